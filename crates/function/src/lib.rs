@@ -37,6 +37,7 @@ mod accounts;
 mod cgroup;
 mod child;
 mod container;
+mod core_dumps;
 mod dispatcher;
 mod error;
 mod host;

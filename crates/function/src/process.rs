@@ -115,8 +115,12 @@ impl ProcessGroup {
             .stderr(Stdio::piped())
             .process_group(0)
             .kill_on_drop(true);
+        let runtime = tokio::runtime::Handle::current();
         let mut child = orphans::start(instance, || {
-            let child = child.spawn()?;
+            let child = leno_room::start_without_core_dumps(|| {
+                let _runtime = runtime.enter();
+                child.spawn()
+            })?;
             Ok((child.id().unwrap_or_default(), child))
         })?;
         let output = Output { out: child.stdout.take(), err: child.stderr.take() };

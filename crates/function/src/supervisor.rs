@@ -2,6 +2,7 @@
 
 use crate::cgroup::Cgroups;
 use crate::container::ImageState;
+use crate::core_dumps;
 use crate::dispatcher::Buffer;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Lease;
@@ -77,6 +78,7 @@ impl Supervisor {
     /// be called from any thread.
     pub fn start(settings: Settings, host: impl Host) -> Self {
         let changes = Arc::<Changes>::default();
+        core_dumps::forbid();
         let cgroups = settings.cgroups.then(open_cgroups).flatten();
         if settings.adopt_orphans
             && let Err(error) = orphans::adopt()

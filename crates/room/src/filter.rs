@@ -3,7 +3,12 @@
 //! What is on [`ALLOWED`] reaches the kernel at once. Everything else is shown to the room's first process, which answers for the kernel: with an
 //! error, where programs are known to ask and to go on without ([`ANSWERED`]); by killing the process, where only an attack makes the call ([`KILLED`]); and
 //! otherwise as a kernel that does not have the call. Each kind of refusal is told to the node once, by name.
+//!
+//! Some calls are on the list with some of their arguments only ([`arguments`]).
 
+mod arguments;
+
+use arguments::rules;
 use nix::errno::Errno;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -26,7 +31,7 @@ const ALLOWED: &[Sysno] = &[
     Sysno::fdatasync, Sysno::fgetxattr, Sysno::flistxattr, Sysno::flock, Sysno::fremovexattr, Sysno::fsetxattr,
     Sysno::fstat, Sysno::fstatfs, Sysno::fsync, Sysno::ftruncate, Sysno::futimesat, Sysno::getcwd, Sysno::getdents,
     Sysno::getdents64, Sysno::getxattr, Sysno::inotify_add_watch, Sysno::inotify_init, Sysno::inotify_init1,
-    Sysno::inotify_rm_watch, Sysno::ioctl, Sysno::lchown, Sysno::lgetxattr, Sysno::link, Sysno::linkat,
+    Sysno::inotify_rm_watch, Sysno::lchown, Sysno::lgetxattr, Sysno::link, Sysno::linkat,
     Sysno::listxattr, Sysno::llistxattr, Sysno::lremovexattr, Sysno::lseek, Sysno::lsetxattr, Sysno::lstat,
     Sysno::memfd_create, Sysno::mkdir, Sysno::mkdirat, Sysno::mknod, Sysno::mknodat, Sysno::newfstatat, Sysno::open,
     Sysno::openat, Sysno::openat2, Sysno::pipe, Sysno::pipe2, Sysno::pread64, Sysno::preadv, Sysno::preadv2,
@@ -43,8 +48,8 @@ const ALLOWED: &[Sysno] = &[
     // Waiting.
     Sysno::epoll_create, Sysno::epoll_create1, Sysno::epoll_ctl, Sysno::epoll_ctl_old, Sysno::epoll_pwait,
     Sysno::epoll_pwait2, Sysno::epoll_wait, Sysno::epoll_wait_old, Sysno::eventfd, Sysno::eventfd2, Sysno::futex,
-    Sysno::futex_requeue, Sysno::futex_wait, Sysno::futex_waitv, Sysno::futex_wake, Sysno::io_cancel,
-    Sysno::io_destroy, Sysno::io_getevents, Sysno::io_pgetevents, Sysno::io_setup, Sysno::io_submit, Sysno::poll,
+    Sysno::futex_requeue, Sysno::futex_wait, Sysno::futex_waitv, Sysno::futex_wake,
+    Sysno::poll,
     Sysno::ppoll, Sysno::pselect6, Sysno::select, Sysno::signalfd, Sysno::signalfd4,
     // Memory.
     Sysno::brk, Sysno::cachestat, Sysno::get_robust_list, Sysno::madvise, Sysno::map_shadow_stack, Sysno::membarrier,
@@ -60,16 +65,16 @@ const ALLOWED: &[Sysno] = &[
     Sysno::exit_group, Sysno::fork, Sysno::getcpu, Sysno::getegid, Sysno::geteuid, Sysno::getgid, Sysno::getgroups,
     Sysno::getitimer, Sysno::getpgid, Sysno::getpgrp, Sysno::getpid, Sysno::getppid, Sysno::getpriority,
     Sysno::getrandom, Sysno::getresgid, Sysno::getresuid, Sysno::getrlimit, Sysno::getrusage, Sysno::getsid,
-    Sysno::gettid, Sysno::getuid, Sysno::ioprio_get, Sysno::ioprio_set, Sysno::kill, Sysno::landlock_add_rule,
+    Sysno::gettid, Sysno::getuid, Sysno::ioprio_get, Sysno::kill, Sysno::landlock_add_rule,
     Sysno::landlock_create_ruleset, Sysno::landlock_restrict_self, Sysno::pause, Sysno::pidfd_open,
-    Sysno::pidfd_send_signal, Sysno::prctl, Sysno::prlimit64, Sysno::restart_syscall, Sysno::rseq,
+    Sysno::pidfd_send_signal, Sysno::restart_syscall, Sysno::rseq,
     Sysno::rt_sigaction, Sysno::rt_sigpending, Sysno::rt_sigprocmask, Sysno::rt_sigqueueinfo, Sysno::rt_sigreturn,
     Sysno::rt_sigsuspend, Sysno::rt_sigtimedwait, Sysno::rt_tgsigqueueinfo, Sysno::sched_get_priority_max,
     Sysno::sched_get_priority_min, Sysno::sched_getaffinity, Sysno::sched_getattr, Sysno::sched_getparam,
-    Sysno::sched_getscheduler, Sysno::sched_rr_get_interval, Sysno::sched_setaffinity, Sysno::sched_setattr,
-    Sysno::sched_setparam, Sysno::sched_setscheduler, Sysno::sched_yield, Sysno::seccomp, Sysno::set_tid_address,
+    Sysno::sched_getscheduler, Sysno::sched_rr_get_interval,
+    Sysno::sched_yield, Sysno::seccomp, Sysno::set_tid_address,
     Sysno::setfsgid, Sysno::setfsuid, Sysno::setgid, Sysno::setgroups, Sysno::setitimer, Sysno::setpgid,
-    Sysno::setpriority, Sysno::setregid, Sysno::setresgid, Sysno::setresuid, Sysno::setreuid, Sysno::setrlimit,
+    Sysno::setregid, Sysno::setresgid, Sysno::setresuid, Sysno::setreuid, Sysno::setrlimit,
     Sysno::setsid, Sysno::setuid, Sysno::sigaltstack, Sysno::tgkill, Sysno::tkill, Sysno::vfork, Sysno::wait4,
     Sysno::waitid,
     // Time and the machine.
@@ -89,9 +94,13 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::clone, Errno::EPERM),
     (Sysno::fanotify_init, Errno::EPERM),
     (Sysno::get_mempolicy, Errno::ENOSYS),
+    // Contexts of all rooms together are bounded, by `fs.aio-max-nr`. Programs go on with threads.
+    (Sysno::io_setup, Errno::ENOSYS),
     (Sysno::io_uring_enter, Errno::ENOSYS),
     (Sysno::io_uring_register, Errno::ENOSYS),
     (Sysno::io_uring_setup, Errno::ENOSYS),
+    (Sysno::ioctl, Errno::EPERM),
+    (Sysno::ioprio_set, Errno::EPERM),
     (Sysno::kcmp, Errno::EPERM),
     (Sysno::keyctl, Errno::ENOSYS),
     (Sysno::mbind, Errno::ENOSYS),
@@ -101,9 +110,16 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::name_to_handle_at, Errno::EOPNOTSUPP),
     (Sysno::perf_event_open, Errno::EPERM),
     (Sysno::personality, Errno::EPERM),
+    (Sysno::prctl, Errno::EPERM),
+    (Sysno::prlimit64, Errno::EPERM),
     (Sysno::request_key, Errno::ENOSYS),
+    (Sysno::sched_setaffinity, Errno::EPERM),
+    (Sysno::sched_setattr, Errno::EPERM),
+    (Sysno::sched_setparam, Errno::EPERM),
+    (Sysno::sched_setscheduler, Errno::EPERM),
     (Sysno::set_mempolicy, Errno::ENOSYS),
     (Sysno::sethostname, Errno::EPERM),
+    (Sysno::setpriority, Errno::EPERM),
     (Sysno::socket, Errno::EAFNOSUPPORT),
     (Sysno::socketpair, Errno::EAFNOSUPPORT),
     (Sysno::syslog, Errno::EPERM),
@@ -127,7 +143,7 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 /// Compiles the filter. For what it does not allow, it asks the room's first process, but for a few calls that it answers by itself.
 pub(crate) fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
-    Ok(chain([without_clone3()?, without_splice()?, without_multipath()?, allow_list()?]))
+    Ok(chain([without_clone3()?, without_splice()?, without_multipath()?, without_core_limits()?, allow_list()?]))
 }
 
 /// One filter out of several: what one of them would allow, the next one decides.
@@ -169,6 +185,26 @@ fn without_multipath() -> Result<BpfProgram, seccompiler::BackendError> {
     without(Sysno::socket, vec![SeccompRule::new(vec![multipath])?], Errno::EPROTONOSUPPORT)
 }
 
+/// The limit on the size of core dumps stays as it is, and programs that set it are left to believe that they have: what they want is fewer dumps, and
+/// there are none (see `rights::forbid_core_dumps`).
+fn without_core_limits() -> Result<BpfProgram, seccompiler::BackendError> {
+    let core = u64::from(libc::RLIMIT_CORE);
+    let resource = |index| SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, core);
+    let new = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, 0)?;
+    let rules = BTreeMap::from([
+        (i64::from(Sysno::setrlimit.id()), vec![SeccompRule::new(vec![resource(0)?])?]),
+        (i64::from(Sysno::prlimit64.id()), vec![SeccompRule::new(vec![resource(1)?, new])?]),
+    ]);
+    let done = SeccompAction::Errno(0);
+    SeccompFilter::new(rules, SeccompAction::Allow, done, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+/// Keeps the limit on core dumps of the calling thread and of what it starts as it is.
+pub(crate) fn keep_core_limit() -> io::Result<()> {
+    let filter = without_core_limits().map_err(io::Error::other)?;
+    seccompiler::apply_filter(&filter).map_err(io::Error::other)
+}
+
 /// Has the kernel answer a call with an error, if one of these rules holds or there are none.
 fn without(call: Sysno, rules: Vec<SeccompRule>, error: Errno) -> Result<BpfProgram, seccompiler::BackendError> {
     let rules = BTreeMap::from([(i64::from(call.id()), rules)]);
@@ -186,39 +222,6 @@ fn allow_list() -> Result<BpfProgram, seccompiler::BackendError> {
         instruction.k = libc::SECCOMP_RET_USER_NOTIF;
     }
     Ok(program)
-}
-
-fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|call| (i64::from(call.id()), Vec::new())).collect();
-    let argument = |index, operator, value: u64| SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value);
-    let equals = |index, value| argument(index, SeccompCmpOp::Eq, value);
-    let namespaces = [
-        libc::CLONE_NEWCGROUP,
-        libc::CLONE_NEWIPC,
-        libc::CLONE_NEWNET,
-        libc::CLONE_NEWNS,
-        libc::CLONE_NEWPID,
-        libc::CLONE_NEWUSER,
-        libc::CLONE_NEWUTS,
-    ];
-    let namespaces = namespaces.iter().fold(0, |all, flag| all | flag);
-    let no_namespace = argument(0, SeccompCmpOp::MaskedEq(u64::from(namespaces.unsigned_abs())), 0)?;
-    rules.insert(Sysno::clone.id().into(), vec![SeccompRule::new(vec![no_namespace])?]);
-    let mut sockets = Vec::new();
-    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
-        sockets.push(SeccompRule::new(vec![equals(0, u64::from(family.unsigned_abs()))?])?);
-    }
-    // The C library looks at its own interfaces.
-    let route = u64::from(libc::NETLINK_ROUTE.unsigned_abs());
-    sockets.push(SeccompRule::new(vec![equals(0, u64::from(libc::AF_NETLINK.unsigned_abs()))?, equals(2, route)?])?);
-    rules.insert(Sysno::socket.id().into(), sockets);
-    let unix = equals(0, u64::from(libc::AF_UNIX.unsigned_abs()))?;
-    rules.insert(Sysno::socketpair.id().into(), vec![SeccompRule::new(vec![unix])?]);
-    // The usual one, and the question which one it is.
-    let personalities = [0, 0xffff_ffff].map(|kind| equals(0, kind).and_then(|kind| SeccompRule::new(vec![kind])));
-    rules.insert(Sysno::personality.id().into(), personalities.into_iter().collect::<Result<_, _>>()?);
-    Ok(rules)
 }
 
 /// Whether the kernel can ask a process about another's calls.
@@ -279,6 +282,7 @@ impl Listener {
         let asked = unsafe { asked.assume_init() };
         let call = usize::try_from(asked.data.nr).ok().and_then(Sysno::new);
         let answered = ANSWERED.iter().find(|(answered, _)| Some(*answered) == call).map(|(_, error)| *error);
+        let answered = arguments::error(call, &asked.data.args).or(answered);
         let kills = call.is_some_and(|call| KILLED.contains(&call));
         let error = if kills { None } else { Some(answered.unwrap_or(Errno::ENOSYS)) };
         // Before the answer: with it, the program may end.

@@ -77,6 +77,8 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<([OwnedFd; 3
         })
         .during("user and group IDs")?;
     }
+    // The kernel schedules sessions, too. This one is not the node's, and no process of the program can join it.
+    rustix::process::setsid().during("its session")?;
     // From here on: changing the user has undone it before.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the launcher")?;
     // Nobody of the same account may look into this process, outside or inside.
@@ -164,16 +166,16 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
         .envs(&task.environment)
         .stdin(Stdio::null())
         .stdout(output)
-        .stderr(errors)
-        .process_group(0);
+        .stderr(errors);
     let limit = task.descriptors.map(|descriptors| limit(descriptors, has_account));
     #[expect(
         unsafe_code,
-        reason = "what this process blocks, and how many descriptors it may have, is not for the program"
+        reason = "what this process blocks, its session, and how many descriptors it may have, is not for the program"
     )]
-    // SAFETY: between fork and exec this makes two system calls and allocates nothing.
+    // SAFETY: between fork and exec this makes three system calls and allocates nothing.
     unsafe {
         command.pre_exec(move || {
+            rustix::process::setsid()?;
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
             limit.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
         });

@@ -4,6 +4,7 @@
 //! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
 
 use crate::init::USER;
+use crate::rights::forbid_core_dumps;
 use crate::step::{During, Unmade};
 use crate::user::CONTAINER_IDS;
 use crate::wire::{self, Event, Kind, Make};
@@ -52,6 +53,11 @@ fn serve() -> io::Result<()> {
     // Descriptors on their way in sockets are counted against this limit, for all rooms of an account together.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    if let Err(error) = forbid_core_dumps() {
+        eprintln!(
+            "the launcher of rooms: a program that crashes may be given to the machine's handler of core dumps: {error}"
+        );
+    }
     let children = children::ended()?;
     // Compiled once: rooms share it.
     let filter = filter::compile().map_err(io::Error::other)?;

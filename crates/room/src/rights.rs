@@ -1,9 +1,11 @@
 //! What programs of a room may not do, and how many descriptors they may have.
 
+use crate::filter;
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
+use std::thread;
 
 /// Gives up all capabilities for ever, this process's and those of what it starts.
 pub(crate) fn give_up_rights() -> io::Result<()> {
@@ -23,6 +25,32 @@ pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let inheritable = CapabilitySet::empty();
     Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?)
+}
+
+/// Has the kernel make no core dumps of this process and of those that it starts. A limit of 1 is the one at which the kernel does not run a program
+/// that takes dumps (`|…` in `kernel.core_pattern`): it would run outside, as root, on what a program of a tenant has in memory. With 0 it runs.
+///
+/// # Errors
+/// The hard limit is 0 here, and this process may not raise it.
+pub fn forbid_core_dumps() -> io::Result<()> {
+    /// Less than the smallest dump has, so none is written to a file either.
+    const NO_DUMP: Rlimit = Rlimit { current: Some(1), maximum: Some(1) };
+    Ok(setrlimit(Resource::Core, NO_DUMP)?)
+}
+
+/// Starts a program outside of a room that cannot take back [`forbid_core_dumps`]: it may set the limit, without effect.
+///
+/// # Errors
+/// Those of `start`, and of a kernel without filters of system calls.
+pub fn start_without_core_dumps<T: Send>(start: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    thread::scope(|scope| {
+        // A filter cannot be taken off, so a thread puts it on that ends.
+        let starting = thread::Builder::new().name("start".to_owned()).spawn_scoped(scope, || {
+            filter::keep_core_limit()?;
+            start()
+        })?;
+        starting.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts a program panicked")))
+    })
 }
 
 /// The program's limit on file descriptors. Where the room shares its account with others, the hard limit is the soft one: how many descriptors an account

@@ -2,9 +2,11 @@
 
 use leno_room::{Exit, Launcher, Program, Room, Rooms};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -93,6 +95,8 @@ print('clone3', call(435, 0, 0))
 print('splice', call(275, near[0], 0, far[1], 0, 1, 2))
 print('multipath', call(41, socket.AF_INET, socket.SOCK_STREAM, 262))
 print('vsock', call(41, 40, socket.SOCK_STREAM, 0))
+print('aio', call(206, 1, 0))
+print('terminal', call(16, -1, 0x5412, 0), call(16, -1, 0x541c, 0), call(16, -1, 0x5423, 0), call(16, -1, 0x5401, 0))
 print('unshare', call(272, 0x20000))
 print('nameless', call(4000))
 print('tcp', socket.socket().fileno() > 0)
@@ -100,8 +104,176 @@ print('tcp', socket.socket().fileno() > 0)
     let mut room = rooms.take().await.unwrap();
     let task = Program { argv: ["/usr/bin/python3", "-c", script].map(str::to_owned).to_vec(), ..program("") };
     let output = run(&mut room, task).await.unwrap();
-    let expected = "clone3 ENOSYS\nsplice EINVAL\nmultipath EPROTONOSUPPORT\nvsock EAFNOSUPPORT\nunshare EPERM\nnameless ENOSYS\ntcp True\n";
+    let expected = "clone3 ENOSYS\nsplice EINVAL\nmultipath EPROTONOSUPPORT\nvsock EAFNOSUPPORT\naio ENOSYS\nterminal EPERM EPERM EPERM EBADF\nunshare EPERM\nnameless ENOSYS\ntcp True\n";
     assert_eq!(all(output).await, expected);
+}
+
+/// Runs a Python script in a room, which has `call`: the name of the error of a system call, or `ok`.
+async fn python(rooms: &Rooms, script: &str) -> (Room, String) {
+    let call = "
+import ctypes, errno, os, resource, socket, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    ctypes.set_errno(0)
+    result = libc.syscall(*arguments)
+    return errno.errorcode[ctypes.get_errno()] if result == -1 else 'ok'
+";
+    let mut room = rooms.take().await.unwrap();
+    let argv = vec!["/usr/bin/python3".to_owned(), "-c".to_owned(), format!("{call}{script}")];
+    let output = run(&mut room, Program { argv, ..program("") }).await.unwrap();
+    let text = all(output).await;
+    (room, text)
+}
+
+#[tokio::test]
+async fn a_socket_has_one_of_four_protocols() {
+    let rooms = open(1).await;
+    let script = "
+STREAM, DGRAM, RAW, SEQPACKET, RDM, DCCP = 1, 2, 3, 5, 4, 6
+flags = socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+allowed = {(family, kind, protocol) for family in (2, 10) for kind, known in ((STREAM, 6), (DGRAM, 17)) for protocol in (0, known)}
+allowed |= {(1, kind, 0) for kind in (STREAM, DGRAM, SEQPACKET, RAW)} | {(16, kind, 0) for kind in (RAW, DGRAM)}
+for family in range(0, 50):
+    for kind in range(0, 11):
+        for protocol in [*range(0, 40), 58, 103, 115, 132, 136, 137, 255, 262, 263, 1 << 16, -1]:
+            for extra in (0, flags):
+                found = call(41, family, kind | extra, protocol)
+                if (found == 'ok') != ((family, kind, protocol) in allowed):
+                    print('socket', family, kind, protocol, found)
+            pair = (ctypes.c_int * 2)()
+            found = call(53, family, kind, protocol, pair)
+            if (found == 'ok') != (family == 1 and kind in (STREAM, DGRAM, SEQPACKET, RAW) and protocol == 0):
+                print('socketpair', family, kind, protocol, found)
+            os.closerange(3, 64)
+# The kernel reads 32 bits of each.
+print(call(41, 2 | 1 << 32, 1, 132 | 1 << 32), call(41, 2, 1, 132), call(41, 1, 1, 1), call(41, 2, 2, 1), call(53, 1, 1, 1, 0))
+";
+    let (_room, text) = python(&rooms, script).await;
+    assert_eq!(text, ["EPROTONOSUPPORT"; 5].join(" ") + "\n");
+}
+
+#[tokio::test]
+async fn a_program_does_not_limit_the_rooms_first_process() {
+    let rooms = open(1).await;
+    let script = "
+struct = (ctypes.c_uint64 * 2)(0, 0)
+attributes = (ctypes.c_uint32 * 12)(48, 3)
+zero = ctypes.c_int(0)
+print(*[call(302, 1, number, struct, 0) for number in range(0, 16)])
+print('read', call(302, 1, 7, 0, struct), call(302, 1 | 1 << 32, 7, struct, 0))
+print('policy', call(144, 1, 3, ctypes.byref(zero)), call(142, 1, ctypes.byref(zero)), call(314, 1, attributes, 0))
+print('cores', call(203, 1, 8, (ctypes.c_ulong * 1)(1)))
+print('nice', call(141, 0, 1, 19), call(141, 1, 1, 19), call(141, 2, 0, 19), call(141, 2, 1000, 19))
+print('input', call(251, 1, 1, 3 << 13), call(251, 2, 1, 3 << 13), call(251, 3, 1000, 3 << 13), call(251, 3, 0, 3 << 13))
+print('join', call(109, 0, 1), os.getpgid(1) != os.getpgid(0), os.getsid(1) != os.getsid(0))
+for signal in (9, 19, 15, 11, 34):
+    os.kill(1, signal)
+print('core', call(157, 62, 1, 1, 2, 0))
+def writes(file, text):
+    try:
+        with open(file, 'w') as file: file.write(text)
+        return 'ok'
+    except OSError as error:
+        return errno.errorcode[error.errno]
+print('proc', *[writes('/proc/1/' + name, text) for name, text in (('oom_score_adj', '1000'), ('coredump_filter', '0'), ('autogroup', '19'), ('timerslack_ns', '1'))])
+# Its own it may, and its children's.
+child = os.fork()
+if not child: time.sleep(60)
+print('own', call(302, 0, 7, (ctypes.c_uint64 * 2)(64, 64), 0), call(302, child, 7, (ctypes.c_uint64 * 2)(64, 64), 0), call(141, 0, child, 19), call(141, 1, 0, 19), call(251, 1, 0, 3 << 13), call(203, 0, 8, (ctypes.c_ulong * 1)(1)))
+os.kill(child, 9)
+";
+    let (room, text) = python(&rooms, script).await;
+    let lines: Vec<&str> = text.lines().collect();
+    let mut limits = vec!["EPERM"; 16];
+    // The limit on core dumps: it seems to be set.
+    limits[4] = "ok";
+    let expected = [
+        &limits.join(" "),
+        "read ok EPERM",
+        "policy EPERM EPERM EPERM",
+        "cores EPERM",
+        "nice EPERM EPERM EPERM EPERM",
+        "input EPERM EPERM EPERM EPERM",
+        "join EPERM True True",
+        "core EPERM",
+        "proc EACCES EACCES EACCES EPERM",
+        "own ok ok ok ok ok ok",
+    ];
+    assert_eq!(lines, expected);
+    room.end().await;
+}
+
+/// A handler of core dumps, as machines have them, until this is dropped. It writes down what has crashed.
+struct CoreHandler {
+    pattern: File,
+    before: String,
+    folder: PathBuf,
+}
+
+impl CoreHandler {
+    const PATTERN: &str = "/proc/sys/kernel/core_pattern";
+
+    /// `None`: this account may not have one.
+    fn install() -> Option<Self> {
+        let Ok(mut pattern) = File::options().read(true).write(true).open(Self::PATTERN) else {
+            eprintln!("SKIPPED: {} cannot be set here", Self::PATTERN);
+            return None;
+        };
+        // Other tests set it, too.
+        pattern.lock().unwrap();
+        let mut before = String::new();
+        pattern.read_to_string(&mut before).unwrap();
+        let folder = std::env::temp_dir().join(format!("leno-core-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let handler = folder.join("handler");
+        let crashes = folder.join("crashes");
+        fs::write(&handler, format!("#!/bin/sh\necho \"$1 $2\" >>{}\n", crashes.display())).unwrap();
+        fs::set_permissions(&handler, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&crashes, "").unwrap();
+        fs::write(Self::PATTERN, format!("|{} %P %e", handler.display())).unwrap();
+        Some(Self { pattern, before, folder })
+    }
+
+    fn crashes(&self) -> String {
+        fs::read_to_string(self.folder.join("crashes")).unwrap()
+    }
+
+    /// Has a process crash outside, and waits until the handler has written it down.
+    fn sees_a_crash(&self) {
+        let mut shell = Command::new("/bin/sh").args(["-c", "kill -SEGV $$"]).spawn().unwrap();
+        let line = format!("{} sh\n", shell.id());
+        shell.wait().unwrap();
+        let begin = Instant::now();
+        while !self.crashes().contains(&line) {
+            assert!(begin.elapsed() < TIMEOUT, "no handler runs for {line}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for CoreHandler {
+    fn drop(&mut self) {
+        fs::write(Self::PATTERN, &self.before).unwrap();
+        let _ = fs::remove_dir_all(&self.folder);
+        self.pattern.unlock().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_crash_runs_no_handler_outside() {
+    let Some(handler) = CoreHandler::install() else { return };
+    handler.sees_a_crash();
+    let rooms = open(1).await;
+    let crash = "for limit in 1 unlimited 0 1000; do
+        sh -c \"echo crash-inside >/proc/self/comm; ulimit -c $limit; ulimit -S -c 0; kill -SEGV \\$\\$\"
+    done; cat /proc/self/limits";
+    let (_room, output) = shell(&rooms, crash).await;
+    let text = all(output).await;
+    let cores = text.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(cores.split_whitespace().skip(4).collect::<Vec<_>>(), ["1", "1", "bytes"], "{text}");
+    // The kernel runs it before it says that a process has ended.
+    handler.sees_a_crash();
+    assert!(!handler.crashes().contains("crash-inside"), "{}", handler.crashes());
 }
 
 #[tokio::test]

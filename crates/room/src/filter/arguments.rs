@@ -1,0 +1,116 @@
+//! Which arguments a call may have. Those that a filter cannot see, because they are in memory, it does not judge.
+
+use super::ALLOWED;
+use nix::errno::Errno;
+use seccompiler::{BackendError, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
+use std::collections::BTreeMap;
+use syscalls::Sysno;
+
+/// The room's first process, as every process of the room sees it. The program must not change what limits it, or when it runs.
+const FIRST: u64 = 1;
+/// Requests for a terminal: to have typed what was not typed, to paste, and to load one of the kernel's line disciplines.
+const TERMINAL: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
+/// Keeps a core's other thread from running anything else.
+const PR_SCHED_CORE: u64 = 62;
+/// `IOPRIO_WHO_PROCESS` and `IOPRIO_WHO_PGRP`.
+const IO_PRIORITIES: [u64; 2] = [1, 2];
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type Condition = Result<SeccompCondition, BackendError>;
+
+/// What reaches the kernel.
+pub(super) fn rules() -> Result<Rules, BackendError> {
+    let mut rules: Rules = ALLOWED.iter().map(|call| (i64::from(call.id()), Vec::new())).collect();
+    processes(&mut rules)?;
+    sockets(&mut rules)?;
+    let mut allow = |call, conditions| allow(&mut rules, call, conditions);
+    // The usual one, and the question which one it is.
+    allow(Sysno::personality, vec![equals(0, 0)])?;
+    allow(Sysno::personality, vec![equals(0, 0xffff_ffff)])?;
+    allow(Sysno::ioctl, TERMINAL.map(|request| differs(1, request)).into())?;
+    allow(Sysno::prctl, vec![differs(0, PR_SCHED_CORE)])?;
+    Ok(rules)
+}
+
+/// Processes and threads, and who may do what to whom.
+fn processes(rules: &mut Rules) -> Result<(), BackendError> {
+    let namespaces = [
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWUTS,
+    ];
+    let namespaces = namespaces.iter().fold(0, |all, flag| all | flag);
+    let no_namespace = argument(0, SeccompCmpOp::MaskedEq(u64::from(namespaces.unsigned_abs())), 0);
+    let mut allow = |call, conditions| allow(rules, call, conditions);
+    allow(Sysno::clone, vec![no_namespace])?;
+    allow(Sysno::prlimit64, vec![differs(0, FIRST)])?;
+    // It only asks.
+    let nothing_new = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0);
+    allow(Sysno::prlimit64, vec![nothing_new])?;
+    for call in [Sysno::sched_setaffinity, Sysno::sched_setattr, Sysno::sched_setparam, Sysno::sched_setscheduler] {
+        allow(call, vec![differs(0, FIRST)])?;
+    }
+    // Of a process or a group of processes. Of a user would be of the first process, too.
+    let (process, group) = (u64::from(libc::PRIO_PROCESS), u64::from(libc::PRIO_PGRP));
+    let priorities = [process, group].map(|which| (Sysno::setpriority, which));
+    for (call, which) in priorities.into_iter().chain(IO_PRIORITIES.map(|which| (Sysno::ioprio_set, which))) {
+        allow(call, vec![equals(0, which), differs(1, FIRST)])?;
+    }
+    Ok(())
+}
+
+/// Sockets: Unix, TCP, UDP, and the one at which the C library looks at its own interfaces.
+fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
+    /// The rest of the type are flags.
+    const KIND: u64 = 0xf;
+    let mut allow = |call, conditions| allow(rules, call, conditions);
+    let family = |family: libc::c_int| equals(0, u64::from(family.unsigned_abs()));
+    for call in [Sysno::socket, Sysno::socketpair] {
+        allow(call, vec![family(libc::AF_UNIX), equals(2, 0)])?;
+    }
+    for internet in [libc::AF_INET, libc::AF_INET6] {
+        for (kind, protocol) in [(libc::SOCK_STREAM, libc::IPPROTO_TCP), (libc::SOCK_DGRAM, libc::IPPROTO_UDP)] {
+            for protocol in [0, protocol.unsigned_abs()] {
+                let kind = argument(1, SeccompCmpOp::MaskedEq(KIND), u64::from(kind.unsigned_abs()));
+                allow(Sysno::socket, vec![family(internet), kind, equals(2, u64::from(protocol))])?;
+            }
+        }
+    }
+    let route = u64::from(libc::NETLINK_ROUTE.unsigned_abs());
+    allow(Sysno::socket, vec![family(libc::AF_NETLINK), equals(2, route)])
+}
+
+/// The error for a socket that is refused for its protocol, not for its family.
+pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
+    let families: &[libc::c_int] = match call {
+        Some(Sysno::socket) => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
+        Some(Sysno::socketpair) => &[libc::AF_UNIX],
+        _ => &[],
+    };
+    // The kernel reads 32 bits of it.
+    let family = arguments.first().map(|family| family & 0xffff_ffff);
+    families.iter().any(|known| Some(u64::from(known.unsigned_abs())) == family).then_some(Errno::EPROTONOSUPPORT)
+}
+
+/// Allows a call whose arguments meet all of these conditions.
+fn allow(rules: &mut Rules, call: Sysno, conditions: Vec<Condition>) -> Result<(), BackendError> {
+    let conditions = conditions.into_iter().collect::<Result<_, _>>()?;
+    rules.entry(call.id().into()).or_default().push(SeccompRule::new(conditions)?);
+    Ok(())
+}
+
+fn equals(index: u8, value: u64) -> Condition {
+    argument(index, SeccompCmpOp::Eq, value)
+}
+
+fn differs(index: u8, value: u64) -> Condition {
+    argument(index, SeccompCmpOp::Ne, value)
+}
+
+fn argument(index: u8, operator: SeccompCmpOp, value: u64) -> Condition {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value)
+}
