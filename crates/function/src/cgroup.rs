@@ -1,18 +1,21 @@
 //! Control groups (cgroup v2). They enforce the limits of instances, and they let the next node end what a killed node left behind.
 //!
-//! A node creates a group below the one in which it was started and moves into it, so everything that it starts is in that group too. The node locks
-//! the group for as long as it lives. A group that nobody locks was left behind by a killed node; the next node ends what is in it.
+//! A node creates a group below the one in which it was started and moves into it, so everything that it starts is in that group too. The group's name
+//! says which process that is. A group whose process has ended was left behind by a killed node; the next node ends what is in it.
 //!
 //! Each instance has a group of its own, which ends with it: no process can leave its group. An instance with limits joins its group before its
 //! program begins. The others are moved while they start, because joining takes the kernel several milliseconds. Processes that they start meanwhile
 //! are found and moved too.
 
 mod legacy;
+mod owner;
 
 use crate::processes;
 use legacy::{Groups, Hierarchies};
 use leno_config::slice::Resources;
+use owner::Owner;
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -23,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Name of a node's group. The rest is random.
+/// Name of a node's group. The rest says which process it is for, and is random.
 const PREFIX: &str = "leno-node-";
 /// The group of the node's own processes, in the node's.
 const MAIN: &str = "main";
@@ -58,9 +61,9 @@ impl Cgroups {
     pub(crate) fn open() -> io::Result<Self> {
         let parent = own_group()?;
         sweep(&parent)?;
-        let node = parent.join(format!("{PREFIX}{:016x}", fastrand::u64(..)));
+        let node = parent.join(format!("{PREFIX}{}-{:016x}", Owner::this()?.name(), fastrand::u64(..)));
         fs::create_dir(&node)?;
-        // Between these two steps another node that sweeps takes the group for abandoned. Then this node has no group.
+        // For nodes that do not see this process, and for those of earlier releases.
         let lock = lock(&node)?;
         let main = node.join(MAIN);
         fs::create_dir(&main)?;
@@ -178,6 +181,14 @@ impl RoomLimits {
         }
     }
 
+    /// Which part of the limits is not enforced, and why.
+    pub(crate) fn unenforced(&self) -> Option<&str> {
+        match self {
+            Self::Current(_) => None,
+            Self::Legacy(groups) => groups.unenforced(),
+        }
+    }
+
     /// Whether something in the room was killed because memory ran out.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         match self {
@@ -281,8 +292,9 @@ impl Cgroup {
     pub(crate) async fn end(self) {
         kill(&self.path);
         let vanished = async {
-            while fs::remove_dir(&self.path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+            while remove(&self.path).is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
                 tokio::time::sleep(POLL_INTERVAL).await;
+                kill(&self.path);
             }
         };
         let _ = tokio::time::timeout(VANISH, vanished).await;
@@ -292,13 +304,22 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         kill(&self.path);
-        let _ = fs::remove_dir(&self.path);
+        let _ = remove(&self.path);
     }
 }
 
+/// Kills all processes in a group and in those below.
 fn kill(group: &Path) {
-    // This fails if the group is gone, which is fine.
-    let _ = fs::write(group.join("cgroup.kill"), "1");
+    if fs::write(group.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    // The group is gone, or the kernel is older than Linux 5.14.
+    let members = fs::read_to_string(group.join(MEMBERS)).unwrap_or_default();
+    for pid in members.lines().filter_map(|pid| pid.parse().ok().and_then(Pid::from_raw)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    let below = fs::read_dir(group).into_iter().flatten().flatten();
+    below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).for_each(|entry| kill(&entry.path()));
 }
 
 /// The group of this process.
@@ -340,20 +361,50 @@ pub fn sweep_groups() -> io::Result<()> {
 fn sweep(parent: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent)?.flatten() {
         let node = entry.path();
-        if !entry.file_name().to_string_lossy().starts_with(PREFIX) || lock(&node).is_err() {
+        if !entry.file_name().to_str().is_some_and(|name| is_left_behind(name, &node)) {
             continue;
         }
         let populated = || read(&node.join("cgroup.events")).is_ok_and(|events| events.contains("populated 1"));
         let was_populated = populated();
-        kill(&node);
-        let groups = fs::read_dir(&node).into_iter().flatten().flatten().map(|entry| entry.path());
-        let gone = groups.filter(|path| path.is_dir()).all(|group| vanishes(&group)) && vanishes(&node);
+        let gone = vanishes_killed(&node);
         if gone && was_populated {
             tracing::warn!("ended the instances that a killed node left behind");
         } else if !gone && populated() {
             // Another account's group that is empty is left to that account.
             tracing::warn!(group = %node.display(), "a killed node left processes behind that do not end");
         }
+    }
+    Ok(())
+}
+
+/// Whether a group is a node's that has ended.
+fn is_left_behind(name: &str, group: &Path) -> bool {
+    let Some(owner) = name.strip_prefix(PREFIX) else { return false };
+    let has_ended = Owner::of(owner).and_then(|owner| owner.has_ended());
+    has_ended.unwrap_or_else(|| lock(group).is_ok())
+}
+
+/// Kills what is in a group and in those below until they are gone. Returns whether they are. An instance may have made groups of its own.
+fn vanishes_killed(group: &Path) -> bool {
+    for _ in 0..VANISH.as_millis() / POLL_INTERVAL.as_millis() {
+        kill(group);
+        match remove(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => thread::sleep(POLL_INTERVAL),
+            Err(error) => return error.kind() == io::ErrorKind::NotFound,
+            Ok(()) => return true,
+        }
+    }
+    false
+}
+
+/// Removes a group and those below it, if they are empty.
+fn remove(group: &Path) -> io::Result<()> {
+    // Others are busy as long as one is below them.
+    if fs::remove_dir(group).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+        let mut entries =
+            fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        entries.try_for_each(|below| remove(&below.path()))?;
+        fs::remove_dir(group)?;
     }
     Ok(())
 }
@@ -379,4 +430,54 @@ fn lock(node: &Path) -> io::Result<OwnedFd> {
 
 fn read(file: &Path) -> io::Result<String> {
     fs::read_to_string(file).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// A process that is in this group, holds the folders of all of these groups open, is in the first one, and has locked them.
+    fn holder(member_of: &Path, folders: &[&Path]) -> Child {
+        let script = "import fcntl,os,sys,time
+held=[os.open(f,os.O_RDONLY) for f in sys.argv[2:]]
+for f in held: fcntl.flock(f,fcntl.LOCK_EX)
+os.chdir(sys.argv[2])
+open(sys.argv[1]+'/cgroup.procs','w').write('0')
+time.sleep(1000)";
+        let (first, rest) = (member_of.as_os_str(), folders.iter().map(|folder| folder.as_os_str()));
+        let child = Command::new("python3").args(["-c", script]).arg(first).args(rest).spawn().unwrap();
+        let is_in = || read(&member_of.join(MEMBERS)).unwrap().contains(&child.id().to_string());
+        while !is_in() {
+            thread::sleep(POLL_INTERVAL);
+        }
+        child
+    }
+
+    #[test]
+    fn a_process_that_locks_the_nodes_group_ends_with_the_node() {
+        let Ok(parent) = own_group() else { return eprintln!("SKIPPED: no cgroup v2") };
+        let mut node = Command::new("sleep").arg("1000").spawn().unwrap();
+        let owner = Owner::of_process(i32::try_from(node.id()).unwrap()).unwrap();
+        let group = parent.join(format!("{PREFIX}{}-{:016x}", owner.name(), fastrand::u64(..)));
+        if let Err(error) = fs::create_dir(&group) {
+            return eprintln!("SKIPPED: no control group can be made here: {error}");
+        }
+        let (instance, deeper) = (group.join("7"), group.join("7/own/deeper"));
+        fs::create_dir_all(&deeper).unwrap();
+        let mut holders = [holder(&deeper, &[&group, &instance, &deeper]), holder(&instance, &[&instance.join("own")])];
+        // As long as the node lives, nothing happens to them.
+        sweep(&parent).unwrap();
+        assert!(holders.iter_mut().all(|holder| holder.try_wait().unwrap().is_none()));
+        node.kill().unwrap();
+        while owner.has_ended() == Some(false) {
+            thread::sleep(POLL_INTERVAL);
+        }
+        sweep(&parent).unwrap();
+        assert!(!group.exists());
+        for mut holder in holders {
+            holder.wait().unwrap();
+        }
+        node.wait().unwrap();
+    }
 }

@@ -113,7 +113,7 @@ impl Owner {
         let secrets = RoomSecrets::read(program.secrets)?;
         let room = if program.container.is_some() { rooms.take_for_container().await } else { rooms.take().await };
         let mut room = room.map_err(std::io::Error::other)?;
-        let limits = self.confine(program.resources, Cgroups::room);
+        let limits = self.confine(program.resources, Cgroups::room, RoomLimits::unenforced);
         let started = self.move_in(&mut room, limits.as_ref(), program, secrets, given).await;
         let readers = match started {
             Ok(readers) => readers,
@@ -196,7 +196,7 @@ impl Owner {
         environment.extend(self.names(&name));
         environment.extend(self.host.environment(&self.function, self.id));
         environment.extend(given);
-        let cgroup = self.confine(program.resources, Cgroups::instance);
+        let cgroup = self.confine(program.resources, Cgroups::instance, |_| None);
         let join = cgroup.as_ref().map(Cgroup::members);
         let (group, output) =
             ProcessGroup::start(program, &name, &environment, join.as_deref(), account, self.settings.descriptors)
@@ -220,18 +220,23 @@ impl Owner {
         Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }
 
-    /// What enforces the process's limits, made by `confine`; `None`: it has no limits, or they cannot be enforced.
+    /// What enforces the process's limits, made by `confine`; `None`: it has no limits, or they cannot be enforced. `lacks` says which part is not
+    /// enforced, and why.
     fn confine<T>(
         &self,
         limits: &Resources,
         confine: impl FnOnce(&Cgroups, u64, &Resources) -> Result<T, String>,
+        lacks: impl FnOnce(&T) -> Option<&str>,
     ) -> Option<T> {
         if !limits.any() {
             return None;
         }
         let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
         let group = cgroups.and_then(|cgroups| confine(cgroups, self.id.number, limits));
-        let unenforced = group.as_ref().err().cloned();
+        let unenforced = match &group {
+            Ok(group) => lacks(group).map(str::to_owned),
+            Err(reason) => Some(reason.clone()),
+        };
         let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
         if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
             tracing::warn!(function = %self.function, "its limits are not enforced: {reason}");

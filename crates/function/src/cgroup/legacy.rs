@@ -20,9 +20,16 @@ pub(super) struct Hierarchies {
     pids: PathBuf,
 }
 
+/// Of the limit on memory, so much (one of this many parts) is for what sockets have in their queues, besides. Version 1 counts it by itself.
+const SOCKETS_PART: u64 = 4;
+
 /// The groups of one instance. Dropping it removes those that are empty.
 #[derive(Debug)]
-pub(crate) struct Groups(Vec<PathBuf>);
+pub(crate) struct Groups {
+    folders: Vec<PathBuf>,
+    /// Which part of the limits is not enforced, and why.
+    unenforced: Option<String>,
+}
 
 impl Hierarchies {
     /// Finds them and removes what killed nodes left in them. The error says what is missing.
@@ -45,11 +52,12 @@ impl Hierarchies {
     /// Creates groups with limits. `name` begins with the prefix.
     pub(super) fn instance(&self, name: &str, limits: &Resources) -> io::Result<Groups> {
         let Resources { memory, cpu_millis, pids } = *limits;
-        let mut groups = Groups(Vec::new());
+        let mut groups = Groups { folders: Vec::new(), unenforced: None };
+        let folders = &mut groups.folders;
         let mut set = |hierarchy: &Path, files: &[(&str, u64)]| {
             let group = hierarchy.join(name);
             fs::create_dir(&group)?;
-            groups.0.push(group.clone());
+            folders.push(group.clone());
             files.iter().try_for_each(|(file, value)| fs::write(group.join(file), value.to_string()))?;
             Ok::<_, io::Error>(group)
         };
@@ -57,6 +65,12 @@ impl Hierarchies {
             let group = set(&self.memory, &[("memory.limit_in_bytes", memory)])?;
             // Memory and swap together. It cannot be less than the limit on memory, so it comes second.
             super::set_if_there(&group.join("memory.memsw.limit_in_bytes"), memory)?;
+            // What the group's processes open from here on is counted. Without this limit, nothing counts it.
+            let sockets = group.join("memory.kmem.tcp.limit_in_bytes");
+            if let Err(error) = fs::write(&sockets, (memory / SOCKETS_PART).to_string()) {
+                let file = sockets.display();
+                groups.unenforced = Some(format!("cgroup v1 does not count memory of sockets here: {file}: {error}"));
+            }
         }
         if cpu_millis > 0 {
             let quota = u64::from(cpu_millis) * PERIOD / 1000;
@@ -98,14 +112,19 @@ fn sweep(hierarchy: &Path, prefix: &str) {
 }
 
 impl Groups {
+    /// Which part of the limits is not enforced, and why.
+    pub(super) fn unenforced(&self) -> Option<&str> {
+        self.unenforced.as_deref()
+    }
+
     /// Moves a process into the groups. What it starts from here on is born in them.
     pub(super) fn join(&self, pid: u32) -> io::Result<()> {
-        self.0.iter().try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
+        self.folders.iter().try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
     }
 
     /// Whether something in the groups was killed because memory ran out.
     pub(super) fn ran_out_of_memory(&self) -> bool {
-        self.0.iter().any(|group| super::counts_kills(&group.join("memory.oom_control")))
+        self.folders.iter().any(|group| super::counts_kills(&group.join("memory.oom_control")))
     }
 }
 
@@ -113,7 +132,7 @@ impl Drop for Groups {
     fn drop(&mut self) {
         // The kernel takes a moment to see that the last process is gone. What is left then, the next node removes.
         const TRIES: usize = 10;
-        for group in &self.0 {
+        for group in &self.folders {
             for _ in 0..TRIES {
                 match fs::remove_dir(group) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(Duration::from_millis(1)),
@@ -127,6 +146,46 @@ impl Drop for Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn what_waits_in_sockets_is_within_the_limit_on_memory() {
+        const MEMORY: u64 = 64 << 20;
+        let hierarchies = match Hierarchies::open("leno-test-sockets-") {
+            Ok(found) => found,
+            Err(missing) => return eprintln!("SKIPPED: {missing}"),
+        };
+        let limits = Resources { memory: MEMORY, cpu_millis: 0, pids: 0 };
+        let groups = match hierarchies.instance(&format!("leno-test-sockets-{}", std::process::id()), &limits) {
+            Ok(groups) => groups,
+            Err(error) => return eprintln!("SKIPPED: no group of version 1 can be made here: {error}"),
+        };
+        // Streams that nobody reads, and datagrams.
+        let script = "import socket,sys
+open(sys.argv[1]+'/cgroup.procs','w').write('0')
+listener=socket.create_server(('127.0.0.1',0),backlog=4096)
+held,total=[],0
+for _ in range(100):
+    client=socket.create_connection(listener.getsockname())
+    held+=[client,listener.accept()[0]]
+    client.setblocking(False)
+    try:
+        while True: total+=client.send(bytes(1<<16))
+    except BlockingIOError: pass
+for _ in range(200):
+    receiver=socket.socket(type=socket.SOCK_DGRAM)
+    receiver.bind(('127.0.0.1',0))
+    sender=socket.socket(type=socket.SOCK_DGRAM)
+    held.append(receiver)
+    for _ in range(10): sender.sendto(bytes(32000),receiver.getsockname())
+    total+=int.from_bytes(receiver.getsockopt(socket.SOL_SOCKET,55,4),sys.byteorder)
+print(total)";
+        let output = Command::new("python3").args(["-c", script]).arg(&groups.folders[0]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let total: u64 = text.trim().parse().unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!(groups.unenforced(), None);
+        assert!(total > 0 && total < MEMORY, "{total} bytes");
+    }
 
     #[test]
     fn the_group_of_each_controller_is_found() {
