@@ -160,10 +160,19 @@ impl Owner {
         let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
         let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
+        let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
         if let Some(container) = program.container {
             let own_group = matches!(limits, Some(RoomLimits::Current(_)));
             room.contain(
-                container.instance(program.read_only_paths, own_group, environment, hostname, secrets, descriptors),
+                container.instance(
+                    program.read_only_paths,
+                    own_group,
+                    environment,
+                    hostname,
+                    secrets,
+                    descriptors,
+                    processes,
+                ),
                 out,
                 err,
             )
@@ -177,6 +186,7 @@ impl Owner {
                 visible: program.read_only_paths.to_vec(),
                 secrets,
                 descriptors,
+                processes,
             };
             room.run(task, out, err).await?;
         }

@@ -145,6 +145,7 @@ impl Contained {
         hostname: String,
         secrets: Vec<(String, Vec<u8>)>,
         descriptors: Option<u64>,
+        processes: Option<u32>,
     ) -> Container {
         let image = self.unpacked.image.clone();
         let ContainerSpec { command, args, directory, user, volumes, read_only, writable, .. } = (*self.spec).clone();
@@ -161,6 +162,7 @@ impl Contained {
             secrets,
             volumes,
             descriptors,
+            processes,
             read_only,
             own_group,
             writable,

@@ -76,6 +76,8 @@ pub struct Container {
     pub volumes: Vec<Volume>,
     /// Soft limit on file descriptors; `None`: the node's.
     pub descriptors: Option<u64>,
+    /// Limit on processes and threads of each of its users; `None`: [`crate::DEFAULT_PROCESSES`].
+    pub processes: Option<u32>,
     /// The container may only write to volumes, `/tmp` and `/dev/shm`.
     pub read_only: bool,
     /// The room was moved into a control group (v2) of its own, which the container sees, read-only: programs look for their limits there.
@@ -98,6 +100,7 @@ impl Default for Container {
             secrets: Vec::new(),
             volumes: Vec::new(),
             descriptors: None,
+            processes: None,
             read_only: false,
             own_group: false,
             writable: DEFAULT_WRITABLE,
@@ -139,6 +142,7 @@ impl Prepared {
             volumes: volumes(&container.volumes)?,
             secrets: secrets.clone(),
             descriptors: *descriptors,
+            processes: container.processes,
             read_only: *read_only,
             own_group: *own_group,
             stop_signal: signal(&image.stop_signal)?,

@@ -2,8 +2,9 @@
 //! room ends when the program does, when the node closes its socket, or when the launcher ends.
 
 use crate::filter::{self, Listener, RefusedCall};
-use crate::rights::{give_up_rights, limit};
+use crate::rights::{self, give_up_rights, limit};
 use crate::step::{During, Unmade};
+use crate::view::At;
 use crate::wire::{self, Contained, Event, Kind, MOST_DESCRIPTORS, Order, Task};
 use crate::{children, network, runtime, view};
 use nix::sched::{CloneFlags, unshare};
@@ -18,7 +19,7 @@ use rustix::thread::{Gid, Uid};
 use seccompiler::BpfProgram;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -50,9 +51,9 @@ enum End {
 /// Runs a room's first process. `gate` is readable when the room's IDs are mapped. `has_account`: the node is root, and has given the room IDs of its own.
 /// Returns when the room is to end.
 pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Kind, filter: &BpfProgram) -> isize {
-    match prepare(gate, has_account, kind).and_then(|(sockets, children)| {
+    match prepare(gate, has_account, kind).and_then(|Prepared { sockets, shared, children }| {
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-        wire::send(control, &Event::Made, &sockets, SendFlags::empty()).during("the node's socket")?;
+        wire::send(control, &Event::Made { shared }, &sockets, SendFlags::empty()).during("the node's socket")?;
         Ok(children)
     }) {
         Ok(children) => {
@@ -64,8 +65,18 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Ki
     0
 }
 
-/// Furnishes the room. Returns the sockets of its entrances, and a descriptor of its network.
-fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<([OwnedFd; 3], SignalFd), Unmade> {
+/// A furnished room.
+struct Prepared {
+    /// Of its entrances, and a descriptor of its network.
+    sockets: [OwnedFd; 3],
+    /// Why its files of the machine are the same as other rooms'.
+    shared: Option<String>,
+    /// Readable when a child has ended.
+    children: SignalFd,
+}
+
+/// Furnishes the room.
+fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Unmade> {
     let mut opened = [0];
     if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
         return Err(io::Error::other("the launcher could not map them")).during("user and group IDs");
@@ -92,8 +103,23 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<([OwnedFd; 3
         network::names().during("port 53")?,
         rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).during("its network")?,
     ];
-    view::prepare(!has_account).during("the file system")?;
-    Ok((sockets, children::ended().during("signals")?))
+    let shared = view::prepare(!has_account).during("the file system")?;
+    bound_counts().during("the kernel's counts")?;
+    Ok(Prepared { sockets, shared, children: children::ended().during("signals")? })
+}
+
+/// Bounds what the kernel counts for the users of the room, besides what it counts for the account outside. Each watch keeps a file of the machine in the
+/// kernel's memory.
+fn bound_counts() -> io::Result<()> {
+    for (name, most) in [("max_inotify_instances", 128), ("max_inotify_watches", 16_384), ("max_user_namespaces", 0)] {
+        let file = format!("/proc/sys/user/{name}");
+        match fs::write(&file, most.to_string()) {
+            // The kernel does not have it, so nothing can be had of it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            written => written.at(file)?,
+        }
+    }
+    Ok(())
 }
 
 fn become_user(number: u32) -> io::Result<()> {
@@ -167,17 +193,16 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors);
-    let limit = task.descriptors.map(|descriptors| limit(descriptors, has_account));
-    #[expect(
-        unsafe_code,
-        reason = "what this process blocks, its session, and how many descriptors it may have, is not for the program"
-    )]
-    // SAFETY: between fork and exec this makes three system calls and allocates nothing.
+    let descriptors = task.descriptors.map(|descriptors| limit(descriptors, has_account));
+    let processes = rights::processes(task.processes);
+    #[expect(unsafe_code, reason = "what this process blocks, its session, and its limits, are not for the program")]
+    // SAFETY: between fork and exec this makes four system calls and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-            limit.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
+            setrlimit(Resource::Nproc, processes)?;
+            descriptors.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
         });
     }
     let child = command.spawn().during("the program")?;

@@ -17,6 +17,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, WaitOptions, getegid, geteuid, getrlimit, pidfd_open, setrlimit, wait,
 };
+use rustix::thread::{CapabilitiesSecureBits, Uid};
 use seccompiler::BpfProgram;
 use std::fs;
 use std::io::{self, Write};
@@ -100,8 +101,9 @@ fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8])
     // SAFETY: without CLONE_VM the child has a copy of this process's memory, stack included, and this process has one thread, so that no lock is held
     // in the copy. The child never returns from `init::run` but to end.
     #[expect(unsafe_code, reason = "a process in new namespaces cannot be made otherwise")]
-    let child = unsafe { nix::sched::clone(Box::new(first), stack, NAMESPACES, Some(libc::SIGCHLD)) };
-    let child = child.map_err(io::Error::from).during("namespaces")?.as_raw();
+    let child =
+        as_owner(account, || unsafe { nix::sched::clone(Box::new(first), stack, NAMESPACES, Some(libc::SIGCHLD)) });
+    let child = child.during("namespaces")?.as_raw();
     let pid = Pid::from_raw(child).ok_or(io::ErrorKind::NotFound).map_err(io::Error::from).during("namespaces")?;
     let born = Event::Born { pid: child.unsigned_abs() };
     // If any of this fails, the child sees that the gate is closed, and ends.
@@ -110,6 +112,25 @@ fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8])
     map_ids(child, account, kind).during("user and group IDs")?;
     let mut opener = fs::File::from(opener);
     opener.write_all(&[1]).during("pipe")
+}
+
+/// Makes namespaces that belong to this account. What the kernel counts for each user (inotify instances and watches, namespaces, queued signals) it counts
+/// for the owner of a user namespace, too: all rooms together would get as much as root.
+fn as_owner(
+    account: Option<u32>,
+    make: impl FnOnce() -> nix::Result<nix::unistd::Pid>,
+) -> io::Result<nix::unistd::Pid> {
+    let Some(account) = account else { return Ok(make()?) };
+    set_effective_user(Uid::from_raw(account))?;
+    let made = make();
+    set_effective_user(Uid::ROOT)?;
+    Ok(made?)
+}
+
+/// Sets the effective user of this process, which stays root and keeps its capabilities.
+fn set_effective_user(user: Uid) -> io::Result<()> {
+    rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
+    Ok(rustix::thread::set_thread_res_uid(Uid::ROOT, user, Uid::ROOT)?)
 }
 
 /// Says which IDs outside those of a room are.

@@ -25,11 +25,13 @@ pub struct Program {
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors; `None`: the node's.
     pub descriptors: Option<u64>,
+    /// Limit on processes and threads; `None`: [`crate::DEFAULT_PROCESSES`].
+    pub processes: Option<u32>,
 }
 
 /// Decides what the room has to show for a program.
 pub(crate) fn task(program: Program) -> io::Result<Task> {
-    let Program { argv, directory, environment, hostname, visible, secrets, descriptors } = program;
+    let Program { argv, directory, environment, hostname, visible, secrets, descriptors, processes } = program;
     let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
     let directory = without_dots(directory)?;
     let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
@@ -48,7 +50,7 @@ pub(crate) fn task(program: Program) -> io::Result<Task> {
         }
         shown.push((real, path.clone()));
     }
-    Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors })
+    Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors, processes })
 }
 
 /// The mounts of a task's visible paths. Only root can make them; another node has its rooms open the paths, with the same account and the same result.

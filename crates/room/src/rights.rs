@@ -1,6 +1,6 @@
 //! What programs of a room may not do, and how many descriptors they may have.
 
-use crate::filter;
+use crate::{DEFAULT_PROCESSES, filter};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -51,6 +51,14 @@ pub fn start_without_core_dumps<T: Send>(start: impl FnOnce() -> io::Result<T> +
         })?;
         starting.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts a program panicked")))
     })
+}
+
+/// The program's limit on processes and threads of its user, of which each room has its own.
+pub(crate) fn processes(most: Option<u32>) -> Rlimit {
+    let most = u64::from(most.unwrap_or(DEFAULT_PROCESSES));
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nproc);
+    let most = maximum.map_or(most, |maximum| maximum.min(most));
+    Rlimit { current: Some(most), maximum: Some(most) }
 }
 
 /// The program's limit on file descriptors. Where the room shares its account with others, the hard limit is the soft one: how many descriptors an account

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::TcpSocket;
@@ -176,7 +176,10 @@ impl Room {
             (other, _) => return Err(unfurnished(other)),
         };
         let (mut entrances, network) = match next(&watched).await? {
-            (Event::Made, descriptors) => {
+            (Event::Made { shared }, descriptors) => {
+                if let Some(reason) = shared {
+                    files_are_shared(&reason);
+                }
                 let [http, names, network] =
                     <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| NoRoom::from(io::ErrorKind::InvalidData))?;
                 let (http, names) = (TcpListener::from(http), UdpSocket::from(names));
@@ -508,7 +511,7 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
             }
             Event::Ended(status) => exit = Some(Exit(status)),
             Event::NotStarted(why) | Event::Failed(why) => reason = Some(why),
-            Event::Born { .. } | Event::Made => {}
+            Event::Born { .. } | Event::Made { .. } => {}
         }
     }
     state.send_replace(State::Ended { started, exit, reason });
@@ -528,6 +531,14 @@ fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<Held>> {
 async fn next(control: &AsyncFd<Held>) -> io::Result<(Event, Vec<OwnedFd>)> {
     let receive = |control: &Held| wire::receive(&control.0, RecvFlags::DONTWAIT);
     control.async_io(Interest::READABLE, receive).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Says once what rooms lack.
+fn files_are_shared(reason: &str) {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        tracing::warn!("locks and watches that a room has on files of the machine are seen in other rooms: {reason}");
+    });
 }
 
 fn one(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {

@@ -5,7 +5,7 @@
 //! the image's program begins, nothing in the room has rights or an unfiltered system call any more.
 
 use crate::filter::Listener;
-use crate::rights::{give_up_rights_but, limit};
+use crate::rights::{self, give_up_rights_but};
 use crate::step::{During, Unmade};
 use crate::user::{self, User};
 use crate::view::{self, At};
@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, setns};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Rlimit};
 use rustix::thread::CapabilitySet;
 use seccompiler::{BpfProgram, sock_filter};
 use serde_json::{Value, json};
@@ -151,10 +151,9 @@ fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
     let environment: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let capabilities = if user.user == 0 { ROOTS_CAPABILITIES } else { CapabilitySet::empty() };
     let capabilities: Vec<String> = capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    let limits = task.descriptors.map(|descriptors| {
-        let limit = limit(descriptors, true);
-        json!({"type": "RLIMIT_NOFILE", "soft": limit.current.unwrap_or(u64::MAX), "hard": limit.maximum.unwrap_or(u64::MAX)})
-    });
+    let limit = |name: &str, Rlimit { current, maximum }: Rlimit| json!({"type": name, "soft": current.unwrap_or(u64::MAX), "hard": maximum.unwrap_or(u64::MAX)});
+    let mut limits = vec![limit("RLIMIT_NPROC", rights::processes(task.processes))];
+    limits.extend(task.descriptors.map(|descriptors| limit("RLIMIT_NOFILE", rights::limit(descriptors, true))));
     json!({
         "ociVersion": "1.0.0",
         // The filter is that of every room, as it is. The `seccomp` section below names who answers; its own rules, which would be in force if a
@@ -169,7 +168,7 @@ fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
             "user": {"uid": user.user, "gid": user.group, "additionalGids": user.groups, "umask": 0o022},
             "capabilities": {"bounding": capabilities, "effective": capabilities, "permitted": capabilities},
             "noNewPrivileges": true,
-            "rlimits": limits.as_slice(),
+            "rlimits": limits,
         },
         "mounts": mounts(task),
         "linux": {

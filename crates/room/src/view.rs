@@ -8,7 +8,7 @@ use crate::wire::Contained;
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,6 +22,10 @@ pub(crate) const CONTAINER_ROOT: &str = "/.bundle/rootfs";
 pub(crate) const CONTAINER_SECRETS: &str = "/.bundle/secrets";
 /// Where the machine's tree is while the room is made.
 const HOST: &str = "/.host";
+/// An empty folder, which overlayfs needs while the room is made.
+const NOTHING: &str = "/.nothing";
+/// Largest file of the machine's settings that a room has its own copy of.
+const LARGEST_COPY: u64 = 1 << 20;
 /// The machine's programs and libraries. What is a symbolic link on the machine is one in the room.
 pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// What programs need of the machine's settings. Nothing here says anything about the machine's users, network or secrets.
@@ -63,8 +67,9 @@ const ROOT_SIZE: &CStr = c"mode=755,size=16m";
 /// What an instance may write to `/tmp` and to `/dev/shm`, each.
 const SCRATCH_SIZE: &CStr = c"mode=1777,size=64m,nr_inodes=16384";
 
-/// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make no mounts.
-pub(crate) fn prepare(keeps_host: bool) -> io::Result<()> {
+/// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make no mounts. Returns why files of the machine are the
+/// same as other rooms', if they are.
+pub(crate) fn prepare(keeps_host: bool) -> io::Result<Option<String>> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).at("/")?;
     // The new root is mounted over a folder that every machine has. When it becomes the root, it uncovers that folder.
     temporary("/tmp", ROOT_SIZE)?;
@@ -76,9 +81,12 @@ pub(crate) fn prepare(keeps_host: bool) -> io::Result<()> {
     for folder in ["/dev/shm", "/etc", "/proc", "/run", "/tmp", "/var"] {
         DirBuilder::new().recursive(true).create(folder).at(folder)?;
     }
-    for program in PROGRAMS.into_iter().chain(SETTINGS) {
-        show(Path::new(program), Path::new(program), Missing::Skip)?;
+    DirBuilder::new().mode(0o700).create(NOTHING).at(NOTHING)?;
+    let mut shared = None;
+    for path in PROGRAMS.into_iter().chain(SETTINGS).map(Path::new) {
+        shared = show_own(path)?.or(shared);
     }
+    fs::remove_dir(NOTHING).at(NOTHING)?;
     for (file, text) in OWN {
         fs::write(file, text).at(file)?;
     }
@@ -92,7 +100,33 @@ pub(crate) fn prepare(keeps_host: bool) -> io::Result<()> {
     temporary("/dev/shm", SCRATCH_SIZE)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", "/proc", "proc", flags, None).at("/proc")?;
-    if keeps_host { Ok(()) } else { let_go() }
+    if !keeps_host {
+        let_go()?;
+    }
+    Ok(shared)
+}
+
+/// Shows a file or a folder of the machine's programs or settings, with inodes of this room, which is what locks and watches are on. Returns why it has
+/// not: such as a file system that is mounted below.
+fn show_own(path: &Path) -> io::Result<Option<String>> {
+    let from = on_host(path);
+    let own = match fs::symlink_metadata(&from) {
+        Ok(metadata) if metadata.is_dir() => own_folder(&from, path),
+        Ok(metadata) if metadata.is_file() && metadata.len() > LARGEST_COPY => Err(io::ErrorKind::FileTooLarge.into()),
+        Ok(metadata) if metadata.is_file() => fs::copy(&from, path).map(drop),
+        _ => return show(path, path, Missing::Skip).map(|()| None),
+    };
+    let Err(error) = own else { return Ok(None) };
+    show(path, path, Missing::Fail)?;
+    Ok(Some(format!("{}: {error}", path.display())))
+}
+
+/// Overlayfs gives each file a new inode. The contents are the same memory for all rooms.
+fn own_folder(from: &Path, to: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).create(to)?;
+    let layers = CString::new(format!("lowerdir={}:{NOTHING}", from.display()))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::RDONLY;
+    Ok(mount("overlay", to, "overlay", flags, Some(layers.as_c_str()))?)
 }
 
 /// Lets go of the machine's tree.

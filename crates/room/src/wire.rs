@@ -62,7 +62,10 @@ pub(crate) enum Event {
         pid: u32,
     },
     /// The room is ready for a program. Comes with the sockets of [`crate::Entrances`], in order, and with a descriptor of the network namespace.
-    Made,
+    Made {
+        /// Why the room's files of the machine are the same as other rooms'. Otherwise a lock or a watch on one means nothing elsewhere.
+        shared: Option<String>,
+    },
     /// Something that the room needs cannot be had. It ends.
     Failed(String),
     /// Comes with unconnected TCP sockets of the room's network.
@@ -101,6 +104,8 @@ pub(crate) struct Task {
     pub secrets: Vec<(String, Vec<u8>)>,
     /// Soft limit on file descriptors.
     pub descriptors: Option<u64>,
+    /// Limit on processes and threads.
+    pub processes: Option<u32>,
 }
 
 /// A container that a room is to run. It cannot be printed: it holds secrets.
@@ -119,6 +124,8 @@ pub(crate) struct Contained {
     pub volumes: Vec<(PathBuf, u64)>,
     pub secrets: Vec<(String, Vec<u8>)>,
     pub descriptors: Option<u64>,
+    /// Limit on processes and threads of each user.
+    pub processes: Option<u32>,
     pub read_only: bool,
     /// The room is in a control group of its own, which the container may see.
     pub own_group: bool,

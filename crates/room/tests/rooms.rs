@@ -276,6 +276,112 @@ async fn a_crash_runs_no_handler_outside() {
     assert!(!handler.crashes().contains("crash-inside"), "{}", handler.crashes());
 }
 
+/// Runs a script that goes on until the room ends, and waits until it has written `ready`.
+async fn holding(rooms: &Rooms, script: &str) -> Room {
+    let mut room = rooms.take().await.unwrap();
+    let argv =
+        ["/usr/bin/python3", "-c", &format!("{script}\nprint('ready', flush=True)\nimport time; time.sleep(1000)")];
+    let task = Program { argv: argv.map(str::to_owned).to_vec(), ..program("") };
+    let output = run(&mut room, task).await.unwrap();
+    let text = tokio::task::spawn_blocking(move || all_until(output, "ready")).await.unwrap();
+    assert_eq!(text, "ready\n");
+    room
+}
+
+#[tokio::test]
+async fn a_lock_on_a_file_of_the_machine_is_the_rooms_own() {
+    let rooms = open(2).await;
+    let files =
+        "files = [os.open(name, os.O_RDONLY) for name in ('/usr', '/usr/bin', '/usr/bin/env', '/etc/ld.so.cache')]";
+    let locks = format!(
+        "import fcntl, os\n{files}\nfor file in files: fcntl.flock(file, fcntl.LOCK_EX)\nfor file in files[2:]: fcntl.lockf(file, fcntl.LOCK_SH)"
+    );
+    let _holder = holding(&rooms, &locks).await;
+    let script = format!(
+        "import fcntl\n{files}\nfor file in files: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint('locked')"
+    );
+    let (_room, text) = python(&rooms, &script).await;
+    assert_eq!(text, "locked\n");
+    // Nor does the machine feel it.
+    for file in ["/usr", "/usr/bin/env"] {
+        File::open(file).unwrap().try_lock().unwrap();
+    }
+    File::options().read(true).open("/etc/ld.so.cache").unwrap().try_lock().unwrap();
+}
+
+#[tokio::test]
+async fn a_room_does_not_see_which_files_of_the_machine_others_open() {
+    let rooms = open(2).await;
+    let watch = "import ctypes, os, socket
+libc = ctypes.CDLL(None)
+watcher = libc.inotify_init1(os.O_NONBLOCK)
+for name in (b'/usr/bin/env', b'/usr/bin', b'/etc/ld.so.cache'): assert libc.inotify_add_watch(watcher, name, 0x3f) > 0
+open('/usr/bin/true', 'rb').close()
+print(len(os.read(watcher, 1 << 16)) > 0)
+server = socket.create_server(('127.0.0.1', 4001))
+print('ready', flush=True)
+server.accept()
+try: print('saw', os.read(watcher, 1 << 16))
+except BlockingIOError: print('saw nothing')";
+    let mut room = rooms.take().await.unwrap();
+    let argv = ["/usr/bin/python3", "-c", watch].map(str::to_owned).to_vec();
+    let mut output = run(&mut room, Program { argv, ..program("") }).await.unwrap();
+    let mut begin = [0; 11];
+    output.read_exact(&mut begin).unwrap();
+    assert_eq!(begin, *b"True\nready\n", "it sees what it opens itself");
+    // Another room, and the machine.
+    let (_other, text) = shell(&rooms, "/usr/bin/env true && ls /usr/bin >/dev/null && echo done").await;
+    assert_eq!(all(text).await, "done\n");
+    fs::read("/usr/bin/env").unwrap();
+    fs::read_dir("/usr/bin").unwrap().for_each(drop);
+    room.inside().connect(4001).await.unwrap();
+    assert_eq!(all(output).await, "saw nothing\n");
+}
+
+#[tokio::test]
+async fn what_the_kernel_counts_for_a_user_it_counts_for_each_room() {
+    let rooms = open(2).await;
+    if !rooms.have_accounts() {
+        return eprintln!("SKIPPED: only where the node is root has each room a user of its own");
+    }
+    let all_instances = "import ctypes
+libc = ctypes.CDLL(None)
+made = 0
+while libc.inotify_init1(0) >= 0: made += 1
+assert 0 < made <= 128, made";
+    let _greedy = holding(&rooms, all_instances).await;
+    let _another = holding(&rooms, all_instances).await;
+    let script =
+        "print(libc.inotify_init1(0) >= 0, open('/proc/sys/user/max_inotify_watches').read().strip(), call(294, 0))";
+    let (_room, text) = python(&rooms, script).await;
+    assert_eq!(text, "True 16384 ok\n");
+    // Root's own.
+    let outside =
+        Command::new("python3").args(["-c", "import ctypes; print(ctypes.CDLL(None).inotify_init1(0) >= 0)"]).output();
+    assert_eq!(outside.unwrap().stdout, b"True\n");
+}
+
+#[tokio::test]
+async fn a_program_has_as_many_processes_as_it_may_and_no_default_is_all() {
+    let rooms = open(2).await;
+    let script = "
+made = 0
+try:
+    while True:
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        made += 1
+except RuntimeError: pass
+print(made, resource.getrlimit(resource.RLIMIT_NPROC), flush=True)
+os._exit(0)";
+    let (_room, text) = python(&rooms, script).await;
+    // The first process and the program itself are among them.
+    assert_eq!(text, "1022 (1024, 1024)\n");
+    let mut room = rooms.take().await.unwrap();
+    let task = Program { processes: Some(3), ..program("sleep 9 & sleep 9 & sleep 9 & echo done") };
+    let output = run(&mut room, task).await.unwrap();
+    assert!(all(output).await.contains("fork"), "the third one is refused");
+}
+
 #[tokio::test]
 async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
     let rooms = open(1).await;

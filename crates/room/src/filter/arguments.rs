@@ -12,6 +12,8 @@ const FIRST: u64 = 1;
 const TERMINAL: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 /// Keeps a core's other thread from running anything else.
 const PR_SCHED_CORE: u64 = 62;
+/// Of a socket's type. The rest are flags.
+const KIND: u64 = 0xf;
 /// `IOPRIO_WHO_PROCESS` and `IOPRIO_WHO_PGRP`.
 const IO_PRIORITIES: [u64; 2] = [1, 2];
 
@@ -65,8 +67,6 @@ fn processes(rules: &mut Rules) -> Result<(), BackendError> {
 
 /// Sockets: Unix, TCP, UDP, and the one at which the C library looks at its own interfaces.
 fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
-    /// The rest of the type are flags.
-    const KIND: u64 = 0xf;
     let mut allow = |call, conditions| allow(rules, call, conditions);
     let family = |family: libc::c_int| equals(0, u64::from(family.unsigned_abs()));
     for call in [Sysno::socket, Sysno::socketpair] {
@@ -84,16 +84,20 @@ fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
     allow(Sysno::socket, vec![family(libc::AF_NETLINK), equals(2, route)])
 }
 
-/// The error for a socket that is refused for its protocol, not for its family.
+/// The error for a socket that is refused for its type or protocol, not for its family. The kernel reads 32 bits of each argument.
 pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
     let families: &[libc::c_int] = match call {
         Some(Sysno::socket) => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
         Some(Sysno::socketpair) => &[libc::AF_UNIX],
         _ => &[],
     };
-    // The kernel reads 32 bits of it.
     let family = arguments.first().map(|family| family & 0xffff_ffff);
-    families.iter().any(|known| Some(u64::from(known.unsigned_abs())) == family).then_some(Errno::EPROTONOSUPPORT)
+    if families.iter().all(|known| Some(u64::from(known.unsigned_abs())) != family) {
+        return None;
+    }
+    // What the kernel says to those without rights.
+    let raw = arguments.get(1).map(|kind| kind & KIND) == Some(u64::from(libc::SOCK_RAW.unsigned_abs()));
+    Some(if raw { Errno::EPERM } else { Errno::EPROTONOSUPPORT })
 }
 
 /// Allows a call whose arguments meet all of these conditions.
