@@ -9,6 +9,7 @@
 
 mod legacy;
 mod owner;
+mod share;
 
 use crate::processes;
 use legacy::{Groups, Hierarchies};
@@ -16,6 +17,7 @@ use leno_config::slice::Resources;
 use owner::Owner;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
+use share::Shares;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -52,6 +54,7 @@ pub(crate) struct Cgroups {
     legacy: OnceLock<Result<Hierarchies, String>>,
     /// To the thread that moves instances into groups, one after the other, because the kernel handles one at a time.
     mover: mpsc::Sender<Move>,
+    shares: Shares,
     _lock: OwnedFd,
 }
 
@@ -70,7 +73,14 @@ impl Cgroups {
         fs::write(main.join(MEMBERS), "0")?;
         let (mover, moves) = mpsc::channel();
         thread::Builder::new().name("leno-cgroups".to_owned()).spawn(move || move_all(&moves))?;
-        Ok(Self { node, controlled: OnceLock::new(), legacy: OnceLock::new(), mover, _lock: lock })
+        Ok(Self {
+            node,
+            controlled: OnceLock::new(),
+            legacy: OnceLock::new(),
+            mover,
+            shares: Shares::default(),
+            _lock: lock,
+        })
     }
 
     /// The node's group: all that it starts is in it, or in one below.
@@ -85,39 +95,40 @@ impl Cgroups {
     }
 
     /// Creates a group for a running instance that has no limits, and moves the instance into it. The receiver gets nothing if that fails.
-    pub(crate) fn move_running(&self, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
+    pub(crate) fn move_running(&self, namespace: &str, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
         let (done, group) = oneshot::channel();
-        let path = self.node.join(name.to_string());
+        if let Err(error) = self.place(namespace) {
+            tracing::debug!(leader, %error, "a namespace has no control group");
+        }
+        let path = self.namespace(namespace).join(name.to_string());
         // The thread outlives this sender, so sending does not fail.
         let _ = self.mover.send(Move { path, leader, done });
         group
     }
 
     /// The file that lists the processes of an instance's group.
-    pub(crate) fn members(&self, name: u64) -> PathBuf {
-        self.node.join(name.to_string()).join(MEMBERS)
+    pub(crate) fn members(&self, namespace: &str, name: u64) -> PathBuf {
+        self.namespace(namespace).join(name.to_string()).join(MEMBERS)
     }
 
     /// Creates a group with limits for one instance. The error says why its limits cannot be enforced.
-    pub(crate) fn instance(&self, name: u64, limits: &Resources) -> Result<Cgroup, String> {
+    pub(crate) fn instance(&self, namespace: &str, name: u64, limits: &Resources) -> Result<Cgroup, String> {
+        let place = self.place(namespace).map_err(|error| format!("its namespace's control group: {error}"))?;
+        // What cgroup v1 has is for rooms only.
         self.controlled.get_or_init(|| self.control()).clone()?;
-        let path = self.node.join(name.to_string());
-        let made = fs::create_dir(&path).map(|()| Cgroup { path });
-        let limited = made.and_then(|group| group.limit(limits).map(|()| group));
-        limited.map_err(|error| format!("its control group: {error}"))
+        place.controlled?;
+        Cgroup::make(&place.folder, name, limits)
     }
 
     /// Limits for a room: by a group of version 2, or else by groups of version 1. The error says why neither can be had.
-    pub(crate) fn room(&self, name: u64, limits: &Resources) -> Result<RoomLimits, String> {
-        let reason = match self.instance(name, limits) {
-            Ok(group) => return Ok(RoomLimits::Current(group)),
-            Err(reason) => reason,
+    pub(crate) fn room(&self, namespace: &str, name: u64, limits: &Resources) -> Result<RoomLimits, String> {
+        let place = self.place(namespace).map_err(|error| format!("its namespace's control group: {error}"))?;
+        let Some(hierarchies) = place.legacy else {
+            place.controlled?;
+            return Cgroup::make(&place.folder, name, limits).map(RoomLimits::Current);
         };
-        let hierarchies = self.legacy.get_or_init(|| Hierarchies::open(PREFIX));
-        let hierarchies = hierarchies.as_ref().map_err(|missing| format!("{reason}; {missing}"))?;
-        let node = self.node.file_name().unwrap_or_default().to_string_lossy();
-        let groups = hierarchies.instance(&format!("{node}-{name}"), limits);
-        groups.map(RoomLimits::Legacy).map_err(|error| format!("{reason}; cgroup v1: {error}"))
+        let groups = hierarchies.instance(&name.to_string(), limits);
+        groups.map(RoomLimits::Legacy).map_err(|error| format!("cgroup v1: {error}"))
     }
 
     /// Enables the controllers for the groups of instances. Returns whether the parent group had one of them disabled.
@@ -160,8 +171,9 @@ impl Drop for Cgroups {
             back = switch(&self.node, '-').and_then(|()| switch(parent, '-')).and_then(|()| go_back());
         }
         if back.is_ok() && vanishes(&self.node.join(MAIN)) {
-            let _ = fs::remove_dir(&self.node);
+            let _ = remove(&self.node);
         }
+        self.shares.remove();
     }
 }
 
@@ -236,22 +248,38 @@ pub(crate) struct Cgroup {
     path: PathBuf,
 }
 
+/// Limits a group and those below it. `replaces`: there were limits before, which end where there are none now.
+fn set_limits(group: &Path, limits: &Resources, replaces: bool) -> io::Result<()> {
+    let Resources { memory, cpu_millis, pids } = *limits;
+    let set = |file: &str, value: Option<String>| match value {
+        Some(value) => fs::write(group.join(file), value),
+        None if replaces => fs::write(group.join(file), "max"),
+        None => Ok(()),
+    };
+    set("memory.max", (memory > 0).then(|| memory.to_string()))?;
+    if memory > 0 {
+        // Otherwise it would get the limit in memory, and any amount in swap.
+        set_if_there(&group.join("memory.swap.max"), 0)?;
+    }
+    let quota = u64::from(cpu_millis) * PERIOD / 1000;
+    set("cpu.max", (cpu_millis > 0).then(|| format!("{quota} {PERIOD}")))?;
+    set("pids.max", (pids > 0).then(|| pids.to_string()))
+}
+
 impl Cgroup {
+    /// Makes the group of an instance, with limits.
+    fn make(namespace: &Path, name: u64, limits: &Resources) -> Result<Self, String> {
+        let path = namespace.join(name.to_string());
+        let made = fs::create_dir(&path).map(|()| Self { path });
+        let limited = made.and_then(|group| group.limit(limits).map(|()| group));
+        limited.map_err(|error| format!("its control group: {error}"))
+    }
+
     fn limit(&self, limits: &Resources) -> io::Result<()> {
-        let Resources { memory, cpu_millis, pids } = *limits;
-        let set = |file: &str, value: String| fs::write(self.path.join(file), value);
-        if memory > 0 {
-            set("memory.max", memory.to_string())?;
-            // Otherwise it would get the limit in memory, and any amount in swap.
-            set_if_there(&self.path.join("memory.swap.max"), 0)?;
+        set_limits(&self.path, limits, false)?;
+        if limits.memory > 0 {
             // If only one process were killed, the instance would be left in an unknown state.
-            set("memory.oom.group", "1".to_owned())?;
-        }
-        if cpu_millis > 0 {
-            set("cpu.max", format!("{} {PERIOD}", u64::from(cpu_millis) * PERIOD / 1000))?;
-        }
-        if pids > 0 {
-            set("pids.max", pids.to_string())?;
+            fs::write(self.path.join("memory.oom.group"), "1")?;
         }
         Ok(())
     }

@@ -162,7 +162,7 @@ impl Owner {
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
         let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
         if let Some(container) = program.container {
-            let own_group = matches!(limits, Some(RoomLimits::Current(_)));
+            let own_group = program.resources.any() && matches!(limits, Some(RoomLimits::Current(_)));
             room.contain(
                 container.instance(
                     program.read_only_paths,
@@ -206,18 +206,20 @@ impl Owner {
         environment.extend(self.names(&name));
         environment.extend(self.host.environment(&self.function, self.id));
         environment.extend(given);
-        let cgroup = self.confine(program.resources, Cgroups::instance, |_| None);
+        // Joining a group takes the kernel several milliseconds. A process without limits does not wait for that.
+        let has_limits = program.resources.any();
+        let cgroup = has_limits.then(|| self.confine(program.resources, Cgroups::instance, |_| None)).flatten();
         let join = cgroup.as_ref().map(Cgroup::members);
         let (group, output) =
             ProcessGroup::start(program, &name, &environment, join.as_deref(), account, self.settings.descriptors)
                 .map_err(|error| explain_start(program, account, &error))?;
-        // Joining a group takes the kernel several milliseconds. A process without limits does not wait for that.
+        let namespace = &self.function.namespace;
         let confined = match (cgroup, &self.cgroups) {
             (Some(cgroup), _) => Confined::Joined(cgroup),
-            (None, Some(cgroups)) => Confined::Joining(cgroups.move_running(self.id.number, group.pid())),
+            (None, Some(cgroups)) => Confined::Joining(cgroups.move_running(namespace, self.id.number, group.pid())),
             (None, None) => Confined::No,
         };
-        let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(self.id.number));
+        let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(namespace, self.id.number));
         let processes = Arc::new(Processes::of(group.pid(), members)?);
         self.host.started(&self.function, self.id, &processes);
         let readers = [
@@ -230,23 +232,22 @@ impl Owner {
         Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }
 
-    /// What enforces the process's limits, made by `confine`; `None`: it has no limits, or they cannot be enforced. `lacks` says which part is not
+    /// What enforces the process's limits, made by `confine`; `None`: they cannot be enforced. `lacks` says which part is not
     /// enforced, and why.
     fn confine<T>(
         &self,
         limits: &Resources,
-        confine: impl FnOnce(&Cgroups, u64, &Resources) -> Result<T, String>,
+        confine: impl FnOnce(&Cgroups, &str, u64, &Resources) -> Result<T, String>,
         lacks: impl FnOnce(&T) -> Option<&str>,
     ) -> Option<T> {
-        if !limits.any() {
-            return None;
-        }
         let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
-        let group = cgroups.and_then(|cgroups| confine(cgroups, self.id.number, limits));
+        let group = cgroups.and_then(|cgroups| confine(cgroups, &self.function.namespace, self.id.number, limits));
         let unenforced = match &group {
             Ok(group) => lacks(group).map(str::to_owned),
             Err(reason) => Some(reason.clone()),
         };
+        // Of what all of a namespace may have, the node has logged it.
+        let unenforced = unenforced.filter(|_| limits.any());
         let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
         if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
             tracing::warn!(function = %self.function, "its limits are not enforced: {reason}");
@@ -278,7 +279,9 @@ impl Belongings {
             Confined::Room(limits) => limits.ran_out_of_memory(),
             Confined::No | Confined::Joining(_) => false,
         };
-        if was_killed && no_memory {
+        if was_killed && no_memory && self.memory == 0 {
+            format!("{told}: out of memory, its namespace has no more on this node")
+        } else if was_killed && no_memory {
             format!("{told}: out of memory, the limit is {}", Size(self.memory))
         } else {
             told

@@ -16,6 +16,7 @@ use crate::output::{LogLine, Read, Reading};
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, Rooms, Settings};
 use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, ScaleEvent};
+use leno_config::NamespaceBounds;
 use leno_config::id::FunctionId;
 use leno_room::{Entrances, Refused};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,6 +120,13 @@ impl Supervisor {
             changes,
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// Sets what the instances of a namespace may have together on this node, where control groups can enforce it.
+    pub fn bound(&self, namespace: &str, bounds: &NamespaceBounds) {
+        if let Some(cgroups) = &self.inner.cgroups {
+            cgroups.bound(namespace, bounds);
+        }
     }
 
     /// Adds or changes a function. If a change needs new processes, they replace the old ones when they are ready. If both need the same fixed port,

@@ -435,6 +435,7 @@ impl Reconciler {
 
     /// What runs of a function on this node, by revision.
     fn specs(&self, slice: &Slice, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
+        self.supervisor.bound(&slice.id.namespace, &slice.bounds);
         let of = |spec| self.warm.raise(bounds.limit(self.images.contain(spec)));
         FunctionSpec::all(slice).into_iter().map(of).collect()
     }

@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{PipeReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -240,7 +241,9 @@ impl CoreHandler {
 
     /// Has a process crash outside, and waits until the handler has written it down.
     fn sees_a_crash(&self) {
-        let mut shell = Command::new("/bin/sh").args(["-c", "kill -SEGV $$"]).spawn().unwrap();
+        // The limit of this process is the one that the node has.
+        let crash = ["--core=unlimited:unlimited", "/bin/sh", "-c", "kill -SEGV $$"];
+        let mut shell = Command::new("prlimit").args(crash).spawn().unwrap();
         let line = format!("{} sh\n", shell.id());
         shell.wait().unwrap();
         let begin = Instant::now();
@@ -262,7 +265,13 @@ impl Drop for CoreHandler {
 #[tokio::test]
 async fn a_crash_runs_no_handler_outside() {
     let Some(handler) = CoreHandler::install() else { return };
+    leno_room::forbid_core_dumps().unwrap();
     handler.sees_a_crash();
+    // Outside of a room, as `isolation: process` has it.
+    let crash = "echo crash-inside >/proc/self/comm; ulimit -c 0; ulimit -S -c 0; kill -SEGV $$";
+    let start = || Command::new("/bin/sh").args(["-c", crash]).spawn();
+    let ended = leno_room::start_without_core_dumps(start).unwrap().wait().unwrap();
+    assert_eq!((ended.signal(), ended.core_dumped()), (Some(11), false));
     let rooms = open(1).await;
     let crash = "for limit in 1 unlimited 0 1000; do
         sh -c \"echo crash-inside >/proc/self/comm; ulimit -c $limit; ulimit -S -c 0; kill -SEGV \\$\\$\"

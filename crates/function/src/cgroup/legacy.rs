@@ -13,7 +13,7 @@ use std::time::Duration;
 const PERIOD: u64 = 100_000;
 
 /// Where this process is in the hierarchies of the controllers that enforce limits.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Hierarchies {
     memory: PathBuf,
     cpu: PathBuf,
@@ -27,6 +27,8 @@ const SOCKETS_PART: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Groups {
     folders: Vec<PathBuf>,
+    /// Groups of the namespace, where the instance needs none of its own.
+    shared: Vec<PathBuf>,
     /// Which part of the limits is not enforced, and why.
     unenforced: Option<String>,
 }
@@ -49,10 +51,39 @@ impl Hierarchies {
         Ok(Self { memory: find("memory")?, cpu: find("cpu")?, pids: find("pids")? })
     }
 
-    /// Creates groups with limits. `name` begins with the prefix.
+    /// Creates groups below these, for a namespace. `name` begins with the prefix.
+    pub(super) fn below(&self, name: &str) -> io::Result<Self> {
+        let make = |hierarchy: &Path| {
+            let group = hierarchy.join(name);
+            fs::create_dir(&group).map(|()| group)
+        };
+        Ok(Self { memory: make(&self.memory)?, cpu: make(&self.cpu)?, pids: make(&self.pids)? })
+    }
+
+    /// Limits these groups and what is in them; 0: no limit.
+    pub(super) fn bound(&self, limits: &Resources) -> io::Result<()> {
+        const NONE: &str = "-1";
+        let Resources { memory, cpu_millis, pids } = *limits;
+        let text = |number: u64| if number > 0 { number.to_string() } else { NONE.to_owned() };
+        let both = self.memory.join("memory.memsw.limit_in_bytes");
+        // Memory and swap together can never be less than memory.
+        if both.exists() {
+            fs::write(&both, NONE)?;
+        }
+        fs::write(self.memory.join("memory.limit_in_bytes"), text(memory))?;
+        if both.exists() {
+            fs::write(&both, text(memory))?;
+        }
+        fs::write(self.memory.join("memory.kmem.tcp.limit_in_bytes"), text(memory / SOCKETS_PART))?;
+        fs::write(self.cpu.join("cpu.cfs_period_us"), PERIOD.to_string())?;
+        fs::write(self.cpu.join("cpu.cfs_quota_us"), text(u64::from(cpu_millis) * PERIOD / 1000))?;
+        fs::write(self.pids.join("pids.max"), if pids > 0 { pids.to_string() } else { "max".to_owned() })
+    }
+
+    /// Creates groups with limits in those of the namespace, where there are any.
     pub(super) fn instance(&self, name: &str, limits: &Resources) -> io::Result<Groups> {
         let Resources { memory, cpu_millis, pids } = *limits;
-        let mut groups = Groups { folders: Vec::new(), unenforced: None };
+        let mut groups = Groups { folders: Vec::new(), shared: Vec::new(), unenforced: None };
         let folders = &mut groups.folders;
         let mut set = |hierarchy: &Path, files: &[(&str, u64)]| {
             let group = hierarchy.join(name);
@@ -79,6 +110,8 @@ impl Hierarchies {
         if pids > 0 {
             set(&self.pids, &[("pids.max", u64::from(pids))])?;
         }
+        let needs_none = [(memory == 0, &self.memory), (cpu_millis == 0, &self.cpu), (pids == 0, &self.pids)];
+        groups.shared.extend(needs_none.into_iter().filter(|(is_so, _)| *is_so).map(|(_, group)| group.clone()));
         Ok(groups)
     }
 }
@@ -107,11 +140,17 @@ fn place(mounts: &str, groups: &str, controller: &str) -> Option<PathBuf> {
 fn sweep(hierarchy: &Path, prefix: &str) {
     let entries = fs::read_dir(hierarchy).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-        let _ = fs::remove_dir(entry.path());
+        let _ = super::remove(&entry.path());
     }
 }
 
 impl Groups {
+    /// Those of a namespace, to be removed.
+    pub(super) fn of(namespace: &Hierarchies) -> Self {
+        let Hierarchies { memory, cpu, pids } = namespace.clone();
+        Self { folders: vec![memory, cpu, pids], shared: Vec::new(), unenforced: None }
+    }
+
     /// Which part of the limits is not enforced, and why.
     pub(super) fn unenforced(&self) -> Option<&str> {
         self.unenforced.as_deref()
@@ -119,7 +158,8 @@ impl Groups {
 
     /// Moves a process into the groups. What it starts from here on is born in them.
     pub(super) fn join(&self, pid: u32) -> io::Result<()> {
-        self.folders.iter().try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
+        let mut groups = self.folders.iter().chain(&self.shared);
+        groups.try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
     }
 
     /// Whether something in the groups was killed because memory ran out.

@@ -110,7 +110,6 @@ pub(crate) fn spec(command: Command) -> FunctionSpec {
         container: None,
         protocol: AppProtocol::Http1,
         chain: None,
-        bounds: Default::default(),
         concurrency: 0,
         queue: 1024,
         scale: Scale::default(),

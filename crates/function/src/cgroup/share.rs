@@ -1,0 +1,248 @@
+//! What the instances of a namespace may have together on this node: a group for each namespace, in which the groups of its instances are.
+
+use super::legacy::{Groups, Hierarchies};
+use super::{CONTROLLERS, Cgroups, PREFIX, set_limits, switch};
+use leno_config::NamespaceBounds;
+use leno_config::slice::Resources;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Begins the names of these groups. Those of instances are numbers.
+const NAMESPACE: &str = "ns-";
+
+/// The shares of all namespaces.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// As configured; without an entry, as by default.
+    bounds: Mutex<HashMap<String, Resources>>,
+    made: Mutex<HashMap<String, Share>>,
+}
+
+/// The groups of one namespace. They remain until the node ends.
+#[derive(Debug)]
+struct Share {
+    folder: PathBuf,
+    /// What enforces the bounds; otherwise why nothing does.
+    enforcer: Result<Enforcer, String>,
+    enforced: Option<Resources>,
+}
+
+#[derive(Clone, Debug)]
+enum Enforcer {
+    Current,
+    Legacy(Hierarchies),
+}
+
+/// Where an instance's group is made.
+pub(super) struct Place {
+    /// The namespace's group of version 2.
+    pub folder: PathBuf,
+    /// Whether limits can be enforced there, or why not.
+    pub controlled: Result<(), String>,
+    /// The namespace's groups of version 1, where those of version 2 enforce nothing.
+    pub legacy: Option<Hierarchies>,
+}
+
+/// What the instances of a namespace may have together; 0: no bound.
+pub(crate) fn resources(bounds: &NamespaceBounds) -> Resources {
+    let memory = bounds.memory.unwrap_or_else(|| machine_memory() / 2);
+    Resources { memory, cpu_millis: bounds.cpu_millis.unwrap_or_default(), pids: bounds.pids() }
+}
+
+/// The machine's memory, in bytes; 0: it cannot be read.
+fn machine_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    kibibytes.and_then(|number| number.parse::<u64>().ok()).map_or(0, |number| number << 10)
+}
+
+impl Cgroups {
+    /// Sets what the instances of a namespace may have together, also those that run.
+    pub(crate) fn bound(&self, namespace: &str, bounds: &NamespaceBounds) {
+        let bounds = resources(bounds);
+        let before = self.shares.bounds().insert(namespace.to_owned(), bounds);
+        if before != Some(bounds)
+            && let Some(share) = self.shares.made().get_mut(namespace)
+        {
+            share.enforce(bounds);
+        }
+    }
+
+    /// Where the group of an instance is made.
+    pub(super) fn place(&self, namespace: &str) -> io::Result<Place> {
+        let bounds = self.shares.bounds().get(namespace).copied();
+        let bounds = bounds.unwrap_or_else(|| resources(&NamespaceBounds::default()));
+        let mut made = self.shares.made();
+        let share = match made.get_mut(namespace) {
+            Some(share) => share,
+            None => made.entry(namespace.to_owned()).or_insert(self.make(namespace)?),
+        };
+        share.enforce(bounds);
+        let Share { folder, enforcer, .. } = share;
+        let (controlled, legacy) = match enforcer {
+            Ok(Enforcer::Current) => (Ok(()), None),
+            Ok(Enforcer::Legacy(hierarchies)) => (Err("cgroup v1 has it".to_owned()), Some(hierarchies.clone())),
+            Err(reason) => (Err(reason.clone()), None),
+        };
+        Ok(Place { folder: folder.clone(), controlled, legacy })
+    }
+
+    /// The group of a namespace, which need not be there yet.
+    pub(super) fn namespace(&self, namespace: &str) -> PathBuf {
+        self.node.join(format!("{NAMESPACE}{namespace}"))
+    }
+
+    fn make(&self, namespace: &str) -> io::Result<Share> {
+        let folder = self.namespace(namespace);
+        fs::create_dir(&folder)?;
+        let enforcer = self.enforcer(namespace, &folder);
+        if let Err(reason) = &enforcer {
+            tracing::warn!(
+                namespace,
+                "what its instances may have together of {} is not enforced: {reason}",
+                CONTROLLERS.join(", ")
+            );
+        }
+        Ok(Share { folder, enforcer, enforced: None })
+    }
+
+    fn enforcer(&self, namespace: &str, folder: &std::path::Path) -> Result<Enforcer, String> {
+        let reason = match self.controlled.get_or_init(|| self.control()) {
+            Ok(_) => {
+                let switched = switch(folder, '+').map(|()| Enforcer::Current);
+                return switched.map_err(|error| format!("{}: {error}", folder.display()));
+            }
+            Err(reason) => reason,
+        };
+        let hierarchies = self.legacy.get_or_init(|| Hierarchies::open(PREFIX));
+        let hierarchies = hierarchies.as_ref().map_err(|missing| format!("{reason}; {missing}"))?;
+        let node = self.node.file_name().unwrap_or_default().to_string_lossy();
+        let below = hierarchies.below(&format!("{node}-{NAMESPACE}{namespace}"));
+        below.map(Enforcer::Legacy).map_err(|error| format!("{reason}; cgroup v1: {error}"))
+    }
+}
+
+impl Share {
+    /// Puts these bounds in force. What cannot be is logged.
+    fn enforce(&mut self, bounds: Resources) {
+        let Ok(enforcer) = &self.enforcer else { return };
+        if self.enforced == Some(bounds) {
+            return;
+        }
+        let set = match enforcer {
+            Enforcer::Current => set_limits(&self.folder, &bounds, self.enforced.is_some()),
+            Enforcer::Legacy(hierarchies) => hierarchies.bound(&bounds),
+        };
+        match set {
+            Ok(()) => self.enforced = Some(bounds),
+            Err(error) => {
+                tracing::warn!(group = %self.folder.display(), %error, "bounds of a namespace are not enforced");
+            }
+        }
+    }
+}
+
+impl Shares {
+    fn bounds(&self) -> MutexGuard<'_, HashMap<String, Resources>> {
+        self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn made(&self) -> MutexGuard<'_, HashMap<String, Share>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the groups of version 1, which are nowhere below the node's.
+    pub(super) fn remove(&self) {
+        for share in self.made().values() {
+            if let Ok(Enforcer::Legacy(hierarchies)) = &share.enforcer {
+                drop(Groups::of(hierarchies));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::RoomLimits;
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Child, ChildStdout, Command, Stdio};
+
+    /// A program that starts as many processes as it is asked to, and says how many it has.
+    struct Program {
+        child: Child,
+        output: BufReader<ChildStdout>,
+        _limits: RoomLimits,
+    }
+
+    impl Program {
+        fn start(cgroups: &Cgroups, namespace: &str, number: u64, limits: &Resources) -> Result<Self, String> {
+            let script = "import os,sys,time
+made=0
+for line in sys.stdin:
+    try:
+        for _ in range(int(line)):
+            if not os.fork(): time.sleep(1000)
+            made+=1
+    except BlockingIOError: pass
+    print(made,flush=True)";
+            let limits = cgroups.room(namespace, number, limits)?;
+            let mut command = Command::new("python3");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            limits.join(child.id()).unwrap();
+            let output = BufReader::new(child.stdout.take().unwrap());
+            Ok(Self { child, output, _limits: limits })
+        }
+
+        fn fork(&mut self, number: u32) -> u32 {
+            writeln!(self.child.stdin.as_ref().unwrap(), "{number}").unwrap();
+            let mut line = String::new();
+            self.output.read_line(&mut line).unwrap();
+            line.trim().parse().unwrap()
+        }
+    }
+
+    impl Drop for Program {
+        fn drop(&mut self) {
+            for process in crate::processes::descendants(self.child.id()) {
+                let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn a_namespace_has_its_share_however_many_instances_it_has() {
+        let cgroups = match Cgroups::open() {
+            Ok(cgroups) => cgroups,
+            Err(error) => return eprintln!("SKIPPED: no control groups: {error}"),
+        };
+        let bounds = |pids| NamespaceBounds { pids: Some(pids), memory: Some(256 << 20), ..NamespaceBounds::default() };
+        cgroups.bound("tenant", &bounds(20));
+        // One that asks for nothing, and one that asks for more than its namespace has.
+        let greedy = Resources { memory: 1 << 30, cpu_millis: 2000, pids: 1000 };
+        let mut one = match Program::start(&cgroups, "tenant", 1, &Resources::default()) {
+            Ok(program) => program,
+            Err(missing) => return eprintln!("SKIPPED: limits cannot be enforced here: {missing}"),
+        };
+        let mut two = Program::start(&cgroups, "tenant", 2, &greedy).unwrap();
+        let mut other = Program::start(&cgroups, "another", 3, &Resources::default()).unwrap();
+        assert_eq!(one.fork(10), 10);
+        assert_eq!(two.fork(30), 8, "20 with the two programs themselves");
+        assert_eq!(one.fork(1), 10);
+        assert_eq!(other.fork(30), 30);
+        // A change is for those that run, too.
+        cgroups.bound("tenant", &bounds(25));
+        assert_eq!(two.fork(30), 13);
+        let node = cgroups.path().to_owned();
+        drop((one, two, other));
+        drop(cgroups);
+        assert!(!node.exists(), "nothing is left");
+    }
+}
