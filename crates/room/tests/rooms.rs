@@ -3,12 +3,12 @@
 use leno_room::{Exit, Launcher, Program, Room, Rooms};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{PipeReader, Read};
+use std::io::{BufRead, BufReader, PipeReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -209,6 +209,8 @@ struct CoreHandler {
     pattern: File,
     before: String,
     folder: PathBuf,
+    /// A shell with the limit that this process began with. It has a process crash for each line that it reads.
+    machine: Child,
 }
 
 impl CoreHandler {
@@ -232,7 +234,10 @@ impl CoreHandler {
         fs::set_permissions(&handler, fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(&crashes, "").unwrap();
         fs::write(Self::PATTERN, format!("|{} %P %e", handler.display())).unwrap();
-        Some(Self { pattern, before, folder })
+        let crash = "while read line; do sh -c 'kill -SEGV $$' & echo $!; wait; done";
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", crash]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Some(Self { pattern, before, folder, machine: shell.spawn().unwrap() })
     }
 
     fn crashes(&self) -> String {
@@ -240,12 +245,11 @@ impl CoreHandler {
     }
 
     /// Has a process crash outside, and waits until the handler has written it down.
-    fn sees_a_crash(&self) {
-        // The limit of this process is the one that the node has.
-        let crash = ["--core=unlimited:unlimited", "/bin/sh", "-c", "kill -SEGV $$"];
-        let mut shell = Command::new("prlimit").args(crash).spawn().unwrap();
-        let line = format!("{} sh\n", shell.id());
-        shell.wait().unwrap();
+    fn sees_a_crash(&mut self) {
+        writeln!(self.machine.stdin.as_ref().unwrap()).unwrap();
+        let mut line = String::new();
+        BufReader::new(self.machine.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let line = format!("{} sh\n", line.trim());
         let begin = Instant::now();
         while !self.crashes().contains(&line) {
             assert!(begin.elapsed() < TIMEOUT, "no handler runs for {line}");
@@ -256,6 +260,8 @@ impl CoreHandler {
 
 impl Drop for CoreHandler {
     fn drop(&mut self) {
+        drop(self.machine.stdin.take());
+        self.machine.wait().unwrap();
         fs::write(Self::PATTERN, &self.before).unwrap();
         let _ = fs::remove_dir_all(&self.folder);
         self.pattern.unlock().unwrap();
@@ -264,7 +270,7 @@ impl Drop for CoreHandler {
 
 #[tokio::test]
 async fn a_crash_runs_no_handler_outside() {
-    let Some(handler) = CoreHandler::install() else { return };
+    let Some(mut handler) = CoreHandler::install() else { return };
     leno_room::forbid_core_dumps().unwrap();
     handler.sees_a_crash();
     // Outside of a room, as `isolation: process` has it.
