@@ -124,7 +124,7 @@ pub struct NamespaceQuota {
     pub hosts: Option<Vec<String>>,
     /// Engines of its functions; `None`: any.
     pub engines: Option<Vec<Engine>>,
-    /// The bounds that nodes enforce. `instances` also holds for the whole mesh.
+    /// The bounds that nodes enforce. `instances` also bounds what documents ask for.
     pub bounds: NamespaceBounds,
 }
 

@@ -9,7 +9,7 @@ pub(crate) use listener::{Inherited, Listener, PREDECESSOR, is_trusted};
 
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::scrape::Scrape;
-use crate::{certificates, jobs, nodes, revisions, scaling, successor};
+use crate::{certificates, jobs, namespaces, nodes, revisions, scaling, successor};
 use axum::extract::Query;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -137,6 +137,7 @@ impl Admin {
                 Some(control) => list(revisions::rows(control, &self.node)),
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
+            "/namespaces" => list(namespaces::rows(&self.node.snapshot.load(), &self.supervisor)),
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
@@ -428,7 +429,7 @@ const LOGS: &str = "/logs/";
 const LOGS_BYTES: u32 = 1 << 20;
 /// The name of this node on pages of its own.
 const THIS_NODE: &str = "";
-const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
 
 fn list(value: Value) -> Response<Full<Bytes>> {
     reply(StatusCode::OK, "application/json", value.to_string())

@@ -9,6 +9,7 @@ mod error;
 mod expiry;
 mod leading;
 mod nodes;
+mod quota;
 mod routes;
 mod server;
 mod service;

@@ -2,6 +2,7 @@
 
 use crate::NodeAddress;
 use crate::admin::{self, Address};
+use crate::namespaces;
 use crate::nodes;
 use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
@@ -42,6 +43,8 @@ pub(crate) enum Listing {
     Events,
     /// SPIFFE IDs and their certificates.
     Identities,
+    /// Namespaces, and the use that each makes of its quota.
+    Namespaces,
     /// Documents that were applied; of a control plane.
     Documents,
     /// Who changed what; of a control plane.
@@ -59,6 +62,7 @@ impl Listing {
             Self::Revisions if named => Some(remote::Listing::Revisions),
             Self::Jobs if named => Some(remote::Listing::Jobs),
             Self::Identities if named => Some(remote::Listing::Identities),
+            Self::Namespaces if named => Some(remote::Listing::Namespaces),
             _ => None,
         }
     }
@@ -75,6 +79,7 @@ impl Listing {
             Self::Jobs => "/jobs",
             Self::Events => "/events",
             Self::Identities => "/identities",
+            Self::Namespaces => "/namespaces",
         }
     }
 
@@ -168,6 +173,7 @@ impl Listing {
             Self::Identities => {
                 &[("IDENTITY", "identity", Plain), ("EXPIRES", "not_after", Age), ("RENEWAL", "renew_at", Age)]
             }
+            Self::Namespaces => namespaces::NODE_COLUMNS,
         }
     }
 }

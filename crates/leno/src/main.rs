@@ -15,6 +15,7 @@ mod images;
 mod jobs;
 mod log_page;
 mod logs;
+mod namespaces;
 mod node;
 mod nodes;
 mod notify;
@@ -40,7 +41,7 @@ use std::process::ExitCode;
 
 /// A service mesh for serverless functions: every request is judged in a fresh sandbox.
 ///
-/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External, Chain and Policy, apiVersion leno.dev/v1alpha1),
+/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External, Chain, Policy and NamespaceQuota, apiVersion leno.dev/v1alpha1),
 /// then `leno up PATH`. Nothing is allowed unless a policy allows it; `leno explain ID` says why a request was refused,
 /// where ID is the response's `x-request-id`.
 #[derive(Parser)]

@@ -11,9 +11,10 @@ pub(crate) use context::Server;
 
 use crate::api::types::{
     Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, Expected, File,
-    JoinTokenRequest, Name, NewJoinToken, NewToken, Role, Stored, TokenRequest, Wrong,
+    JoinTokenRequest, Name, NamespaceStatus, NewJoinToken, NewToken, Role, Stored, TokenRequest, Wrong,
 };
 use crate::check::counted;
+use crate::namespaces;
 use crate::nodes;
 use crate::screen::{shown, shown_json};
 use crate::table::{self, Column, Show};
@@ -141,6 +142,7 @@ pub(crate) enum Listing {
     Revisions,
     Jobs,
     Identities,
+    Namespaces,
     Audit,
     Tokens,
 }
@@ -174,6 +176,10 @@ pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form)
             entries.iter().map(audit_row).collect::<Result<_, _>>()?
         }
         Listing::Tokens => connection.get("/v1/tokens")?,
+        Listing::Namespaces => {
+            let namespaces: Vec<NamespaceStatus> = connection.get("/v1/namespaces")?;
+            namespaces.iter().map(namespaces::row_of).collect()
+        }
         of_status => {
             let mut status: Value = connection.get("/v1/status")?;
             let rows = |status: &mut Value, name: &str| match status[name].take() {
@@ -217,6 +223,7 @@ impl Listing {
                 ("BY", "by", Plain),
             ],
             Self::Nodes => nodes::COLUMNS,
+            Self::Namespaces => namespaces::COLUMNS,
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("INSTANCES", "count", Plain),

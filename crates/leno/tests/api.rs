@@ -404,3 +404,49 @@ fn a_slow_registry_delays_nobody_else() {
     });
     assert_eq!(control.documents().len(), 1);
 }
+
+#[test]
+fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
+    let control = with_redb();
+    let made = control.leno(&["token", "create", "--role", "editor", "--namespace", "a"]);
+    let tenant = text(&made).trim().to_owned();
+    let change = |token: &str, documents: &str, delete: &[Value]| {
+        let apply = if documents.is_empty() { json!([]) } else { json!([{ "name": "x", "text": documents }]) };
+        control.post(token, "/v1/changes", &json!({ "apply": apply, "delete": delete }))
+    };
+    let quota = |spec: &str| {
+        format!("apiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {{name: a}}\nspec: {spec}\n")
+    };
+    let scaled =
+        |name: &str, min: u32| function(name, "a").replace("spec: {", &format!("spec: {{scale: {{min: {min}}}, "));
+
+    // A tenant has the defaults without asking for anything, and cannot raise them.
+    let (status, refusal) = change(&tenant, &scaled("big", 501), &[]);
+    assert_eq!(status, 403, "{refusal}");
+    let error = refusal["error"].as_str().unwrap();
+    assert!(error.contains("the namespace a: its documents need 501 of `instances`, and its quota is 500"), "{error}");
+    assert_eq!(change(&tenant, &quota("{instances: 1000}"), &[]).0, 403, "the quota is not the tenant's");
+    control.apply(&quota("{functions: 2, instances: 10, documentBytes: 1Ki}"));
+
+    assert_eq!(change(&tenant, &scaled("one", 6), &[]).0, 200);
+    assert_eq!(change(&tenant, &scaled("two", 5), &[]).0, 403, "11 instances of all functions together");
+    assert_eq!(change(&tenant, &scaled("two", 4), &[]).0, 200);
+    assert_eq!(change(&tenant, &function("three", "a"), &[]).0, 403, "the third function of two");
+    let long = format!("{}# {}\n", scaled("two", 4), "x".repeat(1024));
+    let (status, refusal) = change(&tenant, &long, &[]);
+    assert!(status == 403 && refusal["error"].as_str().unwrap().contains("`documentBytes`"), "{refusal}");
+    assert_eq!(change(&control.token(), &function("three", "b"), &[]).0, 200, "another namespace has its own quota");
+
+    // The quota is lowered: what is there stays, and may shrink.
+    control.apply(&quota("{functions: 1, instances: 5, hosts: [a.example]}"));
+    assert_eq!(change(&tenant, &scaled("two", 3), &[]).0, 200);
+    assert_eq!(change(&tenant, &scaled("two", 4), &[]).0, 403);
+
+    let (_, listed) = control.get_as(&tenant, "/v1/namespaces");
+    assert_eq!(listed.as_array().unwrap().len(), 1, "a tenant sees no other namespace: {listed}");
+    assert_eq!(listed[0]["functions"], json!({ "used": 2, "bound": 1 }));
+    assert_eq!(listed[0]["hosts"], json!(["a.example"]));
+    let table = text(&control.leno(&["get", "namespaces", "-o", "wide"]));
+    let of_b = table.lines().find(|line| line.starts_with("b ")).unwrap_or_else(|| panic!("{table}"));
+    assert!(of_b.contains("1/1000") && of_b.contains("500") && of_b.contains("0/100000"), "{table}");
+}

@@ -5,12 +5,14 @@
 use super::asked;
 use super::audit;
 use super::error::ApiError;
+use super::quota::Namespaces;
 use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
-use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, Replay, Role, Wrong};
+use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, NamespaceStatus, Replay, Role, Wrong};
 use crate::images::{Outcome, Tags, Unknown};
 use crate::{authority_file, check, images};
 use anyhow::{Context, Result};
+use arc_swap::ArcSwap;
 use leno_config::{CandidatePrograms, Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Store, StoreError, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};
@@ -33,6 +35,8 @@ pub(crate) struct Leading {
     pub(super) tidied: std::sync::Mutex<Option<u64>>,
     /// What is compiled to see whether it can be.
     modules: Modules,
+    /// The namespaces of the documents in force.
+    namespaces: ArcSwap<Namespaces>,
     /// Locked for a whole change: one is checked against what the one before it has left.
     writer: Mutex<Writer>,
 }
@@ -54,6 +58,7 @@ struct Checked {
     documents: BTreeMap<DocumentId, Document>,
     actions: Vec<(DocumentId, Action, Option<Document>)>,
     snapshot: Snapshot,
+    namespaces: Namespaces,
 }
 
 /// What became of a change.
@@ -84,8 +89,9 @@ impl Leading {
         };
         let control = Control::with_authorities(authorities, store, leno_control::Options::default())?;
         let writer = Writer { stale: true, since_trimmed: TRIM_EVERY, ..Writer::default() };
-        let (modules, tidied) = Default::default();
-        Ok(Arc::new(Self { control, authority_file: file, tidied, modules, writer: Mutex::new(writer) }))
+        let (modules, tidied, namespaces) = Default::default();
+        let writer = Mutex::new(writer);
+        Ok(Arc::new(Self { control, authority_file: file, tidied, modules, namespaces, writer }))
     }
 
     /// Puts the stored documents into force if they are not. What is wrong with them is told by the service.
@@ -136,7 +142,13 @@ impl Leading {
             "the stored documents are in force"
         );
         writer.in_force = Some(definitions);
+        self.namespaces.store(Arc::new(Namespaces::of(&writer.documents, &snapshot)));
         Ok(())
+    }
+
+    /// The use that each namespace makes of its quota.
+    pub(super) fn namespaces(&self) -> Vec<NamespaceStatus> {
+        self.namespaces.load().status(&self.control.status().functions)
     }
 
     /// Whether something is in force that nodes can be given.
@@ -183,7 +195,7 @@ impl Leading {
         // Problems of a stored document are told by its name. A file of that name in the request does not let anybody see them.
         files.retain(|file| !service.state().documents.keys().any(|id| id.to_string() == *file));
         let checked = block_in_place(|| self.checked(service, &writer, caller, request));
-        let Checked { documents, actions, snapshot } =
+        let Checked { documents, actions, snapshot, namespaces } =
             checked.map_err(|error| error.without_what_is_hidden(caller, &files))?;
         let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
         let warnings = warnings(&snapshot, &files, writer.in_force.as_ref());
@@ -228,6 +240,7 @@ impl Leading {
         }
         let committed = block_in_place(|| self.commit(service, &mut writer, caller, &actions, &definitions));
         answer.revision = Some(committed?);
+        self.namespaces.store(Arc::new(namespaces));
         writer.documents = documents;
         writer.broken.clear();
         writer.in_force = Some(definitions);
@@ -329,6 +342,8 @@ impl Leading {
         }
         drop(state);
         let snapshot = self.compile(&documents)?;
+        let namespaces = Namespaces::of(&documents, &snapshot);
+        namespaces.check(&self.namespaces.load())?;
         // From now on problems are told by the stored text.
         for (id, action, document) in &mut actions {
             if let Some(document) = document
@@ -338,7 +353,7 @@ impl Leading {
                 documents.insert(id.clone(), document.clone());
             }
         }
-        Ok(Checked { documents, actions, snapshot })
+        Ok(Checked { documents, actions, snapshot, namespaces })
     }
 
     fn compile(&self, documents: &BTreeMap<DocumentId, Document>) -> Result<Snapshot, ApiError> {

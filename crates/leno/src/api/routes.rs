@@ -6,8 +6,8 @@ use super::expiry;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
-    AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest, NewJoinToken,
-    NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
+    AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest,
+    NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
 };
 use crate::log_page::{LogPage, LogQuery};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
@@ -46,6 +46,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/documents", get(documents))
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
+        .route("/v1/namespaces", get(namespaces))
         .route("/v1/logs/{namespace}/{name}", get(logs))
         .route("/v1/audit", get(audit_log))
         .route("/v1/tokens", get(tokens).post(create_token))
@@ -76,6 +77,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         documents,
         document,
         status,
+        namespaces,
         logs,
         audit_log,
         tokens,
@@ -257,6 +259,24 @@ async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
         status.identities.clear();
     }
     Ok(Json(json!(status)))
+}
+
+/// Namespaces with documents or a quota, and the use that each makes of its quota.
+#[utoipa::path(
+    get, path = "/v1/namespaces",
+    responses(
+        (status = 200, description = "Those that the token may read.", body = Vec<NamespaceStatus>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn namespaces(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+) -> Result<Json<Vec<NamespaceStatus>>, ApiError> {
+    let mut namespaces = service.leading()?.namespaces();
+    namespaces.retain(|status| caller.is_everywhere() || caller.namespaces.contains(&status.namespace));
+    Ok(Json(namespaces))
 }
 
 /// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of
