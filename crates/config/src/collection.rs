@@ -4,6 +4,7 @@
 
 use crate::compile::Documents;
 use crate::document::{Metadata, PolicySpec};
+use crate::effort::Effort;
 use crate::import::{Foreign, Kind};
 use crate::load::{self, Parsed, broken_document, finish, parse};
 use crate::problem::{Origin, Problem};
@@ -179,12 +180,23 @@ impl fmt::Debug for Document {
 }
 
 impl Snapshot {
-    /// Checks and compiles documents that were read from requests, as those of files are.
+    /// Checks and compiles documents that were read from requests, as those of files are. Of two that exclude each other, the later one of the sequence is wrong.
     ///
     /// # Errors
     /// All problems that were found, ordered by file and line.
     pub fn of_documents<'a>(all: impl IntoIterator<Item = &'a Document>) -> Result<Self, Vec<Problem>> {
-        let (mut documents, mut foreign) = (Documents::default(), Vec::new());
+        Self::of_documents_within(all, &Effort::unbounded())
+    }
+
+    /// The same, until the effort is over.
+    ///
+    /// # Errors
+    /// As [`Snapshot::of_documents`]. If the effort is over, what is said is that.
+    pub fn of_documents_within<'a>(
+        all: impl IntoIterator<Item = &'a Document>,
+        effort: &Effort,
+    ) -> Result<Self, Vec<Problem>> {
+        let (mut documents, mut foreign) = (Documents { effort: effort.clone(), ..Documents::default() }, Vec::new());
         for document in all {
             document.parsed.clone().add_to(&mut documents, &mut foreign);
         }

@@ -13,6 +13,7 @@ mod container;
 mod deserialize;
 pub mod document;
 pub mod duration;
+mod effort;
 pub mod egress;
 mod folder;
 pub mod id;
@@ -37,6 +38,7 @@ mod yaml;
 
 pub use candidate::CandidatePrograms;
 pub use collection::{Document, DocumentId, Reach};
+pub use effort::Effort;
 pub use id::FunctionId;
 pub use imported::{Row as ImportRow, Standing};
 pub use load::{load, load_text, texts};

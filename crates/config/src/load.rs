@@ -128,6 +128,10 @@ pub(crate) fn finish(
     let imports = import::translate(foreign, &mut documents, &problems);
     let mut snapshot = compile::compile(&documents, &problems);
     let mut problems = problems.into_inner();
+    if documents.effort.is_over() {
+        let problem = Problem::of_file(Path::new("documents"), "checking them took too long", "apply them in parts");
+        return Err(vec![problem]);
+    }
     if !problems.is_empty() {
         problems.sort();
         problems.dedup();

@@ -5,6 +5,11 @@ use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// Problems that are kept. Further ones are left out: a reader mends the first ones first.
+const MAX_PROBLEMS: usize = 10_000;
+/// Bytes of each text of a problem.
+const MAX_TEXT: usize = 4096;
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
@@ -165,6 +170,11 @@ impl<'a> Scope<'a> {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
+    /// Reports a problem here that refuses nothing.
+    pub(crate) fn doubt(&self, doubts: &RefCell<Vec<Problem>>, message: impl Into<String>, fix: impl Into<String>) {
+        add(doubts, Problem { message: message.into(), fix: fix.into(), ..self.here() });
+    }
+
     /// Problems reported so far, here and elsewhere.
     pub(crate) fn problem_count(&self) -> usize {
         self.problems.borrow().len()
@@ -177,14 +187,23 @@ impl<'a> Scope<'a> {
 
     /// Reports a problem of this field at another position.
     pub(crate) fn problem_at(&self, mark: Mark, message: impl Into<String>, fix: impl Into<String>) {
-        self.problems.borrow_mut().push(Problem {
-            file: self.file.to_owned(),
-            line: mark.line,
-            column: mark.column,
-            field: self.path.to_string(),
-            message: message.into(),
-            fix: fix.into(),
-        });
+        let Mark { line, column } = mark;
+        let (message, fix) = (message.into(), fix.into());
+        add(self.problems, Problem { line, column, message, fix, ..self.here() });
+    }
+}
+
+/// Adds a problem, unless there are very many: a few bytes of a document can make one.
+fn add(problems: &RefCell<Vec<Problem>>, mut problem: Problem) {
+    let mut problems = problems.borrow_mut();
+    if problems.len() < MAX_PROBLEMS {
+        for text in [&mut problem.field, &mut problem.message, &mut problem.fix] {
+            if text.len() > MAX_TEXT {
+                text.truncate(text.floor_char_boundary(MAX_TEXT));
+                text.push('…');
+            }
+        }
+        problems.push(problem);
     }
 }
 

@@ -1,5 +1,9 @@
 //! Checked configuration of a whole mesh, and what each function gets of it.
 
+mod weight;
+
+pub(crate) use self::weight::uses;
+
 use crate::document::CalleeSelector;
 use crate::id::FunctionId;
 use crate::imported::Row;
@@ -128,22 +132,6 @@ pub(crate) struct Policy {
     pub authorizes: bool,
     /// Its authorization and its rate limits are not in force.
     pub audit: bool,
-}
-
-impl Policy {
-    /// How many rules it adds to each function that it applies to.
-    pub(crate) fn rules(&self) -> u64 {
-        let callees = self.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
-        let counts = [
-            self.authentication.len(),
-            self.authorization.len(),
-            self.rate_limits.len(),
-            self.authorizers.len(),
-            self.extensions.len(),
-            callees,
-        ];
-        counts.into_iter().map(|count| count as u64).sum()
-    }
 }
 
 /// Whom a policy's functions may call, of those that they list as callees.
@@ -523,19 +511,6 @@ impl Snapshot {
         }
         Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
     }
-}
-
-/// What the functions of each namespace need of its quota.
-pub(crate) fn uses<'a>(
-    functions: &'a BTreeMap<FunctionId, Function>,
-    policies: &[Policy],
-) -> BTreeMap<&'a str, NamespaceUse> {
-    let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
-    for (id, function) in functions {
-        let rules = function.policies.iter().filter_map(|index| policies.get(*index)).map(Policy::rules).sum();
-        uses.entry(&id.namespace).or_default().add(&function.run, function.scale.min, rules);
-    }
-    uses
 }
 
 /// What a program needs to know of an authorizer.

@@ -4,7 +4,7 @@ use super::label;
 use super::{Context, Placed, fields, regex};
 use crate::document;
 use crate::id::FunctionId;
-use crate::problem::{Problem, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use crate::slice::Run;
 use crate::snapshot::{Function, Policy};
 use leno_policy::reserved::is_same;
@@ -23,7 +23,7 @@ pub(super) fn attach(
 ) {
     let mut order: Vec<usize> = (0..policies.len()).collect();
     order.sort_by_key(|index| (&policies[*index].name, &policies[*index].namespace));
-    for index in order {
+    for index in order.into_iter().take_while(|_| !context.effort.is_over()) {
         let root = documents[index].scope(problems);
         for id in selected(context, &root.field("spec"), &documents[index].document, functions) {
             functions.entry(id).and_modify(|function| function.policies.push(index));
@@ -33,6 +33,9 @@ pub(super) fn attach(
     let mut reported = BTreeSet::new();
     for (id, function) in functions {
         for (position, second) in function.policies.iter().enumerate() {
+            if context.effort.is_over() {
+                return;
+            }
             for claiming in &function.policies {
                 let (claims, edits) = (&policies[*claiming], &policies[*second]);
                 if let Some(name) = edited_claim(claims, edits)
@@ -41,21 +44,27 @@ pub(super) fn attach(
                     let root = documents[*second].scope(problems);
                     let spec = root.field("spec");
                     let sidecar = spec.field("sidecar");
-                    let message =
-                        format!("`{name}` is made of a claim, by policy `{}/{}`", claims.namespace, claims.name);
+                    let claiming = shown(root.origin(), claims, edits);
+                    let message = format!("`{name}` is made of a claim, by policy {claiming}");
                     let fix = "a claim is not to be overwritten; use another header";
                     sidecar.field("requestHeaders").problem(message, fix);
                 }
             }
             for first in &function.policies[..position] {
-                for (field, message, fix) in conflicts(id, &policies[*first], &policies[*second]) {
+                // Of documents that came in requests, the later one is in the way of the earlier one.
+                let is_request = documents[*first].origin == Origin::Request;
+                let (first, second) = if is_request && first > second { (second, first) } else { (first, second) };
+                let origin = documents[*second].origin;
+                for (field, message, fix) in conflicts(id, &policies[*first], &policies[*second], origin) {
                     // Once, however many functions the two have in common.
                     if reported.insert((*first, *second, field)) {
                         let other = documents[*first].scope(problems).line();
                         let root = documents[*second].scope(problems);
                         let spec = root.field("spec");
                         let scope = if field.is_empty() { root } else { spec.field(field) };
-                        scope.problem(format!("{message} ({other})"), fix);
+                        let hidden = is_hidden(origin, &policies[*first], &policies[*second]);
+                        let place = if hidden { String::new() } else { format!(" ({other})") };
+                        scope.problem(format!("{message}{place}"), fix);
                     }
                 }
             }
@@ -101,13 +110,17 @@ fn selected(
     let mut selected = BTreeSet::new();
     for (index, name) in spec.functions.iter().enumerate() {
         let element = list.element(index);
-        let Some(id) = fields::function(context, &element, own, name) else { continue };
+        let Some(id) = fields::function_of_policy(context, &element, own, name) else { continue };
         if context.jobs.contains_key(&id)
             && let Some(section) = of_callees(spec)
         {
             let message = format!("`{id}` is a job: nobody calls it, so `{section}` says nothing about it");
-            element
-                .problem(message, "remove it here; what a job may call is up to its `callees`, and to their policies");
+            let fix = "remove it here; what a job may call is up to its `callees`, and to their policies";
+            if fields::is_of_another_tenant(&element, own, &id) {
+                element.doubt(context.doubts, message, fix);
+            } else {
+                element.problem(message, fix);
+            }
         }
         if !selected.insert(id) {
             element.problem(format!("`{name}` is named twice"), "remove one of the two");
@@ -152,7 +165,12 @@ fn selected(
     if !found && !context.incomplete {
         let fix =
             "labels are compared as they are written, in the namespaces of `namespaces` (without it: the policy's own)";
-        scope.field("selector").problem("no function has these labels", fix);
+        let selector = scope.field("selector");
+        if selector.origin() == Origin::Request && wanted != own {
+            selector.doubt(context.doubts, "no function has these labels", fix);
+        } else {
+            selector.problem("no function has these labels", fix);
+        }
     }
     selected
 }
@@ -203,17 +221,31 @@ fn differently_spaced<'p>(first: &'p Policy, second: &Policy) -> Option<&'p str>
     first.authentication.iter().find(differs).map(|issuer| issuer.issuer.as_str())
 }
 
+/// Whether the owner of a policy does not learn the name of another one: requests come from tenants, and it is of another namespace.
+fn is_hidden(origin: Origin, other: &Policy, of: &Policy) -> bool {
+    origin == Origin::Request && other.namespace != of.namespace
+}
+
+/// The name of another policy for the owner of one.
+fn shown(origin: Origin, other: &Policy, of: &Policy) -> String {
+    match is_hidden(origin, other, of) {
+        true => "of another namespace".to_owned(),
+        false => format!("`{}/{}`", other.namespace, other.name),
+    }
+}
+
 /// What two policies of one function cannot both say: (field of the second, what, fix).
-fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static str, String, String)> {
-    let (a, b) = (format!("{}/{}", first.namespace, first.name), format!("{}/{}", second.namespace, second.name));
+fn conflicts(id: &FunctionId, first: &Policy, second: &Policy, origin: Origin) -> Vec<(&'static str, String, String)> {
+    let hidden = is_hidden(origin, first, second);
+    let a = if hidden { "a policy of another namespace".to_owned() } else { shown(origin, first, second) };
+    let b = format!("`{}/{}`", second.namespace, second.name);
     let mut conflicts = Vec::new();
     if first.name == second.name {
-        let message =
-            format!("`{a}` and `{b}` both apply to function `{id}`, and their rules would have the same names");
+        let message = format!("{a} and {b} both apply to function `{id}`, and their rules would have the same names");
         conflicts.push(("", message, "rename one of the two".to_owned()));
     }
     if let Some(issuer) = differently_spaced(first, second) {
-        let message = format!("`{a}` has other `spaceDelimitedClaims` for the issuer {issuer} of function `{id}`");
+        let message = format!("{a} has other `spaceDelimitedClaims` for the issuer {issuer} of function `{id}`");
         conflicts.push(("authentication", message, "write the same in both: a claim is read in one way".to_owned()));
     }
     let both = [
@@ -224,8 +256,8 @@ fn conflicts(id: &FunctionId, first: &Policy, second: &Policy) -> Vec<(&'static 
         ("sidecar", first.sidecar.is_some() && second.sidecar.is_some()),
     ];
     for (field, _) in both.iter().filter(|(_, both)| *both) {
-        let message = format!("`{a}` sets `{field}` for function `{id}` too");
-        conflicts.push((field, message, format!("keep the section in one of `{a}` and `{b}`")));
+        let message = format!("{a} sets `{field}` for function `{id}` too");
+        conflicts.push((field, message, format!("keep the section in one of {a} and {b}")));
     }
     conflicts
 }

@@ -98,7 +98,7 @@ pub(super) fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, 
             ("requestPrincipals", source.request_principals.as_deref()),
             ("notRequestPrincipals", &source.not_request_principals),
             "anybody",
-            |scope, principal| text::principal(context, scope, principal),
+            |scope, principal| text::principal(context, scope, namespace, principal),
         ),
         addresses: text::matches(
             scope,

@@ -97,6 +97,10 @@ fn authorizer(
 
 fn service(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, name: &str) -> Option<FunctionId> {
     let id = fields::function(context, scope, namespace, name)?;
+    if context.jobs.contains_key(&id) && fields::is_of_another_tenant(scope, namespace, &id) {
+        fields::not_callable(context, scope, &id, "it is a job, and nobody can call a job");
+        return None;
+    }
     if context.jobs.contains_key(&id) {
         scope.problem(format!("`{id}` is a job, and nobody can call a job"), "name a function or an External document");
         return None;
@@ -167,6 +171,7 @@ fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> slice::Autho
 /// Finds out how the authorizers are called, and makes them callees of the functions that ask them. Refuses what could not work: nobody who could answer, and
 /// questions about questions without end.
 pub(super) fn connect(
+    context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
     policies: &mut [Policy],
     functions: &mut BTreeMap<FunctionId, Function>,
@@ -187,12 +192,22 @@ pub(super) fn connect(
             };
             match reached(id, called, authorizer.slice.protocol) {
                 Ok(authority) => authorizer.slice.authority = authority,
+                Err((_, fix)) if fields::is_of_another_tenant(&service, &policy.namespace, id) => {
+                    fields::not_callable(context, &service, id, fix);
+                    authorizer.service = None;
+                }
                 Err((message, fix)) => service.problem(message, fix),
             }
         }
     }
-    endless(documents, policies, functions, problems);
-    claims(documents, policies, functions, problems);
+    // What asks another namespace goes first: where that ends a circle, the others may stay.
+    for elsewhere in [true, false] {
+        for (index, number) in endless(context, documents, policies, functions, (elsewhere, problems)) {
+            let authorizer = &mut policies[index].authorizers[number];
+            (authorizer.service, authorizer.slice.authority) = (None, String::new());
+        }
+    }
+    claims(context, documents, policies, functions, problems);
     for function in functions.values_mut().filter(|function| !matches!(function.run, Run::Job(_))) {
         let authorizers = function.policies.iter().flat_map(|index| &policies[*index].authorizers);
         for id in authorizers.filter_map(|authorizer| authorizer.service.clone()) {
@@ -235,13 +250,15 @@ fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> 
     }
 }
 
-/// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves.
+/// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves. Returns those that no request is asked about, because
+/// another namespace has made the circle.
 fn endless(
+    context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
-    problems: &RefCell<Vec<Problem>>,
-) {
+    (elsewhere, problems): (bool, &RefCell<Vec<Problem>>),
+) -> Vec<(usize, usize)> {
     let asked = |id: &FunctionId| -> Vec<&FunctionId> {
         let applied = functions.get(id).into_iter().flat_map(|function| &function.policies);
         applied.flat_map(|index| &policies[*index].authorizers).filter_map(|one| one.service.as_ref()).collect()
@@ -250,9 +267,16 @@ fn endless(
     for (id, function) in functions {
         function.policies.iter().for_each(|policy| selected[*policy].push(id));
     }
-    for ((placed, policy), selected) in documents.iter().zip(policies).zip(selected) {
+    let mut severed = Vec::new();
+    for (number, ((placed, policy), selected)) in documents.iter().zip(policies).zip(selected).enumerate() {
         for (index, authorizer) in policy.authorizers.iter().enumerate() {
-            let Some(service) = &authorizer.service else { continue };
+            if context.effort.is_over() {
+                return severed;
+            }
+            let root = placed.scope(problems);
+            let is_wanted =
+                |service: &&FunctionId| fields::is_of_another_tenant(&root, &policy.namespace, service) == elsewhere;
+            let Some(service) = authorizer.service.as_ref().filter(is_wanted) else { continue };
             let (mut seen, mut next) = (BTreeSet::new(), asked(service));
             while let Some(id) = next.pop() {
                 if seen.insert(id) {
@@ -260,26 +284,34 @@ fn endless(
                 }
             }
             if selected.iter().any(|id| *id == service || seen.contains(id)) {
-                let root = placed.scope(problems);
                 let spec = root.field("spec");
                 let list = spec.field("externalAuthorization");
                 let message = format!("`{service}` would be asked about each question to itself, without end");
                 let fix = "do not select it: name the `functions`, or use labels that it does not carry";
-                list.element(index).field("service").problem(message, fix);
+                let place = list.element(index);
+                let place = place.field("service");
+                if elsewhere {
+                    place.doubt(context.doubts, format!("{message}: what it is asked about is refused"), fix);
+                    severed.push((number, index));
+                } else {
+                    place.problem(message, fix);
+                }
             }
         }
     }
+    severed
 }
 
 /// Refuses answers that would overwrite what a verified token says.
 fn claims(
+    context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
     let mut reported = BTreeSet::new();
-    for function in functions.values() {
+    for function in functions.values().take_while(|_| !context.effort.is_over()) {
         let issuers = || function.policies.iter().flat_map(|index| &policies[*index].authentication);
         let claimed = |name: &str| {
             let mut names = issuers().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, claimed)| claimed);

@@ -1,7 +1,7 @@
 //! Chain documents.
 
-use super::fields;
 use super::{Context, Documents, Placed};
+use super::{external, fields};
 use crate::chain::ChainLink;
 use crate::document;
 use crate::id::FunctionId;
@@ -19,6 +19,9 @@ const LARGEST_MEMORY: Size = Size(1 << 30);
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
 
+/// What helps where a chain of another namespace keeps a function to itself.
+const INSIDE: &str = "it takes calls from its chain only: call the chain's entry, or remove it";
+
 /// What is known of a chain's function while chains are compiled.
 struct Member {
     chain: FunctionId,
@@ -32,7 +35,7 @@ struct Member {
 pub(super) fn chains(
     context: &Context<'_>,
     documents: &Documents,
-    policies: &[Policy],
+    policies: &mut [Policy],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
 ) {
@@ -51,8 +54,10 @@ pub(super) fn chains(
     unchained(context, documents, problems);
     let called = Called { context, documents, members: &members, problems };
     called.by_the_gateway();
-    called.by_callers();
-    called.by_policies(policies, functions);
+    external::sever(functions, called.by_callers());
+    for (index, number) in called.by_policies(policies, functions) {
+        policies[index].authorizers[number].service = None;
+    }
 }
 
 /// Reports the second of two chains of one name.
@@ -102,6 +107,11 @@ fn links(
     for (index, member) in spec.functions.iter().enumerate() {
         let element = list.element(index);
         let name = element.field("name");
+        if let Some(id) = parsed(&member.name).filter(|id| id.namespace != chain.namespace) {
+            let fix = format!("remove it: functions share memory within a namespace, here `{}`", chain.namespace);
+            name.problem(format!("`{id}` is of another namespace than the chain"), fix);
+            continue;
+        }
         let Some(id) = fields::function(context, &name, &chain.namespace, &member.name) else { continue };
         if let Some(first) = members.get(&id) {
             let (message, fix) = match first.chain == *chain {
@@ -114,7 +124,7 @@ fn links(
             name.problem(message, fix);
             continue;
         }
-        if !eligible(context, documents, &name, chain, &id) {
+        if !eligible(context, documents, &name, &id) {
             continue;
         }
         let list = element.field("to");
@@ -160,13 +170,7 @@ fn memory(scope: &Scope<'_>, spec: &document::ChainSpec) -> u64 {
 }
 
 /// Whether this can be in the chain. Reports what cannot.
-fn eligible(
-    context: &Context<'_>,
-    documents: &Documents,
-    scope: &Scope<'_>,
-    chain: &FunctionId,
-    id: &FunctionId,
-) -> bool {
+fn eligible(context: &Context<'_>, documents: &Documents, scope: &Scope<'_>, id: &FunctionId) -> bool {
     let what = match context.functions.get(id).map(|index| &documents.functions[*index].document.spec) {
         None if context.jobs.contains_key(id) => "is a job",
         None => "is outside of the mesh",
@@ -178,12 +182,7 @@ fn eligible(
         let fix = "name a function with a `command` or an `image`, or remove it";
         scope.problem(format!("`{id}` {what}, and shares no memory"), fix);
     }
-    let near = id.namespace == chain.namespace;
-    if !near {
-        let fix = format!("remove it: functions share memory within a namespace, here `{}`", chain.namespace);
-        scope.problem(format!("`{id}` is of another namespace than the chain"), fix);
-    }
-    what.is_empty() && near
+    what.is_empty()
 }
 
 /// The callees of a function as its document has them, whether they are there or not.
@@ -243,34 +242,52 @@ impl Called<'_> {
         }
     }
 
-    fn by_callers(&self) {
+    /// Returns calls from other namespaces, which are refused while the chain is as it is.
+    fn by_callers(&self) -> Vec<(FunctionId, FunctionId)> {
+        let mut severed = Vec::new();
         for (id, index) in self.context.functions {
             let placed = &self.documents.functions[*index];
-            self.by(id, &placed.scope(self.problems), &placed.document.spec.callees);
+            self.by(id, &placed.scope(self.problems), &placed.document.spec.callees, &mut severed);
         }
         for (id, index) in self.context.jobs {
             let placed = &self.documents.jobs[*index];
-            self.by(id, &placed.scope(self.problems), &placed.document.spec.callees);
+            self.by(id, &placed.scope(self.problems), &placed.document.spec.callees, &mut severed);
         }
+        severed
     }
 
-    fn by(&self, caller: &FunctionId, root: &Scope<'_>, callees: &[String]) {
+    fn by(
+        &self,
+        caller: &FunctionId,
+        root: &Scope<'_>,
+        callees: &[String],
+        severed: &mut Vec<(FunctionId, FunctionId)>,
+    ) {
         let spec = root.field("spec");
         let list = spec.field("callees");
         for (index, name) in callees.iter().enumerate() {
             let Some(callee) = fields::parsed(&caller.namespace, name) else { continue };
-            if let Some((member, entry)) = self.inside(Some(caller), &callee) {
-                self.refuse(&list.element(index), caller, &callee, member, entry);
+            let Some((member, entry)) = self.inside(Some(caller), &callee) else { continue };
+            let element = list.element(index);
+            if fields::is_of_another_tenant(&element, &caller.namespace, &callee) {
+                fields::not_callable(self.context, &element, &callee, INSIDE);
+                severed.push((caller.clone(), callee));
+            } else {
+                self.refuse(&element, caller, &callee, member, entry);
             }
         }
     }
 
-    /// Authorizers are called in the name of the function that is asked about.
-    fn by_policies(&self, policies: &[Policy], functions: &BTreeMap<FunctionId, Function>) {
+    /// Authorizers are called in the name of the function that is asked about. Returns those of other namespaces, which are not asked while the chain is as it is.
+    fn by_policies(&self, policies: &[Policy], functions: &BTreeMap<FunctionId, Function>) -> Vec<(usize, usize)> {
+        let mut severed = Vec::new();
         for (index, (placed, policy)) in self.documents.policies.iter().zip(policies).enumerate() {
             let root = placed.scope(self.problems);
             let spec = root.field("spec");
             let list = spec.field("externalAuthorization");
+            if self.context.effort.is_over() {
+                return severed;
+            }
             for (number, authorizer) in policy.authorizers.iter().enumerate() {
                 let inside = |service: &&FunctionId| self.inside(None, service).is_some();
                 let Some(service) = authorizer.service.as_ref().filter(inside) else { continue };
@@ -279,11 +296,17 @@ impl Called<'_> {
                 };
                 let asking = functions.iter().filter(asks);
                 let mut refused = asking.filter_map(|(id, _)| Some((id, self.inside(Some(id), service)?)));
-                if let Some((id, (member, entry))) = refused.next() {
-                    self.refuse(&list.element(number).field("service"), id, service, member, entry);
+                let Some((id, (member, entry))) = refused.next() else { continue };
+                let element = list.element(number);
+                if fields::is_of_another_tenant(&element, &policy.namespace, service) {
+                    fields::not_callable(self.context, &element.field("service"), service, INSIDE);
+                    severed.push((index, number));
+                } else {
+                    self.refuse(&element.field("service"), id, service, member, entry);
                 }
             }
         }
+        severed
     }
 
     fn refuse(&self, scope: &Scope<'_>, caller: &FunctionId, callee: &FunctionId, member: &Member, entry: &FunctionId) {

@@ -12,7 +12,7 @@ use crate::revision::Plan;
 use crate::slice::{self, Run};
 use crate::snapshot::Function;
 use leno_policy::spec::Cidr;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -232,14 +232,32 @@ fn credentials(scope: &Scope<'_>, spec: &ExternalSpec) -> Vec<Credential> {
 
 /// Refuses callees of one function that cannot be told apart: what is called is found by host or address.
 pub(super) fn distinct_callees(
-    functions: &BTreeMap<FunctionId, Function>,
+    context: &Context<'_>,
+    functions: &mut BTreeMap<FunctionId, Function>,
     scope_of: impl Fn(&FunctionId, &dyn Fn(&Scope<'_>)),
 ) {
+    let mut severed = Vec::new();
     let egress = |id: &FunctionId| match functions.get(id).map(|function| &function.run) {
         Some(Run::Egress(egress)) => Some(egress.clone()),
         _ => None,
     };
-    for (caller, function) in functions {
+    for (caller, function) in functions.iter().take_while(|_| !context.effort.is_over()) {
+        let mut refuse = |callee: &FunctionId, other: &FunctionId, index: usize, message: &str, fix: &str| {
+            let foreign = Cell::new(false);
+            scope_of(caller, &|root| {
+                let spec = root.field("spec");
+                let list = spec.field("callees");
+                let place = list.element(index);
+                foreign.set([callee, other].iter().any(|id| fields::is_of_another_tenant(root, &caller.namespace, id)));
+                match foreign.get() {
+                    true => fields::not_callable(context, &place, callee, fix),
+                    false => place.problem(message, fix),
+                }
+            });
+            if foreign.get() {
+                severed.push((caller.clone(), callee.clone()));
+            }
+        };
         let outside: Vec<(usize, &FunctionId, Egress)> = function
             .callees
             .iter()
@@ -252,26 +270,30 @@ pub(super) fn distinct_callees(
                 !outside.iter().any(|(_, other, _)| other == function) && egress.hosts.contains(&name)
             };
             let Some(inside) = function.callees.iter().find(named) else { continue };
-            scope_of(caller, &|root| {
-                let message = format!("`{callee}` has the name of the function `{inside}`");
-                let fix = "call one of them";
-                root.field("spec").field("callees").element(*index).problem(message, fix);
-            });
+            let message = format!("`{callee}` has the name of the function `{inside}`");
+            refuse(callee, inside, *index, &message, "call one of them");
         }
         for (place, (index, callee, second)) in outside.iter().enumerate() {
+            if context.effort.is_over() {
+                break;
+            }
             for (_, other, first) in &outside[..place] {
                 let host = second.hosts.iter().find(|host| first.hosts.contains(host)).cloned();
                 let block = second.addresses.iter().find(|block| first.addresses.contains(block));
                 let block = block.map(|block| format!("{}/{}", block.address, block.prefix));
                 let Some(both) = host.or(block) else { continue };
-                scope_of(caller, &|root| {
-                    let spec = root.field("spec");
-                    let fix = "call one of them, or make one External document of the two, with all ports";
-                    let message = format!("`{callee}` and `{other}` are both {both}");
-                    spec.field("callees").element(*index).problem(message, fix);
-                });
+                let fix = "call one of them, or make one External document of the two, with all ports";
+                refuse(callee, other, *index, &format!("`{callee}` and `{other}` are both {both}"), fix);
             }
         }
+    }
+    sever(functions, severed);
+}
+
+/// Takes callees from callers: their calls are refused.
+pub(super) fn sever(functions: &mut BTreeMap<FunctionId, Function>, calls: Vec<(FunctionId, FunctionId)>) {
+    for (caller, callee) in calls {
+        functions.entry(caller).and_modify(|function| function.callees.retain(|other| *other != callee));
     }
 }
 

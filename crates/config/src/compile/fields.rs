@@ -41,14 +41,14 @@ pub(super) fn rule_name(scope: &Scope<'_>, policy: &str, section: &str, name: Op
 
 /// Reports the second of two rules of a list with the same name.
 pub(super) fn unique_names<'a>(list: &Scope<'_>, names: impl Iterator<Item = Option<&'a str>>) {
-    let mut seen: Vec<(usize, &str)> = Vec::new();
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, name) in names.enumerate().filter_map(|(index, name)| Some((index, name?))) {
-        match seen.iter().find(|(_, other)| *other == name) {
-            Some((first, _)) => {
+        match seen.get(name) {
+            Some(first) => {
                 let message = format!("`{name}` is the name of element {first} too");
                 list.element(index).field("name").problem(message, "give each its own name");
             }
-            None => seen.push((index, name)),
+            None => drop(seen.insert(name, index)),
         }
     }
 }
@@ -62,15 +62,40 @@ pub(super) fn parsed(namespace: &str, text: &str) -> Option<FunctionId> {
     parsed.ok()
 }
 
-/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`; it must exist.
+/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`. It must exist, unless it is [another tenant's](is_of_another_tenant):
+/// calls to a missing one are refused, and no certificate has its identity.
 pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
-    let Some(id) = parsed(namespace, text) else {
-        scope.problem(
-            format!("`{}` is not a function's name", text.escape_debug()),
-            "expected `name` or `namespace/name`",
-        );
-        return None;
-    };
+    let id = written(scope, namespace, text)?;
+    if !is_of_another_tenant(scope, namespace, &id) || context.incomplete {
+        return existing(context, scope, namespace, id);
+    }
+    if !context.all().any(|names| names.contains_key(&id)) {
+        let message = format!("there is no function `{id}`: calls to it are refused, and none come from it");
+        scope.doubt(context.doubts, message, similar(context, scope, namespace, &id));
+    }
+    Some(id)
+}
+
+/// The same for a function that a policy is for. Whoever applies such a policy may also change the function, so it must exist in any namespace.
+pub(super) fn function_of_policy(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    namespace: &str,
+    text: &str,
+) -> Option<FunctionId> {
+    existing(context, scope, namespace, written(scope, namespace, text)?)
+}
+
+fn written(scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
+    let id = parsed(namespace, text);
+    if id.is_none() {
+        let message = format!("`{}` is not a function's name", text.escape_debug());
+        scope.problem(message, "expected `name` or `namespace/name`");
+    }
+    id
+}
+
+fn existing(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, id: FunctionId) -> Option<FunctionId> {
     if context.all().any(|names| names.contains_key(&id)) {
         return Some(id);
     }
@@ -80,12 +105,26 @@ pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     None
 }
 
+/// Whether a name in a request's document is about a function of another namespace. That namespace's owner may delete and change it, so what is wrong with it is a
+/// doubt. All files have one owner, who mends either side.
+pub(super) fn is_of_another_tenant(scope: &Scope<'_>, namespace: &str, id: &FunctionId) -> bool {
+    scope.origin() == Origin::Request && id.namespace != namespace
+}
+
+/// Says that another tenant's function is not what it is named for.
+pub(super) fn not_callable(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, fix: &str) {
+    let message = format!("`{id}` cannot be called from here: calls to it are refused");
+    scope.doubt(context.doubts, message, fix);
+}
+
 fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &FunctionId) -> String {
     // A search over all names is for people; nobody reads the hundredth.
     if scope.problem_count() > 100 {
         return String::new();
     }
-    let all = || context.all().flat_map(BTreeMap::keys);
+    // A request may come from a tenant, which does not learn the names of other namespaces.
+    let is_shown = |id: &&FunctionId| scope.origin() == Origin::File || id.namespace == namespace;
+    let all = || context.all().flat_map(BTreeMap::keys).filter(is_shown);
     let elsewhere = all().find(|id| id.name == wrong.name);
     if let Some(id) = elsewhere {
         return format!("did you mean `{id}`?");

@@ -91,6 +91,10 @@ pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, 
     for (index, name) in names.iter().enumerate() {
         let scope = list.element(index);
         let Some(callee) = fields::function(context, &scope, &id.namespace, name) else { continue };
+        if context.jobs.contains_key(&callee) && fields::is_of_another_tenant(&scope, &id.namespace, &callee) {
+            fields::not_callable(context, &scope, &callee, "it is a job, and nobody can call a job");
+            continue;
+        }
         if context.jobs.contains_key(&callee) {
             scope.problem(format!("`{callee}` is a job, and nobody can call a job"), "name a function, or remove it");
         }
@@ -276,39 +280,4 @@ fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<slice::Expose> 
         compiled.push(slice::Expose { hosts: names, path: path.unwrap_or_else(|| "/".to_owned()) });
     }
     compiled
-}
-
-/// Reports hosts and paths that two functions, or one function twice, claim.
-pub(super) fn exposed_once(
-    functions: &[Arc<Placed<document::Function>>],
-    names: &BTreeMap<FunctionId, usize>,
-    problems: &RefCell<Vec<Problem>>,
-) {
-    let mut seen: BTreeMap<(String, String), (&FunctionId, String)> = BTreeMap::new();
-    // In the order of the files, so that the second of two is where a reader expects it.
-    let mut order: Vec<_> = names.iter().collect();
-    order.sort_by_key(|(_, index)| **index);
-    for (id, index) in order {
-        let placed = &functions[*index];
-        let root = placed.scope(problems);
-        let spec = root.field("spec");
-        let list = spec.field("expose");
-        for (position, expose) in placed.document.spec.expose.iter().enumerate() {
-            let scope = list.element(position);
-            let path = expose.path.trim_end_matches('/');
-            for host in &expose.hosts {
-                let claim = (host.to_ascii_lowercase(), path.to_owned());
-                match seen.get(&claim) {
-                    Some((other, line)) => {
-                        let message =
-                            format!("`{other}` is offered at host `{host}`, path `{}` too ({line})", expose.path);
-                        scope.problem(message, "give one of them another host or path");
-                    }
-                    None => {
-                        seen.insert(claim, (id, scope.line()));
-                    }
-                }
-            }
-        }
-    }
 }

@@ -14,7 +14,9 @@ pub(crate) mod external;
 mod fields;
 mod function;
 pub(crate) mod header;
+mod hosts;
 mod images;
+mod issuers;
 mod job;
 mod label;
 mod mesh;
@@ -36,10 +38,11 @@ mod warnings;
 mod wasm;
 
 use crate::document;
+use crate::effort::Effort;
 use crate::id::FunctionId;
 use crate::problem::{Origin, Problem, Scope};
 use crate::slice::{Isolation, ModuleHash};
-use crate::snapshot::{Read, Snapshot};
+use crate::snapshot::{Policy, Read, Snapshot};
 use crate::yaml::Node;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +78,8 @@ pub(crate) struct Documents {
     pub folder: Option<PathBuf>,
     /// Some could not be read. Names that are not found may be in those, so they are not reported.
     pub incomplete: bool,
+    /// How long compiling them may take.
+    pub effort: Effort,
 }
 
 /// What sections need to know of the rest of the mesh.
@@ -91,6 +96,9 @@ struct Context<'a> {
     /// Labels of functions and jobs.
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
+    effort: &'a Effort,
+    /// What refuses nothing, because only another namespace could mend it.
+    doubts: &'a RefCell<Vec<Problem>>,
     /// Namespaces whose policies are audited.
     audited: &'a [String],
     /// How instances are kept apart that do not say so themselves.
@@ -98,7 +106,7 @@ struct Context<'a> {
     /// Which nodes connect to what is outside.
     egress_nodes: document::EgressNodes,
     /// Of all authentication sections.
-    issuers: &'a BTreeSet<&'a str>,
+    issuers: issuers::Issuers<'a>,
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
     /// Modules of extensions that were read.
@@ -122,16 +130,14 @@ fn labels<'a>(
     of_functions.chain(of_jobs).collect()
 }
 
-/// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported.
+/// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported, and the effort is not over.
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
-    let (inputs, modules) = (RefCell::default(), RefCell::default());
+    let (inputs, modules, doubts) = (RefCell::default(), RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, documents.folder.as_deref(), problems, &inputs);
     let namespaces = namespaces::namespaces(documents, problems);
     let names = function::names(&documents.functions, problems);
     let jobs = job::names(&documents.jobs, &documents.functions, &names, problems);
     let externals = external::names(&documents.externals, |id| taken(documents, &names, &jobs, id, problems), problems);
-    let sections = documents.policies.iter().filter_map(|policy| policy.document.spec.authentication.as_ref());
-    let issuers = sections.flat_map(|section| &section.issuers).map(|issuer| issuer.issuer.as_str()).collect();
     let context = Context {
         trust_domain: &mesh.trust_domain,
         functions: &names,
@@ -140,39 +146,47 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         asking: authorizer::asking(&documents.policies),
         labels: labels(documents, &names, &jobs),
         incomplete: documents.incomplete,
+        effort: &documents.effort,
+        doubts: &doubts,
         audited: documents.meshes.first().map_or(&[], |mesh| &mesh.document.spec.audit_namespaces),
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
         egress_nodes: documents.meshes.first().map(|mesh| mesh.document.spec.egress.nodes).unwrap_or_default(),
-        issuers: &issuers,
+        issuers: issuers::Issuers::of(&documents.policies),
         inputs: &inputs,
         modules: &modules,
     };
     let mut functions = BTreeMap::new();
-    for (id, index) in &names {
+    let going_on = |_: &_| !documents.effort.is_over();
+    for (id, index) in names.iter().take_while(going_on) {
         let placed = &documents.functions[*index];
         let scope = placed.scope(problems);
         functions.insert(id.clone(), function::function(&context, &scope, id, &placed.document, &mesh));
     }
-    for (id, index) in &jobs {
+    for (id, index) in jobs.iter().take_while(going_on) {
         let placed = &documents.jobs[*index];
         functions.insert(id.clone(), job::job(&context, &placed.scope(problems), id, &placed.document, &mesh));
     }
-    for (id, index) in &externals {
+    for (id, index) in externals.iter().take_while(going_on) {
         let placed = &documents.externals[*index];
         functions.insert(id.clone(), external::external(&context, &placed.scope(problems), &placed.document, &mesh));
     }
-    function::exposed_once(&documents.functions, &names, problems);
+    let grants = hosts::grants(&documents.namespace_quotas, &namespaces, problems);
+    hosts::belong(&documents.functions, &names, &grants, problems);
     let mut policies: Vec<_> = documents
         .policies
         .iter()
-        .map(|placed| policy::policy(&context, &placed.scope(problems), &placed.document))
+        // Each index has its policy, so of those that come too late an empty one is there.
+        .map(|placed| match documents.effort.is_over() {
+            true => Policy::default(),
+            false => policy::policy(&context, &placed.scope(problems), &placed.document),
+        })
         .collect();
     policy::names(&documents.policies, problems);
     attach::attach(&context, &documents.policies, &policies, &mut functions, problems);
     namespaces::engines(&documents.policies, &policies, &functions, &namespaces, problems);
-    chain::chains(&context, documents, &policies, &mut functions, problems);
-    authorizer::connect(&documents.policies, &mut policies, &mut functions, problems);
-    external::distinct_callees(&functions, |caller, report| {
+    chain::chains(&context, documents, &mut policies, &mut functions, problems);
+    authorizer::connect(&context, &documents.policies, &mut policies, &mut functions, problems);
+    external::distinct_callees(&context, &mut functions, |caller, report| {
         let (function, job, external) = (names.get(caller), jobs.get(caller), externals.get(caller));
         match (function, job, external) {
             (Some(index), ..) => report(&documents.functions[*index].scope(problems)),
@@ -184,8 +198,9 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     if problems.borrow().is_empty() {
         namespaces::within(&functions, &policies, &namespaces, problems);
     }
-    let warnings = if problems.borrow().is_empty() {
-        warnings::find(&mesh.trust_domain, documents, &policies, &functions, &names, &externals)
+    let warnings = if problems.borrow().is_empty() && !documents.effort.is_over() {
+        let doubts = doubts.take();
+        warnings::find(&mesh.trust_domain, documents, &policies, &functions, (&names, &externals), doubts)
     } else {
         Vec::new()
     };

@@ -95,7 +95,12 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     }
     let id = fields::function(context, scope, namespace, text)?;
     if context.externals.contains_key(&id) && !context.asking.contains(&id) {
-        scope.problem(format!("`{id}` is outside of the mesh, and calls nobody here"), "name who calls");
+        let (message, fix) = (format!("`{id}` is outside of the mesh, and calls nobody here"), "name who calls");
+        if fields::is_of_another_tenant(scope, namespace, &id) {
+            scope.doubt(context.doubts, message, fix);
+        } else {
+            scope.problem(message, fix);
+        }
     }
     Some(StringMatch::Exact(crate::snapshot::identity(context.trust_domain, &id)))
 }
@@ -104,6 +109,7 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
 pub(super) fn principal(
     context: &Context<'_>,
     scope: &Scope<'_>,
+    namespace: &str,
     principal: &RequestPrincipal,
 ) -> Option<PrincipalMatch> {
     let text = match principal {
@@ -118,7 +124,8 @@ pub(super) fn principal(
         RequestPrincipal::Text(text) => text,
     };
     let subject_of = |issuer: &str| text.strip_prefix(issuer)?.strip_prefix('/').filter(|subject| !subject.is_empty());
-    let mut readings = context.issuers.iter().filter_map(|issuer| Some((*issuer, subject_of(issuer)?)));
+    let known = context.issuers.known_to(namespace, scope.origin());
+    let mut readings = known.filter_map(|issuer| Some((issuer, subject_of(issuer)?)));
     match (readings.next(), readings.next()) {
         (Some((issuer, subject)), None) => {
             let issuer = StringMatch::Exact(issuer.to_owned());

@@ -9,6 +9,12 @@ const MAX_DEPTH: usize = 48;
 /// More than any mapping of ours; finding a field is a linear search.
 const MAX_FIELDS: usize = 1024;
 
+/// Elements of a list: some of them are compared with each other.
+const MAX_ELEMENTS: usize = 1 << 14;
+
+/// Values of one document: each takes more memory than a few bytes of text.
+const MAX_NODES: usize = 1 << 18;
+
 /// A document that could not be read.
 #[derive(Debug)]
 pub(crate) struct Broken {
@@ -70,6 +76,8 @@ fn explain(error: granit_parser::ScanError) -> Broken {
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
+    /// Values so far.
+    nodes: usize,
 }
 
 enum Open {
@@ -121,8 +129,19 @@ impl Builder {
     }
 
     fn complete(&mut self, node: Node) -> Result<Option<Node>, Broken> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(broken(node.mark, format!("a document of more than {MAX_NODES} values"), ""));
+        }
         match self.open.last_mut() {
-            None => return Ok(Some(node)),
+            None => {
+                self.nodes = 0;
+                return Ok(Some(node));
+            }
+            Some(Open::List(_, nodes)) if nodes.len() == MAX_ELEMENTS => {
+                let message = format!("a list of more than {MAX_ELEMENTS} elements");
+                return Err(broken(node.mark, message, "divide the document"));
+            }
             Some(Open::List(_, nodes)) => nodes.push(node),
             Some(Open::Map(_, entries, key)) => match key.take() {
                 Some(name) => entries.push((name, node)),

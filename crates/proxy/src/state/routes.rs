@@ -66,23 +66,36 @@ impl Routes {
     /// The function exposed at this host (without port) and normalised path (without query).
     pub fn find(&self, host: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
         let host = lower(host);
-        let pick = |list: &'_ [Exposed]| list.iter().position(|route| is_below(path, &route.prefix));
+        let mut owner = None;
         if let Some(list) = self.exact.get(host.as_ref())
-            && let Some(index) = pick(list)
+            && let Some(entry) = pick(list, path, &mut owner)
         {
-            return Some(&list[index].entry);
+            return Some(entry);
         }
         if !self.suffixes.is_empty() {
             for (dot, _) in host.match_indices('.') {
                 if let Some(list) = self.suffixes.get(&host[dot..])
-                    && let Some(index) = pick(list)
+                    && let Some(entry) = pick(list, path, &mut owner)
                 {
-                    return Some(&list[index].entry);
+                    return Some(entry);
                 }
             }
         }
-        pick(&self.any).map(|index| &self.any[index].entry)
+        pick(&self.any, path, &mut owner)
     }
+}
+
+/// The function of a host's list that has the path. A host belongs to a namespace: the paths that its functions leave do not go to another namespace's wildcard.
+fn pick<'r>(list: &'r [Exposed], path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
+    let mut routes = list.iter().filter(|route| is_below(path, &route.prefix));
+    let found = match owner {
+        None => routes.next(),
+        Some(owner) => routes.find(|route| route.entry.slice.id.namespace == **owner),
+    };
+    if found.is_none() && owner.is_none() {
+        *owner = list.first().map(|route| &*route.entry.slice.id.namespace);
+    }
+    found.map(|route| &route.entry)
 }
 
 impl FunctionEntry {
@@ -127,6 +140,32 @@ mod tests {
     use crate::testing;
     use leno_config::slice::Expose;
     use leno_sandbox::Engine;
+
+    #[test]
+    fn the_paths_that_a_host_leaves_go_to_no_other_namespace() {
+        let mut routes = Routes::default();
+        for (name, host, path) in [
+            ("shop/api", "shop.example", "/api"),
+            ("shop/page", "*.example", "/"),
+            ("blog/post", "blog.example", "/post"),
+            ("rest/rest", "*", "/"),
+        ] {
+            let mut slice = testing::slice(name);
+            slice.expose = vec![Expose { hosts: vec![host.into()], path: path.into() }];
+            routes.insert(&Arc::new(FunctionEntry::load(&Engine::inline(), slice)));
+        }
+        for (host, path, function) in [
+            ("shop.example", "/api/1", Some("shop/api")),
+            ("shop.example", "/", Some("shop/page")),
+            ("blog.example", "/post/1", Some("blog/post")),
+            ("blog.example", "/", None),
+            ("other.example", "/", Some("shop/page")),
+            ("other", "/", Some("rest/rest")),
+        ] {
+            let found = routes.find(host, path).map(|entry| entry.slice.id.to_string());
+            assert_eq!(found.as_deref(), function, "{host}{path}");
+        }
+    }
 
     #[test]
     fn a_function_is_exposed_where_the_gateway_finds_it() {

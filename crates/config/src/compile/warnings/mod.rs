@@ -5,7 +5,7 @@ mod covers;
 use super::{Documents, Placed, fields};
 use crate::document;
 use crate::id::FunctionId;
-use crate::problem::{Problem, Scope};
+use crate::problem::{Origin, Problem, Scope};
 use crate::slice::{EgressPort, EgressProtocol, Run};
 use crate::snapshot::{self, Function, Policy};
 use leno_policy::matching;
@@ -30,14 +30,14 @@ struct Mesh<'a> {
     found: RefCell<Vec<Problem>>,
 }
 
-/// Looks for all of it. The result is ordered by file and line.
+/// Looks for all of it, and adds it to what was found while compiling. The result is ordered by file and line.
 pub(super) fn find(
     trust_domain: &str,
     documents: &Documents,
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
-    names: &BTreeMap<FunctionId, usize>,
-    externals: &BTreeMap<FunctionId, usize>,
+    (names, externals): (&BTreeMap<FunctionId, usize>, &BTreeMap<FunctionId, usize>),
+    doubts: Vec<Problem>,
 ) -> Vec<Problem> {
     let mut of_policy = vec![Vec::new(); policies.len()];
     let mut callers: BTreeMap<&FunctionId, Vec<&FunctionId>> = BTreeMap::new();
@@ -47,12 +47,12 @@ pub(super) fn find(
             callers.entry(callee).or_default().push(id);
         }
     }
-    let (budget, found) = (Cell::new(MOST_COMPARED), RefCell::default());
+    let (budget, found) = (Cell::new(MOST_COMPARED), RefCell::new(doubts));
     let mesh = Mesh { trust_domain, functions, policies, of_policy, callers, budget, found };
-    for (index, placed) in documents.policies.iter().enumerate() {
+    for (index, placed) in documents.policies.iter().enumerate().take_while(|_| !documents.effort.is_over()) {
         mesh.policy(index, placed);
     }
-    for (id, index) in names {
+    for (id, index) in names.iter().take_while(|_| !documents.effort.is_over()) {
         mesh.function(id, &documents.functions[*index]);
     }
     for (id, index) in externals {
@@ -148,11 +148,20 @@ impl Mesh<'_> {
     }
 
     fn denied<'s>(&'s self, function: &'s Function, rule: &AuthorizationRule) -> Option<&'s AuthorizationRule> {
+        let rules = function.policies.iter().map(|index| self.policies[*index].authorization.len() as u64).sum();
+        let left = self.budget.get().saturating_sub(rules);
+        self.budget.set(left);
+        if left == 0 {
+            return None;
+        }
         self.rules(function).find(|other| other.action == Action::Deny && !other.audit && self.covers(other, rule))
     }
 
     /// A rule that decides nothing: an earlier one of its policy is as wide, or deny rules come before it wherever it applies.
     fn shadowed(&self, scope: &Scope<'_>, index: usize, number: usize, rule: &AuthorizationRule) {
+        if self.budget.get() == 0 {
+            return;
+        }
         let earlier = &self.policies[index].authorization[..number];
         if let Some(wider) = earlier
             .iter()
@@ -180,6 +189,12 @@ impl Mesh<'_> {
     /// Rules about users where nobody looks for tokens. That a rule which allows does so at some functions only is what shared policies
     /// are for; that one which denies does not deny is not.
     fn unauthenticated(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
+        let of_tokens = |key: &ConditionKey| matches!(key, ConditionKey::Claim(_) | ConditionKey::Audience);
+        if rule.from.iter().all(|source| source.request_principals.is_empty())
+            && !rule.when.iter().any(|condition| of_tokens(&condition.key))
+        {
+            return;
+        }
         let functions = &self.of_policy[index];
         let without: Vec<&FunctionId> =
             functions.iter().filter(|(_, function)| !self.authenticates(function)).map(|(id, _)| *id).collect();
@@ -222,7 +237,9 @@ impl Mesh<'_> {
                     self.identity(&field.element(position), identity);
                 }
             }
-            if let Some(labelled) = &source.labels {
+            // A request may come from a tenant, which learns nothing of labels and calls in other namespaces.
+            let looks_elsewhere = element.origin() == Origin::Request && !source.namespaces.is_empty();
+            if let Some(labelled) = source.labels.as_ref().filter(|_| !looks_elsewhere) {
                 self.labelled(&element, index, rule.action, labelled);
             }
             let identities = element.field("identities");
@@ -275,6 +292,9 @@ impl Mesh<'_> {
         let id = own().and_then(|rest| rest.replacen("/sa/", "/", 1).parse::<FunctionId>().ok());
         let Some((caller, function)) = id.and_then(|id| self.functions.get_key_value(&id)) else { return };
         let functions = &self.of_policy[index];
+        if scope.origin() == Origin::Request && caller.namespace != self.policies[index].namespace {
+            return;
+        }
         if snapshot::identity(self.trust_domain, caller) == *text
             && functions.iter().all(|(callee, _)| !function.callees.contains(callee))
         {

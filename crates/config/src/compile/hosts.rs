@@ -1,0 +1,259 @@
+//! Which namespace a host of the gateway belongs to.
+//!
+//! Within a namespace, functions share a host by its paths. Namespaces share none: the clients of a host send their cookies and tokens to every path of it, and
+//! a wildcard gets what the hosts below it leave.
+
+use super::Placed;
+use crate::document;
+use crate::id::FunctionId;
+use crate::namespace::Namespaces;
+use crate::problem::{Origin, Problem, Scope};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Hosts that the operator gives to namespaces.
+#[derive(Default)]
+pub(super) struct Grants<'a> {
+    /// By [`key`].
+    given: BTreeMap<String, Domain<&'a str>>,
+    /// Namespaces that get no other hosts.
+    listed: BTreeSet<&'a str>,
+}
+
+/// What is known of a host and of the wildcard below it.
+struct Domain<T> {
+    exact: Option<T>,
+    wildcard: Option<T>,
+}
+
+/// A namespace's first claim to a host.
+struct Claim<'a> {
+    id: &'a FunctionId,
+    line: String,
+    /// The operator has given the host to the namespace.
+    given: bool,
+}
+
+impl<T> Default for Domain<T> {
+    fn default() -> Self {
+        Self { exact: None, wildcard: None }
+    }
+}
+
+impl<T> Domain<T> {
+    fn slot(&mut self, wildcard: bool) -> &mut Option<T> {
+        if wildcard { &mut self.wildcard } else { &mut self.exact }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &T> {
+        self.exact.iter().chain(&self.wildcard)
+    }
+}
+
+/// The labels of a host from its last to its first, each with a dot, and whether it is a wildcard: hosts below another one have its labels first.
+fn key(host: &str) -> (String, bool) {
+    let (body, wildcard) = match host.strip_prefix('*') {
+        Some(rest) => (rest.trim_start_matches('.'), true),
+        None => (host, false),
+    };
+    let labels = body.rsplit('.').filter(|label| !label.is_empty());
+    (labels.flat_map(|label| [label, "."]).collect(), wildcard)
+}
+
+/// What a host is covered by, the narrowest first: itself, and the wildcards at its name and above.
+fn covering<'s, T>(
+    domains: &'s BTreeMap<String, Domain<T>>,
+    key: &'s str,
+    wildcard: bool,
+) -> impl Iterator<Item = &'s T> {
+    let itself = domains.get(key).filter(|_| !wildcard).and_then(|domain| domain.exact.as_ref());
+    let ends = key.rmatch_indices('.').map(|(dot, _)| dot + 1).chain([0]);
+    let wildcards = ends.filter_map(move |end| domains.get(&key[..end])?.wildcard.as_ref());
+    itself.into_iter().chain(wildcards)
+}
+
+/// What a wildcard covers besides itself.
+fn covered<'s, T>(domains: &'s BTreeMap<String, Domain<T>>, key: &'s str) -> impl Iterator<Item = &'s T> {
+    let below = domains
+        .range::<str, _>((Bound::Included(key), Bound::Unbounded))
+        .take_while(move |(below, _)| below.starts_with(key));
+    below.flat_map(|(_, domain)| domain.all())
+}
+
+impl<'a> Grants<'a> {
+    /// These hosts belong to a namespace, and it gets no others. Returns the hosts that another namespace was given.
+    fn give<'h>(&mut self, namespace: &'a str, hosts: &'h [String]) -> Vec<&'h String> {
+        self.listed.insert(namespace);
+        let mut taken = Vec::new();
+        for host in hosts {
+            let (key, wildcard) = key(host);
+            match self.given.entry(key).or_default().slot(wildcard) {
+                Some(other) if *other != namespace => taken.push(host),
+                slot => *slot = Some(namespace),
+            }
+        }
+        taken
+    }
+
+    /// Whether a host was given to this namespace; or why it cannot have it.
+    fn check(&self, namespace: &str, host: &str) -> Result<bool, &'static str> {
+        let (key, wildcard) = key(host);
+        match covering(&self.given, &key, wildcard).next() {
+            Some(owner) if *owner == namespace => Ok(true),
+            Some(_) => Err("the operator has given it to another namespace"),
+            None if self.listed.contains(namespace) => Err("it is not among the `hosts` of the namespace's quota"),
+            None if wildcard && covered(&self.given, &key).next().is_some() => {
+                Err("the operator has given a host that it covers to another namespace")
+            }
+            None => Ok(false),
+        }
+    }
+}
+
+/// The hosts of quotas. Reports those that another namespace was given.
+pub(super) fn grants<'a>(
+    documents: &'a [Arc<Placed<document::NamespaceQuota>>],
+    namespaces: &Namespaces,
+    problems: &RefCell<Vec<Problem>>,
+) -> Grants<'a> {
+    let mut grants = Grants::default();
+    for placed in documents {
+        let name = &placed.document.metadata.name;
+        let Some(hosts) = namespaces.given.get(name).and_then(|quota| quota.hosts.as_deref()) else { continue };
+        for host in grants.give(name, hosts) {
+            let root = placed.scope(problems);
+            let spec = root.field("spec");
+            let message = format!("`{}` is among the hosts of another namespace", host.escape_debug());
+            spec.field("hosts").problem(message, "name it in one quota");
+        }
+    }
+    grants
+}
+
+/// An earlier claim of another namespace to a host, or to one that covers it or is covered by it.
+fn earlier<'s, 'a>(
+    claims: &'s BTreeMap<String, Domain<Claim<'a>>>,
+    (key, wildcard): (&'s str, bool),
+    claim: &Claim<'_>,
+) -> Option<&'s Claim<'a>> {
+    let conflicts = |other: &&Claim<'a>| other.id.namespace != claim.id.namespace && !(other.given && claim.given);
+    let below = wildcard.then(|| covered(claims, key)).into_iter().flatten();
+    covering(claims, key, wildcard).chain(below).find(conflicts)
+}
+
+/// Reports hosts of other namespaces, and hosts and paths that functions of one namespace claim twice. Of two claims the later one is reported, in the order of
+/// the documents.
+pub(super) fn belong(
+    functions: &[Arc<Placed<document::Function>>],
+    names: &BTreeMap<FunctionId, usize>,
+    grants: &Grants<'_>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    let mut order: Vec<_> = names.iter().collect();
+    order.sort_by_key(|(_, index)| **index);
+    let mut claims: BTreeMap<String, Domain<Claim<'_>>> = BTreeMap::new();
+    let mut seen: BTreeMap<(String, &str), (&FunctionId, String)> = BTreeMap::new();
+    for (id, index) in order {
+        let placed = &functions[*index];
+        let root = placed.scope(problems);
+        let spec = root.field("spec");
+        let list = spec.field("expose");
+        for (position, expose) in placed.document.spec.expose.iter().enumerate() {
+            let scope = list.element(position);
+            let hosts = scope.field("hosts");
+            let path = expose.path.trim_end_matches('/');
+            for (index, written) in expose.hosts.iter().enumerate() {
+                let host = written.to_ascii_lowercase();
+                let element = hosts.element(index);
+                let place = if scope.has("hosts") { &element } else { &scope };
+                if !belongs(&mut claims, grants, place, id, &host) {
+                    continue;
+                }
+                match seen.get(&(host.clone(), path)) {
+                    Some((other, line)) => {
+                        let message =
+                            format!("`{other}` is offered at host `{written}`, path `{}` too ({line})", expose.path);
+                        scope.problem(message, "give one of them another host or path");
+                    }
+                    None => drop(seen.insert((host, path), (id, scope.line()))),
+                }
+            }
+        }
+    }
+}
+
+/// Whether a function's namespace may have a host. Reports why not.
+fn belongs<'a>(
+    claims: &mut BTreeMap<String, Domain<Claim<'a>>>,
+    grants: &Grants<'_>,
+    place: &Scope<'_>,
+    id: &'a FunctionId,
+    host: &str,
+) -> bool {
+    const FIX: &str =
+        "expose another host, or have the operator name it in the `hosts` of the namespace's NamespaceQuota";
+    let given = match grants.check(&id.namespace, host) {
+        Ok(given) => given,
+        Err(reason) => {
+            place.problem(format!("`{}` is not for this namespace: {reason}", host.escape_debug()), FIX);
+            return false;
+        }
+    };
+    let (key, wildcard) = key(host);
+    if claims
+        .get_mut(&key)
+        .and_then(|domain| domain.slot(wildcard).as_ref())
+        .is_some_and(|claim| claim.id.namespace == id.namespace)
+    {
+        return true;
+    }
+    let claim = Claim { id, line: place.line(), given };
+    if let Some(other) = earlier(claims, (&key, wildcard), &claim) {
+        // A request may come from a tenant, which does not learn who has the host.
+        let line = if place.origin() == Origin::File { format!(" ({})", other.line) } else { String::new() };
+        let message =
+            format!("`{}` is taken: another namespace has it, or a host that overlaps it{line}", host.escape_debug());
+        place.problem(message, FIX);
+        return false;
+    }
+    *claims.entry(key).or_default().slot(wildcard) = Some(claim);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_below_each_other_have_keys_below_each_other() {
+        assert_eq!(key("a.example"), ("example.a.".to_owned(), false));
+        assert_eq!(key("*.a.example"), ("example.a.".to_owned(), true));
+        assert_eq!(key("*"), (String::new(), true));
+        assert!(!key("b-example").0.starts_with(&key("example").0));
+    }
+
+    #[test]
+    fn the_narrowest_grant_decides() {
+        let mut grants = Grants::default();
+        let hosts = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(grants.give("shop", &hosts(&["*.example", "shop.test"])).is_empty());
+        assert!(grants.give("blog", &hosts(&["blog.example"])).is_empty());
+        assert_eq!(grants.give("thief", &hosts(&["own.test", "shop.test"])), ["shop.test"]);
+        for (namespace, host, given) in [
+            ("shop", "*.example", Some(true)),
+            ("shop", "a.b.example", Some(true)),
+            ("shop", "blog.example", None),
+            ("shop", "other.test", None),
+            ("blog", "blog.example", Some(true)),
+            ("blog", "a.example", None),
+            ("free", "blog.example", None),
+            ("free", "other.test", Some(false)),
+            ("free", "*.test", None),
+            ("free", "*", None),
+        ] {
+            assert_eq!(grants.check(namespace, host).ok(), given, "{namespace} {host}");
+        }
+    }
+}

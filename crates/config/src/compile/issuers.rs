@@ -1,0 +1,38 @@
+//! The issuers that a policy can name in short: those that look for tokens at functions of its namespace.
+
+use super::Placed;
+use crate::document;
+use crate::problem::Origin;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Issuers of authentication sections.
+pub(super) struct Issuers<'a> {
+    /// Each with the namespaces that its policies are in or are about; `*`: all.
+    namespaces: BTreeMap<&'a str, BTreeSet<&'a str>>,
+}
+
+impl<'a> Issuers<'a> {
+    pub(super) fn of(policies: &'a [Arc<Placed<document::Policy>>]) -> Self {
+        let mut namespaces: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for placed in policies {
+            let document::Policy { metadata, spec, .. } = &placed.document;
+            let Some(section) = &spec.authentication else { continue };
+            let elsewhere = spec.functions.iter().filter_map(|name| Some(name.split_once('/')?.0));
+            let selected = spec.namespaces.iter().flatten().map(String::as_str);
+            let about: Vec<&str> = elsewhere.chain(selected).chain([metadata.namespace.as_str()]).collect();
+            for issuer in &section.issuers {
+                namespaces.entry(issuer.issuer.as_str()).or_default().extend(&about);
+            }
+        }
+        Self { namespaces }
+    }
+
+    /// The issuers that a document of a namespace can mean. A request may come from a tenant, which neither learns of other namespaces' issuers nor has its own
+    /// documents refused because of them.
+    pub(super) fn known_to(&self, namespace: &str, origin: Origin) -> impl Iterator<Item = &'a str> {
+        let known = move |about: &BTreeSet<&str>| about.contains(namespace) || about.contains("*");
+        let all = self.namespaces.iter().filter(move |(_, about)| origin == Origin::File || known(about));
+        all.map(|(issuer, _)| *issuer)
+    }
+}

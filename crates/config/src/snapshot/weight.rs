@@ -1,0 +1,79 @@
+//! What the functions of a namespace take of its quota, found before anything is made of it: each function gets its own copy of the rules that apply to it.
+
+use super::{Function, Policy};
+use crate::id::FunctionId;
+use crate::namespace::NamespaceUse;
+use std::collections::BTreeMap;
+
+/// Bytes of a rule, on average.
+const BYTES_OF_RULE: u64 = 512;
+
+/// Counts bytes.
+struct Counted(u64);
+
+impl std::io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Bytes that something has in JSON.
+fn serialized(value: &impl serde::Serialize) -> u64 {
+    let mut counted = Counted(0);
+    // Counting does not fail, and what could not be counted is as large as can be.
+    serde_json::to_writer(&mut counted, value).map_or(u64::MAX / 16, |()| counted.0)
+}
+
+/// What the functions of each namespace need of its quota.
+pub(crate) fn uses<'a>(
+    functions: &'a BTreeMap<FunctionId, Function>,
+    policies: &[Policy],
+) -> BTreeMap<&'a str, NamespaceUse> {
+    let rules: Vec<u64> = policies.iter().map(Policy::rules).collect();
+    let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
+    for (id, function) in functions {
+        let applied = function.policies.iter().filter_map(|index| Some((policies.get(*index)?, rules.get(*index)?)));
+        // Rules about callees name each of them.
+        let named = |policy: &Policy| {
+            let allowed = policy.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
+            (allowed as u64).saturating_mul(function.callees.len() as u64)
+        };
+        let rules = applied.map(|(policy, rules)| rules.saturating_add(named(policy)));
+        let rules = rules.fold(0, u64::saturating_add);
+        uses.entry(&id.namespace).or_default().add(&function.run, function.scale.min, rules);
+    }
+    uses
+}
+
+impl Policy {
+    /// How many rules it adds to each function that it applies to.
+    fn rules(&self) -> u64 {
+        let callees = self.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
+        let counts = [
+            self.authentication.len(),
+            self.authorization.len(),
+            self.rate_limits.len(),
+            self.authorizers.len(),
+            self.extensions.len(),
+            callees,
+        ];
+        let rules: u64 = counts.into_iter().map(|count| count as u64).sum();
+        // A rule with many values takes as much as many rules.
+        rules.max(self.size() / BYTES_OF_RULE)
+    }
+
+    /// Bytes of what each function that it applies to gets of it.
+    fn size(&self) -> u64 {
+        let programs = (&self.authentication, &self.keys, &self.jwks, &self.authorization, &self.rate_limits);
+        let sidecar = self.sidecar.as_ref().map(|sidecar| &sidecar.rules);
+        let rest = (&self.retry, &self.breaker, &self.access_log, sidecar);
+        let authorizers = self.authorizers.iter().map(|one| serialized(&one.only) + serialized(&one.slice));
+        let extensions = self.extensions.iter().map(|extension| serialized(&extension.spec));
+        serialized(&programs) + serialized(&rest) + authorizers.chain(extensions).sum::<u64>()
+    }
+}

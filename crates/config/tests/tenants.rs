@@ -1,0 +1,150 @@
+//! What tenants' documents do to each other's: they hold up nobody, take no hosts, and learn no names.
+
+use leno_config::{Document, Problem, Snapshot};
+use std::path::Path;
+
+const API: &str = "apiVersion: leno.dev/v1alpha1\n";
+
+fn function(name: &str, namespace: &str, more: &str) -> String {
+    format!("{API}kind: Function\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{command: [a]{more}}}\n")
+}
+
+/// Compiles documents in the order in which they came.
+fn compiled(texts: &[&str]) -> Result<Snapshot, Vec<Problem>> {
+    let documents: Vec<Document> = texts
+        .iter()
+        .enumerate()
+        .flat_map(|(index, text)| Document::read(Path::new(&format!("{index}.yaml")), text).unwrap())
+        .collect();
+    Snapshot::of_documents(&documents)
+}
+
+fn words(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn what_another_tenant_names_holds_up_nobody() {
+    let policy = |spec: &str| format!("{API}kind: Policy\nmetadata: {{name: p, namespace: a}}\nspec: {{{spec}}}\n");
+    let chain = format!(
+        "{API}kind: Chain\nmetadata: {{name: c, namespace: b}}\nspec: {{entry: own, functions: [{{name: own, to: [f]}}, {{name: f}}]}}\n"
+    );
+    let own = function("own", "b", ", protocol: chain, callees: [f]");
+    let job = format!("{API}kind: Job\nmetadata: {{name: f, namespace: b}}\nspec: {{command: [a]}}\n");
+    let external = format!(
+        "{API}kind: External\nmetadata: {{name: f, namespace: b}}\nspec: {{hosts: [api.example.com], ports: [{{port: 80, protocol: http}}]}}\n"
+    );
+    let asks = "functions: [caller], externalAuthorization: [{name: x, service: b/f, protocol: grpc}]";
+    let named = "functions: [caller], authorization: {rules: [{from: [{identities: [b/f]}]}]}";
+    for (what, mine, theirs, field) in [
+        ("a callee that is gone", function("caller", "a", ", callees: [b/f]"), vec![], "spec.callees[0]"),
+        ("a callee that is a job", function("caller", "a", ", callees: [b/f]"), vec![&job], "spec.callees[0]"),
+        (
+            "a callee inside of a chain",
+            function("caller", "a", ", callees: [b/f]"),
+            vec![&own, &chain, &function("f", "b", ", protocol: chain")],
+            "spec.callees[0]",
+        ),
+        ("a caller that is gone", policy(named), vec![], "spec.authorization.rules[0].from[0].identities[0]"),
+        (
+            "a caller that is outside",
+            policy(named),
+            vec![&external],
+            "spec.authorization.rules[0].from[0].identities[0]",
+        ),
+        ("an authorizer that is gone", policy(asks), vec![], "spec.externalAuthorization[0].service"),
+        (
+            "an authorizer without gRPC",
+            policy(asks),
+            vec![&function("f", "b", "")],
+            "spec.externalAuthorization[0].service",
+        ),
+        ("an authorizer that is a job", policy(asks), vec![&job], "spec.externalAuthorization[0].service"),
+        ("labels", policy("selector: {tier: gone}, namespaces: [b], retry: {attempts: 2}"), vec![], "spec.selector"),
+    ] {
+        let caller = function("caller", "a", "");
+        let is_caller = mine.contains("kind: Function");
+        let mut texts: Vec<&str> = if is_caller { vec![] } else { vec![&caller] };
+        texts.push(&mine);
+        texts.extend(theirs.iter().map(|text| text.as_str()));
+        let snapshot = compiled(&texts).unwrap_or_else(|problems| panic!("{what}: {:?}", words(&problems)));
+        let place = format!("{}.yaml", usize::from(!is_caller));
+        let told = |problem: &&Problem| problem.field == field && problem.file == Path::new(&place);
+        assert!(snapshot.warnings().iter().any(|warning| told(&warning)), "{what}: {:?}", words(snapshot.warnings()));
+        let slice = snapshot.slice(&"a/caller".parse().unwrap()).unwrap();
+        assert!(slice.callees.is_empty(), "{what}: calls to it are refused");
+        assert!(
+            slice.authorizers.iter().all(|authorizer| authorizer.authority.is_empty()),
+            "{what}: it gives no answer"
+        );
+    }
+    let own = compiled(&[&function("caller", "a", ", callees: [f]")]).unwrap_err();
+    assert!(words(&own)[0].contains("there is no function `a/f`"), "{own:?}");
+}
+
+#[test]
+fn a_circle_of_authorizers_through_another_tenant_refuses_what_it_is_asked_about() {
+    let asks = |name: &str, namespace: &str, function: &str, service: &str| {
+        format!(
+            "{API}kind: Policy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{functions: [{function}], externalAuthorization: [{{name: x, service: {service}, protocol: http}}]}}\n"
+        )
+    };
+    let functions = [function("f", "a", ""), function("g", "b", "")];
+    let texts = [&functions[0], &functions[1], &asks("p", "a", "f", "b/g"), &asks("q", "b", "g", "a/f")];
+    let snapshot = compiled(&texts.map(String::as_str)).unwrap();
+    for name in ["a/f", "b/g"] {
+        let slice = snapshot.slice(&name.parse().unwrap()).unwrap();
+        assert_eq!(slice.authorizers[0].authority, "", "{name}");
+    }
+    let own = compiled(&[&functions[0], &asks("p", "a", "f", "f")]).unwrap_err();
+    assert!(words(&own)[0].contains("without end"), "{own:?}");
+}
+
+#[test]
+fn of_two_that_claim_a_host_the_later_one_is_refused_and_learns_nothing() {
+    let exposed = |name: &str, namespace: &str, host: &str| {
+        function(name, namespace, &format!(", expose: [{{hosts: [\"{host}\"], path: /{name}}}]"))
+    };
+    for (first, second) in [
+        ("good.example", "good.example"),
+        ("good.example", "*.example"),
+        ("*.example", "good.example"),
+        ("good.example", "*"),
+        ("*", "good.example"),
+        ("*", "*"),
+        ("good.example", "*.good.example"),
+        ("*.good.example", "a.b.GOOD.example"),
+    ] {
+        let (z, a) = (exposed("secret", "zoo", first), exposed("thief", "ant", second));
+        let refused = words(&compiled(&[&z, &a]).unwrap_err());
+        assert!(
+            matches!(&refused[..], [only] if only.starts_with("1.yaml:") && only.contains("is taken")),
+            "{refused:?}"
+        );
+        assert!(!refused[0].contains("secret") && !refused[0].contains("zoo"), "{refused:?}");
+        assert!(compiled(&[&z, &exposed("other", "zoo", second)]).is_ok(), "{first} {second}: one namespace");
+    }
+}
+
+#[test]
+fn tenants_learn_no_names_of_others() {
+    let policy = format!("{API}kind: Policy\nmetadata: {{name: p, namespace: a}}\nspec: {{functions: [caler]}}\n");
+    let others = [function("caler", "secret", ""), function("calera", "secret", "")];
+    let refused = compiled(&[&others[0], &others[1], &policy]).unwrap_err();
+    assert!(words(&refused).iter().all(|words| !words.contains("secret")), "{refused:?}");
+    let refused = compiled(&[&function("caller", "a", ""), &policy]).unwrap_err();
+    assert!(words(&refused)[0].contains("did you mean `a/caller`?"), "{refused:?}");
+
+    let issuer = |name: &str, namespace: &str, issuer: &str| {
+        format!(
+            "{API}kind: Policy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{functions: [f], authentication: {{issuers: [{{issuer: \"{issuer}\", jwks: {{inline: {{keys: [{{kty: OKP, crv: Ed25519, x: 11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo}}]}}}}}}]}}}}\n"
+        )
+    };
+    let rules = format!(
+        "{API}kind: Policy\nmetadata: {{name: r, namespace: a}}\nspec: {{functions: [f], authorization: {{rules: [{{from: [{{requestPrincipals: [\"https://a/b/user\"]}}]}}]}}}}\n"
+    );
+    let mine = [function("f", "a", ""), issuer("i", "a", "https://a"), rules];
+    let theirs = [function("f", "b", ""), issuer("j", "b", "https://a/b")];
+    let all: Vec<&str> = mine.iter().chain(&theirs).map(String::as_str).collect();
+    assert!(compiled(&all).is_ok(), "an issuer of another tenant makes no text ambiguous");
+}
