@@ -234,6 +234,11 @@ impl Members {
         Ok(token)
     }
 
+    /// Whether there is such a token, so that a join is worth a closer look.
+    pub(crate) fn knows_token(&self, secret: &[u8], now: SystemTime) -> bool {
+        self.tokens.get(&hash(secret)).is_some_and(|token| now < token.grant.expires)
+    }
+
     /// Makes `name` a member, if the token with this secret allows it. `from` is where the request came from, `address` where the node says that it
     /// can be reached.
     pub(crate) fn join(

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 /// Questions that a node may have to answer at a time.
 const MAX_PENDING: usize = 32;
 /// Questions that may wait to be sent to a node.
-const QUEUE: usize = 4;
+const QUEUE: usize = MAX_PENDING;
 
 /// Why a node has not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

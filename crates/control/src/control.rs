@@ -1,6 +1,7 @@
 //! The control plane's handle: publishes definitions, reports the status.
 
 mod authority;
+mod for_node;
 mod nodes;
 
 pub use authority::{AuthorityStatus, RootStatus, RotateError};
@@ -12,7 +13,7 @@ use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::{JobReport, Outcome};
-use crate::load::Load;
+use crate::node_share::Shares;
 use crate::question::{Answer, Question};
 use crate::resource::Subject;
 use crate::rollout::Verdict;
@@ -48,6 +49,8 @@ pub(crate) struct WeakControl(Weak<Inner>);
 
 struct Inner {
     state: Mutex<State>,
+    /// How much of it each node has.
+    shares: Shares,
     /// Changes under way that have the state for long. The threads that serve nodes do not wait for them: see [`Control::when_free`].
     long_changes: watch::Sender<usize>,
     members: Mutex<Members>,
@@ -186,6 +189,7 @@ impl Control {
         certify(&own, &svids, &identity, &[], NO_MEMBER).map_err(|error| StartError::own(&error))?;
         Ok(Self(Arc::new(Inner {
             state,
+            shares: Shares::default(),
             long_changes: watch::Sender::new(0),
             members: Mutex::new(members),
             asking: Asking::default(),
@@ -414,17 +418,6 @@ impl Control {
     /// What a node may know: its own status and that of what it hosts.
     pub(crate) fn status_for(&self, node: &str) -> Status {
         self.state().status_for(node)
-    }
-
-    pub(crate) fn load(&self, node: &str, session: u64, loads: Vec<Load>) {
-        let now = self.0.begin.elapsed();
-        self.state().load(node, session, loads, now);
-    }
-
-    /// A node asks for another term of its leases.
-    pub(crate) fn renew_leases(&self, node: &str, session: u64) -> bool {
-        let now = self.0.begin.elapsed();
-        self.state().renew(node, session, now)
     }
 
     /// Divides rate limits anew, and lets the autoscaler decide on functions that have load.

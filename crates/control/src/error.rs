@@ -74,3 +74,22 @@ pub enum DefinitionsError {
         reason: String,
     },
 }
+
+impl DefinitionsError {
+    /// The function that it is about, if it is about one.
+    pub fn function(&self) -> Option<&FunctionId> {
+        match self {
+            Self::Misfiled { function, .. }
+            | Self::Identity { function, .. }
+            | Self::Foreign { function, .. }
+            | Self::Module { function, .. }
+            | Self::NoMesh { function }
+            | Self::Revision { function, .. } => Some(function),
+            Self::Encoding { subject, .. } => match subject {
+                Subject::Slice(function) | Subject::Route(function) | Subject::Endpoints(function) => Some(function),
+                _ => None,
+            },
+            Self::TrustDomain { .. } => None,
+        }
+    }
+}

@@ -29,6 +29,7 @@ mod listener;
 mod load;
 mod membership;
 pub mod node;
+mod node_share;
 mod places;
 mod question;
 mod resource;
@@ -39,6 +40,7 @@ mod server;
 mod state;
 mod status;
 mod store;
+mod ticks;
 mod trust;
 mod wire;
 
@@ -57,7 +59,7 @@ pub use error::DefinitionsError;
 pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
 pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
 pub use membership::Membership;
-pub use places::{Place, Places};
+pub use places::{OpenRequest, Place, Places, Requests, source};
 pub use question::{
     Answer, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed,
 };

@@ -1,6 +1,6 @@
 //! The control plane's listener: TLS, and who is at the other end.
 
-use crate::places::{Place, Places};
+use crate::places::{Places, source};
 use leno_identity::{MembershipMark, SpiffeId, peer_addresses, peer_identity};
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
@@ -22,7 +21,7 @@ use tonic::transport::server::Connected;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes at a time, and those of one source. Further connections wait in the kernel; further ones of a source are closed.
+/// Handshakes at a time, and those of one source. Further ones of a source are closed.
 const HANDSHAKES: usize = 512;
 const HANDSHAKES_OF_SOURCE: usize = 128;
 /// Connections without a certificate at a time, those of one source, and how long one may last: enough to join. Nodes are not counted, so nobody can
@@ -30,6 +29,9 @@ const HANDSHAKES_OF_SOURCE: usize = 128;
 const GUESTS: usize = 128;
 const GUESTS_OF_SOURCE: usize = 16;
 const VISIT: Duration = Duration::from_secs(30);
+/// Connections of one node at a time, and of all of them. Of a node that has too many, the oldest one ends.
+const OF_NODE: usize = 16;
+const OF_NODES: usize = 65_536;
 /// Pause after an error of `accept`, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Log messages about refused connections are at least this far apart.
@@ -39,14 +41,17 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
     peer: Peer,
-    /// `None`: it has shown a certificate.
-    visit: Option<Visit>,
+    /// Resolves when the connection has to end; `None`: it has.
+    ends: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// A connection of somebody who has yet to join.
-struct Visit {
-    ends: Pin<Box<Sleep>>,
-    _place: Place,
+/// The places of connections after their handshakes.
+#[derive(Clone)]
+struct Shares {
+    /// By the certificate's name.
+    nodes: Arc<Places<String>>,
+    /// Of machines that have yet to join.
+    guests: Arc<Places>,
 }
 
 /// Who is at the other end of a connection, as its certificate proves.
@@ -81,10 +86,9 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
     tokio::spawn(async move {
         let acceptor = TlsAcceptor::from(config);
         let handshakes = Places::new(HANDSHAKES, HANDSHAKES_OF_SOURCE);
-        let guests = Places::new(GUESTS, GUESTS_OF_SOURCE);
+        let shares = Shares { nodes: Places::new(OF_NODES, OF_NODE), guests: Places::new(GUESTS, GUESTS_OF_SOURCE) };
         let refusals = Arc::new(Refusals::default());
         loop {
-            handshakes.wait().await;
             let (stream, from) = tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -96,14 +100,20 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
                 },
                 () = connections.closed() => return,
             };
-            let Some(place) = handshakes.take(from.ip()) else {
+            let Some(place) = handshakes.take(source(from.ip())) else {
                 refusals.tell(from, &"too many handshakes from there at a time");
                 continue;
             };
-            let (acceptor, connections, guests) = (acceptor.clone(), connections.clone(), guests.clone());
+            let (acceptor, connections, shares) = (acceptor.clone(), connections.clone(), shares.clone());
             let refusals = refusals.clone();
+            let in_use = place.requests().begin();
             tokio::spawn(async move {
-                match tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream, from, guests)).await {
+                let _in_use = in_use;
+                let shaken = tokio::select! {
+                    shaken = tokio::time::timeout(HANDSHAKE, handshake(acceptor, stream, from, shares)) => shaken,
+                    () = place.ended() => return refusals.tell(from, &"many others began handshakes"),
+                };
+                match shaken {
                     Ok(Ok(connection)) => {
                         // Nobody takes connections any more when the server has ended.
                         let _ = connections.send(Ok(connection)).await;
@@ -122,7 +132,7 @@ async fn handshake(
     acceptor: TlsAcceptor,
     stream: TcpStream,
     from: SocketAddr,
-    guests: Arc<Places>,
+    shares: Shares,
 ) -> io::Result<Connection> {
     // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
@@ -130,15 +140,23 @@ async fn handshake(
     let state = stream.get_ref().1;
     let (identity, membership) = (peer_identity(state), MembershipMark::of_peer(state));
     let peer = Peer { identity, membership, addresses: peer_addresses(state).into(), from };
-    let visit = match peer.identity {
-        Some(_) => None,
+    let ends: Pin<Box<dyn Future<Output = ()> + Send>> = match &peer.identity {
+        Some(identity) => {
+            let place = shares.nodes.take(identity.to_string());
+            let place = place.ok_or_else(|| io::Error::other("too many connections of nodes"))?;
+            Box::pin(async move { place.ended().await })
+        }
         None => {
-            let place = guests.take(from.ip());
-            let _place = place.ok_or_else(|| io::Error::other("too many connections without a certificate"))?;
-            Some(Visit { ends: Box::pin(tokio::time::sleep(VISIT)), _place })
+            let place = shares.guests.take(source(from.ip()));
+            let place = place.ok_or_else(|| io::Error::other("too many connections without a certificate"))?;
+            let in_use = place.requests().begin();
+            Box::pin(async move {
+                let _in_use = in_use;
+                let _ = tokio::time::timeout(VISIT, place.ended()).await;
+            })
         }
     };
-    Ok(Connection { stream, peer, visit })
+    Ok(Connection { stream, peer, ends: Some(ends) })
 }
 
 /// Tells of refused connections, but not of each: anybody can make as many as they like.
@@ -176,7 +194,8 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.visit.as_mut().is_some_and(|visit| visit.ends.as_mut().poll(cx).is_ready()) {
+        if self.ends.as_mut().is_none_or(|ends| ends.as_mut().poll(cx).is_ready()) {
+            self.ends = None;
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buffer)

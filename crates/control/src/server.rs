@@ -1,11 +1,13 @@
 //! The control plane's gRPC server.
 
 use crate::admission::Member;
-use crate::control::{Control, JoinError, NODE_LIFETIME, WeakControl};
+use crate::control::{Control, JoinError, NODE_LIFETIME};
 use crate::listener;
 use crate::listener::Peer;
+use crate::node_share::Greets;
 use crate::resource::Subject;
 use crate::state::{Forgotten, Greeting, Next, Patience};
+use crate::ticks::{renew, roll_out, rotate, scale, watch_expiry};
 use crate::wire::v1::discovery_server::{Discovery, DiscoveryServer};
 use crate::wire::v1::from_node::Message;
 use crate::wire::v1::identity_server::{Identity, IdentityServer};
@@ -15,7 +17,6 @@ use crate::wire::v1::to_node;
 use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
 use leno_config::Locality;
 use leno_identity::{Authority, SpiffeId, TlsError, control_server_config};
-use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +27,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Deltas that may wait for a node to read them. Further changes are merged.
 const QUEUE: usize = 4;
-/// Interval between decisions on active rollouts.
-const ROLLOUT_TICK: Duration = Duration::from_millis(250);
-/// Interval between looks at the control plane's own certificate.
-const RENEWAL_TICK: Duration = Duration::from_secs(30);
 /// Bytes of a request that is one message: to join, to have something signed, to ask for something.
 const MAX_UNARY: usize = 16 << 10;
-/// Interval between decisions of the autoscaler.
-const SCALE_TICK: Duration = Duration::from_millis(500);
-/// Interval between looks at how far nodes are, during a rotation of the authority.
-const ROTATION_TICK: Duration = Duration::from_millis(250);
-/// Interval between looks at when the authority expires.
-const EXPIRY_TICK: Duration = Duration::from_secs(3600);
 /// A certificate by which a node proves that it would take others like it.
 const PROOF_LIFETIME: Duration = Duration::from_secs(300);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,71 +113,6 @@ async fn overdue(mut closed: tokio::sync::watch::Receiver<bool>) {
     }
 }
 
-/// Decides on rollouts, and sleeps while there are none.
-async fn roll_out(control: WeakControl, begun: Arc<Notify>) -> Infallible {
-    loop {
-        let rolls_out = control.upgrade().is_some_and(|control| control.state().rolls_out());
-        if !rolls_out {
-            begun.notified().await;
-            continue;
-        }
-        tokio::time::sleep(ROLLOUT_TICK).await;
-        let Some(control) = control.upgrade() else { continue };
-        let deciding = tokio::task::spawn_blocking(move || control.roll_out());
-        let outcome = deciding.await.map_err(|error| error.to_string());
-        if let Err(reason) = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string())) {
-            tracing::error!(reason, "a decision on a rollout is not in force; it is tried again");
-        }
-    }
-}
-
-/// Renews the control plane's own certificate at half of its lifetime.
-async fn renew(control: WeakControl) -> Infallible {
-    loop {
-        tokio::time::sleep(RENEWAL_TICK).await;
-        let Some(control) = control.upgrade() else { continue };
-        let (svids, identity) = control.own();
-        let due = svids.now().is_some_and(|now| svids.renew_due(now).contains(identity));
-        if due && let Err(error) = control.renew() {
-            tracing::error!(%error, "the control plane's certificate was not renewed; it is tried again");
-        }
-    }
-}
-
-/// Takes a rotation of the authority as far as nodes are.
-async fn rotate(control: WeakControl) -> Infallible {
-    loop {
-        tokio::time::sleep(ROTATION_TICK).await;
-        let Some(control) = control.upgrade().filter(Control::rotates) else { continue };
-        let advancing = tokio::task::spawn_blocking(move || control.advance_rotation());
-        let outcome = advancing.await.map_err(|error| error.to_string());
-        if let Err(reason) = outcome.and_then(|outcome| outcome.map_err(|error| error.to_string())) {
-            tracing::error!(reason, "the rotation of the authority does not go on; it is tried again");
-        }
-    }
-}
-
-/// Warns long before the authority expires.
-async fn watch_expiry(control: WeakControl) -> Infallible {
-    loop {
-        if let Some(control) = control.upgrade() {
-            control.authority_status().warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        }
-        tokio::time::sleep(EXPIRY_TICK).await;
-    }
-}
-
-/// Lets the autoscaler decide on functions that have load, also while their nodes report nothing new.
-async fn scale(control: WeakControl) -> Infallible {
-    loop {
-        tokio::time::sleep(SCALE_TICK).await;
-        if let Some(control) = control.upgrade() {
-            control.when_free().await;
-            control.scale();
-        }
-    }
-}
-
 #[derive(Clone)]
 struct Service {
     control: Control,
@@ -227,10 +153,11 @@ impl Discovery for Service {
 
     async fn deltas(&self, request: Request<Streaming<v1::FromNode>>) -> Result<Response<Self::DeltasStream>, Status> {
         let (node, peer) = self.node(&request)?;
+        let greets = self.control.shares().greet(&node).map_err(|wait| too_often("a node begins streams", wait))?;
         let (to_node, queue) = mpsc::channel(QUEUE);
         let conversation =
             Conversation { control: self.control.clone(), node, peer, from_node: request.into_inner(), to_node };
-        tokio::spawn(conversation.run(self.closed.clone()));
+        tokio::spawn(conversation.run(self.closed.clone(), greets));
         Ok(Response::new(ReceiverStream::new(queue)))
     }
 }
@@ -245,7 +172,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    async fn run(mut self, mut closed: tokio::sync::watch::Receiver<bool>) {
+    async fn run(mut self, mut closed: tokio::sync::watch::Receiver<bool>, greets: Greets) {
         let hello = tokio::select! {
             hello = tokio::time::timeout(HELLO_TIMEOUT, self.hello()) => hello,
             _ = closed.wait_for(|closed| *closed) => Ok(Err(stopping())),
@@ -259,10 +186,13 @@ impl Conversation {
         if !self.control.members().get(&self.node).is_some_and(is_member) {
             return self.end(Status::permission_denied("this node was revoked")).await;
         }
+        self.control.shares().turn(&self.node).await;
         self.control.when_free().await;
         let wake = Arc::new(Notify::new());
         let jobs = greeting.jobs.clone();
-        let Some(session) = self.control.state().connect(&self.node, greeting, wake.clone()) else {
+        let session = self.control.state_for(&self.node).connect(&self.node, greeting, wake.clone());
+        drop(greets);
+        let Some(session) = session else {
             return self.end(Status::permission_denied("this node is not admitted")).await;
         };
         tracing::info!(node = &*self.node, "a node connected");
@@ -325,6 +255,11 @@ impl Conversation {
         // A node that is gone need not learn the reason.
         let _ = self.to_node.send(Err(status)).await;
     }
+}
+
+/// What is too much for one node or address is tried again by those who mean it.
+fn too_often(what: &str, wait: Duration) -> Status {
+    Status::unavailable(format!("{what} too often; try again in {} s", wait.as_secs() + 1))
 }
 
 fn stopping() -> Status {
@@ -390,13 +325,14 @@ async fn ask(mut questions: mpsc::Receiver<v1::ToNode>, to_node: &mpsc::Sender<R
 /// Handles a node's messages until the stream ends or a message makes no sense.
 async fn receive(
     control: &Control,
-    node: &str,
+    node: &Arc<str>,
     session: u64,
     from_node: &mut Streaming<v1::FromNode>,
     to_node: &mpsc::Sender<Result<v1::ToNode, Status>>,
 ) -> Option<Status> {
     loop {
         let message = from_node.message().await;
+        control.shares().turn(node).await;
         control.when_free().await;
         match message {
             Ok(Some(v1::FromNode { message: Some(Message::Renew(renew)) })) => {
@@ -417,11 +353,11 @@ async fn receive(
     }
 }
 
-async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode) -> Result<(), Status> {
+async fn take(control: &Control, node: &Arc<str>, session: u64, message: v1::FromNode) -> Result<(), Status> {
     match message.message {
         Some(Message::Subscribe(subscribe)) => {
             let (add, remove) = (wire::subjects(&subscribe.subscribe)?, wire::subjects(&subscribe.unsubscribe)?);
-            control.state().subscribe(node, session, add, &remove);
+            control.state_for(node).subscribe(node, session, add, &remove);
         }
         Some(Message::Ack(ack)) => {
             let rejected: Vec<(Subject, String)> = ack
@@ -429,30 +365,30 @@ async fn take(control: &Control, node: &str, session: u64, message: v1::FromNode
                 .into_iter()
                 .map(|rejected| Ok((wire::subject(rejected.subject.as_ref())?, rejected.reason)))
                 .collect::<Result<_, Status>>()?;
-            control.state().acknowledge(node, session, ack.nonce, rejected);
+            control.state_for(node).acknowledge(node, session, ack.nonce, rejected);
         }
         Some(Message::Report(report)) => {
             let (function, instances) = wire::reported(&report)?;
-            control.state().report(node, session, function, instances);
+            control.state_for(node).report(node, session, function, instances);
         }
         Some(Message::Traffic(traffic)) => {
             let (function, counts) = wire::counted(&traffic)?;
-            control.state().count(node, session, &function, &counts);
+            control.state_for(node).count(node, session, &function, &counts);
         }
         Some(Message::Loads(loads)) => control.load(node, session, wire::loaded(&loads)?),
-        Some(Message::Demands(demands)) => control.state().demand(node, session, wire::demanded(demands)?),
-        Some(Message::Capacity(capacity)) => control.state().offers(node, session, wire::offered(capacity)),
+        Some(Message::Demands(demands)) => control.state_for(node).demand(node, session, wire::demanded(demands)?),
+        Some(Message::Capacity(capacity)) => control.state_for(node).offers(node, session, wire::offered(capacity)),
         Some(Message::Job(job)) => {
             let (id, report) = wire::reported_job(job)?;
             control.job(node, session, &id, report).await;
         }
         Some(Message::Certificates(certificates)) => {
-            control.state().certified(node, session, wire::certified(&certificates));
+            control.state_for(node).certified(node, session, wire::certified(&certificates));
         }
-        Some(Message::Proof(proof)) => control.state().proved(node, session, wire::proof(proof)),
+        Some(Message::Proof(proof)) => control.state_for(node).proved(node, session, wire::proof(proof)),
         Some(Message::Answer(answer)) => {
             if !control.asking().answer(node, session, answer) {
-                control.state().unasked(node);
+                control.state_for(node).unasked(node);
             }
         }
         // Answered where the stream is read.
@@ -524,6 +460,7 @@ impl Membership for Service {
         let address = Some(address).filter(|address| !address.is_empty()).map(|address| address.parse()).transpose();
         let address =
             address.map_err(|_| Status::invalid_argument("the address is not an IP address"))?.unwrap_or(from);
+        self.control.shares().join(from).map_err(|wait| too_often("machines join from there", wait))?;
         let (control, asked) = (self.control.clone(), name.clone());
         let joining = move || control.join(&secret, (&asked, &csr), (from, address));
         let joined = tokio::task::spawn_blocking(joining).await;

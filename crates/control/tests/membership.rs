@@ -375,3 +375,26 @@ async fn a_connection_that_never_begins_tls_keeps_nobody_out() {
     served.stop().await;
     drop(silent);
 }
+
+#[tokio::test]
+async fn machines_that_want_to_join_again_and_again_are_told_to_wait() {
+    let control = published();
+    let served = Served::start(&control).await;
+    let addresses = [served.address.to_string()];
+    let known = token(&control, None);
+    let guest = channel::joining(&addresses, control.bundle().trust_domain(), known.pin()).unwrap();
+    let mut guest = v1::membership_client::MembershipClient::new(guest);
+    let mut join = async |secret: &[u8]| {
+        let (csr, name) = (vec![0; 64].into(), "one".to_owned());
+        guest.join(v1::JoinRequest { secret: secret.to_vec().into(), name, csr, address: String::new() }).await
+    };
+    let mut codes = Vec::new();
+    while codes.len() < 200 && codes.last() != Some(&Code::Unavailable) {
+        codes.push(join(&[7; 16]).await.unwrap_err().code());
+    }
+    assert_eq!((codes[0], codes.last()), (Code::PermissionDenied, Some(&Code::Unavailable)), "{}", codes.len());
+    // A node tries again after that, and joins when its address has waited.
+    let member = patient(enrol(&joins(&served, &known, "one"), BACKOFF)).await.unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    connected(&agent).await;
+}

@@ -317,3 +317,45 @@ async fn a_silent_stream_does_not_count_as_a_node() {
     served.stop().await;
     drop(silent);
 }
+
+#[tokio::test]
+async fn a_node_that_begins_streams_again_and_again_is_told_to_wait() {
+    let (control, served, member) = served_one().await;
+    let client = DiscoveryClient::new(channel(&served, &member));
+    let mut refused = None;
+    for _ in 0..200 {
+        let (to_control, outgoing) = mpsc::channel(1);
+        to_control.send(v1::FromNode { message: Some(Message::Hello(hello(&[]))) }).await.unwrap();
+        match client.clone().deltas(ReceiverStream::new(outgoing)).await {
+            Ok(_) => {}
+            Err(status) => {
+                refused = Some(status);
+                break;
+            }
+        }
+    }
+    let refused = refused.expect("200 streams at once are too many");
+    // Nodes that are told so try again.
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(refused.message().contains("too often; try again in"), "{refused}");
+    let other = control.admit("two", everything()).unwrap();
+    let mut node = RawNode::hello(&served, &other, hello(&[])).await;
+    assert!(matches!(node.next().await, v1::to_node::Message::Welcome(_)));
+    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+}
+
+#[tokio::test]
+async fn connections_of_a_node_are_bounded_and_the_newest_one_counts() {
+    let (control, served, member) = served_one().await;
+    let mut first = RawNode::hello(&served, &member, hello(&[])).await;
+    assert!(matches!(first.next().await, v1::to_node::Message::Welcome(_)));
+    let mut others = Vec::new();
+    for _ in 0..24 {
+        let mut status = StatusClient::new(channel(&served, &member));
+        status.list(v1::ListRequest {}).await.unwrap();
+        others.push(status);
+    }
+    first.end().await;
+    eventually(|| !control.status().nodes[0].connected).await;
+    others.last_mut().unwrap().list(v1::ListRequest {}).await.unwrap();
+}

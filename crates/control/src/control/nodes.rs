@@ -70,6 +70,10 @@ impl Control {
     ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
         let request = |error: &dyn fmt::Display| JoinError::Request(error.to_string());
         let identity = SpiffeId::node(&self.0.trust_domain, name).map_err(|error| request(&error))?;
+        // Without a token, a request costs a hash, and nothing that changes of documents need.
+        if !self.members().knows_token(secret, SystemTime::now()) {
+            return Err(JoinRefused::Token.into());
+        }
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();
         let mut members = before.clone();
@@ -77,7 +81,9 @@ impl Control {
         let authority = self.authority().map_err(JoinError::Request)?;
         let signed = authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
-        store.save_members(&before, &members, Transaction::default())?;
+        if before != members {
+            store.save_members(&before, &members, Transaction::default())?;
+        }
         *self.members() = members;
         let mut state = self.state();
         // Another machine may have had the name until now. Its stream and its endpoints end.
