@@ -2,6 +2,7 @@
 //!
 //! `routes` says what there is, `service` knows what the store has, `leading` takes changes, `asked` asks nodes, `tokens` says who may what, `audit` who did what.
 
+mod admission;
 mod asked;
 mod audit;
 mod authority;
@@ -15,12 +16,14 @@ mod server;
 mod service;
 mod tls;
 mod tokens;
+mod turns;
 pub(crate) mod types;
+mod worker;
 
+pub(crate) use admission::LARGEST_BODY;
 pub(crate) use audit::Lines;
 pub(crate) use expiry::watch as watch_expiry;
 pub(crate) use leading::{Leading, first_mesh};
-pub(crate) use routes::LARGEST_BODY;
 pub(crate) use server::serve;
 pub(crate) use service::Service;
 pub(crate) use tls::{Certificate, make_folder};

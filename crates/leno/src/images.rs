@@ -34,7 +34,7 @@ pub(crate) fn check(snapshot: &Snapshot) -> Vec<Problem> {
 }
 
 /// What registries have said that tags mean.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Tags(HashMap<Reference, Digest>);
 
 /// What becomes of a snapshot.

@@ -3,10 +3,13 @@
 use super::types::{Refusal, Wrong};
 use axum::Json;
 use axum::http::StatusCode;
-use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
+use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use leno_config::Problem;
 use leno_control::{PublishError, StoreError};
+
+/// Seconds after which a client may try again.
+const AGAIN: &str = "2";
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,9 @@ pub(crate) enum ApiError {
     /// The request is more than can be taken at once.
     #[error("{0}")]
     TooLarge(String),
+    /// The token asks for more at a time than it may.
+    #[error("{0}")]
+    TooMany(String),
     /// It failed, and that is not the client's fault.
     #[error("{0}")]
     Unavailable(String),
@@ -54,6 +60,7 @@ impl ApiError {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::NotLeader(_) => StatusCode::MISDIRECTED_REQUEST,
             Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -71,6 +78,9 @@ impl IntoResponse for ApiError {
         let mut response = (status, Json(Refusal { error, problems, leader })).into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(AGAIN));
         }
         response
     }

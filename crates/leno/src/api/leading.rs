@@ -1,6 +1,9 @@
 //! The control plane that leads: it takes changes of documents, stores them and puts them into force.
 //!
-//! A change is checked with all other documents before anything is stored, as files are before `leno up` takes them.
+//! A change is checked with all other documents before anything is stored, as files are before `leno up` takes them. It is checked in its tenant's turn, against the
+//! documents as they are when it begins, while others may change them; it is stored if they have not.
+
+mod checked;
 
 use super::asked;
 use super::audit;
@@ -8,23 +11,37 @@ use super::error::ApiError;
 use super::quota::Namespaces;
 use super::service::{DocumentValue, Kept, Service, entry, key, now};
 use super::tokens::Caller;
-use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, Changed, NamespaceStatus, Replay, Role, Wrong};
-use crate::images::{Outcome, Tags, Unknown};
-use crate::{authority_file, check, images};
+use super::turns::{Limits, Turn, Turns};
+use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceStatus, Replay, Role};
+use super::worker::apart;
+use crate::images::Tags;
+use crate::{authority_file, images};
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
-use leno_config::{CandidatePrograms, Document, DocumentId, FunctionId, Problem, Slice, Snapshot};
-use leno_control::{Authorities, Control, Definitions, Store, StoreError, Transaction};
+use checked::{Checked, Documents, Outcome, difference, in_order};
+use leno_config::{CandidatePrograms, Document, DocumentId, Effort, Problem, Snapshot};
+use leno_control::{Authorities, Control, Definitions, Status, Store, StoreError, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};
 use leno_proxy::modules::Modules;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use tokio::sync::Mutex;
+use std::time::Duration;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::block_in_place;
 
 /// Changes after which the audit log is looked through for entries that are too old.
 const TRIM_EVERY: u32 = 500;
+/// Changes that are checked at a time, and dry runs. None needs a lock that another one has.
+const CHANGES: Limits = Limits { all: 3, of_tenant: 1, waiting: 16 };
+const DRY_RUNS: Limits = Limits { all: 1, of_tenant: 1, waiting: 4 };
+/// Dry runs that wait for nodes to replay requests.
+const REPLAYS: Limits = Limits { all: 4, of_tenant: 1, waiting: 4 };
+/// How long a check may take.
+const CHECK: Duration = Duration::from_secs(15);
+/// How often a change is checked again because others came first. Then others wait, not as long.
+const CHECKS: u32 = 4;
+const CHECK_ALONE: Duration = Duration::from_secs(5);
 
 /// What is there while a control plane leads.
 pub(crate) struct Leading {
@@ -37,35 +54,30 @@ pub(crate) struct Leading {
     modules: Modules,
     /// The namespaces of the documents in force.
     namespaces: ArcSwap<Namespaces>,
-    /// Locked for a whole change: one is checked against what the one before it has left.
+    /// Locked while documents are stored and put into force, and not while they are checked.
     writer: Mutex<Writer>,
+    changes: Arc<Turns>,
+    dry_runs: Arc<Turns>,
+    replays: Arc<Turns>,
 }
 
 #[derive(Default)]
 struct Writer {
-    documents: BTreeMap<DocumentId, Document>,
-    /// Stored documents that cannot be read, and why. Until they are replaced or deleted nothing else changes.
-    broken: BTreeMap<DocumentId, Vec<Problem>>,
-    in_force: Option<Definitions>,
-    /// The store may have something else than `documents`, or than what is in force.
-    stale: bool,
+    base: Base,
     since_trimmed: u32,
 }
 
-/// A change that was checked.
-struct Checked {
-    /// All documents, as they would be.
-    documents: BTreeMap<DocumentId, Document>,
-    actions: Vec<(DocumentId, Action, Option<Document>)>,
-    snapshot: Snapshot,
-    namespaces: Namespaces,
-}
-
-/// What became of a change.
-enum Attempt {
-    Made(ChangeAnswer),
-    /// Nothing yet: it depends on what tags of images mean.
-    Asks(Unknown),
+/// What a change is checked against.
+#[derive(Clone, Default)]
+struct Base {
+    /// Counts what was put here.
+    generation: u64,
+    documents: Arc<Documents>,
+    /// Stored documents that cannot be read, and why. Until they are replaced or deleted nothing else changes.
+    broken: Arc<BTreeMap<DocumentId, Vec<Problem>>>,
+    in_force: Option<Arc<Definitions>>,
+    /// The store may have something else than `documents`, or than what is in force.
+    stale: bool,
 }
 
 impl Leading {
@@ -88,10 +100,12 @@ impl Leading {
             }
         };
         let control = Control::with_authorities(authorities, store, leno_control::Options::default())?;
-        let writer = Writer { stale: true, since_trimmed: TRIM_EVERY, ..Writer::default() };
+        let base = Base { stale: true, ..Base::default() };
+        let writer = Mutex::new(Writer { base, since_trimmed: TRIM_EVERY });
         let (modules, tidied, namespaces) = Default::default();
-        let writer = Mutex::new(writer);
-        Ok(Arc::new(Self { control, authority_file: file, tidied, modules, namespaces, writer }))
+        let [changes, dry_runs, replays] = [CHANGES, DRY_RUNS, REPLAYS].map(Turns::new);
+        let authority_file = file;
+        Ok(Arc::new(Self { control, authority_file, tidied, modules, namespaces, writer, changes, dry_runs, replays }))
     }
 
     /// Puts the stored documents into force if they are not. What is wrong with them is told by the service.
@@ -101,19 +115,20 @@ impl Leading {
     }
 
     async fn refresh(&self, service: &Service, writer: &mut Writer) -> Result<(), ApiError> {
-        if !writer.stale {
+        if !writer.base.stale {
             return Ok(());
         }
         block_in_place(|| {
             service.read()?;
-            let state = service.state();
-            (writer.documents, writer.broken) = read_all(&state.documents);
+            let (documents, broken) = read_all(&service.state().documents);
+            (writer.base.documents, writer.base.broken) = (Arc::new(documents), Arc::new(broken));
+            writer.base.generation += 1;
             Ok::<_, StoreError>(())
         })?;
-        let outcome = self.publish_stored(writer).await;
+        let outcome = self.publish_stored(service, writer).await;
         match &outcome {
             Ok(()) => {
-                writer.stale = false;
+                writer.base.stale = false;
                 service.state_mut().not_in_force.clear();
             }
             Err(ApiError::Problems(problems)) => {
@@ -128,27 +143,30 @@ impl Leading {
         outcome
     }
 
-    async fn publish_stored(&self, writer: &mut Writer) -> Result<(), ApiError> {
-        if !writer.broken.is_empty() {
-            return Err(ApiError::Problems(writer.broken.values().flatten().cloned().collect()));
+    async fn publish_stored(&self, service: &Service, writer: &mut Writer) -> Result<(), ApiError> {
+        let base = &mut writer.base;
+        if !base.broken.is_empty() {
+            return Err(ApiError::Problems(base.broken.values().flatten().cloned().collect()));
         }
-        let snapshot = block_in_place(|| self.compile(&writer.documents))?;
+        let ordered = in_order(&base.documents, &BTreeMap::new(), &service.state().documents);
+        let snapshot = block_in_place(|| self.compile(&ordered, &Effort::unbounded()))?;
         let definitions = images::resolve(&self.control, &snapshot).await.map_err(ApiError::Problems)?;
         let published = block_in_place(|| self.control.publish(&definitions))?;
         tracing::info!(
-            documents = writer.documents.len(),
+            documents = base.documents.len(),
             functions = published.functions,
             changed = published.changed,
             "the stored documents are in force"
         );
-        writer.in_force = Some(definitions);
-        self.namespaces.store(Arc::new(Namespaces::of(&writer.documents, &snapshot)));
+        base.in_force = Some(Arc::new(definitions));
+        self.namespaces.store(Arc::new(Namespaces::of(&base.documents, &snapshot)));
+        base.generation += 1;
         Ok(())
     }
 
     /// The use that each namespace makes of its quota.
-    pub(super) fn namespaces(&self) -> Vec<NamespaceStatus> {
-        self.namespaces.load().status(&self.control.status().functions)
+    pub(super) fn namespaces(&self, status: &Status) -> Vec<NamespaceStatus> {
+        self.namespaces.load().status(&status.functions)
     }
 
     /// Whether something is in force that nodes can be given.
@@ -158,8 +176,8 @@ impl Leading {
 
     /// Checks a change, and unless it is a dry run stores it and puts it into force.
     pub(crate) async fn change(
-        &self,
-        service: &Service,
+        self: &Arc<Self>,
+        service: &Arc<Service>,
         caller: &Caller,
         request: ChangeRequest,
     ) -> Result<ChangeAnswer, ApiError> {
@@ -167,199 +185,94 @@ impl Leading {
         if request.replay && !request.dry_run {
             return Err(ApiError::Bad("`replay` is for dry runs: it tells what a change would do".to_owned()));
         }
-        let mut tags = Tags::default();
+        let files = checked::files(service, &request)?;
+        let turns = if request.dry_run { &self.dry_runs } else { &self.changes };
+        let turn = turns.wait(caller).await?;
+        let changing = self.change_in_turn(service, caller, Arc::new(request), turn);
+        changing.await.map_err(|error| error.without_what_is_hidden(caller, &files))
+    }
+
+    async fn change_in_turn(
+        self: &Arc<Self>,
+        service: &Arc<Service>,
+        caller: &Caller,
+        request: Arc<ChangeRequest>,
+        mut turn: Turn,
+    ) -> Result<ChangeAnswer, ApiError> {
+        let mut tags = Arc::new(Tags::default());
+        let mut checks = 1;
         loop {
-            match self.try_change(service, caller, &request, &tags).await? {
-                Attempt::Made(answer) => return Ok(answer),
+            let writer = self.lock(service, request.dry_run).await?;
+            let base = writer.base.clone();
+            // A change that others have come before again and again has them wait for a while.
+            let alone = Some(writer).filter(|_| checks > CHECKS);
+            let limit = if alone.is_some() { CHECK_ALONE } else { CHECK };
+            let work = {
+                let (leading, service, caller) = (self.clone(), service.clone(), caller.clone());
+                let (request, base, tags) = (request.clone(), base.clone(), tags.clone());
+                move |effort: &Effort| leading.check(&service, &base, &caller, &request, &tags, effort)
+            };
+            let outcome;
+            (outcome, turn) = apart(turn, limit, work).await?;
+            let mut checked = match outcome {
+                Outcome::Checked(checked) => *checked,
                 // Registries may be slow, and other changes do not wait for them.
-                Attempt::Asks(unknown) => unknown.ask(&mut tags).await.map_err(ApiError::Problems)?,
+                Outcome::Asks(unknown) => {
+                    drop((alone, turn));
+                    unknown.ask(Arc::make_mut(&mut tags)).await.map_err(ApiError::Problems)?;
+                    turn = self.changes.wait(caller).await?;
+                    continue;
+                }
+            };
+            if request.dry_run {
+                drop((alone, turn));
+                if request.replay {
+                    checked.answer.replay = Some(self.replay(caller, checked.candidates).await?);
+                }
+                return Ok(checked.answer);
             }
+            let mut writer = match alone {
+                Some(writer) => writer,
+                None => self.writer.lock().await,
+            };
+            if writer.base.generation != base.generation || writer.base.stale != base.stale {
+                checks += 1;
+                continue;
+            }
+            let Some(definitions) = checked.definitions.take() else { return Ok(checked.answer) };
+            let committed = block_in_place(|| self.commit(service, &mut writer, caller, &checked, &definitions));
+            checked.answer.revision = Some(committed?);
+            let generation = base.generation + 1;
+            self.namespaces.store(Arc::new(checked.namespaces));
+            let (documents, in_force) = (Arc::new(checked.documents), Some(Arc::new(definitions)));
+            writer.base = Base { generation, documents, broken: Arc::default(), in_force, stale: false };
+            service.state_mut().not_in_force.clear();
+            self.trim(service, &mut writer);
+            return Ok(checked.answer);
         }
     }
 
-    async fn try_change(
-        &self,
-        service: &Service,
-        caller: &Caller,
-        request: &ChangeRequest,
-        tags: &Tags,
-    ) -> Result<Attempt, ApiError> {
+    /// What documents are checked against, with what is in the store in force as far as it can be.
+    async fn lock(&self, service: &Service, dry_run: bool) -> Result<MutexGuard<'_, Writer>, ApiError> {
         let mut writer = self.writer.lock().await;
-        // Stored documents that are wrong stay so until this change, or another one, mends them.
-        if let Err(error) = self.refresh(service, &mut writer).await
-            && !matches!(error, ApiError::Problems(_))
-        {
-            return Err(error);
+        // Who only looks has nobody wait for what is stored to be read again.
+        if dry_run && writer.base.generation > 0 {
+            return Ok(writer);
         }
-        let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
-        // Problems of a stored document are told by its name. A file of that name in the request does not let anybody see them.
-        files.retain(|file| !service.state().documents.keys().any(|id| id.to_string() == *file));
-        let checked = block_in_place(|| self.checked(service, &writer, caller, request));
-        let Checked { documents, actions, snapshot, namespaces } =
-            checked.map_err(|error| error.without_what_is_hidden(caller, &files))?;
-        let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
-        let warnings = warnings(&snapshot, &files, writer.in_force.as_ref());
-        let mut answer =
-            ChangeAnswer { revision: None, documents: Vec::new(), functions: Vec::new(), warnings, replay: None };
-        let text = |id: &DocumentId| service.state().documents.get(id).map(|kept| kept.value.text.clone());
-        for (id, action, document) in &actions {
-            let (before, after) = (text(id), document.as_ref().map(|document| document.text().to_owned()));
-            let shown = |text: Option<String>| text.filter(|_| request.dry_run);
-            answer.documents.push(Changed {
-                document: id.into(),
-                action: *action,
-                before: shown(before),
-                after: shown(after),
-            });
+        match self.refresh(service, &mut writer).await {
+            // Stored documents that are wrong stay so until this change, or another one, mends them.
+            Ok(()) | Err(ApiError::Problems(_)) => Ok(writer),
+            Err(error) => Err(error),
         }
-        if !is_change && !writer.stale {
-            return Ok(Attempt::Made(answer));
-        }
-        let definitions = if request.dry_run {
-            // Registries are not asked.
-            let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-            Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
-        } else {
-            match block_in_place(|| images::define(&self.control, &snapshot, tags)).map_err(ApiError::Problems)? {
-                Outcome::Defined(definitions) => *definitions,
-                Outcome::Asks(unknown) => return Ok(Attempt::Asks(unknown)),
-            }
-        };
-        let (differing, removed) = difference(writer.in_force.as_ref(), &definitions);
-        let names = differing.iter().map(|slice| &slice.id).chain(&removed);
-        answer.functions = names.map(ToString::to_string).collect();
-        if request.dry_run {
-            block_in_place(|| self.control.check(&definitions))?;
-            let candidates = candidates(writer.in_force.as_ref(), &differing);
-            // Others may change documents meanwhile.
-            drop(writer);
-            if request.replay {
-                answer.replay = Some(self.replay(caller, candidates).await);
-            }
-            return Ok(Attempt::Made(answer));
-        }
-        let committed = block_in_place(|| self.commit(service, &mut writer, caller, &actions, &definitions));
-        answer.revision = Some(committed?);
-        self.namespaces.store(Arc::new(namespaces));
-        writer.documents = documents;
-        writer.broken.clear();
-        writer.in_force = Some(definitions);
-        writer.stale = false;
-        service.state_mut().not_in_force.clear();
-        self.trim(service, &mut writer);
-        Ok(Attempt::Made(answer))
     }
 
     /// Has recorded requests judged by these programs, as far as the caller may know of them.
-    async fn replay(&self, caller: &Caller, mut candidates: Vec<CandidatePrograms>) -> Replay {
+    async fn replay(&self, caller: &Caller, mut candidates: Vec<CandidatePrograms>) -> Result<Replay, ApiError> {
+        let _turn = self.replays.wait(caller).await?;
         let all = candidates.len();
-        if !caller.is_everywhere() {
-            candidates.retain(|candidate| caller.namespaces.contains(&candidate.id.namespace));
-        }
+        candidates.retain(|candidate| caller.may_know(&candidate.id));
         let hidden = all - candidates.len();
-        Replay { hidden, ..asked::replay(&self.control, candidates).await }
-    }
-
-    fn checked(
-        &self,
-        service: &Service,
-        writer: &Writer,
-        caller: &Caller,
-        request: &ChangeRequest,
-    ) -> Result<Checked, ApiError> {
-        let mut given: BTreeMap<DocumentId, Document> = BTreeMap::new();
-        let mut problems = Vec::new();
-        for file in &request.apply {
-            match Document::read(Path::new(&file.name), &file.text) {
-                Ok(documents) => {
-                    for document in documents {
-                        let id = document.id().clone();
-                        if given.insert(id.clone(), document).is_some() {
-                            return Err(ApiError::Bad(format!("{id} is there twice")));
-                        }
-                    }
-                }
-                Err(found) => problems.extend(found),
-            }
-        }
-        if !problems.is_empty() {
-            return Err(ApiError::Problems(problems));
-        }
-        let state = service.state();
-        let version = |id: &DocumentId| state.documents.get(id).map_or(0, |kept| kept.version);
-        for expected in &request.expect {
-            let id = DocumentId::from(expected.document.clone());
-            if !caller.may_read(&id) {
-                return Err(ApiError::Forbidden(format!("{id} is not for this token")));
-            }
-            if version(&id) != expected.version {
-                return Err(ApiError::Conflict(id.to_string()));
-            }
-        }
-        let (mut documents, mut actions) = (writer.documents.clone(), Vec::new());
-        let mut named: BTreeSet<DocumentId> = given.keys().cloned().collect();
-        let mut broken: BTreeSet<&DocumentId> = writer.broken.keys().collect();
-        for (id, document) in given {
-            caller.may_write(&id, &document.reach())?;
-            broken.remove(&id);
-            let before = documents.get(&id);
-            if let Some(before) = before {
-                // What is replaced may have reached further.
-                caller.may_write(&id, &before.reach())?;
-            }
-            let action = match before {
-                Some(before) if before.text() == document.text() => Action::Unchanged,
-                _ if version(&id) > 0 => Action::Changed,
-                _ => Action::Created,
-            };
-            documents.insert(id.clone(), document.clone());
-            actions.push((id, action, Some(document)));
-        }
-        for name in &request.delete {
-            let id = DocumentId::from(name.clone());
-            if !named.insert(id.clone()) {
-                return Err(ApiError::Bad(format!("{id} is there twice")));
-            }
-            if version(&id) == 0 || !caller.may_read(&id) {
-                return Err(ApiError::NotFound(id.to_string()));
-            }
-            if let Some(before) = documents.remove(&id) {
-                caller.may_write(&id, &before.reach())?;
-            } else if !caller.is_everywhere() {
-                return Err(ApiError::Forbidden(format!(
-                    "{id} cannot be read, so only a token for everything can delete it"
-                )));
-            }
-            broken.remove(&id);
-            actions.push((id, Action::Deleted, None));
-        }
-        if actions.is_empty() {
-            return Err(ApiError::Bad("there is no document in the request".to_owned()));
-        }
-        if !broken.is_empty() {
-            let problems = broken.iter().filter_map(|id| writer.broken.get(id)).flatten();
-            return Err(ApiError::Problems(problems.cloned().collect()));
-        }
-        drop(state);
-        let snapshot = self.compile(&documents)?;
-        let namespaces = Namespaces::of(&documents, &snapshot);
-        namespaces.check(&self.namespaces.load())?;
-        // From now on problems are told by the stored text.
-        for (id, action, document) in &mut actions {
-            if let Some(document) = document
-                && *action != Action::Unchanged
-            {
-                *document = Document::restore(id, document.text()).map_err(ApiError::Problems)?;
-                documents.insert(id.clone(), document.clone());
-            }
-        }
-        Ok(Checked { documents, actions, snapshot, namespaces })
-    }
-
-    fn compile(&self, documents: &BTreeMap<DocumentId, Document>) -> Result<Snapshot, ApiError> {
-        let snapshot = Snapshot::of_documents(documents.values()).map_err(ApiError::Problems)?;
-        let problems = check::compile(&snapshot, &self.modules);
-        if problems.is_empty() { Ok(snapshot) } else { Err(ApiError::Problems(problems)) }
+        Ok(Replay { hidden, ..asked::replay(&self.control, candidates).await })
     }
 
     /// Stores the documents and puts the definitions into force. Returns the revision.
@@ -368,7 +281,7 @@ impl Leading {
         service: &Service,
         writer: &mut Writer,
         caller: &Caller,
-        actions: &[(DocumentId, Action, Option<Document>)],
+        Checked { actions, .. }: &Checked,
         definitions: &Definitions,
     ) -> Result<u64, ApiError> {
         let (mut transaction, mut changes, at) = (Transaction::default(), Vec::new(), now().as_secs_f64());
@@ -395,9 +308,9 @@ impl Leading {
             revision = Some(service.backend.commit(&transaction)?);
             Ok::<_, ApiError>(())
         };
-        let (differing, removed) = difference(writer.in_force.as_ref(), definitions);
-        let same_mesh = writer.in_force.as_ref().is_some_and(|before| {
-            (&before.mesh, &before.modules) == (&definitions.mesh, &definitions.modules) && !writer.stale
+        let (differing, removed) = difference(writer.base.in_force.as_deref(), definitions);
+        let same_mesh = writer.base.in_force.as_ref().is_some_and(|before| {
+            (&before.mesh, &before.modules) == (&definitions.mesh, &definitions.modules) && !writer.base.stale
         });
         let published = if same_mesh {
             // What did not change is not encoded again, which takes longest where there are many functions.
@@ -414,13 +327,13 @@ impl Leading {
                 Ok(revision)
             }
             (Err(error), Some(revision)) => {
-                writer.stale = true;
+                writer.base.stale = true;
                 service.log(&entry);
                 Err(ApiError::Unavailable(format!("stored as revision {revision}, and not in force yet: {error}")))
             }
             (Err(error), None) => {
                 // Perhaps it was stored and the answer was lost.
-                writer.stale = true;
+                writer.base.stale = true;
                 Err(error)
             }
             (Ok(()), None) => Err(ApiError::Unavailable("nothing was stored".to_owned())),
@@ -458,34 +371,6 @@ impl Leading {
         if let Err(error) = block_in_place(|| audit::trim(&*service.backend)) {
             tracing::warn!(%error, "old entries of the audit log are not removed yet");
         }
-    }
-}
-
-impl ApiError {
-    /// Hides what is said of stored documents that a caller may not read.
-    fn without_what_is_hidden(self, caller: &Caller, files: &BTreeSet<String>) -> Self {
-        let Self::Problems(problems) = self else { return self };
-        if caller.is_everywhere() {
-            return Self::Problems(problems);
-        }
-        let shown = |problem: &Problem| {
-            let file = problem.file.to_string_lossy();
-            let namespace =
-                file.split_once(' ').and_then(|(_, name)| name.split_once('/')).map(|(namespace, _)| namespace);
-            files.contains(&*file) || namespace.is_some_and(|namespace| caller.namespaces.contains(namespace))
-        };
-        let (mut shown, hidden): (Vec<_>, Vec<_>) = problems.into_iter().partition(shown);
-        if !hidden.is_empty() {
-            shown.push(Problem {
-                file: "documents of other namespaces".into(),
-                line: 0,
-                column: 0,
-                field: String::new(),
-                message: "they would not be right any more, and this token may not read them".to_owned(),
-                fix: "ask somebody with a token for the whole mesh".to_owned(),
-            });
-        }
-        Self::Problems(shown)
     }
 }
 
@@ -552,33 +437,4 @@ pub(crate) fn first_mesh(service: &Service, file: &Path) -> Result<()> {
     service.log(&entry);
     service.state_mut().documents.insert(id, Kept { version, value });
     Ok(())
-}
-
-/// Warnings about documents of the request, and about what nodes take up only when they are started again.
-fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Definitions>) -> Vec<Wrong> {
-    let of_request = |problem: &&Problem| files.contains(&*problem.file.to_string_lossy());
-    let mut warnings: Vec<Wrong> = snapshot.warnings().iter().filter(of_request).map(Wrong::from).collect();
-    if let Some(in_force) = in_force {
-        for field in in_force.mesh.fixed_at_start(snapshot.mesh_slice()) {
-            let message = "each node takes this up when it is started again";
-            warnings.push(Wrong::from(&snapshot.mesh_problem(field, message)));
-        }
-    }
-    warnings
-}
-
-/// The programs among these slices that may decide requests differently than those in force. A function that is new has no requests yet.
-fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<CandidatePrograms> {
-    let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
-    let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
-    candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
-}
-
-/// Slices that are new or differ, and functions that are gone.
-fn difference<'a>(before: Option<&Definitions>, after: &'a Definitions) -> (Vec<&'a Slice>, Vec<FunctionId>) {
-    let nothing = BTreeMap::new();
-    let before: &BTreeMap<FunctionId, Slice> = before.map_or(&nothing, |before| &before.slices);
-    let differing = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice));
-    let removed = before.keys().filter(|id| !after.slices.contains_key(*id));
-    (differing.map(|(_, slice)| slice).collect(), removed.cloned().collect())
 }

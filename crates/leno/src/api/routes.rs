@@ -1,5 +1,6 @@
 //! The paths of the API. Their comments are its description at `/openapi.json`.
 
+use super::admission::{Admission, CHANGES_PATH, JsonBody, admitted};
 use super::audit;
 use super::error::ApiError;
 use super::expiry;
@@ -10,39 +11,32 @@ use super::types::{
     NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
 };
 use crate::log_page::{LogPage, LogQuery};
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::StatusCode;
-use axum::http::request::Parts;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use http_body_util::BodyExt;
 use leno_config::FunctionId;
 use leno_proxy::metrics::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 use utoipa::{IntoParams, OpenApi};
 
-/// Bytes of a request. A change of more documents can be made in several.
-pub(crate) const LARGEST_BODY: usize = 16 << 20;
-/// Bytes of a request that is too large that are read and thrown away: a client that is still sending would not see the answer.
-const MOST_DISCARDED: usize = 64 << 20;
 /// Registries may be asked what tags mean, and nodes need none of this.
 const LONGEST: Duration = Duration::from_secs(60);
 /// Entries of the audit log, unless the client says how many.
 const AUDIT: usize = 100;
+const MAX_AUDIT: usize = 1000;
 
 /// All paths.
 pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
-        .route("/v1/changes", post(change))
+        .route(CHANGES_PATH, post(change))
         .route("/v1/documents", get(documents))
         .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
         .route("/v1/status", get(status))
@@ -57,10 +51,11 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/authority", get(authority))
         .route("/v1/authority/rotation", post(rotate))
         .route("/metrics", get(metrics))
-        .route("/openapi.json", get(|| async { Json(description()) }))
+        .route("/openapi.json", get(described))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .fallback(|| async { ApiError::NotFound("such path; see /openapi.json".to_owned()) })
+        .layer(from_fn_with_state(Admission::new(service.clone()), admitted))
         .layer(from_fn(bounded))
         .with_state(service)
 }
@@ -99,61 +94,15 @@ pub(crate) fn description() -> utoipa::openapi::OpenApi {
     Description::openapi()
 }
 
+async fn described() -> Response {
+    static TEXT: LazyLock<String> = LazyLock::new(|| serde_json::to_string(&description()).unwrap_or_default());
+    ([("content-type", "application/json")], TEXT.as_str()).into_response()
+}
+
 async fn bounded(request: Request, next: Next) -> Response {
     match timeout(LONGEST, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => {
-            ApiError::Unavailable(format!("no answer within {LONGEST:?}; what was begun goes on")).into_response()
-        }
-    }
-}
-
-/// The client, which the listener adds to each request.
-#[derive(Clone)]
-pub(super) struct Peer {
-    pub address: SocketAddr,
-    /// Set once the client has shown a valid token.
-    pub known: Arc<AtomicBool>,
-}
-
-impl FromRequestParts<Arc<Service>> for Caller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, service: &Arc<Service>) -> Result<Self, ApiError> {
-        let header = parts.headers.get("authorization").and_then(|value| value.to_str().ok());
-        let bearer = header.and_then(|value| value.strip_prefix("Bearer "));
-        let peer = parts.extensions.get::<Peer>();
-        let from = peer.map(|peer| peer.address.ip().to_string()).unwrap_or_default();
-        let caller = service.caller(bearer, &from)?;
-        if let Some(peer) = peer {
-            peer.known.store(true, Ordering::Relaxed);
-        }
-        Ok(caller)
-    }
-}
-
-/// A body in JSON. What cannot be read is refused as everything else is.
-struct Body<T>(T);
-
-impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, _service: &Arc<Service>) -> Result<Self, ApiError> {
-        let (mut body, mut bytes, mut size) = (request.into_body(), Vec::new(), 0);
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| ApiError::Bad(format!("the request ended early: {error}")))?;
-            let data = frame.into_data().unwrap_or_default();
-            size += data.len();
-            if size <= LARGEST_BODY {
-                bytes.extend_from_slice(&data);
-            } else if size > MOST_DISCARDED {
-                break;
-            }
-        }
-        if size > LARGEST_BODY {
-            return Err(ApiError::TooLarge(format!("the request has more than {} MiB", LARGEST_BODY >> 20)));
-        }
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| ApiError::Bad(format!("the request: {error}")))
+        Err(_) => ApiError::Unavailable(format!("no answer within {LONGEST:?}")).into_response(),
     }
 }
 
@@ -170,18 +119,17 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for Body<T> {
         (status = 413, description = "It is too much at once.", body = Refusal),
         (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
         (status = 422, description = "The documents are wrong.", body = Refusal),
+        (status = 429, description = "Too many requests of the token wait; `retry-after` says when to try again.", body = Refusal),
         (status = 503, description = "The store, or a registry, does not answer.", body = Refusal),
     )
 )]
 async fn change(
     caller: Caller,
     State(service): State<Arc<Service>>,
-    Body(request): Body<ChangeRequest>,
+    JsonBody(request): JsonBody<ChangeRequest>,
 ) -> Result<Json<ChangeAnswer>, ApiError> {
-    let leading = service.leading()?;
-    // A client that goes away does not leave half a change behind.
-    let changing = tokio::spawn(async move { leading.change(&service, &caller, request).await });
-    changing.await.map_err(|error| ApiError::Unavailable(format!("the change was given up: {error}")))?.map(Json)
+    // A client that goes away leaves no half of a change behind: nothing is awaited while it is stored and put into force.
+    service.leading()?.change(&service, &caller, request).await.map(Json)
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -250,7 +198,8 @@ async fn document(
     )
 )]
 async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
-    let mut status = service.leading()?.control.status();
+    let control = service.leading()?.control.clone();
+    let mut status = service.statuses.of(&control).await;
     if !caller.is_everywhere() {
         status.functions.retain(|function| caller.namespaces.contains(&function.function.namespace));
         status.jobs.retain(|job| caller.namespaces.contains(&job.job.namespace));
@@ -274,7 +223,8 @@ async fn namespaces(
     caller: Caller,
     State(service): State<Arc<Service>>,
 ) -> Result<Json<Vec<NamespaceStatus>>, ApiError> {
-    let mut namespaces = service.leading()?.namespaces();
+    let leading = service.leading()?;
+    let mut namespaces = leading.namespaces(&service.statuses.of(&leading.control).await);
     namespaces.retain(|status| caller.is_everywhere() || caller.namespaces.contains(&status.namespace));
     Ok(Json(namespaces))
 }
@@ -311,7 +261,7 @@ async fn logs(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct Last {
-    /// How many entries; 100 unless it is said.
+    /// How many entries, at most 1000; 100 unless it is said.
     limit: Option<usize>,
 }
 
@@ -334,7 +284,8 @@ async fn audit_log(
         return Err(ApiError::Forbidden("the audit log is of the whole mesh, and the token is not".to_owned()));
     }
     let Query(Last { limit }) = last.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
-    Ok(Json(block_in_place(|| audit::list(&*service.backend, limit.unwrap_or(AUDIT)))?))
+    let limit = limit.unwrap_or(AUDIT).min(MAX_AUDIT);
+    Ok(Json(block_in_place(|| audit::list(&*service.backend, limit))?))
 }
 
 /// Tokens, without their secrets.
@@ -364,7 +315,7 @@ async fn tokens(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
 async fn create_token(
     caller: Caller,
     State(service): State<Arc<Service>>,
-    Body(request): Body<TokenRequest>,
+    JsonBody(request): JsonBody<TokenRequest>,
 ) -> Result<Json<NewToken>, ApiError> {
     block_in_place(|| service.create_token(&caller, request)).map(Json)
 }
@@ -405,7 +356,7 @@ async fn revoke_token(
 async fn create_join_token(
     caller: Caller,
     State(service): State<Arc<Service>>,
-    Body(request): Body<JoinTokenRequest>,
+    JsonBody(request): JsonBody<JoinTokenRequest>,
 ) -> Result<Json<NewJoinToken>, ApiError> {
     block_in_place(|| service.create_join_token(&caller, request)).map(Json)
 }
@@ -447,7 +398,7 @@ async fn cordon_node(
     caller: Caller,
     State(service): State<Arc<Service>>,
     Path(name): Path<String>,
-    Body(request): Body<CordonRequest>,
+    JsonBody(request): JsonBody<CordonRequest>,
 ) -> Result<Json<CordonRequest>, ApiError> {
     block_in_place(|| service.cordon_node(&caller, &name, &request))?;
     Ok(Json(request))
@@ -483,7 +434,7 @@ async fn authority(caller: Caller, State(service): State<Arc<Service>>) -> Resul
 async fn rotate(
     caller: Caller,
     State(service): State<Arc<Service>>,
-    Body(request): Body<RotationRequest>,
+    JsonBody(request): JsonBody<RotationRequest>,
 ) -> Result<Json<AuthorityAnswer>, ApiError> {
     block_in_place(|| service.rotate(&caller, request)).map(Json)
 }

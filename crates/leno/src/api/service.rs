@@ -9,18 +9,21 @@ use super::types::{
 };
 use anyhow::Result;
 use leno_config::{DocumentId, Problem};
-use leno_control::{Backend, Commit, StoreError, Transaction};
+use leno_control::{Backend, Commit, Control, Status, StoreError, Transaction};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::task::block_in_place;
 
 /// What is read by all control planes.
 const SHARED: &str = "api/";
 const DOCUMENTS: &str = "api/documents/";
 const TOKENS: &str = "api/tokens/";
+/// Tokens that are valid at a time: of one namespace, and in all.
+const MAX_TOKENS_OF_NAMESPACE: usize = 256;
+const MAX_TOKENS: usize = 65_536;
 /// Between two tries to read the store.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -30,7 +33,27 @@ pub(crate) struct Service {
     pub lines: Option<Lines>,
     /// When the certificate of the API expires, in seconds since 1970.
     pub api_certificate_ends: Option<u64>,
+    pub statuses: Statuses,
     state: RwLock<State>,
+}
+
+/// Status of functions and nodes, taken no more than half of the time: what it locks, changes and nodes need too.
+#[derive(Default)]
+pub(crate) struct Statuses(Arc<tokio::sync::Mutex<()>>);
+
+impl Statuses {
+    /// The status as it is when it is this request's turn.
+    pub(crate) async fn of(&self, control: &Control) -> Status {
+        let one = self.0.clone().lock_owned().await;
+        let began = Instant::now();
+        let status = block_in_place(|| control.status());
+        let took = began.elapsed();
+        tokio::spawn(async move {
+            tokio::time::sleep(took).await;
+            drop(one);
+        });
+        status
+    }
 }
 
 /// What is known of the store, and who leads.
@@ -70,7 +93,8 @@ pub(crate) struct DocumentValue {
 
 impl Service {
     pub(crate) fn new(backend: Arc<dyn Backend>, lines: Option<Lines>, api_certificate_ends: Option<u64>) -> Arc<Self> {
-        Arc::new(Self { backend, lines, api_certificate_ends, state: RwLock::default() })
+        let (statuses, state) = Default::default();
+        Arc::new(Self { backend, lines, api_certificate_ends, statuses, state })
     }
 
     /// The lock is never held across an await.
@@ -185,6 +209,7 @@ impl Service {
     pub(crate) fn create_token(&self, caller: &Caller, request: TokenRequest) -> Result<NewToken, ApiError> {
         caller.may_give(request.role, &request.namespaces)?;
         self.leading()?;
+        self.has_room_for_token(&request.namespaces)?;
         let TokenRequest { role, namespaces, lifetime, note } = request;
         if note.len() > 200 || note.chars().any(char::is_control) {
             return Err(ApiError::Bad("the note is longer than 200 bytes, or has control characters".to_owned()));
@@ -198,6 +223,25 @@ impl Service {
         self.state_mut().tokens.insert(id.clone(), token);
         let token = tokens::text(&id, &secret);
         Ok(NewToken { id, token })
+    }
+
+    /// Refuses more tokens than a namespace, or the whole mesh, may have. Those that have expired are not counted.
+    fn has_room_for_token(&self, namespaces: &BTreeSet<String>) -> Result<(), ApiError> {
+        let (state, now) = (self.state(), now().as_secs());
+        let valid = || state.tokens.values().filter(|token| token.expires.is_none_or(|expires| now < expires));
+        let is_full = |namespace: &String| {
+            valid().filter(|token| token.namespaces.contains(namespace)).count() >= MAX_TOKENS_OF_NAMESPACE
+        };
+        let full = namespaces.iter().find(|namespace| is_full(namespace));
+        match full {
+            Some(namespace) => Err(ApiError::TooMany(format!(
+                "the namespace {namespace} has {MAX_TOKENS_OF_NAMESPACE} tokens; revoke some, or give them a lifetime"
+            ))),
+            None if valid().count() >= MAX_TOKENS => {
+                Err(ApiError::TooMany(format!("there are {MAX_TOKENS} tokens; revoke some, or give them a lifetime")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Ends a token. Blocks on the store.

@@ -1,12 +1,13 @@
 //! Bearer tokens: who somebody is, and what that allows.
 
+use super::admission::LARGEST_BODY;
 use super::error::ApiError;
 use super::types::{Role, TokenInfo};
 use anyhow::{Context, Result};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
-use leno_config::{DocumentId, Reach};
+use leno_config::{DocumentId, FunctionId, Reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -101,6 +102,17 @@ impl Token {
 }
 
 impl Caller {
+    /// Who shares what is divided between tenants: the tokens of a namespace, or one token of the whole mesh. Whoever has a token of several namespaces can make some
+    /// for each, and they have one share for each.
+    pub(crate) fn tenant(&self) -> &str {
+        self.namespaces.first().unwrap_or(&self.name)
+    }
+
+    /// Bytes of a request. Who changes the whole mesh may apply much at once.
+    pub(crate) fn largest_request(&self) -> usize {
+        if self.is_everywhere() && self.role >= Role::Editor { LARGEST_BODY } else { LARGEST_BODY / 4 }
+    }
+
     /// Refuses who has a lesser role.
     pub(crate) fn needs(&self, role: Role) -> Result<(), ApiError> {
         if self.role >= role {
@@ -117,6 +129,11 @@ impl Caller {
 
     /// Whether a document may be shown.
     pub(crate) fn may_read(&self, id: &DocumentId) -> bool {
+        self.is_everywhere() || self.namespaces.contains(&id.namespace)
+    }
+
+    /// Whether a function's name may be told.
+    pub(crate) fn may_know(&self, id: &FunctionId) -> bool {
         self.is_everywhere() || self.namespaces.contains(&id.namespace)
     }
 

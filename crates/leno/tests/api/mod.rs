@@ -81,6 +81,10 @@ impl Control {
         Self { folder, arguments, api, nodes, token, process, output }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -1,0 +1,48 @@
+//! Work of requests that takes long: on a thread that yields to the others, in the caller's turn, and no longer than somebody waits for it.
+
+use super::error::ApiError;
+use super::turns::Turn;
+use leno_config::Effort;
+use rustix::process::{getpriority_process, setpriority_process};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How much less than other threads one gets that works for a request, where processors are busy.
+const NICE: i32 = 10;
+
+/// Gives up the work of a request that nobody waits for any more.
+struct Waits(Effort);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+/// Does some work on a thread for it. The turn ends with the work, whoever waits for it.
+pub(super) async fn apart<T: Send + 'static>(
+    turn: Turn,
+    limit: Duration,
+    work: impl FnOnce(&Effort) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(T, Turn), ApiError> {
+    let effort = Effort::within(limit);
+    let _waits = Waits(effort.clone());
+    let (done, outcome) = oneshot::channel();
+    let run = move || {
+        // The process is one thread for this call. Without it the work is done all the same.
+        if let Ok(before) = getpriority_process(None) {
+            let _ = setpriority_process(None, before + NICE);
+        }
+        let result = work(&effort);
+        let result = if effort.is_over() { Err(too_long(limit)) } else { result };
+        // Nobody may wait any more. Then the turn ends here.
+        let _ = done.send(result.map(|value| (value, turn)));
+    };
+    let thread = std::thread::Builder::new().name("change".to_owned()).spawn(run);
+    thread.map_err(|error| ApiError::Unavailable(format!("no thread for it: {error}")))?;
+    outcome.await.map_err(|_| ApiError::Unavailable("the work on it was given up".to_owned()))?
+}
+
+fn too_long(limit: Duration) -> ApiError {
+    ApiError::Unavailable(format!("checking the documents takes longer than {limit:?}; apply them in parts"))
+}
