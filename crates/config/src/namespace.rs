@@ -71,13 +71,27 @@ impl Slice {
     /// The slice as it is delivered: without restrictions that its function cannot run into. Nodes of the release before do not know these, and would refuse it.
     pub fn for_delivery(&self) -> Cow<'_, Self> {
         let (no_files, no_fetches) = (!names_files(self), !fetches(self));
-        if (no_files && self.bounds.files.is_some()) || (no_fetches && self.bounds.egress.is_some()) {
+        let is_isolated = self.weaker_isolation().is_none();
+        let NamespaceBounds { files, egress, isolation, .. } = &self.bounds;
+        if (no_files && files.is_some()) || (no_fetches && egress.is_some()) || (is_isolated && isolation.is_some()) {
             let mut slice = self.clone();
+            slice.bounds.isolation.take_if(|_| is_isolated);
             slice.bounds.files.take_if(|_| no_files);
             slice.bounds.egress.take_if(|_| no_fetches);
             return Cow::Owned(slice);
         }
         Cow::Borrowed(self)
+    }
+
+    /// The isolation of a revision that is weaker than its namespace may have, and the least that it may have.
+    pub fn weaker_isolation(&self) -> Option<(Isolation, Isolation)> {
+        let least = self.bounds.isolation?;
+        let isolations = self.all_revisions().filter_map(|revision| match revision.template.run {
+            Run::Command(command) => Some(command.isolation),
+            Run::Job(job) => Some(job.process.isolation),
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => None,
+        });
+        isolations.into_iter().find(|isolation| isolation.is_weaker_than(least)).map(|isolation| (isolation, least))
     }
 }
 

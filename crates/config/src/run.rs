@@ -178,6 +178,28 @@ pub enum Isolation {
     Process,
 }
 
+impl Isolation {
+    /// Whether instances are kept apart by less: `process` is the weakest, `strict` the strongest.
+    pub fn is_weaker_than(self, other: Self) -> bool {
+        let strength = |isolation| match isolation {
+            Self::Process => 0,
+            Self::Auto => 1,
+            Self::Strict => 2,
+        };
+        strength(self) < strength(other)
+    }
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Strict => "strict",
+            Self::Process => "process",
+        })
+    }
+}
+
 /// When an instance may get traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Readiness {

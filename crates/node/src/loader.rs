@@ -95,6 +95,7 @@ impl Loader {
     fn load_route(&self, route: Route, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {
         let engine = self.engines.choose(route.engine, engine).map_err(|error| error.to_string())?;
         let entry = FunctionEntry::route(engine, route);
+        entry.share_in(&self.node.telemetry.namespaces);
         match &entry.inbound.image {
             Ok(_) => Ok(Arc::new(entry)),
             Err(reason) => Err(format!("its program cannot be loaded: {reason}")),
@@ -102,9 +103,13 @@ impl Loader {
     }
 
     fn load_one(&self, slice: Slice, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {
+        if let Some((isolation, least)) = slice.weaker_isolation() {
+            return Err(format!("its `isolation: {isolation}` is weaker than its namespace may have: `{least}`"));
+        }
         let engine = self.engines.choose(slice.engine, engine).map_err(|error| error.to_string())?;
         let entry = FunctionEntry::load_with(engine, &self.modules, slice);
         entry.count_in(&self.node.revision_stats);
+        entry.share_in(&self.node.telemetry.namespaces);
         for program in [&entry.inbound, &entry.outbound] {
             if let Err(reason) = &program.image {
                 return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));

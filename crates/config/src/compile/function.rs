@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, container, rollout, scale, template, text, wasm};
+use super::{Context, Placed, confine, container, isolation, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -55,7 +55,7 @@ pub(super) fn function(
         origin: root.origin(),
         labels: document.metadata.labels.clone(),
         protocol: spec.protocol,
-        run: run(context, &scope, spec),
+        run: run(context, &scope, id, spec),
         place: scope.field(if spec.image.is_some() { "image" } else { "wasm" }).here(),
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
@@ -106,13 +106,13 @@ pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, 
     callees
 }
 
-fn run(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Run {
+fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> slice::Run {
     let program = spec.image.is_some() || spec.command.is_some();
     if spec.image.is_none() {
         container::none(scope);
     }
     match (program.then_some(()), &spec.wasm, &spec.external) {
-        (Some(()), None, None) => slice::Run::Command(command(context, scope, spec)),
+        (Some(()), None, None) => slice::Run::Command(command(context, scope, id, spec)),
         (None, Some(component), None) => {
             wasm::wasm(context, scope, spec, component).map_or(slice::Run::External(Vec::new()), slice::Run::Wasm)
         }
@@ -169,7 +169,7 @@ fn external(scope: &Scope<'_>, external: &document::ExternalInstances) -> Vec<So
     external.addresses.iter().map(|address| address.0).collect()
 }
 
-fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Command {
+fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> slice::Command {
     let container = spec.image.as_ref().map(|image| {
         let written = container::Written {
             command: spec.command.as_deref(),
@@ -189,7 +189,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> sli
     }
     let isolation = match container {
         Some(_) => container::isolation(context, scope, spec.isolation),
-        None => isolation(context, scope, spec),
+        None => with_ports(isolation::chosen(context, scope, id, spec.isolation), scope, spec),
     };
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     process::environment(Kind::Instance, &scope.field("env"), &spec.env);
@@ -218,8 +218,8 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> sli
 }
 
 /// A function with ports has a room in any case: elsewhere, anybody could connect to them.
-fn isolation(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Isolation {
-    match spec.isolation.unwrap_or(context.isolation) {
+fn with_ports(chosen: slice::Isolation, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Isolation {
+    match chosen {
         slice::Isolation::Process if !spec.ports.is_empty() => {
             let fix = "give the function `isolation: strict`, or remove `ports`";
             scope.field("ports").problem("without a room, anybody on the machine could connect to them", fix);

@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, container, function};
+use super::{Context, Placed, confine, container, function, isolation};
 use crate::document;
 use crate::duration::Duration;
 use crate::id::FunctionId;
@@ -58,7 +58,7 @@ pub(super) fn job(
     let (argv, container) = program(&scope, spec);
     let isolation = match container {
         Some(_) => container::isolation(context, &scope, spec.isolation),
-        None => spec.isolation.unwrap_or(context.isolation),
+        None => isolation::chosen(context, &scope, id, spec.isolation),
     };
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     let process = slice::Process {

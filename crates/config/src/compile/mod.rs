@@ -16,6 +16,7 @@ mod function;
 pub(crate) mod header;
 mod hosts;
 mod images;
+mod isolation;
 mod issuers;
 mod job;
 mod label;
@@ -40,6 +41,7 @@ mod wasm;
 use crate::document;
 use crate::effort::Effort;
 use crate::id::FunctionId;
+use crate::namespace::Namespaces;
 use crate::problem::{Origin, Problem, Scope};
 use crate::slice::{Isolation, ModuleHash};
 use crate::snapshot::{Policy, Read, Snapshot};
@@ -103,6 +105,8 @@ struct Context<'a> {
     audited: &'a [String],
     /// How instances are kept apart that do not say so themselves.
     isolation: Isolation,
+    /// The quotas of namespaces.
+    namespaces: &'a Namespaces,
     /// Which nodes connect to what is outside.
     egress_nodes: document::EgressNodes,
     /// Of all authentication sections.
@@ -150,6 +154,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         doubts: &doubts,
         audited: documents.meshes.first().map_or(&[], |mesh| &mesh.document.spec.audit_namespaces),
         isolation: documents.meshes.first().map(|mesh| mesh.document.spec.instances.isolation).unwrap_or_default(),
+        namespaces: &namespaces,
         egress_nodes: documents.meshes.first().map(|mesh| mesh.document.spec.egress.nodes).unwrap_or_default(),
         issuers: issuers::Issuers::of(&documents.policies),
         inputs: &inputs,

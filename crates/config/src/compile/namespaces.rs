@@ -5,6 +5,7 @@ use crate::document::{self, NamespaceLimits};
 use crate::id::FunctionId;
 use crate::namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Origin, Problem, Scope};
+use crate::run::Isolation;
 use crate::size::Size;
 use crate::snapshot;
 use std::cell::RefCell;
@@ -26,7 +27,11 @@ pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>
             let fix = "name them in the NamespaceQuota documents of the namespaces that they belong to";
             scope.field("hosts").problem("no two namespaces can have the same hosts", fix);
         }
-        quota(&scope, limits, NamespaceQuota::default())
+        let mut before = NamespaceQuota::default();
+        let isolation = placed.document.spec.instances.isolation;
+        // Other words of the Mesh document are what functions have that choose none.
+        before.bounds.isolation = (isolation == Isolation::Strict).then_some(isolation);
+        quota(&scope, limits, before)
     });
     let mut given: BTreeMap<String, (NamespaceQuota, &Arc<Placed<document::NamespaceQuota>>)> = BTreeMap::new();
     for placed in &documents.namespace_quotas {
