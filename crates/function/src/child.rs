@@ -5,7 +5,7 @@ use crate::container::Contained;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
-use crate::output::{LogLine, Stream, read_lines};
+use crate::output::{LINE, LogLine, Stream, read_lines};
 use crate::process::{self, ProcessGroup, Program};
 use crate::processes::Processes;
 use crate::reach::Reach;
@@ -16,6 +16,7 @@ use crate::tree::ProcessTree;
 use leno_config::id::FunctionId;
 use leno_config::size::Size;
 use leno_config::slice::{self, Resources};
+use leno_namespaces::{Importance, Permit, Resource, Source, Turns};
 use leno_room::{Refusals, Room};
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -26,6 +27,9 @@ use tokio::io::{AsyncRead, BufReader};
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
+/// How long to wait for another instance of the namespace to end.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
+
 /// The function or job that owns a process, and where the process's output goes.
 pub(crate) struct Owner {
     pub function: FunctionId,
@@ -35,6 +39,8 @@ pub(crate) struct Owner {
     /// `None`: control groups are not available.
     pub cgroups: Option<Arc<Cgroups>>,
     pub board: Arc<Board>,
+    /// Turns for starts.
+    pub starts: Arc<Turns>,
 }
 
 /// A started process.
@@ -70,9 +76,21 @@ enum Confined {
 }
 
 impl Owner {
+    /// Waits until the namespace may have one more instance.
+    pub(crate) async fn place(&self) -> Permit {
+        let namespace = self.settings.namespaces.of(&self.function.namespace);
+        loop {
+            if let Some(place) = namespace.take(Resource::Instances) {
+                return place;
+            }
+            tokio::time::sleep(PLACE_PAUSE).await;
+        }
+    }
+
     /// Starts the program, in a room if it is to have one. Variables in `given` override those of the host, which override the program's own. Later
     /// entries of `given` override earlier ones.
     pub(crate) async fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+        let _turn = self.starts.take(&self.function.namespace, "").await;
         if program.container.is_some() {
             return match (program.isolation, &self.settings.rooms) {
                 (slice::Isolation::Process, _) => Err(std::io::Error::new(
@@ -258,13 +276,25 @@ impl Owner {
     fn read(&self, output: impl AsyncRead + Unpin + Send + 'static, stream: Stream) -> tokio::task::JoinHandle<()> {
         let (function, instance) = (self.function.clone(), self.id);
         let (host, board, settings) = (Arc::clone(&self.host), Arc::clone(&self.board), Arc::clone(&self.settings));
+        let namespace = settings.namespaces.of(&function.namespace);
+        let name = function.to_string();
         tokio::spawn(async move {
-            let each = |text| {
+            let each = |text: String| {
+                let bytes = text.len() + name.len() + LINE;
+                let logs =
+                    namespace.log.admits(Source::Output, Importance::Output, &name, bytes, std::time::Instant::now());
                 let line = LogLine { function: function.clone(), instance, at: SystemTime::now(), stream, text };
-                host.log(&line);
+                if logs {
+                    host.log(&line);
+                }
                 board.keep_line(line, settings.kept_output);
             };
-            read_lines(BufReader::new(output), settings.line_bytes, each).await;
+            // A writer that is faster than its namespace's rate waits when its pipe is full.
+            let pace = |bytes: usize| {
+                let bytes = u64::try_from(bytes + LINE).unwrap_or(u64::MAX);
+                namespace.output.owe(bytes, std::time::Instant::now())
+            };
+            read_lines(BufReader::new(output), settings.line_bytes, each, pace).await;
         })
     }
 }

@@ -13,6 +13,7 @@ pub(crate) use slot::Slot;
 use crate::error::AcquireError;
 use crate::load::{Load, Reading};
 use arc_swap::ArcSwap;
+use leno_namespaces::Namespace;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::SeqCst;
@@ -37,6 +38,8 @@ pub(crate) struct Dispatcher {
     max_backoff_wait: Duration,
     queue: Mutex<Queue>,
     buffer: Arc<Buffer>,
+    /// Counts requests that wait.
+    namespace: Arc<Namespace>,
     /// Wakes the function's task: a request waits, or it arrived while the task slept.
     pub demand: Notify,
 }
@@ -78,7 +81,7 @@ impl Drop for Place<'_> {
 }
 
 impl Dispatcher {
-    pub(crate) fn new(buffer: &Arc<Buffer>, max_backoff_wait: Duration) -> Arc<Self> {
+    pub(crate) fn new(buffer: &Arc<Buffer>, namespace: Arc<Namespace>, max_backoff_wait: Duration) -> Arc<Self> {
         Arc::new(Self {
             ready: ArcSwap::default(),
             turn: AtomicUsize::new(0),
@@ -90,6 +93,7 @@ impl Dispatcher {
             max_backoff_wait,
             queue: Mutex::default(),
             buffer: Arc::clone(buffer),
+            namespace,
             demand: Notify::new(),
         })
     }
@@ -141,7 +145,7 @@ impl Dispatcher {
         self.buffer.enter(self)?;
         let mut queue = self.queue();
         if let Err(error) = self.may_wait(&queue, now, until) {
-            self.buffer.leave(1);
+            self.buffer.leave(self, 1);
             return Err(error);
         }
         let (reply, answer) = oneshot::channel();
@@ -241,19 +245,19 @@ impl Dispatcher {
 
     /// Counts `count` requests that wait no more. The caller holds the queue's lock.
     fn dequeued(self: &Arc<Self>, count: usize) {
-        self.buffer.leave(count);
+        self.buffer.leave(self, count);
         if count > 0 && self.waiting.fetch_sub(count, SeqCst) == count {
             self.buffer.note(self);
         }
     }
 
     /// Refuses the last request in the queue, to make room for another function's. Returns false if none waits.
-    pub(crate) fn evict(self: &Arc<Self>) -> bool {
+    pub(crate) fn evict(self: &Arc<Self>, reason: AcquireError) -> bool {
         let mut queue = self.queue();
         let Some(waiter) = queue.waiters.pop_back() else { return false };
         self.dequeued(1);
         self.load.leave();
-        let _ = waiter.reply.send(Err(AcquireError::NodeFull { limit: self.buffer.limit() }));
+        let _ = waiter.reply.send(Err(reason));
         true
     }
 
@@ -312,6 +316,10 @@ impl Dispatcher {
     pub(crate) fn close(self: &Arc<Self>) {
         self.queue().closed = true;
         self.refuse_waiting(&AcquireError::Removed);
+    }
+
+    pub(crate) fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
     }
 
     pub(crate) fn waiting(&self) -> usize {

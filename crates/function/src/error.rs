@@ -1,5 +1,6 @@
 //! Why there is no instance for a request.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why a request got no instance. The cause is always the function's or the node's, never the client's.
@@ -62,6 +63,16 @@ pub enum AcquireError {
     NodeFull {
         /// How many requests may wait on the node.
         limit: usize,
+    },
+    /// The namespace of the function has all the requests that may wait on this node, and this function has its share of them.
+    #[error(
+        "namespace {namespace} has {bound} requests that wait on this node, all that its bound `waitingRequests` allows"
+    )]
+    NamespaceFull {
+        /// The namespace.
+        namespace: Arc<str>,
+        /// How many may wait.
+        bound: u64,
     },
     /// The function was removed, or the node is shutting down.
     #[error("the function is being removed")]

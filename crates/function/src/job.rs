@@ -11,6 +11,7 @@ use crate::spec::Settings;
 use crate::status::Board;
 use leno_config::id::FunctionId;
 use leno_config::slice::Job;
+use leno_namespaces::Turns;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -80,6 +81,7 @@ pub(crate) struct Shared {
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
     pub cgroups: Option<Arc<Cgroups>>,
+    pub starts: Arc<Turns>,
     /// Rises with each change of a job's status.
     pub changes: watch::Sender<u64>,
 }

@@ -13,6 +13,7 @@ use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
 use crate::status::{Board, InstanceState, InstanceStatus};
 use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_config::slice::{IN_NODE, Run};
+use leno_namespaces::{Namespace, Permit, Resource, Turns};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use std::time::Duration;
 use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+
+/// How long to wait for an instance of the namespace to end, when it has all that it may have.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// An order of the supervisor to a function's task.
 pub(crate) enum Order {
@@ -42,11 +46,13 @@ pub(crate) struct Shared {
     pub dispatcher: Arc<Dispatcher>,
     pub board: Arc<Board>,
     pub cgroups: Option<Arc<Cgroups>>,
+    pub starts: Arc<Turns>,
 }
 
 /// The state of a function's task.
 pub(crate) struct Lifecycle {
     shared: Shared,
+    namespace: Arc<Namespace>,
     spec: FunctionSpec,
     /// Rises with each change that needs new processes.
     generation: u64,
@@ -71,6 +77,8 @@ struct Running {
     slot: Option<Arc<Slot>>,
     failed: bool,
     target: watch::Sender<TargetState>,
+    /// Counts it for its namespace.
+    _place: Permit,
 }
 
 impl Running {
@@ -90,6 +98,7 @@ impl Lifecycle {
         let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.board);
         Self {
             pauses: shared.settings.backoff.build(),
+            namespace: shared.settings.namespaces.of(&spec.id.namespace),
             shared,
             spec,
             generation: 0,
@@ -246,21 +255,39 @@ impl Lifecycle {
             return;
         }
         for _ in have..desired {
-            self.start();
+            let Some(place) = self.namespace.take(Resource::Instances) else { return self.wait_for_place() };
+            self.start(place);
         }
     }
 
-    fn start(&mut self) {
+    /// Waits until instances of the namespace have ended.
+    fn wait_for_place(&mut self) {
+        let reason = self.namespace.refusal(Resource::Instances);
+        let before = self.shared.board.notes().last_failure.replace(reason.clone());
+        if before.as_ref() != Some(&reason) {
+            tracing::warn!(function = %self.spec.id, "no further instance is started: {reason}");
+        }
+        // A replacement of instances would otherwise wait for those that wait for it.
+        let is_old = |instance: &&Running| instance.generation != self.generation && instance.counts();
+        if let Some(old) = self.instances.values().find(is_old) {
+            set_target(old, TargetState::Drain);
+        }
+        self.set_pause(Some((Instant::now() + PLACE_PAUSE, reason)));
+    }
+
+    fn start(&mut self, place: Permit) {
         let Some(command) = self.spec.command().cloned() else { return };
         let id = self.next_id();
         let (target, target_watch) = watch::channel(TargetState::Run);
-        let running = Running { generation: self.generation, port: command.port, slot: None, failed: false, target };
+        let generation = self.generation;
+        let running = Running { generation, port: command.port, slot: None, failed: false, target, _place: place };
         let owner = Owner {
             function: self.spec.id.clone(),
             id,
             host: Arc::clone(&self.shared.host),
             settings: Arc::clone(&self.shared.settings),
             cgroups: self.shared.cgroups.clone(),
+            starts: Arc::clone(&self.shared.starts),
             board: Arc::clone(&self.shared.board),
         };
         let instance = Instance {

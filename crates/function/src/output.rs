@@ -37,8 +37,11 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// Bytes that a kept line counts for besides its text, so that empty lines count.
-const LINE: usize = 64;
+/// Output is read on at once if the pause would be shorter.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// Bytes that a line counts for besides its text, so that empty lines count.
+pub(crate) const LINE: usize = 64;
 
 /// The latest output of one instance, bounded in bytes.
 #[derive(Debug)]
@@ -154,8 +157,13 @@ fn millis(time: SystemTime) -> u64 {
 }
 
 /// Reads lines until the input ends and passes them to `each`. The rest of a line longer than `limit` bytes is dropped, because a function must not
-/// be able to make the node hold an endless line in memory.
-pub(crate) async fn read_lines<R: AsyncBufRead + Unpin>(mut input: R, limit: usize, mut each: impl FnMut(String)) {
+/// be able to make the node hold an endless line in memory. After each piece, waits for as long as `pace` says, which gets the number of its bytes.
+pub(crate) async fn read_lines<R: AsyncBufRead + Unpin>(
+    mut input: R,
+    limit: usize,
+    mut each: impl FnMut(String),
+    pace: impl Fn(usize) -> Duration,
+) {
     let mut line = Vec::new();
     let mut dropped = 0_usize;
     while let Ok(chunk) = input.fill_buf().await {
@@ -173,6 +181,10 @@ pub(crate) async fn read_lines<R: AsyncBufRead + Unpin>(mut input: R, limit: usi
             each(text(&line, dropped));
             line.clear();
             dropped = 0;
+        }
+        let pause = pace(used);
+        if pause >= SHORTEST_PAUSE {
+            tokio::time::sleep(pause).await;
         }
     }
     if !line.is_empty() || dropped > 0 {
@@ -197,7 +209,7 @@ mod tests {
     async fn lines(input: &[u8], limit: usize) -> Vec<String> {
         let mut lines = Vec::new();
         // A tiny buffer, so that lines span several reads.
-        read_lines(BufReader::with_capacity(3, input), limit, |line| lines.push(line)).await;
+        read_lines(BufReader::with_capacity(3, input), limit, |line| lines.push(line), |_| Duration::ZERO).await;
         lines
     }
 

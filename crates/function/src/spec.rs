@@ -6,6 +6,7 @@ use backon::ExponentialBuilder;
 use leno_config::id::FunctionId;
 use leno_config::revision::{Revision, Template};
 use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
+use leno_namespaces::Namespaces;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -163,6 +164,8 @@ pub struct Settings {
     pub kept_output: usize,
     /// Longest line of output, in bytes. A longer line is cut and marked.
     pub line_bytes: usize,
+    /// The bounds of namespaces on this node.
+    pub namespaces: Arc<Namespaces>,
 }
 
 impl Default for Settings {
@@ -187,6 +190,7 @@ impl Default for Settings {
             drain: Duration::from_secs(10),
             kept_output: 64 << 10,
             line_bytes: 8192,
+            namespaces: Arc::default(),
         }
     }
 }

@@ -18,9 +18,11 @@ use crate::spec::{FunctionSpec, Rooms, Settings};
 use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, ScaleEvent};
 use leno_config::NamespaceBounds;
 use leno_config::id::FunctionId;
+use leno_namespaces::Turns;
 use leno_room::{Entrances, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,6 +46,8 @@ struct Inner {
     next_instance: Arc<AtomicU64>,
     buffer: Arc<Buffer>,
     cgroups: Option<Arc<Cgroups>>,
+    /// Turns for starts, divided between namespaces.
+    starts: Arc<Turns>,
     /// The launcher of rooms, and so all rooms, could be moved into the node's group.
     rooms_are_in: bool,
     jobs: Jobs,
@@ -98,16 +102,20 @@ impl Supervisor {
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
         let next_instance = Arc::new(AtomicU64::new(settings.first_instance));
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let starts = Turns::new(4 * cores, 2 * cores, 2 * cores);
         let jobs = job::Shared {
             settings: Arc::clone(&settings),
             host: Arc::clone(&host),
             next_instance: Arc::clone(&next_instance),
             cgroups: cgroups.clone(),
+            starts: Arc::clone(&starts),
             changes: watch::Sender::new(0),
         };
         let inner = Inner {
             buffer,
             cgroups,
+            starts,
             rooms_are_in,
             jobs: Jobs::new(jobs),
             settings,
@@ -161,7 +169,11 @@ impl Supervisor {
         let function = Function {
             id: Arc::new(spec.id.clone()),
             revision,
-            dispatcher: Dispatcher::new(&self.inner.buffer, self.inner.settings.max_backoff_wait),
+            dispatcher: Dispatcher::new(
+                &self.inner.buffer,
+                self.inner.settings.namespaces.of(&spec.id.namespace),
+                self.inner.settings.max_backoff_wait,
+            ),
             board: Arc::default(),
         };
         if self.inner.shut_down.load(Ordering::SeqCst) {
@@ -197,6 +209,7 @@ impl Supervisor {
             dispatcher: Arc::clone(&function.dispatcher),
             board: Arc::clone(&function.board),
             cgroups: self.inner.cgroups.clone(),
+            starts: Arc::clone(&self.inner.starts),
         };
         let (orders, inbox) = mpsc::unbounded_channel();
         let (alive, ended) = watch::channel(());

@@ -133,19 +133,27 @@ impl Client {
         configured.or_else(|| self.found.get(host))
     }
 
+    /// The answer of a registry, within the time for a whole one.
+    async fn whole<T>(&self, url: &Url, answer: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = self.registries.answer_timeout;
+        let late =
+            || Error::Unreachable { url: without_query(url), reason: format!("no whole answer within {limit:?}") };
+        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| Err(late()))
+    }
+
     /// A manifest or index, by tag or digest.
     pub(crate) async fn manifest(&self, endpoint: &Endpoint, reference: &str, limit: usize) -> Result<Vec<u8>> {
         let mut request = Request::new(Method::GET, endpoint.url(&format!("manifests/{reference}"))?);
         request.headers.insert(ACCEPT, HeaderValue::from_static(MANIFESTS));
-        let response = self.send(endpoint, Access::Pull, &request).await?;
-        read(ok(response).await?, limit).await
+        let answer = async { read(ok(self.send(endpoint, Access::Pull, &request).await?).await?, limit).await };
+        self.whole(&request.url, answer).await
     }
 
     /// A blob that fits into memory.
     pub(crate) async fn small_blob(&self, endpoint: &Endpoint, digest: Digest, limit: usize) -> Result<Vec<u8>> {
         let request = Request::new(Method::GET, endpoint.url(&format!("blobs/{digest}"))?);
-        let response = self.send(endpoint, Access::Pull, &request).await?;
-        read(ok(response).await?, limit).await
+        let answer = async { read(ok(self.send(endpoint, Access::Pull, &request).await?).await?, limit).await };
+        self.whole(&request.url, answer).await
     }
 
     /// Sends a request, with what the registry wants to see, once it has said so. Any status is an answer.

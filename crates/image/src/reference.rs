@@ -28,6 +28,15 @@ pub(crate) enum Place {
 }
 
 impl Reference {
+    /// The registry, folder or file that it is in.
+    pub fn origin(&self) -> String {
+        match &self.place {
+            Place::Registry { registry, .. } => registry.clone(),
+            Place::Layout(folder) => format!("oci:{}", folder.display()),
+            Place::Archive(file) => format!("oci-archive:{}", file.display()),
+        }
+    }
+
     /// Reads a reference. `default_registry` is where names without a registry are.
     ///
     /// # Errors

@@ -27,10 +27,17 @@ pub struct Registries {
     pub connect_timeout: Duration,
     /// How long a registry may send nothing.
     pub idle_timeout: Duration,
+    /// How long a registry may take for a whole manifest or configuration.
+    pub answer_timeout: Duration,
+    /// A download is given up that comes more slowly than this, in bytes a second.
+    pub least_rate: u64,
+    /// How long it may come so slowly.
+    pub slow_timeout: Duration,
 }
 
 impl Default for Registries {
-    /// No registry has settings; proxies are those of the environment; 10 s to connect, 30 s without a byte.
+    /// No registry has settings; proxies are those of the environment; 10 s to connect, 30 s without a byte, 60 s for a manifest, 20 s with less than
+    /// 4 KiB a second.
     fn default() -> Self {
         Self {
             default_registry: None,
@@ -40,6 +47,9 @@ impl Default for Registries {
             proxies: Proxies::from_environment(),
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
+            answer_timeout: Duration::from_secs(60),
+            least_rate: 4096,
+            slow_timeout: Duration::from_secs(20),
         }
     }
 }

@@ -18,11 +18,14 @@ use crate::{Digest, Error, Reference, Result};
 use disk::{Disk, Documents, Layer};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
+use leno_namespaces::{Namespace, Turns};
 use source::{Fetched, Source, blocking, resolve};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::Semaphore;
+
+/// So many namespaces may have all the layers on their way that they may have.
+const NAMESPACES_AT_ONCE: usize = 16;
 
 /// What images may take.
 #[derive(Clone, Copy, Debug)]
@@ -34,14 +37,15 @@ pub struct Limits {
     pub image_bytes: u64,
     /// How many entries a layer may have.
     pub entries: u64,
-    /// How many layers are fetched and unpacked at once, all pulls together.
+    /// How many layers are fetched and unpacked at once for one namespace. One of them is for a registry of which no other layer is on its way, so that a slow
+    /// registry leaves something to others. For all namespaces together there are sixteen times as many.
     pub parallel: usize,
 }
 
 impl Default for Limits {
-    /// 32 GiB for the store, 8 GiB and layers of a million entries for an image, 3 layers at once.
+    /// 32 GiB for the store, 8 GiB and layers of a million entries for an image, 4 layers at once.
     fn default() -> Self {
-        Self { store_bytes: 32 << 30, image_bytes: 8 << 30, entries: 1_000_000, parallel: 3 }
+        Self { store_bytes: 32 << 30, image_bytes: 8 << 30, entries: 1_000_000, parallel: 4 }
     }
 }
 
@@ -55,14 +59,14 @@ struct Inner {
     default_registry: Option<String>,
     limits: Limits,
     flights: Mutex<HashMap<FlightKey, InFlight>>,
-    permits: Semaphore,
+    turns: Arc<Turns>,
 }
 
 /// A layer on its way, for all who wait for it. Its result is the layer with all below it, bottom to top.
 type Flight = Shared<BoxFuture<'static, Result<Vec<Arc<Layer>>>>>;
 
-/// Where a layer comes from is part of it: nobody waits for another's registry.
-type FlightKey = (Digest, Digest, String);
+/// Where a layer comes from, and for which namespace, is part of it: no namespace waits for another's registry or rate.
+type FlightKey = (Digest, Digest, String, String);
 
 struct InFlight {
     flight: WeakShared<BoxFuture<'static, Result<Vec<Arc<Layer>>>>>,
@@ -79,8 +83,9 @@ impl Store {
         let default_registry = registries.default_registry.clone();
         let disk = Disk::open(folder, limits.store_bytes)?;
         let client = Arc::new(Client::new(registries)?);
-        let permits = Semaphore::new(limits.parallel.clamp(1, 64));
-        Ok(Self(Arc::new(Inner { disk, client, default_registry, limits, flights: Mutex::default(), permits })))
+        let parallel = limits.parallel.clamp(1, 64);
+        let turns = Turns::new(parallel * NAMESPACES_AT_ONCE, parallel, (parallel - 1).max(1));
+        Ok(Self(Arc::new(Inner { disk, client, default_registry, limits, flights: Mutex::default(), turns })))
     }
 
     /// Reads a reference; names without a registry are in this store's default registry.
@@ -115,6 +120,19 @@ impl Store {
     /// # Errors
     /// What the registry says, or what is wrong with the image. Nothing of an image that is refused is left.
     pub async fn pull(&self, reference: &Reference, progress: &Progress) -> Result<Image> {
+        self.pull_for(None, reference, progress).await
+    }
+
+    /// As [`Store::pull`], within the rate and the turns of a namespace.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn pull_for(
+        &self,
+        share: Option<&Arc<Namespace>>,
+        reference: &Reference,
+        progress: &Progress,
+    ) -> Result<Image> {
         let digest = reference
             .digest()
             .ok_or_else(|| reference.wrong("it has no digest; resolve its tag first, and keep the digest"))?;
@@ -124,7 +142,10 @@ impl Store {
             return Ok(image);
         }
         let name = reference.to_string();
-        let source = Arc::new(Source::new(reference, &inner.client, &inner.disk, inner.layer_limits()).await?);
+        // What is asked before the layers has its turn as well.
+        let turn = inner.turns.take(share.map_or("", |share| share.name()), &reference.origin()).await;
+        let source = Source::new(reference, &inner.client, &inner.disk, inner.layer_limits(), share.cloned());
+        let source = Arc::new(source.await?);
         let document = source.manifest(digest).await?;
         let (index, manifest_bytes, manifest) = match manifest::read(&name, &document)? {
             Document::Manifest(manifest) => (None, document, manifest),
@@ -151,6 +172,7 @@ impl Store {
         }
         let config_bytes = source.config(manifest.config).await?;
         let (config, diff_ids) = manifest::config(&name, &config_bytes, manifest.layers.len())?;
+        drop(turn);
 
         let (mut flights, mut parts, mut below) = (Vec::new(), Vec::new(), None);
         for ((blob, diff_id), chain) in manifest.layers.iter().zip(&diff_ids).zip(Digest::chain(&diff_ids)) {
@@ -188,7 +210,7 @@ impl Inner {
     ) -> (Flight, Arc<LayerProgress>) {
         let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
         flights.retain(|_, flight| flight.flight.upgrade().is_some_and(|flight| flight.peek().is_none()));
-        let key = (chain, blob.digest, source.key.clone());
+        let key = (chain, blob.digest, source.key.clone(), source.namespace().to_owned());
         if let Some(under_way) = flights.get(&key)
             && let Some(flight) = under_way.flight.upgrade()
         {
@@ -219,7 +241,7 @@ impl Inner {
         let found = match self.disk.layer(chain) {
             Some(layer) => Found::Here(layer),
             None => {
-                let _permit = self.permits.acquire().await;
+                let _turn = self.turns.take(source.namespace(), &source.key).await;
                 Found::Fetched(source.layer(&self.disk, blob, diff_id, self.layer_limits(), &progress).await?)
             }
         };

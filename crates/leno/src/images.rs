@@ -7,13 +7,19 @@ use leno_config::slice::Container;
 use leno_config::{FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Control, Definitions};
 use leno_image::{Digest, Reference, Resolver};
+use leno_namespaces::Turns;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::task::block_in_place;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
-/// Registries are asked for so many tags at a time.
+/// Registries are asked for so many tags of one request at a time.
 const AT_A_TIME: usize = 8;
+/// For all requests together, so many tags are looked up at a time, for one namespace so many, and of one registry for one namespace so many.
+const LOOK_UPS: (usize, usize, usize) = (64, 8, 4);
+/// All tags of one request are looked up within this time.
+const ALL: Duration = Duration::from_secs(60);
 /// A registry that has not said by then what a tag means does not say it.
 const LONGEST: Duration = Duration::from_secs(20);
 
@@ -48,7 +54,8 @@ pub(crate) enum Outcome {
 /// Tags whose meaning is not known yet, and where they stand.
 pub(crate) struct Unknown {
     resolver: Resolver,
-    tags: HashMap<Reference, Vec<Problem>>,
+    /// By namespace: each looks up its own.
+    tags: HashMap<(String, Reference), Vec<Problem>>,
 }
 
 /// Makes the definitions of a snapshot, in which each container has its image's digest. Asks registries where that is necessary.
@@ -88,7 +95,7 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
                         container.digest = Some(digest);
                     }
                 }
-                None => unknown.entry(reference).or_insert_with(Vec::new).push(place.clone()),
+                None => unknown.entry((id.namespace.clone(), reference)).or_insert_with(Vec::new).push(place.clone()),
             }
         }
         if !problems.is_empty() {
@@ -109,9 +116,12 @@ impl Unknown {
     /// # Errors
     /// Tags that nobody can say the meaning of, each where it stands.
     pub(crate) async fn ask(self, tags: &mut Tags) -> Result<(), Vec<Problem>> {
-        let resolver = &self.resolver;
-        let answers = stream::iter(self.tags)
-            .map(|(reference, places)| async move { (ask(resolver, &reference).await, reference, places) });
+        let (resolver, until) = (&self.resolver, Instant::now() + ALL);
+        let answers = stream::iter(self.tags).map(|((namespace, reference), places)| async move {
+            let answer = timeout_at(until, ask(resolver, &namespace, &reference)).await;
+            let late = |_| Err(format!("{reference}: the tags of this request were not all found out within {ALL:?}"));
+            (answer.unwrap_or_else(late), reference, places)
+        });
         let (mut answers, mut problems) = (answers.buffer_unordered(AT_A_TIME), Vec::new());
         while let Some((answer, reference, places)) = answers.next().await {
             match answer {
@@ -139,7 +149,16 @@ fn unchanged(control: &Control, slice: &Slice) -> Option<String> {
     (now == latest).then_some(digest)
 }
 
-async fn ask(resolver: &Resolver, reference: &Reference) -> Result<Digest, String> {
+/// The turns of all look-ups of this process.
+fn turns() -> &'static Arc<Turns> {
+    static TURNS: OnceLock<Arc<Turns>> = OnceLock::new();
+    let (all, each, of_one) = LOOK_UPS;
+    TURNS.get_or_init(|| Turns::new(all, each, of_one))
+}
+
+/// Asks a registry, when it is the namespace's turn.
+async fn ask(resolver: &Resolver, namespace: &str, reference: &Reference) -> Result<Digest, String> {
+    let _turn = turns().take(namespace, &reference.origin()).await;
     match timeout(LONGEST, resolver.resolve(reference)).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!("{reference}: no answer within {LONGEST:?}")),

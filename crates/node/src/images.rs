@@ -9,6 +9,7 @@ pub(crate) use registries::secret;
 use leno_config::slice;
 use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};
 use leno_image::{Image, Limits, Progress, Store};
+use leno_namespaces::{Namespace, Namespaces};
 use leno_room::{DEFAULT_WRITABLE, Volume};
 use pull::Pull;
 use std::collections::{BTreeSet, HashMap};
@@ -22,17 +23,18 @@ pub(crate) struct Images {
     /// Why this node runs no containers; `None`: as far as is known, it does.
     no_containers: Option<String>,
     store: OnceCell<Store>,
-    /// Those that something in force or running uses, by name with digest.
-    pulls: Mutex<HashMap<String, Weak<Pull>>>,
+    /// Those that something in force or running uses, by namespace and by name with digest.
+    pulls: Mutex<HashMap<(String, String), Weak<Pull>>>,
+    namespaces: Arc<Namespaces>,
 }
 
 impl Images {
-    pub(crate) fn new(settings: slice::Images, rooms: &Rooms) -> Arc<Self> {
+    pub(crate) fn new(settings: slice::Images, rooms: &Rooms, namespaces: Arc<Namespaces>) -> Arc<Self> {
         let no_containers = match rooms {
             Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
             Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
         };
-        Arc::new(Self { settings, no_containers, store: OnceCell::new(), pulls: Mutex::default() })
+        Arc::new(Self { settings, no_containers, store: OnceCell::new(), pulls: Mutex::default(), namespaces })
     }
 
     /// Whether the store is open. Only one process has it at a time.
@@ -42,19 +44,19 @@ impl Images {
 
     /// Says in a function's spec what its container is, if it is one.
     pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec) -> FunctionSpec {
-        spec.container = spec.run.container().map(|container| self.container(container));
+        spec.container = spec.run.container().map(|container| self.container(&spec.id.namespace, container));
         spec
     }
 
     /// A container, whose image comes ahead of its first start if it says so.
-    pub(crate) fn container(self: &Arc<Self>, container: &slice::Container) -> Arc<ContainerSpec> {
+    pub(crate) fn container(self: &Arc<Self>, namespace: &str, container: &slice::Container) -> Arc<ContainerSpec> {
         let slice::Container { image, digest, command, args, directory, user, volumes, read_only, writable, pull } =
             container.clone();
         let name = match &digest {
             Some(digest) if !image.contains('@') => format!("{image}@{digest}"),
             _ => image.clone(),
         };
-        let source = self.pull(&name, image, digest);
+        let source = self.pull(namespace, &name, image, digest);
         if pull == slice::Pull::Ahead {
             source.begin_ahead();
         }
@@ -73,15 +75,16 @@ impl Images {
         })
     }
 
-    /// One for all who use the same image.
-    fn pull(self: &Arc<Self>, name: &str, image: String, digest: Option<String>) -> Arc<Pull> {
+    /// One for all functions of a namespace that use the same image. Another namespace has another pull: it waits for no registry or rate but its own.
+    fn pull(self: &Arc<Self>, namespace: &str, name: &str, image: String, digest: Option<String>) -> Arc<Pull> {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pull) = pulls.get(name).and_then(Weak::upgrade) {
+        let key = (namespace.to_owned(), name.to_owned());
+        if let Some(pull) = pulls.get(&key).and_then(Weak::upgrade) {
             return pull;
         }
         pulls.retain(|_, pull| pull.strong_count() > 0);
-        let pull = Arc::new(Pull::new(self.clone(), image, digest));
-        pulls.insert(name.to_owned(), Arc::downgrade(&pull));
+        let pull = Arc::new(Pull::new(self.clone(), self.namespaces.of(namespace), image, digest));
+        pulls.insert(key, Arc::downgrade(&pull));
         pull
     }
 
@@ -89,18 +92,24 @@ impl Images {
     pub(crate) fn kept(&self) -> BTreeSet<String> {
         let pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         let here = pulls.iter().filter(|(_, pull)| pull.upgrade().is_some_and(|pull| pull.is_here()));
-        here.map(|(name, _)| name.clone()).collect()
+        here.map(|((_, name), _)| name.clone()).collect()
     }
 
     /// Brings an image here, or says why not.
-    async fn bring(&self, image: &str, digest: Option<&str>, progress: &Progress) -> Result<Image, String> {
+    async fn bring(
+        &self,
+        share: &Arc<Namespace>,
+        image: &str,
+        digest: Option<&str>,
+        progress: &Progress,
+    ) -> Result<Image, String> {
         if let Some(reason) = &self.no_containers {
             return Err(reason.clone());
         }
         let digest = digest.ok_or("nobody has said which image its tag means")?.parse()?;
         let store = self.store.get_or_try_init(|| self.open()).await?;
         let reference = store.reference(image).map_err(|error| error.to_string())?.with_digest(digest);
-        store.pull(&reference, progress).await.map_err(|error| error.to_string())
+        store.pull_for(Some(share), &reference, progress).await.map_err(|error| error.to_string())
     }
 
     async fn open(&self) -> Result<Store, String> {

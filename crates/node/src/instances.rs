@@ -9,6 +9,7 @@ use leno_function::{
     AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
     Supervisor,
 };
+use leno_namespaces::{Importance, Namespaces, Source};
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
 use leno_proxy::flows::Refusal;
@@ -21,6 +22,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// What a message about an event counts for, in bytes of the log.
+const EVENT: usize = 128;
 
 /// The functions that this node runs.
 #[derive(Default)]
@@ -139,6 +143,7 @@ fn unavailable(error: AcquireError) -> Unavailable {
         AcquireError::Timeout { waited } => Unavailable::Timeout(waited),
         AcquireError::NotReady { limit, .. } => Unavailable::Timeout(limit),
         AcquireError::QueueFull { .. } | AcquireError::NodeFull { .. } => Unavailable::QueueFull,
+        AcquireError::NamespaceFull { namespace, bound } => Unavailable::NamespaceFull { namespace, bound },
         AcquireError::Removed => Unavailable::Unknown,
         AcquireError::Image { .. } => {
             Unavailable::Failed { reason: error.to_string(), retry_after: Some(Duration::from_secs(1)) }
@@ -158,6 +163,7 @@ pub(crate) struct InstanceHost {
     node: Arc<OnceLock<Attached>>,
     callers: Arc<Callers>,
     any_caller: bool,
+    namespaces: Arc<Namespaces>,
 }
 
 /// A node that serves.
@@ -170,8 +176,20 @@ struct Attached {
 
 impl InstanceHost {
     /// With `any_caller`, an instance's credential is accepted from any process.
-    pub(crate) fn new(any_caller: bool) -> Self {
-        Self { any_caller, ..Self::default() }
+    pub(crate) fn new(any_caller: bool, namespaces: Arc<Namespaces>) -> Self {
+        Self { any_caller, namespaces, ..Self::default() }
+    }
+
+    /// Whether a message about an event may be logged.
+    fn may_log(&self, function: &FunctionId, instance: &str) -> bool {
+        let log = &self.namespaces.of(&function.namespace).log;
+        log.admits(
+            Source::Events,
+            Importance::Allowed,
+            &function.to_string(),
+            EVENT + instance.len(),
+            Instant::now().into_std(),
+        )
     }
 
     /// The instances that call through the outbound listener.
@@ -259,7 +277,9 @@ impl Host for InstanceHost {
         let Refused { call, program, killed } = refused;
         let name = instance.name(function);
         let reason = if *killed { "no room allows it: the process was killed" } else { "no room allows it: it failed" };
-        tracing::warn!(instance = %name, "`{program}` made the system call {call}; {reason}");
+        if self.may_log(function, &name) {
+            tracing::warn!(instance = %name, "`{program}` made the system call {call}; {reason}");
+        }
         if let Some(node) = self.node() {
             let (what, host) = (call.as_str().into(), program.as_str().into());
             let refusal = Refusal { kind: "system-call", instance: (&*name).into(), what, host, reason };
@@ -290,7 +310,10 @@ impl Host for InstanceHost {
     }
 
     fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
-        tracing::info!(instance = %instance.name(function), %address, "an instance is ready");
+        let name = instance.name(function);
+        if self.may_log(function, &name) {
+            tracing::info!(instance = %name, %address, "an instance is ready");
+        }
     }
 
     fn draining(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
@@ -308,7 +331,9 @@ impl Host for InstanceHost {
             node.channels.forget(&name);
             node.terminating.remove(&name);
         }
-        tracing::info!(instance = %name, "an instance has ended");
+        if self.may_log(function, &name) {
+            tracing::info!(instance = %name, "an instance has ended");
+        }
     }
 }
 

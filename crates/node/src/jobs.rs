@@ -32,7 +32,8 @@ impl Jobs {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
-        let container = job.process.container.as_ref().map(|container| self.images.container(container));
+        let container =
+            job.process.container.as_ref().map(|container| self.images.container(&slice.id.namespace, container));
         let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container };
         self.waiting.insert(slice.id.clone(), (identity, spec));
         Ok(())

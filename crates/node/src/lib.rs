@@ -15,6 +15,7 @@ mod jobs;
 mod kernel;
 mod listeners;
 mod loader;
+mod omissions;
 mod output;
 mod placement;
 mod questions;

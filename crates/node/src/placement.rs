@@ -128,7 +128,6 @@ mod tests {
             container: None,
             protocol: AppProtocol::Http1,
             chain: None,
-            bounds: Default::default(),
             concurrency: 1,
             queue: 10,
             scale: Scale { min: 2, max: 10, initial: 4, ..Scale::default() },

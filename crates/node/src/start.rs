@@ -8,6 +8,7 @@ use crate::instances::{Hosted, InstanceHost};
 use crate::kernel::KernelPolicy;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
+use crate::omissions;
 use crate::questions::Answerer;
 use crate::quotas;
 use crate::reconciler::Reconciler;
@@ -100,15 +101,18 @@ pub async fn start(
 ) -> Result<Running> {
     let mesh = join.listeners.apply(mesh);
     let hosted = Arc::new(Hosted::default());
-    let host = InstanceHost::new(join.any_caller);
+    let host = InstanceHost::new(join.any_caller, join.settings.namespaces.clone());
     let rooms = matches!(join.settings.rooms, Rooms::Open(_));
-    let images = Images::new(mesh.images.clone(), &join.settings.rooms);
+    let namespaces = join.settings.namespaces.clone();
+    let images = Images::new(mesh.images.clone(), &join.settings.rooms, namespaces.clone());
     let supervisor = Supervisor::start(join.settings, host.clone());
     let svids = join.membership.svids().clone();
     let node_identity = join.membership.identity().clone();
     let gateway = join.gateway.then(|| SpiffeId::gateway(svids.bundle().trust_domain())).transpose()?;
     let own: BTreeSet<SpiffeId> = gateway.into_iter().chain([node_identity]).collect();
-    let telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
+    let mut telemetry = Telemetry::start(&mesh).context("the access log or the span exporter cannot be started")?;
+    telemetry.namespaces = namespaces.clone();
+    tokio::spawn(omissions::report(namespaces));
 
     let redis = mesh.quotas.clone();
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
@@ -118,6 +122,8 @@ pub async fn start(
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
+    // Each connection to the node may have one to an upstream.
+    node.telemetry.namespaces.limit_connections(2 * options.connections as u64);
     let (callers, any_caller, warm) = (host.callers().clone(), join.any_caller, Warm::default());
     let (succession, listeners, predecessor) = match join.predecessor {
         None => (None, Vec::new(), None),
@@ -268,6 +274,7 @@ impl Running {
         self.supervisor.shutdown(grace).await;
         relaying.abort();
         let node = self.node;
+        omissions::log(&node.telemetry.namespaces);
         tokio::task::spawn_blocking(move || node.telemetry.flush()).await?;
         Ok(())
     }
@@ -278,6 +285,7 @@ impl Running {
         self.corridor.drain().await;
         self.supervisor.shutdown(grace).await;
         let node = self.node;
+        omissions::log(&node.telemetry.namespaces);
         tokio::task::spawn_blocking(move || node.telemetry.flush()).await?;
         Ok(())
     }

@@ -27,6 +27,7 @@ use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request};
 use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
 use leno_config::FunctionId;
+use leno_namespaces::Resource;
 use leno_policy::spec::Protocol;
 use open::{Permission, Registered};
 use route::{Route, Upstream};
@@ -54,6 +55,9 @@ impl Exchange {
             schedule::charge(route.judge.class);
         }
         self.record.stage(Stage::Routed);
+        if let Err(failure) = self.occupy(&route) {
+            return self.fail(failure);
+        }
         let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record).await {
             Judgement::Permitted(permitted) => permitted,
             Judgement::Denied(refusal) => {
@@ -106,6 +110,13 @@ impl Exchange {
             return self.refuse(refusal);
         }
         self.finish(Response::from_parts(head, reply_body), (guard, ruling, open))
+    }
+
+    /// Counts the exchange for the namespace on whose side it is: the caller's for a call of an instance, else the callee's.
+    fn occupy(&self, route: &Route) -> Result<(), Failure> {
+        let Some(share) = self.origin.entry().unwrap_or(&route.judge).share() else { return Ok(()) };
+        let permit = share.take(Resource::OpenRequests);
+        self.record.occupy(share, permit).ok_or_else(|| Failure::Bound(share.refusal(Resource::OpenRequests)))
     }
 
     fn ask<'a>(&'a self, route: &'a Route, body: &Body) -> JudgeInput<'a> {

@@ -15,7 +15,10 @@ pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
 
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
+use crate::state::admission::Refused;
 use crate::state::credential::Caller;
+use crate::telemetry::flows::Refusal;
+use leno_namespaces::Namespace;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,7 +30,23 @@ pub(crate) struct Listener {
     pub direction: TrafficDirection,
     /// Who calls here; `None`: that is to be found out.
     pub caller: Option<Arc<Caller>>,
+    /// The namespace of the caller; `None`: that is to be found out.
+    pub share: Option<Arc<Namespace>>,
     /// Terminates TLS; `None`: the listener takes plain text.
     pub tls: Option<TlsAcceptor>,
     pub address: SocketAddr,
+}
+
+impl Listener {
+    /// Reports a connection of the room that was closed because of a bound.
+    fn refuse(&self, refused: Refused) {
+        let Some(caller) = &self.caller else { return };
+        self.worker.node.telemetry.others.push(Refusal {
+            kind: "connection",
+            instance: (&*caller.instance).into(),
+            what: "connect".into(),
+            host: self.address.to_string().into(),
+            reason: refused.reason(),
+        });
+    }
 }

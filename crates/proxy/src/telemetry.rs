@@ -8,6 +8,7 @@ pub(crate) mod inputs;
 pub(crate) mod kept;
 pub mod metrics;
 pub(crate) mod names;
+mod namespaces;
 pub(crate) mod observed;
 pub(crate) mod record;
 pub(crate) mod recorder;
@@ -21,11 +22,13 @@ use connection_counts::Connections;
 use destinations::Destinations;
 use flows::{Flows, Others};
 use leno_config::slice::MeshSlice;
+use leno_namespaces::Namespaces;
 use metrics::{Gauges, LedgerEntries, Metrics};
 use prometheus_client::collector::Collector;
 use ring::Ring;
 use span::Spans;
 use std::io;
+use std::sync::Arc;
 
 /// All telemetry sinks of a node. Each worker has its shards of them in a [`recorder::Recorder`].
 #[derive(Debug)]
@@ -44,6 +47,8 @@ pub struct Telemetry {
     pub log: Option<AccessLog>,
     /// The span exporter; `None`: spans are not exported.
     pub spans: Option<Spans>,
+    /// The bounds of namespaces on this node, and what they use.
+    pub namespaces: Arc<Namespaces>,
     trust_domain: String,
 }
 
@@ -65,12 +70,14 @@ impl Telemetry {
             destinations: Destinations::default(),
             log: None,
             spans: None,
+            namespaces: Arc::default(),
             trust_domain: trust_domain.to_owned(),
         }
     }
 
     /// All metrics as OpenMetrics text, of type [`metrics::CONTENT_TYPE`]: those of exchanges, those of the ledger, and those of `others`.
-    pub fn metrics_text(&self, ledger: LedgerEntries, others: Vec<Box<dyn Collector>>) -> String {
+    pub fn metrics_text(&self, ledger: LedgerEntries, mut others: Vec<Box<dyn Collector>>) -> String {
+        others.push(Box::new(namespaces::Scrape::of(&self.namespaces)));
         let gauges = Gauges {
             ledger,
             log_lines_dropped: self.log.as_ref().map_or(0, AccessLog::dropped),

@@ -166,6 +166,7 @@ pub(crate) fn observed() -> Observed {
             parent_span: Some(0x00f067aa0ba902b7),
         }),
         program: None,
+        namespace: None,
         logged_headers: vec![(HeaderName::from_static("user-agent"), "curl/8".into())],
         attempts: vec![
             Try { endpoint: Some(([127, 0, 0, 1], 9001).into()), result: AttemptResult::Failed("UF"), ended: after(5) },

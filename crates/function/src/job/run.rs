@@ -146,6 +146,7 @@ impl Run {
             host: Arc::clone(&self.shared.host),
             settings: Arc::clone(&self.shared.settings),
             cgroups: self.shared.cgroups.clone(),
+            starts: Arc::clone(&self.shared.starts),
             board: Arc::clone(&self.run_status.board),
         };
         let container = self.spec.container.clone();
@@ -221,6 +222,11 @@ async fn run_in(
     container: Option<&Arc<ContainerSpec>>,
     target: &mut watch::Receiver<TargetState>,
 ) -> Outcome {
+    let _place = tokio::select! {
+        biased;
+        place = owner.place() => place,
+        () = at_least(target, TargetState::Stop) => return Outcome::Stopped,
+    };
     let contained = match container {
         Some(container) => {
             let ready = tokio::select! {

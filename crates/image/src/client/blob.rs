@@ -1,11 +1,14 @@
-//! A blob as it arrives. Where the connection breaks, it goes on with a range.
+//! A blob as it arrives. Where the connection breaks, it goes on with a range. One that hardly comes at all is given up, so that a slow registry holds
+//! nothing of the node for long.
 
 use super::{Access, Client, Endpoint, Request, refusal, unreachable, without_query};
+use crate::registries::Registries;
 use crate::{Digest, Error, Result};
 use bytes::Bytes;
+use leno_namespaces::Rate;
 use reqwest::header::{CONTENT_RANGE, HeaderValue, RANGE};
 use reqwest::{Method, StatusCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
 
 /// How often in a row a download may break off without getting on.
@@ -25,12 +28,13 @@ impl Client {
         endpoint: &Endpoint,
         digest: Digest,
         size: u64,
-        to: Sender<Bytes>,
+        (to, rate): (Sender<Bytes>, Option<&Rate>),
     ) -> Result<std::result::Result<(), Abandoned>> {
         let mut offset = 0;
+        let mut pace = Pace::default();
         let (mut tries, mut advanced_at) = (0, 0);
         loop {
-            let error = match self.part(endpoint, digest, size, &mut offset, &to).await {
+            let error = match self.part(endpoint, (digest, size), &mut offset, &mut pace, (&to, rate)).await {
                 Ok(End::Complete) => return Ok(Ok(())),
                 Ok(End::Abandoned) => return Ok(Err(Abandoned)),
                 Ok(End::Broken(error)) => error,
@@ -52,10 +56,10 @@ impl Client {
     async fn part(
         &self,
         endpoint: &Endpoint,
-        digest: Digest,
-        size: u64,
+        (digest, size): (Digest, u64),
         offset: &mut u64,
-        to: &Sender<Bytes>,
+        pace: &mut Pace,
+        (to, rate): (&Sender<Bytes>, Option<&Rate>),
     ) -> Result<End> {
         let url = endpoint.url(&format!("blobs/{digest}"))?;
         let mut request = Request::new(Method::GET, url.clone());
@@ -63,7 +67,7 @@ impl Client {
             let range = HeaderValue::try_from(format!("bytes={offset}-"));
             request.headers.insert(RANGE, range.unwrap_or_else(|_| HeaderValue::from_static("bytes=0-")));
         }
-        let mut response = match self.send(endpoint, Access::Pull, &request).await {
+        let mut response = match self.whole(&url, self.send(endpoint, Access::Pull, &request)).await {
             Ok(response) => response,
             Err(error @ Error::Unreachable { .. }) => return Ok(End::Broken(error)),
             Err(error) => return Err(error),
@@ -93,7 +97,13 @@ impl Client {
             return Err(wrong(format!("the blob has {} bytes; its manifest says {size}", length + (*offset - skip))));
         }
         loop {
-            let mut chunk = match response.chunk().await {
+            let (before, chunk) = (Instant::now(), response.chunk().await);
+            let length = chunk.as_ref().ok().and_then(|chunk| Some(chunk.as_ref()?.len() as u64)).unwrap_or_default();
+            if pace.is_slow(before.elapsed(), length, self) {
+                let (least, time) = (self.registries.least_rate, self.registries.slow_timeout);
+                return Err(wrong(format!("less than {least} bytes a second came for {time:?}; it is given up")));
+            }
+            let mut chunk = match chunk {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) if *offset == size => return Ok(End::Complete),
                 Ok(None) => return Ok(End::Broken(wrong(format!("the blob ends after {offset} of {size} bytes")))),
@@ -108,10 +118,34 @@ impl Client {
                 return Err(wrong(format!("the blob is longer than the {size} bytes that its manifest says")));
             }
             *offset += chunk.len() as u64;
+            if let Some(rate) = rate {
+                tokio::time::sleep(rate.owe(length, Instant::now())).await;
+            }
             if !chunk.is_empty() && to.send(chunk).await.is_err() {
                 return Ok(End::Abandoned);
             }
         }
+    }
+}
+
+/// How fast a registry sends, over the time that was spent on waiting for it.
+#[derive(Default)]
+struct Pace {
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    /// Notes that so many bytes have come after so long. Returns whether too few have come for too long.
+    fn is_slow(&mut self, waited: Duration, bytes: u64, client: &Client) -> bool {
+        let Registries { least_rate, slow_timeout, .. } = &client.registries;
+        self.waited += waited;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.waited < *slow_timeout {
+            return false;
+        }
+        let Self { waited, bytes } = std::mem::take(self);
+        u128::from(bytes) * 1000 < u128::from(*least_rate) * waited.as_millis()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::reference::{Place, Reference};
 use crate::tree::Inside;
 use crate::unpack::{self, Limits};
 use crate::{Digest, Error, Result};
+use leno_namespaces::Namespace;
 use oci_spec::image::ImageIndex;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use std::fs::File;
@@ -33,6 +34,8 @@ pub(crate) struct Source {
     image: String,
     /// What tells downloads of one blob from those of another.
     pub(crate) key: String,
+    /// The namespace that it is pulled for; `None`: for none.
+    share: Option<Arc<Namespace>>,
 }
 
 /// A layer in `root` of a folder, not yet among others.
@@ -55,31 +58,40 @@ struct Layout {
 }
 
 impl Source {
+    /// The name of the namespace that it is pulled for; empty: none.
+    pub(crate) fn namespace(&self) -> &str {
+        self.share.as_ref().map_or("", |share| share.name())
+    }
+
     pub(crate) async fn new(
         reference: &Reference,
         client: &Arc<Client>,
         disk: &Arc<Disk>,
         limits: Limits,
+        share: Option<Arc<Namespace>>,
     ) -> Result<Self> {
-        let Place::Archive(file) = &reference.place else { return Self::direct(reference, client) };
-        let (file, disk, key) = (file.clone(), disk.clone(), format!("oci-archive:{}", file.display()));
+        let Place::Archive(file) = &reference.place else {
+            return Ok(Self { share, ..Self::direct(reference, client)? });
+        };
+        let (file, disk, key) = (file.clone(), disk.clone(), reference.origin());
         let layout = blocking(move || open_archive(&file, &disk, limits)).await?;
-        Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key })
+        Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key, share })
     }
 
     /// A source that needs nothing unpacked: a registry or a layout.
     pub(crate) fn direct(reference: &Reference, client: &Arc<Client>) -> Result<Self> {
-        let (kind, key) = match &reference.place {
+        let key = reference.origin();
+        let kind = match &reference.place {
             Place::Registry { registry, repository } => {
                 let endpoints = client.endpoints(registry, repository)?;
-                (Kind::Registry { client: client.clone(), endpoints }, registry.clone())
+                Kind::Registry { client: client.clone(), endpoints }
             }
             Place::Layout(folder) | Place::Archive(folder) => {
                 let layout = Layout { folder: folder.clone(), _temp: None };
-                (Kind::Layout(Arc::new(layout)), format!("oci:{}", folder.display()))
+                Kind::Layout(Arc::new(layout))
             }
         };
-        Ok(Self { kind, image: reference.to_string(), key })
+        Ok(Self { kind, image: reference.to_string(), key, share: None })
     }
 
     /// The digest of what a tag names now; without a tag, of the only image of a layout.
@@ -185,7 +197,12 @@ impl Source {
                     let (to, from) = mpsc::channel(PIECES_AHEAD);
                     let open: OpenBlob = Box::new(move || Ok(Box::new(Received::new(from, blob.size))));
                     let unpacked = start(disk.clone(), progress.clone(), open);
-                    let downloaded = client.blob(endpoint, blob.digest, blob.size, to);
+                    let downloaded = client.blob(
+                        endpoint,
+                        blob.digest,
+                        blob.size,
+                        (to, self.share.as_ref().map(|share| &share.pulls)),
+                    );
                     let (unpacked, downloaded) = futures_util::future::join(unpacked, downloaded).await;
                     answer = match downloaded {
                         // The unpacker ended last, or first and knows why.

@@ -4,6 +4,7 @@ use super::Images;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_function::{ImageLease, ImageSource, ImageState, Unpacked};
 use leno_image::{Image, Progress, Snapshot, Stage};
+use leno_namespaces::Namespace;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,6 +33,7 @@ pub(super) struct Pull {
 
 struct Inner {
     images: Arc<Images>,
+    share: Arc<Namespace>,
     image: String,
     digest: Option<String>,
     state: watch::Sender<State>,
@@ -49,9 +51,9 @@ enum State {
 }
 
 impl Pull {
-    pub(super) fn new(images: Arc<Images>, image: String, digest: Option<String>) -> Self {
+    pub(super) fn new(images: Arc<Images>, share: Arc<Namespace>, image: String, digest: Option<String>) -> Self {
         let state = watch::Sender::new(State::Elsewhere);
-        let inner = Inner { images, image, digest, state, ahead: AtomicBool::new(false), asked: Notify::new() };
+        let inner = Inner { images, share, image, digest, state, ahead: AtomicBool::new(false), asked: Notify::new() };
         Self { inner: Arc::new(inner), task: Mutex::default() }
     }
 
@@ -148,7 +150,7 @@ impl Inner {
 
     async fn try_once(&self, progress: &Progress) -> Result<Image, String> {
         let mut tell = interval_at(Instant::now() + TELL, TELL);
-        let mut pull = pin!(self.images.bring(&self.image, self.digest.as_deref(), progress));
+        let mut pull = pin!(self.images.bring(&self.share, &self.image, self.digest.as_deref(), progress));
         loop {
             tokio::select! {
                 pulled = &mut pull => return pulled,

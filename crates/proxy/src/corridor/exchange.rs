@@ -9,6 +9,7 @@ use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
 use http::{HeaderMap, HeaderValue, request};
+use leno_namespaces::Namespace;
 use leno_policy::spec::Protocol;
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -156,6 +157,7 @@ impl Exchange {
         let Admitted { protocol, upgrade } = admitted.unwrap_or(Admitted { protocol: Protocol::Http1, upgrade: false });
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&worker.recorder, direction, &peer, protocol, head, name);
+        record.namespace(origin.entry().and_then(|entry| entry.share()));
         head.headers.insert(head::REQUEST_ID, request_id.clone());
         let port = head::split_authority(head::authority(head)).1.unwrap_or(80);
         let port = if let Origin::Inbound(callee) = &origin { callee.judged_port(port) } else { port };
@@ -211,6 +213,7 @@ impl Exchange {
         let peer = Peer { identity: Some(caller.identity.clone()), address };
         let name = self.request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
+        record.namespace(callee.share());
         let mut exchange = Self {
             worker: self.worker.clone(),
             snapshot: self.snapshot.clone(),
@@ -236,6 +239,14 @@ impl Exchange {
         exchange
     }
 
+    /// The namespace of the function that calls, if it is one of this node.
+    pub(crate) fn caller_share(&self) -> Option<&Arc<Namespace>> {
+        match &self.origin {
+            Origin::Outbound(caller, _) => caller.share(),
+            Origin::Gateway | Origin::Inbound(_) => None,
+        }
+    }
+
     /// The deadline of the exchange, and how long that is from its beginning. `None`: it has no limit.
     pub(crate) fn deadline(&self, ruling: &Ruling) -> Option<(Instant, Duration)> {
         // If the function sets no limit, the compiler has put in the mesh's.
@@ -256,6 +267,14 @@ impl Origin {
         match self {
             Self::Outbound(_, Some(caller)) => caller.only_in_flight(),
             Self::Gateway | Self::Outbound(_, None) | Self::Inbound(_) => None,
+        }
+    }
+
+    /// The function on whose side it came in.
+    pub(crate) fn entry(&self) -> Option<&Arc<FunctionEntry>> {
+        match self {
+            Self::Gateway => None,
+            Self::Outbound(entry, _) | Self::Inbound(entry) => Some(entry),
         }
     }
 

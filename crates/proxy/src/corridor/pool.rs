@@ -1,6 +1,7 @@
 //! One worker's pool of upstream connections. Idle connections are used again last in first out, and never shared with another thread.
 
 mod key;
+mod share;
 
 pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
 
@@ -11,6 +12,7 @@ use crate::runtime::clock;
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
+use crate::state::admission::Admission;
 use crate::state::egress::{OutsideKey, OutsideTls};
 use crate::state::instances::{self, InstanceProof};
 use crate::state::ledger::ConnectionGuard;
@@ -18,6 +20,7 @@ use crate::state::terminating::Terminating;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use leno_identity::{SpiffeId, SvidStore, TlsError};
+use leno_namespaces::{Namespace, Permit};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -54,6 +57,8 @@ pub(crate) struct Pool {
     http2: RefCell<HashMap<ConnectionKey, Http2Host>>,
     configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
     terminating: Arc<Terminating>,
+    /// Connections of instances, of which one is closed for one to an upstream.
+    admission: Arc<Admission>,
     /// Notified when a connection is going to be opened.
     opened: Rc<Notify>,
     myself: Weak<Pool>,
@@ -81,6 +86,8 @@ pub(crate) struct Http1Connection {
     pub sender: http1::SendRequest<Body>,
     /// The task that drives the connection works for the function that has the connection checked out.
     owner: TaskOwner,
+    /// Counts it for a namespace.
+    permit: Option<Arc<Permit>>,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +162,9 @@ pub(crate) enum ConnectError {
     /// The circuit breaker of something outside allows no more connections.
     #[error("its circuit breaker allows no more connections")]
     Full,
+    /// A namespace has all the connections that it may have on this node.
+    #[error("{0}")]
+    Bound(String),
     /// Connecting took longer than this.
     #[error("no connection within {0:?}")]
     Timeout(Duration),
@@ -181,12 +191,13 @@ impl CheckIn {
 
 impl Pool {
     /// Creates an empty pool, and starts a task that closes idle connections. Must be called within [`schedule::run`].
-    pub(crate) fn new(terminating: Arc<Terminating>) -> Rc<Self> {
+    pub(crate) fn new(terminating: Arc<Terminating>, admission: Arc<Admission>) -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
             http2: RefCell::default(),
             configurations: RefCell::default(),
             terminating,
+            admission,
             opened: Rc::default(),
             myself: myself.clone(),
         });
@@ -253,10 +264,10 @@ impl Pool {
         &self,
         key: &ConnectionKey,
         lease: &dyn InstanceProof,
-        guard: Option<ConnectionGuard>,
+        (share, guard): (Option<&Arc<Namespace>>, Option<ConnectionGuard>),
         limit: Duration,
     ) -> Result<CheckedOutHttp1, ConnectError> {
-        let held = (Open::count(self, key), guard);
+        let held = (Open::count(self, key), (guard, self.permit(share)?));
         self.opened.notify_one();
         let connect = async {
             let stream = tcp(key.address, Some(lease)).await?;
@@ -309,7 +320,7 @@ impl Pool {
         key: &ConnectionKey,
         lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
-        guard: impl FnOnce() -> Option<ConnectionGuard>,
+        (share, guard): (Option<&Arc<Namespace>>, impl FnOnce() -> Option<ConnectionGuard>),
         limit: Duration,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         if let Some(shared) = self.shared_http2(key) {
@@ -327,7 +338,8 @@ impl Pool {
                 if guard.is_none() && matches!(key.callee, CalleeKey::Outside(_)) {
                     return Err(ConnectError::Full);
                 }
-                Box::pin(within(limit, self.connect_http2(key, lease, svids, guard))).await
+                let held = (guard, self.permit(share)?);
+                Box::pin(within(limit, self.connect_http2(key, lease, svids, held))).await
             }
         }
     }
@@ -337,7 +349,7 @@ impl Pool {
         key: &ConnectionKey,
         lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
-        guard: Option<ConnectionGuard>,
+        held: Held,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         let stream = tcp(key.address, lease).await?;
         let mut expires = None;
@@ -347,10 +359,10 @@ impl Pool {
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                     return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
                 }
-                handshake_http2(stream, key.address, guard, KEEP_ALIVE).await?
+                handshake_http2(stream, key.address, held, KEEP_ALIVE).await?
             }
             CalleeKey::Instance | CalleeKey::Outside(_) => {
-                handshake_http2(stream, key.address, guard, KEEP_ALIVE).await?
+                handshake_http2(stream, key.address, held, KEEP_ALIVE).await?
             }
             CalleeKey::Sidecar((caller, callee)) => {
                 let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
@@ -359,7 +371,7 @@ impl Pool {
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
                 expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
-                handshake_http2(stream, key.address, guard, NODE_KEEP_ALIVE).await?
+                handshake_http2(stream, key.address, held, NODE_KEEP_ALIVE).await?
             }
         };
         let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()), expires });
@@ -429,6 +441,9 @@ impl Http1Host {
         }
     }
 }
+
+/// Counts a connection among its callee's, and among its namespace's.
+type Held = (Option<ConnectionGuard>, Option<Arc<Permit>>);
 
 /// Counts an HTTP/1.1 connection as long as it is open.
 struct Open(Weak<Pool>, ConnectionKey);
@@ -512,8 +527,9 @@ async fn begin_tls(outside: &OutsideTls, stream: TcpStream) -> Result<TlsStream<
 async fn handshake_http1(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
-    held: (Open, Option<ConnectionGuard>),
+    held: (Open, Held),
 ) -> Result<Http1Connection, hyper::Error> {
+    let permit = held.1.1.clone();
     let handshake = http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream));
     let (sender, connection) = handshake.await?;
     let owner = schedule::spawn(async move {
@@ -522,13 +538,13 @@ async fn handshake_http1(
         }
         drop(held);
     });
-    Ok(Http1Connection { sender, owner })
+    Ok(Http1Connection { sender, owner, permit })
 }
 
 async fn handshake_http2(
     stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
     address: SocketAddr,
-    guard: Option<ConnectionGuard>,
+    held: Held,
     keep_alive: Duration,
 ) -> Result<(http2::SendRequest<Body>, TaskOwner), hyper::Error> {
     let (sender, connection) = http2::Builder::new(LocalExecutor)
@@ -544,7 +560,7 @@ async fn handshake_http2(
         if let Err(error) = connection.await {
             tracing::debug!(%address, %error, "upstream connection ended");
         }
-        drop(guard);
+        drop(held);
     });
     Ok((sender, owner))
 }

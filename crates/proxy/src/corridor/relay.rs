@@ -20,6 +20,7 @@ use crate::telemetry::flows::{Connection, Ended};
 use http::HeaderMap;
 use leno_config::egress::wildcard;
 use leno_config::slice::{Callee, Port, PortProtocol};
+use leno_namespaces::{Namespace, Permit, Resource};
 use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::io;
@@ -207,7 +208,7 @@ impl Relay {
             Callees::Here(callee) => callee,
             Callees::Elsewhere(known) => return self.carry_elsewhere(entry, &known, stream, &first).await,
         };
-        let counted = self.count(&callee)?;
+        let counted = (self.count(&callee)?, take_connection(entry.share())?);
         let (lease, upstream) = match &callee.outside {
             Some(outside) => {
                 let host = self.host()?;
@@ -248,6 +249,7 @@ impl Relay {
         stream: &mut TcpStream,
         first: &[u8],
     ) -> Result<(), Stop> {
+        let _counted = take_connection(entry.share())?;
         let mut upstream = self.connect_elsewhere(entry, known).await?;
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
         self.carried = true;
@@ -366,6 +368,13 @@ impl Relay {
         self.bytes = [from.read, to.read];
         result
     }
+}
+
+/// Counts a connection for its caller's namespace.
+fn take_connection(share: Option<&Arc<Namespace>>) -> Result<Option<Permit>, Stop> {
+    let Some(share) = share else { return Ok(None) };
+    let permit = share.take(Resource::Connections);
+    permit.map(Some).ok_or_else(|| Stop::Refused(share.refusal(Resource::Connections)))
 }
 
 /// Connects to a port of an instance, which is started if there is none.

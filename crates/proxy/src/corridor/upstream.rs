@@ -236,7 +236,7 @@ impl Forward<'_> {
         if let Some(endpoint) = self.endpoint.get() {
             let attempt = match &result {
                 Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
-                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow) => None,
+                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow | Failure::Bound(_)) => None,
                 Err(Failure::NoMemory(_) | Failure::TooLong(_)) => None,
                 Err(_) => Some(Attempt::LocalFailure),
             };
@@ -289,11 +289,12 @@ impl Forward<'_> {
             instance.and_then(|instance| exchange.worker.node.credentials.handle(instance, in_flight.clone()));
         let (response, connection) = match revision.protocol {
             AppProtocol::Http1 => {
-                let (response, connection) = self.send_http1(entry, Endpoints::one(&lease), head, body).await?;
+                let (response, connection) = self.send_http1(entry, Endpoints::one(&lease, entry), head, body).await?;
                 (response.map(Body::from), Some(connection))
             }
             AppProtocol::H2c | AppProtocol::Grpc => {
-                let (response, connection) = self.send_http2(Some(entry), Endpoints::one(&lease), head, body).await?;
+                let (response, connection) =
+                    self.send_http2(Some(entry), Endpoints::one(&lease, entry), head, body).await?;
                 (response.map(Body::from), Some(connection))
             }
             AppProtocol::Chain => {

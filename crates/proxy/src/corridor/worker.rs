@@ -4,18 +4,20 @@ use crate::corridor::judge::Judge;
 use crate::corridor::open::OpenExchanges;
 use crate::corridor::pool::Pool;
 use crate::runtime::random::Random;
-use crate::state::function::FunctionEntry;
+use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::node::Node;
 use crate::state::snapshot::NodeSnapshot;
 use crate::telemetry::recorder::Recorder;
 use http::HeaderValue;
 use leno_config::FunctionId;
+use leno_namespaces::{Importance, Namespaces, Source};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 
 pub(crate) struct Worker {
     /// State that all workers of the node share.
@@ -53,7 +55,7 @@ impl Worker {
             judge: Judge::new(node.ledger.clone(), random.clone()),
             recorder: Recorder::new(&node.telemetry),
             random,
-            pool: Pool::new(node.terminating.clone()),
+            pool: Pool::new(node.terminating.clone(), node.admission.clone()),
             open: Rc::default(),
             connections: Connections::default(),
             pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),
@@ -80,6 +82,12 @@ impl Worker {
         }
         let (snapshot, entry) = self.node.snapshot_with(function)?;
         Some((Rc::new(Pinned(snapshot)), entry))
+    }
+
+    /// Whether a message may be logged about a client that belongs to no namespace.
+    pub(crate) fn may_log_of_none(&self) -> bool {
+        let none = self.node.telemetry.namespaces.of(Namespaces::NONE);
+        none.log.admits(Source::Events, Importance::Refused, Namespaces::NONE, EVENT, Instant::now())
     }
 
     /// A new request id: a UUID of version 4 (RFC 9562).

@@ -2,6 +2,7 @@
 
 use crate::http::head::Malformed;
 use http::{HeaderValue, StatusCode};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Why an exchange got no response from its upstream. A verdict is not a failure.
@@ -34,6 +35,9 @@ pub enum Failure {
     /// The circuit breaker's limit on waiting requests is reached.
     #[error("too many requests wait for a connection or an instance")]
     Overflow,
+    /// A namespace has all that it may use of this node. Says which, and of what.
+    #[error("{0}")]
+    Bound(String),
     /// The memory that an instance reads has no room for the message.
     #[error("the instance's memory has no room: {0}")]
     NoMemory(String),
@@ -111,6 +115,16 @@ pub enum Unavailable {
     /// Too many requests wait for an instance.
     #[error("too many requests wait for an instance")]
     QueueFull,
+    /// The function's namespace has all the requests that may wait for its instances on this node.
+    #[error(
+        "namespace {namespace} has {bound} requests that wait on this node, all that its bound `waitingRequests` allows"
+    )]
+    NamespaceFull {
+        /// The namespace.
+        namespace: Arc<str>,
+        /// How many may wait.
+        bound: u64,
+    },
 }
 
 /// The other end of a connection could not be verified to be the instance.
@@ -137,6 +151,7 @@ impl Failure {
             Self::Unavailable(_)
             | Self::Ejected
             | Self::Overflow
+            | Self::Bound(_)
             | Self::NoMemory(_)
             | Self::Connect { .. }
             | Self::Lookup { .. }
@@ -156,7 +171,7 @@ impl Failure {
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
-            Self::Overflow | Self::NoMemory(_) | Self::TooLong(_) => "UO",
+            Self::Overflow | Self::Bound(_) | Self::NoMemory(_) | Self::TooLong(_) => "UO",
             Self::Connect { .. } | Self::Unready { .. } => "UF",
             Self::Lookup { .. } => "DF",
             Self::Reset { refused: true, .. } => "UR",
@@ -202,9 +217,10 @@ impl Failure {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Unavailable(Unavailable::Failed { retry_after, .. }) => *retry_after,
-            Self::Unavailable(Unavailable::QueueFull | Unavailable::Timeout(_)) | Self::Ejected | Self::Overflow => {
-                Some(Duration::from_secs(1))
-            }
+            Self::Unavailable(Unavailable::QueueFull | Unavailable::NamespaceFull { .. } | Unavailable::Timeout(_))
+            | Self::Ejected
+            | Self::Overflow
+            | Self::Bound(_) => Some(Duration::from_secs(1)),
             _ => None,
         }
     }

@@ -17,8 +17,9 @@ use crate::listener::{forwarded, proxy_protocol};
 use crate::runtime::clock::instant;
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
+use crate::state::admission::{Attribution, Refused};
 use crate::state::credential::Caller;
-use crate::state::function::FunctionEntry;
+use crate::state::function::{EVENT, FunctionEntry};
 use crate::telemetry::flows::Refusal;
 use crate::telemetry::record::Record;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -76,6 +77,7 @@ pub(crate) struct Connection {
     /// Inbound: when the caller's certificate expires.
     expires: Option<Instant>,
     activity: Arc<Activity>,
+    attribution: Option<Attribution>,
 }
 
 /// The header value that an instance authenticated with. Wiped when the connection has ended. A copy, because the original is a slice of a
@@ -127,6 +129,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         one_caller: listener.caller.is_some(),
         expires: None,
         activity: open.activity.clone(),
+        attribution: open.attribution.clone(),
     };
     let result = match &listener.tls {
         None => connection.serve_http(stream, None, &open).await,
@@ -136,7 +139,10 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
                 let agreed =
                     session.alpn_protocol().map(|name| if name == b"h2" { Detected::Http2 } else { Detected::Http1 });
                 let connection = connection.identified(session);
-                connection.serve_http(stream, agreed, &open).await
+                match connection.count_for_caller() {
+                    Ok(()) => connection.serve_http(stream, agreed, &open).await,
+                    Err(refused) => Err(io::Error::other(refused.reason())),
+                }
             }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -161,6 +167,21 @@ impl Connection {
             self.function = function.and_then(|(namespace, name)| FunctionId::new(namespace, name).ok());
         }
         self
+    }
+
+    /// Counts a connection of another node's sidecar for the namespace of its function.
+    fn count_for_caller(&self) -> Result<(), Refused> {
+        let identity = self.peer.identity.as_deref().filter(|_| self.direction == TrafficDirection::Inbound);
+        let function = identity.and_then(FunctionId::of_identity);
+        // The gateway calls for clients, which belong to no namespace.
+        let is_gateway = identity.is_some_and(|identity| *identity == *self.worker.snapshot().gateway);
+        match (function.filter(|_| !is_gateway), &self.attribution) {
+            (Some(function), Some(attribution)) => {
+                let namespace = self.worker.node.telemetry.namespaces.of(&function.namespace);
+                attribution.set(&function.to_string(), &namespace)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Serves the HTTP version that ALPN agreed on, or else the version that the first bytes show.
@@ -193,8 +214,8 @@ impl Connection {
             }
             Detected::Tls => {
                 self.refuse("what came is TLS; inside the mesh, use http://");
-                // A room could fill the log with it.
-                if !self.one_caller {
+                // A room could fill the log with it. Any other client has a part of the rate of those that belong to no namespace.
+                if !self.one_caller && self.worker.may_log_of_none() {
                     let address = self.peer.address;
                     tracing::warn!(%address, direction = ?self.direction, "TLS where plain HTTP is expected; inside the mesh, use http://");
                 }
@@ -286,8 +307,13 @@ impl Connection {
             Some(accepted_at) => caller.verify_opener(address, accepted_at),
             None => Err(Unproven("the connection is gone".to_owned())),
         };
+        if let (Ok(()), Some(share), Some(attribution)) = (&proven, entry.share(), &self.attribution) {
+            attribution.set(&caller.instance, share).map_err(|refused| Failure::Bound(refused.reason().to_owned()))?;
+        }
         proven.map_err(|unproven| {
-            tracing::warn!(instance = %caller.instance, %address, %unproven, "a credential is refused");
+            if entry.may_log(EVENT) {
+                tracing::warn!(instance = %caller.instance, %address, %unproven, "a credential is refused");
+            }
             self.worker.recorder.metrics().unproven(&entry.name, "caller");
             Failure::StolenCredential(unproven)
         })
@@ -354,7 +380,7 @@ impl Connection {
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let open = OpenConnection::new(&self.worker, self.direction);
-            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open));
+            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open, self.attribution.clone()));
             return Ok(self.adapt_response(response, http2, is_tunnel));
         }
         response.body_mut().occupy(busy);
@@ -449,6 +475,7 @@ impl Connection {
             one_caller: true,
             expires: None,
             activity: open.activity.clone(),
+            attribution: self.attribution.clone(),
         };
         let tunnel = busy.into_tunnel();
         schedule::spawn(async move {
@@ -654,12 +681,18 @@ pub(crate) struct OpenConnection {
     worker: Rc<Worker>,
     number: u64,
     activity: Arc<Activity>,
+    attribution: Option<Attribution>,
 }
 
 impl OpenConnection {
     pub(crate) fn new(worker: &Rc<Worker>, direction: TrafficDirection) -> Self {
         let number = worker.connections.register(direction == TrafficDirection::Outbound);
-        Self { worker: worker.clone(), number, activity: Activity::new() }
+        Self { worker: worker.clone(), number, activity: Activity::new(), attribution: None }
+    }
+
+    /// Says how the connection is counted.
+    pub(super) fn set_attribution(&mut self, attribution: Attribution) {
+        self.attribution = Some(attribution);
     }
 
     pub(crate) fn activity(&self) -> &Arc<Activity> {

@@ -121,6 +121,7 @@ fn serve_one(worker: &Rc<Worker>, room: Intercepted, most: usize) -> io::Result<
     let listener = Rc::new(Listener {
         worker: worker.clone(),
         direction: TrafficDirection::Outbound,
+        share: Some(worker.node.telemetry.namespaces.of(&caller.function.namespace)),
         caller: Some(caller.clone()),
         tls: None,
         address: http.local_addr()?,

@@ -15,7 +15,7 @@ use crate::listener::{connection, descriptors};
 use crate::runtime::random::Random;
 use crate::runtime::schedule;
 use crate::runtime::schedule::Class;
-use crate::state::admission::Bounds;
+use crate::state::admission::{Bounds, Holder, Refused};
 use crate::state::node::Node;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
@@ -37,6 +37,9 @@ use tokio_rustls::rustls::ServerConfig;
 const BACKLOG: i32 = 1024;
 /// How long to wait for connections to close when `accept` fails, usually for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a room waits after one of its connections was refused.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Log messages about a failing `accept` are at least this far apart.
 const COMPLAINTS: Duration = Duration::from_secs(10);
@@ -296,6 +299,7 @@ async fn work(
                 worker: worker.clone(),
                 direction: bound.direction,
                 caller: None,
+                share: None,
                 tls: bound.tls.map(TlsAcceptor::from),
                 address: bound.address,
             });
@@ -333,7 +337,11 @@ pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: us
     loop {
         match socket.accept().await {
             Ok((stream, address)) => {
-                admit(&listener, stream, address, most);
+                if let (Err(refused), Some(_)) = (admit(&listener, stream, address, most), &listener.caller) {
+                    listener.refuse(refused);
+                    // What else waits in the room waits a moment longer, so that accepting and refusing is no work without end.
+                    tokio::time::sleep(REFUSED_PAUSE).await;
+                }
                 // Yield after each connection. Even in a flood, the worker must close the connections that made room for new ones. And when
                 // a burst has woken several workers, the first one must leave some of it to the others.
                 schedule::give_way().await;
@@ -344,14 +352,14 @@ pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: us
                     tracing::error!(address = %listener.address, %error, "cannot accept connections; they wait");
                     complained = Some(Instant::now());
                 }
-                listener.worker.node.admission.shed();
+                listener.worker.node.admission.shed(listener.direction, listener.share.as_deref());
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 }
 
-fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: usize) {
+fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: usize) -> Result<(), Refused> {
     let limits = listener.worker.snapshot().mesh.limits;
     let per_address = match (listener.direction, limits.connections_per_address) {
         // All instances of the node share one address, and callers' nodes authenticate themselves.
@@ -359,12 +367,17 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
         (TrafficDirection::Gateway, number) => number as usize,
     };
     let bounds = Bounds { address: per_address, direction: limits.connections as usize, node: most };
-    let open = OpenConnection::new(&listener.worker, listener.direction);
+    let mut open = OpenConnection::new(&listener.worker, listener.direction);
+    let holder = match (&listener.caller, &listener.share) {
+        (Some(caller), Some(share)) => Holder::Instance(&caller.instance, share),
+        _ => Holder::Address(address.ip()),
+    };
     let admission = &listener.worker.node.admission;
-    if let Some(admitted) = admission.admit(listener.direction, address.ip(), open.activity(), bounds) {
-        let connection = connection::serve(listener.clone(), stream, address, open);
-        schedule::spawn_for(Class::STRANGERS, admitted.serve(connection));
-    }
+    let admitted = admission.admit(listener.direction, holder, open.activity(), bounds)?;
+    open.set_attribution(admitted.attribution());
+    let connection = connection::serve(listener.clone(), stream, address, open);
+    schedule::spawn_for(Class::STRANGERS, admitted.serve(connection));
+    Ok(())
 }
 
 /// Whether the error is about one connection, which ended before it was accepted. The listener is fine.

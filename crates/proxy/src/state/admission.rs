@@ -3,9 +3,13 @@
 //! A connection costs a file descriptor, and most open connections are idle. So there are limits. When one is reached, the oldest
 //! connection that has never sent a request is closed for the new one. If there is none, the oldest connection that is idle now is closed.
 //! A new connection is refused only if all others are busy.
+//!
+//! Connections of instances count for their namespace. At its bound, only connections of the same namespace are closed. Where the node itself has no
+//! room, the namespace with the most connections gives one up. A part of the node's connections is the gateway's, whatever instances do.
 
 use crate::http::activity::Activity;
 use crate::http::peer::TrafficDirection;
+use leno_namespaces::{Namespace, Permit, Resource};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -35,6 +39,60 @@ pub struct Bounds {
     pub node: usize,
 }
 
+impl Bounds {
+    /// How many connections of instances and of other nodes there may be together.
+    fn inside(&self) -> usize {
+        self.node - self.node / 4
+    }
+}
+
+/// The peer that a connection counts for.
+#[derive(Clone, Copy, Debug)]
+pub enum Holder<'a> {
+    /// A client at this address.
+    Address(IpAddr),
+    /// An instance of this name, or a function of another node, in this namespace.
+    Instance(&'a str, &'a Arc<Namespace>),
+}
+
+/// Which bound refused a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// That of one client address.
+    Address,
+    /// That of one traffic direction.
+    Listener,
+    /// That of the node.
+    Descriptors,
+    /// That of one instance.
+    Instance,
+    /// That of a namespace.
+    Namespace,
+}
+
+impl Refused {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Listener => "listener",
+            Self::Descriptors => "descriptors",
+            Self::Instance => "instance",
+            Self::Namespace => "namespace",
+        }
+    }
+
+    /// Why an instance's connection is refused.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Instance => {
+                "the instance has three quarters of the `connections` of its namespace on this node, and all are at work"
+            }
+            Self::Namespace => "the namespace has all of its `connections` on this node, and none is idle",
+            Self::Address | Self::Listener | Self::Descriptors => "the node has no room for another connection",
+        }
+    }
+}
+
 /// The client connections that are open at a node.
 #[derive(Debug, Default)]
 pub struct Admission(Mutex<Table>);
@@ -47,7 +105,7 @@ struct Table {
     /// By direction: connections that have sent no request, as far as is known.
     silent: [BTreeSet<u64>; DIRECTIONS.len()],
     open: [usize; DIRECTIONS.len()],
-    by_address: HashMap<IpAddr, BTreeSet<u64>>,
+    by_key: HashMap<Key, BTreeSet<u64>>,
     overflows: BTreeMap<(&'static str, &'static str), Overflow>,
     /// When an overflow was last logged, and (in `since`) how many there were after that.
     last_logged: Option<Instant>,
@@ -60,17 +118,34 @@ struct Overflow {
     refused: u64,
 }
 
+const GATEWAY: usize = 0;
 const DIRECTIONS: [(TrafficDirection, &str); 3] = [
     (TrafficDirection::Gateway, "gateway"),
     (TrafficDirection::Outbound, "outbound"),
     (TrafficDirection::Inbound, "inbound"),
 ];
 
+/// By which connections are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Address(IpAddr),
+    Instance(Box<str>),
+    Namespace(Arc<str>),
+}
+
 #[derive(Debug)]
 struct Entry {
     direction: usize,
-    address: IpAddr,
+    keys: Vec<Key>,
+    /// Counts it for its namespace.
+    permit: Option<Permit>,
     shared: Arc<SharedEntry>,
+}
+
+impl Entry {
+    fn is_idle(&self) -> bool {
+        self.shared.activity.is_idle()
+    }
 }
 
 /// What an entry shares with its connection's task.
@@ -81,43 +156,83 @@ struct SharedEntry {
     waker: Mutex<Option<Waker>>,
 }
 
-/// An admitted connection, which counts until this is dropped.
+/// An admitted connection. It counts until this and each [`Attribution`] of it are dropped.
 #[derive(Debug)]
 pub struct Admitted {
-    admission: Arc<Admission>,
-    number: u64,
+    place: Arc<Place>,
     shared: Arc<SharedEntry>,
 }
 
+/// Says later whom an admitted connection counts for. A tunnel that goes on after the connection's task has ended holds one.
+#[derive(Clone, Debug)]
+pub struct Attribution(Arc<Place>);
+
+/// A connection's place in the table.
+#[derive(Debug)]
+struct Place {
+    admission: Arc<Admission>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.admission.lock().forget(self.number);
+    }
+}
+
+impl Attribution {
+    /// Counts the connection for an instance, which has proved that it is its own. If that is known already, nothing changes.
+    pub fn set(&self, name: &str, namespace: &Arc<Namespace>) -> Result<(), Refused> {
+        let Place { admission, number } = &*self.0;
+        let mut table = admission.lock();
+        let Some(entry) = table.entries.get(number) else { return Ok(()) };
+        if entry.permit.is_some() {
+            return Ok(());
+        }
+        let direction = entry.direction;
+        let (keys, permit) = table.take(direction, name, namespace)?;
+        table.attribute(*number, keys, permit);
+        Ok(())
+    }
+}
+
 impl Admission {
-    /// Admits a connection, for which another may be closed. `None`: there is no room.
+    /// Admits a connection, for which another may be closed.
     pub fn admit(
         self: &Arc<Self>,
         direction: TrafficDirection,
-        address: IpAddr,
+        holder: Holder<'_>,
         activity: &Arc<Activity>,
         bounds: Bounds,
-    ) -> Option<Admitted> {
-        let address = network(address);
+    ) -> Result<Admitted, Refused> {
         let direction = index(direction);
         let mut table = self.lock();
-        let fits = table.make_room_for(direction, address, bounds);
-        fits.then(|| {
-            let shared = Arc::new(SharedEntry {
-                activity: activity.clone(),
-                closing: AtomicBool::new(false),
-                waker: Mutex::default(),
-            });
-            let number = table.insert(Entry { direction, address, shared: shared.clone() });
-            Admitted { admission: self.clone(), number, shared }
-        })
+        let (keys, permit) = table.make_room_for(direction, holder, bounds)?;
+        let shared = Arc::new(SharedEntry {
+            activity: activity.clone(),
+            closing: AtomicBool::new(false),
+            waker: Mutex::default(),
+        });
+        let number = table.insert(direction, shared.clone());
+        table.attribute(number, keys, permit);
+        Ok(Admitted { place: Arc::new(Place { admission: self.clone(), number }), shared })
     }
 
-    /// Closes a connection because the process has no file descriptors left.
-    pub fn shed(&self) {
+    /// Closes an idle connection for one that the node opens for this namespace. Returns whether there was one.
+    pub fn close_one_of(&self, namespace: &Namespace) -> bool {
+        self.lock().close_one_with(&Key::Namespace(namespace.name().clone()))
+    }
+
+    /// Closes a connection because the process has no file descriptors left: one of the namespace whose instance wants to connect, or else one that came in
+    /// at the same listener.
+    pub fn shed(&self, direction: TrafficDirection, namespace: Option<&Namespace>) {
+        let direction = index(direction);
         let mut table = self.lock();
-        let closed = table.close_one(None);
-        table.overflowed(0, "descriptors", closed);
+        let closed = match namespace {
+            Some(namespace) => table.close_one_with(&Key::Namespace(namespace.name().clone())),
+            None => table.close_one(direction),
+        };
+        table.overflowed(direction, Refused::Descriptors, closed);
     }
 
     /// The counts, for `/metrics`.
@@ -132,78 +247,163 @@ impl Admission {
 }
 
 impl Table {
-    fn make_room_for(&mut self, direction: usize, address: IpAddr, bounds: Bounds) -> bool {
-        let of_address = self.by_address.get(&address).map_or(0, BTreeSet::len);
-        if of_address >= bounds.address {
-            let closed = self.close_one_of(address);
-            self.overflowed(direction, "address", closed);
-            // Closing one connection also makes room under the other limits.
-            return closed;
-        }
+    fn make_room_for(
+        &mut self,
+        direction: usize,
+        holder: Holder<'_>,
+        bounds: Bounds,
+    ) -> Result<(Vec<Key>, Option<Permit>), Refused> {
+        let (keys, permit) = match holder {
+            Holder::Instance(name, namespace) => self.take(direction, name, namespace)?,
+            Holder::Address(address) => {
+                let key = Key::Address(network(address));
+                if self.number_of(&key) >= bounds.address {
+                    let closed = self.close_one_with(&key);
+                    self.made_room(direction, Refused::Address, closed)?;
+                }
+                (vec![key], None)
+            }
+        };
+        let namespace = permit.as_ref().map(|permit| permit.namespace().name());
         if self.open[direction] >= bounds.direction {
-            let closed = self.close_one(Some(direction));
-            self.overflowed(direction, "listener", closed);
-            return closed;
+            let closed = self.close_fairly(direction, namespace);
+            self.made_room(direction, Refused::Listener, closed)?;
+        }
+        let inside = self.entries.len() - self.open[GATEWAY];
+        if direction != GATEWAY && inside >= bounds.inside() {
+            let closed = self.close_fairly(direction, namespace);
+            self.made_room(direction, Refused::Descriptors, closed)?;
         }
         if self.entries.len() >= bounds.node {
-            let closed = self.close_one(None);
-            self.overflowed(direction, "descriptors", closed);
-            return closed;
+            // The side that has more than its half gives one up.
+            let gateway_has_most = 2 * self.open[GATEWAY] > self.entries.len();
+            let closed = match (gateway_has_most, direction) {
+                (true, _) => self.close_one(GATEWAY),
+                (false, GATEWAY) => self.close_fairly(GATEWAY, None) || self.close_of_largest(None),
+                (false, _) => self.close_fairly(direction, namespace),
+            };
+            self.made_room(direction, Refused::Descriptors, closed)?;
         }
-        true
+        Ok((keys, permit))
     }
 
-    fn insert(&mut self, entry: Entry) -> u64 {
+    /// Counts a connection for a namespace. At a bound, closes an idle one of the instance or the namespace itself.
+    fn take(
+        &mut self,
+        direction: usize,
+        name: &str,
+        namespace: &Arc<Namespace>,
+    ) -> Result<(Vec<Key>, Option<Permit>), Refused> {
+        let (of_instance, of_namespace) = (Key::Instance(name.into()), Key::Namespace(namespace.name().clone()));
+        let bound = usize::try_from(namespace.count(Resource::Connections).bound()).unwrap_or(usize::MAX);
+        if self.number_of(&of_instance) >= bound - bound / 4 {
+            let closed = self.close_one_with(&of_instance);
+            self.made_room(direction, Refused::Instance, closed)?;
+        }
+        let mut permit = namespace.take(Resource::Connections);
+        if permit.is_none() {
+            let closed = self.close_one_with(&of_namespace);
+            self.made_room(direction, Refused::Namespace, closed)?;
+            permit = namespace.take(Resource::Connections);
+        }
+        let permit = permit.ok_or(Refused::Namespace)?;
+        Ok((vec![of_instance, of_namespace], Some(permit)))
+    }
+
+    fn made_room(&mut self, direction: usize, bound: Refused, closed: bool) -> Result<(), Refused> {
+        self.overflowed(direction, bound, closed);
+        if closed { Ok(()) } else { Err(bound) }
+    }
+
+    fn number_of(&self, key: &Key) -> usize {
+        self.by_key.get(key).map_or(0, BTreeSet::len)
+    }
+
+    fn insert(&mut self, direction: usize, shared: Arc<SharedEntry>) -> u64 {
         let number = self.numbers;
         self.numbers += 1;
-        self.silent[entry.direction].insert(number);
-        self.open[entry.direction] += 1;
-        self.by_address.entry(entry.address).or_default().insert(number);
-        self.entries.insert(number, entry);
+        self.silent[direction].insert(number);
+        self.open[direction] += 1;
+        self.entries.insert(number, Entry { direction, keys: Vec::new(), permit: None, shared });
         number
+    }
+
+    fn attribute(&mut self, number: u64, keys: Vec<Key>, permit: Option<Permit>) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        for key in keys {
+            self.by_key.entry(key.clone()).or_default().insert(number);
+            entry.keys.push(key);
+        }
+        entry.permit = permit;
     }
 
     fn forget(&mut self, number: u64) -> Option<Entry> {
         let entry = self.entries.remove(&number)?;
         self.silent[entry.direction].remove(&number);
         self.open[entry.direction] -= 1;
-        if let Some(of_address) = self.by_address.get_mut(&entry.address) {
-            of_address.remove(&number);
-            if of_address.is_empty() {
-                self.by_address.remove(&entry.address);
+        for key in &entry.keys {
+            if let Some(numbers) = self.by_key.get_mut(key) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.by_key.remove(key);
+                }
             }
         }
         Some(entry)
     }
 
-    /// Closes the oldest connection of an address that has sent no request, or else the oldest idle one. Returns whether one was closed.
-    fn close_one_of(&mut self, address: IpAddr) -> bool {
+    /// Closes the oldest connection with this key that has sent no request, or else the oldest idle one. Returns whether one was closed.
+    fn close_one_with(&mut self, key: &Key) -> bool {
         let candidates = || {
-            let numbers = self.by_address.get(&address).into_iter().flatten().take(MAX_SCANNED);
-            numbers.filter_map(|number| Some((*number, &self.entries.get(number)?.shared.activity)))
+            let numbers = self.by_key.get(key).into_iter().flatten().take(MAX_SCANNED);
+            numbers.filter_map(|number| Some((*number, self.entries.get(number)?)))
         };
-        let silent = candidates().find(|(_, activity)| !activity.has_begun());
-        let found = silent.or_else(|| candidates().find(|(_, activity)| activity.is_idle())).map(|(number, _)| number);
+        let silent = candidates().find(|(_, entry)| !entry.shared.activity.has_begun());
+        let found = silent.or_else(|| candidates().find(|(_, entry)| entry.is_idle())).map(|(number, _)| number);
         found.is_some_and(|number| self.close(number))
     }
 
-    /// Like [`Table::close_one_of`], for one direction or for all.
-    fn close_one(&mut self, direction: Option<usize>) -> bool {
-        let wanted = |of: usize| direction.is_none_or(|wanted| wanted == of);
-        loop {
-            let oldest =
-                (0..DIRECTIONS.len()).filter(|of| wanted(*of)).filter_map(|of| self.silent[of].first().copied());
-            let Some(number) = oldest.min() else { break };
+    /// Closes a connection in this direction for one of `namespace`, or of no namespace. No other namespace gives up one that has no more than this one.
+    fn close_fairly(&mut self, direction: usize, namespace: Option<&Arc<str>>) -> bool {
+        match namespace {
+            Some(namespace) => self.close_of_largest(Some(namespace)),
+            None => self.close_one(direction),
+        }
+    }
+
+    /// Closes an idle connection of the namespace that has the most, or of this one, if it has no fewer.
+    fn close_of_largest(&mut self, own: Option<&Arc<str>>) -> bool {
+        let sizes = self.by_key.iter().filter_map(|(key, numbers)| match key {
+            Key::Namespace(name) => Some((numbers.len(), name)),
+            Key::Address(_) | Key::Instance(_) => None,
+        });
+        let largest = sizes.max().map(|(size, name)| (size, name.clone()));
+        let own_key = own.map(|own| Key::Namespace(own.clone()));
+        let own_size = own_key.as_ref().map_or(0, |key| self.number_of(key));
+        match (largest, own_key) {
+            (Some((size, name)), _) if size > own_size => self.close_one_with(&Key::Namespace(name)),
+            (_, Some(key)) => self.close_one_with(&key),
+            (_, None) => false,
+        }
+    }
+
+    /// Like [`Table::close_one_with`], for a direction. Connections that are no namespace's go first.
+    fn close_one(&mut self, direction: usize) -> bool {
+        while let Some(number) = self.silent[direction].first().copied() {
             let Some(entry) = self.entries.get(&number) else { break };
-            if !entry.shared.activity.has_begun() {
+            if !entry.shared.activity.has_begun() && entry.permit.is_none() {
                 return self.close(number);
             }
-            // It has sent a request meanwhile. From now on it can only be closed as an idle connection.
-            self.silent[entry.direction].remove(&number);
+            // It has sent a request meanwhile, or is a namespace's. From now on it can only be closed as an idle connection.
+            self.silent[direction].remove(&number);
         }
-        let entries = self.entries.iter().filter(|(_, entry)| wanted(entry.direction)).take(MAX_SCANNED);
-        let idle = entries.into_iter().find(|(_, entry)| entry.shared.activity.is_idle()).map(|(number, _)| *number);
-        idle.is_some_and(|number| self.close(number))
+        let of_direction = |entry: &Entry| entry.direction == direction && entry.permit.is_none();
+        let mut entries = self.entries.iter().filter(|(_, entry)| of_direction(entry)).take(MAX_SCANNED);
+        let idle = entries.find(|(_, entry)| entry.is_idle()).map(|(number, _)| *number);
+        match idle {
+            Some(number) => self.close(number),
+            None => direction != GATEWAY && self.close_of_largest(None),
+        }
     }
 
     fn close(&mut self, number: u64) -> bool {
@@ -214,8 +414,8 @@ impl Table {
         true
     }
 
-    fn overflowed(&mut self, direction: usize, bound: &'static str, closed: bool) {
-        let overflow = self.overflows.entry((DIRECTIONS[direction].1, bound)).or_default();
+    fn overflowed(&mut self, direction: usize, bound: Refused, closed: bool) {
+        let overflow = self.overflows.entry((DIRECTIONS[direction].1, bound.label())).or_default();
         for count in [overflow, &mut self.since] {
             *(if closed { &mut count.closed } else { &mut count.refused }) += 1;
         }
@@ -224,7 +424,7 @@ impl Table {
             let Overflow { closed, refused } = std::mem::take(&mut self.since);
             tracing::warn!(
                 listener = DIRECTIONS[direction].1,
-                bound,
+                bound = bound.label(),
                 open = self.entries.len(),
                 closed,
                 refused,
@@ -235,6 +435,11 @@ impl Table {
 }
 
 impl Admitted {
+    /// Says later whom the connection counts for.
+    pub fn attribution(&self) -> Attribution {
+        Attribution(self.place.clone())
+    }
+
     /// Runs a connection's task until it ends, or until the connection is closed for another one.
     pub async fn serve(self, connection: impl Future<Output = ()>) {
         let mut connection = pin!(connection);
@@ -257,12 +462,6 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.admission.lock().forget(self.number);
-    }
-}
-
 fn index(direction: TrafficDirection) -> usize {
     DIRECTIONS.iter().position(|(other, _)| *other == direction).unwrap_or_default()
 }
@@ -280,6 +479,13 @@ fn network(address: IpAddr) -> IpAddr {
 pub struct Scrape {
     open: [usize; DIRECTIONS.len()],
     overflows: BTreeMap<(&'static str, &'static str), Overflow>,
+}
+
+impl Scrape {
+    /// How many connections are open at this listener.
+    pub fn open(&self, listener: &str) -> usize {
+        DIRECTIONS.iter().zip(self.open).filter(|((_, name), _)| *name == listener).map(|(_, open)| open).sum()
+    }
 }
 
 impl Collector for Scrape {
@@ -307,68 +513,4 @@ impl Collector for Scrape {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BOUNDS: Bounds = Bounds { address: 3, direction: 5, node: 7 };
-
-    fn admit(admission: &Arc<Admission>, direction: TrafficDirection, host: u8) -> Option<(Admitted, Arc<Activity>)> {
-        let activity = Activity::new();
-        Some((admission.admit(direction, [192, 0, 2, host].into(), &activity, BOUNDS)?, activity))
-    }
-
-    fn is_closed(admitted: &Admitted) -> bool {
-        admitted.shared.closing.load(Ordering::Relaxed)
-    }
-
-    #[test]
-    fn the_oldest_silent_one_is_closed_first_then_the_oldest_idle_one() {
-        let admission = Arc::new(Admission::default());
-        let of_one = |_| admit(&admission, TrafficDirection::Gateway, 1).unwrap();
-        let [busy, idle, silent] = std::array::from_fn(of_one);
-        let working = busy.1.begin();
-        drop(idle.1.begin());
-        let fourth = of_one(0);
-        assert_eq!([&busy, &idle, &silent].map(|(admitted, _)| is_closed(admitted)), [false, false, true]);
-        let _too = fourth.1.begin();
-        let fifth = of_one(0);
-        assert!(is_closed(&idle.0));
-        let _three = fifth.1.begin();
-        assert!(admit(&admission, TrafficDirection::Gateway, 1).is_none(), "all of this address are at work");
-        assert!(admit(&admission, TrafficDirection::Gateway, 2).is_some(), "another address is another matter");
-        drop(working);
-        assert!(admit(&admission, TrafficDirection::Gateway, 1).is_some());
-        assert!(is_closed(&busy.0));
-    }
-
-    #[test]
-    fn each_entrance_has_its_bound_and_the_node_has_one() {
-        let admission = Arc::new(Admission::default());
-        let gateway: Vec<_> = (0..5).map(|host| admit(&admission, TrafficDirection::Gateway, host).unwrap()).collect();
-        let outbound: Vec<_> = (0..2).map(|_| admit(&admission, TrafficDirection::Outbound, 1).unwrap()).collect();
-        let _more = admit(&admission, TrafficDirection::Gateway, 9).unwrap();
-        assert!(is_closed(&gateway[0].0), "the oldest at the gateway");
-        let _more = admit(&admission, TrafficDirection::Outbound, 2).unwrap();
-        assert!(is_closed(&gateway[1].0) && !is_closed(&outbound[0].0), "the oldest of all");
-        drop((gateway, outbound));
-        assert_eq!(admission.lock().entries.len(), 2);
-        let mut text = String::new();
-        let mut registry = prometheus_client::registry::Registry::default();
-        registry.register_collector(Box::new(admission.scrape()));
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        assert!(text.contains("leno_connections_closed_total{listener=\"gateway\",bound=\"listener\"} 1"), "{text}");
-        assert!(
-            text.contains("leno_connections_closed_total{listener=\"outbound\",bound=\"descriptors\"} 1"),
-            "{text}"
-        );
-        assert!(text.contains("leno_connections{listener=\"gateway\"} 1"), "{text}");
-    }
-
-    #[test]
-    fn who_has_one_address_of_a_network_has_them_all() {
-        let address = |text: &str| network(text.parse().unwrap());
-        assert_eq!(address("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));
-        assert_ne!(address("2001:db8:1:2::"), address("2001:db8:1:3::"));
-        assert_eq!(address("::ffff:192.0.2.1"), address("192.0.2.1"));
-    }
-}
+mod tests;

@@ -1,9 +1,12 @@
 //! Prepares a function's component. Its environment is built once, not for each request.
 
+use crate::state::function::Share;
 use crate::state::modules::Modules;
 use leno_config::slice::{Run, Wasm};
+use leno_namespaces::{Importance, Source};
 use leno_sandbox::component::{Program, Settings};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A revision that is a component.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub struct Component {
 }
 
 /// The component of a revision; `None`: the revision is not a component.
-pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Component> {
+pub(crate) fn load(modules: &Modules, function: (&Arc<str>, &Share), run: &Run) -> Option<Component> {
     match run {
         Run::Wasm(wasm) => {
             let program = program(modules, function, wasm);
@@ -27,7 +30,7 @@ pub(crate) fn load(modules: &Modules, function: &str, run: &Run) -> Option<Compo
     }
 }
 
-fn program(modules: &Modules, function: &str, wasm: &Wasm) -> Result<Program, String> {
+fn program(modules: &Modules, (function, share): (&Arc<str>, &Share), wasm: &Wasm) -> Result<Program, String> {
     let component = modules.component(&wasm.module)?;
     let mut env: Vec<(String, String)> = wasm.env.clone().into_iter().collect();
     for secret in &wasm.secrets {
@@ -36,7 +39,13 @@ fn program(modules: &Modules, function: &str, wasm: &Wasm) -> Result<Program, St
             .map_err(|error| format!("secret `{}` from {}: {error}", secret.name, secret.from.display()))?;
         env.push((secret.name.clone(), value));
     }
-    env.push(("LENO_FUNCTION".to_owned(), function.to_owned()));
+    env.push(("LENO_FUNCTION".to_owned(), function.to_string()));
     let memory = usize::try_from(wasm.memory).unwrap_or(usize::MAX);
-    Ok(Program::new(component, Settings::new(function, env, memory)))
+    let (name, share) = (function.clone(), share.clone());
+    let admits = move |bytes| {
+        share.get().is_none_or(|namespace| {
+            namespace.log.admits(Source::Output, Importance::Output, &name, bytes, Instant::now())
+        })
+    };
+    Ok(Program::new(component, Settings::new(function, env, memory).with_log(admits)))
 }

@@ -13,13 +13,20 @@ use crate::telemetry::inputs::Keeps;
 use crate::telemetry::stats::StatsByRevision;
 use leno_config::egress::wildcard;
 use leno_config::{Route, Slice, slice};
+use leno_namespaces::{Bounds, Importance, Namespace, Namespaces, Source};
 use leno_policy::needs::Needs;
 use leno_policy::spec::{Cidr, ProgramSpec};
 use leno_sandbox::{Engine, Image};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// What a message about an event counts for, in bytes of the log.
+pub(crate) const EVENT: usize = 256;
+
+/// The namespace of a function on this node, once it is known.
+pub(crate) type Share = Arc<OnceLock<Arc<Namespace>>>;
 
 /// Zero means no limit.
 pub(crate) fn limit(time: Duration) -> Duration {
@@ -61,6 +68,8 @@ pub struct FunctionEntry {
     pub(crate) outside: Option<Arc<Outside>>,
     /// It is a route: other nodes host the function and judge. Its slice has no more than the gateway needs.
     pub(crate) elsewhere: bool,
+    /// Its namespace on this node; without one, nothing is bounded.
+    share: Share,
 }
 
 impl FunctionEntry {
@@ -79,7 +88,7 @@ impl FunctionEntry {
     /// Like [`FunctionEntry::load`], with modules for extensions and components. If an extension's module is missing or does not start,
     /// [`Extension::plugin`] holds the error; if a component cannot run, [`component::Component::program`] does.
     pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
-        let name: Arc<str> = slice.id.to_string().into();
+        let (name, share): (Arc<str>, _) = (slice.id.to_string().into(), Share::default());
         let hosts = |(index, callee): (usize, &slice::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
         };
@@ -97,7 +106,7 @@ impl FunctionEntry {
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
             inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
-            revisions: Revisions::new(&slice, |run| component::load(modules, &name, run)),
+            revisions: Revisions::new(&slice, |run| component::load(modules, (&name, &share), run)),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             networks: networks(&slice.callees),
             outside: match &slice.run {
@@ -106,6 +115,7 @@ impl FunctionEntry {
             },
             keys: PreparedKeys::new(&slice.keys),
             elsewhere: false,
+            share,
             class: Class::of(&name),
             name,
             slice,
@@ -123,6 +133,27 @@ impl FunctionEntry {
             let label = &revision.label;
             let _ = label.stats.set(revision_stats.get_or_create(&self.slice.id, label.number, slow_after));
         }
+    }
+
+    /// Counts what it uses of the node among what its namespace uses.
+    pub fn share_in(&self, namespaces: &Namespaces) {
+        let namespace = &self.slice.id.namespace;
+        // A route does not have the bounds.
+        let share =
+            if self.elsewhere { namespaces.of(namespace) } else { namespaces.set(namespace, bounds(&self.slice)) };
+        let _ = self.share.set(share);
+    }
+
+    /// Its namespace on this node.
+    pub(crate) fn share(&self) -> Option<&Arc<Namespace>> {
+        self.share.get()
+    }
+
+    /// Whether a message of so many bytes about what happened to it may be logged.
+    pub(crate) fn may_log(&self, bytes: usize) -> bool {
+        self.share().is_none_or(|share| {
+            share.log.admits(Source::Events, Importance::Allowed, &self.name, bytes, Instant::now())
+        })
     }
 
     /// Whether it serves no HTTP at this port.
@@ -171,6 +202,18 @@ fn networks(callees: &[slice::Callee]) -> Vec<(Cidr, usize)> {
     let mut networks: Vec<_> = callees.iter().enumerate().flat_map(of).collect();
     networks.sort_by_key(|(block, _)| std::cmp::Reverse(block.prefix));
     networks
+}
+
+/// The bounds of a function's namespace.
+fn bounds(Slice { bounds, .. }: &Slice) -> Bounds {
+    Bounds {
+        instances: bounds.instances().into(),
+        connections: bounds.connections.map(Into::into),
+        open_requests: bounds.open_requests().into(),
+        waiting_requests: bounds.waiting_requests().into(),
+        pull_bytes_per_second: bounds.pull_bandwidth.unwrap_or(u64::MAX),
+        log_bytes_per_second: bounds.log_bandwidth(),
+    }
 }
 
 fn load_all(modules: &Modules, function: &str, list: &[slice::Extension], outbound: bool) -> Box<[Extension]> {

@@ -2,14 +2,17 @@
 //!
 //! A line holds no token, no query and no header value, except for headers that the policy names. Everything that a client chose is escaped, so that
 //! nobody can forge lines. Workers format lines into buffers, and a thread writes them. If the thread cannot keep up or cannot write, lines are lost
-//! and counted, and no request waits.
+//! and counted, and no request waits. Each namespace writes no more than its rate; refusals come first, and what is left out is counted.
 
 mod line;
 mod object;
 
+use crate::http::peer::TrafficDirection;
 use crate::runtime::outbox::{Bounds, Outbox, Slot};
-use crate::telemetry::observed::Observed;
+use crate::telemetry::names::workload;
+use crate::telemetry::observed::{Observed, RecordedVerdict};
 use leno_config::slice::AccessLogSink;
+use leno_namespaces::{Importance, Namespace, Namespaces, Source};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -34,6 +37,9 @@ pub struct AccessLog {
 pub struct Lines {
     slot: Slot<u8>,
     json: bool,
+    namespaces: Arc<Namespaces>,
+    /// Where exchanges count that no function judged.
+    none: Arc<Namespace>,
 }
 
 impl AccessLog {
@@ -61,8 +67,9 @@ impl AccessLog {
     }
 
     /// The end for one worker.
-    pub fn lines(&self) -> Lines {
-        Lines { slot: self.outbox.slot(), json: self.json }
+    pub fn lines(&self, namespaces: &Arc<Namespaces>) -> Lines {
+        let none = namespaces.of(Namespaces::NONE);
+        Lines { slot: self.outbox.slot(), json: self.json, namespaces: namespaces.clone(), none }
     }
 
     /// Number of lines that were lost.
@@ -77,19 +84,49 @@ impl AccessLog {
 }
 
 impl Lines {
-    /// Adds a line, if the exchange's policy wants one.
+    /// Adds a line, if the exchange's policy wants one and the rate of its namespace allows it.
     pub fn write(&self, observed: &Observed) {
         if line::is_wanted(observed) {
+            let importance = importance(observed);
             self.slot.append(|buffer| {
                 let before = buffer.len();
                 let line = if self.json { line::json(buffer, observed) } else { line::text(buffer, observed) };
-                if line.is_err() {
+                buffer.push(b'\n');
+                let bytes = buffer.len() - before;
+                if line.is_err() || !self.admits(observed, importance, bytes) {
                     buffer.truncate(before);
-                } else {
-                    buffer.push(b'\n');
                 }
             });
         }
+    }
+
+    fn admits(&self, observed: &Observed, importance: Importance, bytes: usize) -> bool {
+        let judged = observed.judged.as_ref().map(|judged| &*judged.function);
+        let function = judged.or(observed.target.as_deref()).unwrap_or(Namespaces::NONE);
+        let admits = |namespace: &Namespace| {
+            namespace.log.admits(Source::AccessLog, importance, function, bytes, observed.ended)
+        };
+        match self.caller(observed, importance) {
+            Some(caller) => admits(&caller),
+            None => admits(observed.namespace.as_deref().unwrap_or(&self.none)),
+        }
+    }
+
+    /// The namespace of a caller that another namespace's function has refused: its refused calls take nothing from the callee's rate.
+    fn caller(&self, observed: &Observed, importance: Importance) -> Option<Arc<Namespace>> {
+        if importance != Importance::Refused || observed.direction != TrafficDirection::Inbound {
+            return None;
+        }
+        let (namespace, _) = workload(observed.peer.identity.as_deref()?)?;
+        let is_own = observed.namespace.as_ref().is_some_and(|own| **own.name() == *namespace);
+        (!is_own).then(|| self.namespaces.of(namespace))
+    }
+}
+
+fn importance(observed: &Observed) -> Importance {
+    match observed.judged.as_ref().map(|judged| &judged.verdict) {
+        Some(RecordedVerdict::Allow { .. }) => Importance::Allowed,
+        Some(_) | None => Importance::Refused,
     }
 }
 

@@ -7,6 +7,7 @@ use super::request_line::{self, RequestLine};
 use super::stats::RevisionLabel;
 use crate::http::peer::{Peer, TrafficDirection};
 use http::header::HeaderName;
+use leno_namespaces::Namespace;
 use leno_policy::outcome::{PolicyKind, TracePlan};
 use leno_policy::spec::{Algorithm, KeyId, ProgramSpec, Protocol};
 use leno_sandbox::EngineKind;
@@ -69,6 +70,9 @@ pub struct Observed<S = &'static str> {
     /// The program whose access log section applies; `None`: the exchange was not judged, and is logged.
     #[serde(skip)]
     pub program: Option<Arc<ProgramSpec>>,
+    /// The namespace of the function that judged; `None`: it was not judged.
+    #[serde(skip)]
+    pub namespace: Option<Arc<Namespace>>,
     /// Values of the request headers that the configuration logs.
     #[serde(skip)]
     pub logged_headers: Vec<(HeaderName, Box<str>)>,

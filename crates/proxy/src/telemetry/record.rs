@@ -14,6 +14,7 @@ use crate::http::failure::Failure;
 use crate::http::peer::{Peer, TrafficDirection};
 use crate::runtime::clock::unix_ms;
 use http::request;
+use leno_namespaces::{Namespace, Permit};
 use leno_policy::spec::Protocol;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -32,6 +33,8 @@ struct Open {
     observed: RefCell<Option<Observed>>,
     /// No more of the request's body is passed on.
     closed: Cell<bool>,
+    /// Counts the exchange for its namespace.
+    permit: RefCell<Option<Permit>>,
     /// What passes the request's body on, while it waits for more of it.
     upload: RefCell<Option<Waker>>,
 }
@@ -69,6 +72,7 @@ impl Record {
             response_edits: Vec::new(),
             trace: None,
             program: None,
+            namespace: None,
             logged_headers: Vec::new(),
             attempts: Vec::new(),
             node: None,
@@ -84,6 +88,7 @@ impl Record {
             recorder: recorder.clone(),
             observed: RefCell::new(Some(observed)),
             closed: Cell::new(false),
+            permit: RefCell::default(),
             upload: RefCell::default(),
         }))
     }
@@ -98,6 +103,21 @@ impl Record {
     /// Notes the callee: `namespace/name`.
     pub fn routed(&self, target: &Arc<str>) {
         self.note(|observed| observed.target = Some(target.clone()));
+    }
+
+    /// Notes the namespace that its line counts for.
+    pub(crate) fn namespace(&self, namespace: Option<&Arc<Namespace>>) {
+        if let Some(namespace) = namespace {
+            self.note(|observed| observed.namespace = Some(namespace.clone()));
+        }
+    }
+
+    /// Keeps the permit of this namespace until the exchange has ended; `None`: there is none.
+    pub(crate) fn occupy(&self, namespace: &Arc<Namespace>, permit: Option<Permit>) -> Option<()> {
+        self.note(|observed| {
+            observed.namespace.get_or_insert_with(|| namespace.clone());
+        });
+        permit.map(|permit| drop(self.0.permit.replace(Some(permit))))
     }
 
     /// Notes the path as judged and forwarded, if the client wrote it differently.

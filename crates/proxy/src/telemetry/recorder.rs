@@ -31,7 +31,7 @@ impl Recorder {
         let recorder = Rc::new(Self {
             metrics: telemetry.metrics.shard(),
             ring: telemetry.ring.shard(),
-            log: telemetry.log.as_ref().map(access_log::AccessLog::lines),
+            log: telemetry.log.as_ref().map(|log| log.lines(&telemetry.namespaces)),
             spans: telemetry.spans.as_ref().map(span::Spans::sender),
             completed: RefCell::default(),
             reporter_waker: RefCell::default(),

@@ -17,6 +17,7 @@ mod limits;
 mod nodes;
 mod proof;
 mod retries;
+mod shares;
 mod tokens;
 mod translation;
 mod validity;

@@ -4,7 +4,7 @@ use crate::upstream::{Body, until};
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
-use leno_config::{FunctionId, Locality, Route, Slice};
+use leno_config::{FunctionId, Locality, NamespaceBounds, Route, Slice};
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
 use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
@@ -36,6 +36,7 @@ pub(crate) struct Builder {
     /// The gateway's routes to functions of other nodes.
     routes: Vec<Slice>,
     locality: Locality,
+    bounds: NamespaceBounds,
 }
 
 /// A node that serves.
@@ -206,6 +207,7 @@ impl Builder {
             authority: None,
             routes: vec![],
             locality: Locality::default(),
+            bounds: NamespaceBounds::default(),
         }
     }
 
@@ -276,6 +278,12 @@ impl Builder {
         self
     }
 
+    /// What the functions, which are all of one namespace, may have of the node.
+    pub(crate) fn bounds(mut self, bounds: NamespaceBounds) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
     pub(crate) fn mtls(mut self) -> Self {
         self.mesh.mtls_same_node = true;
         self
@@ -323,6 +331,7 @@ impl Builder {
         let new = || Arc::new(Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap());
         let authority = self.authority.unwrap_or_else(new);
         let svids = SvidStore::new(authority.bundle().clone());
+        let telemetry = Telemetry::quiet(TRUST_DOMAIN);
         let engine = leno_sandbox::Engine::inline();
         let limit = self.mesh.limits.request_timeout.as_millis() as u64;
         let mut change = NodeSnapshot::new(self.mesh).change();
@@ -349,10 +358,13 @@ impl Builder {
         for mut slice in self.functions {
             set_limit(&mut slice);
             certify(&slice.identity);
-            change.insert(Arc::new(FunctionEntry::load(&engine, slice)));
+            slice.bounds = self.bounds.clone();
+            let entry = FunctionEntry::load(&engine, slice);
+            entry.share_in(&telemetry.namespaces);
+            change.insert(Arc::new(entry));
         }
         let instances = Arc::new(Fixed { addresses: Mutex::new(self.addresses), ..Fixed::default() });
-        let node = Node::new(change.finish(), instances.clone(), svids, Telemetry::quiet(TRUST_DOMAIN));
+        let node = Node::new(change.finish(), instances.clone(), svids, telemetry);
         node.endpoints.set_locality(self.locality);
         let options = Options { workers: self.workers.try_into().ok(), connections: self.connections };
         let handle = leno_proxy::serve(&node, options)?;

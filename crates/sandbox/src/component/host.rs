@@ -39,8 +39,8 @@ impl Host {
     pub(super) fn new(settings: &Settings, outside: Box<dyn Outside>) -> Self {
         let mut wasi = WasiCtx::builder();
         wasi.envs(&settings.env)
-            .stdout(Output::new(&settings.stdout))
-            .stderr(Output::new(&settings.stderr))
+            .stdout(Output::new(&settings.stdout, &settings.admits))
+            .stderr(Output::new(&settings.stderr, &settings.admits))
             .max_random_size(MOST_RANDOM)
             .allow_tcp(false)
             .allow_udp(false)

@@ -48,12 +48,20 @@ pub struct Settings {
     pub(super) memory: usize,
     pub(super) stdout: Arc<str>,
     pub(super) stderr: Arc<str>,
+    /// Whether a line of so many bytes is logged.
+    pub(super) admits: Arc<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
 impl Settings {
     /// For the function of this name (which begins the lines that it writes), with this environment and at most so many bytes of memory.
     pub fn new(function: &str, env: Vec<(String, String)>, memory: usize) -> Self {
-        Self { env, memory, stdout: format!("{function} |").into(), stderr: format!("{function} !").into() }
+        let (stdout, stderr) = (format!("{function} |").into(), format!("{function} !").into());
+        Self { env, memory, stdout, stderr, admits: Arc::new(|_| true) }
+    }
+
+    /// Each line is logged only if `admits` says so, which gets the number of its bytes.
+    pub fn with_log(self, admits: impl Fn(usize) -> bool + Send + Sync + 'static) -> Self {
+        Self { admits: Arc::new(admits), ..self }
     }
 }
 

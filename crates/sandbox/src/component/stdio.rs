@@ -12,6 +12,8 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 const MOST_LINES: u32 = 1000;
 /// Bytes of a line; the rest is dropped.
 const LONGEST_LINE: usize = 8192;
+/// What a line counts for besides its text and its prefix, in bytes.
+const OVERHEAD: usize = 64;
 /// Bytes that are taken at once.
 const PIECE: usize = 16 * 1024;
 
@@ -25,11 +27,12 @@ struct Lines {
     line: Vec<u8>,
     dropped: usize,
     told: u32,
+    admits: Arc<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
 impl Output {
-    pub(super) fn new(prefix: &Arc<str>) -> Self {
-        let lines = Lines { prefix: prefix.clone(), line: Vec::new(), dropped: 0, told: 0 };
+    pub(super) fn new(prefix: &Arc<str>, admits: &Arc<dyn Fn(usize) -> bool + Send + Sync>) -> Self {
+        let lines = Lines { prefix: prefix.clone(), line: Vec::new(), dropped: 0, told: 0, admits: admits.clone() };
         Self(Arc::new(Mutex::new(lines)))
     }
 
@@ -58,7 +61,7 @@ impl Lines {
         let line = std::mem::take(&mut self.line);
         let dropped = std::mem::take(&mut self.dropped);
         self.told = self.told.saturating_add(1);
-        if self.told > MOST_LINES {
+        if self.told > MOST_LINES || !(self.admits)(line.len() + self.prefix.len() + OVERHEAD) {
             return;
         }
         let text = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(&line));

@@ -7,7 +7,7 @@ use crate::http::body::{Body, InstanceBody};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::runtime::schedule;
-use crate::state::function::FunctionEntry;
+use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::Lease;
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, request};
@@ -94,7 +94,9 @@ async fn serve(
         biased;
         ended = run => if let Err(failure) = ended {
             worker.recorder.metrics().component_failure(&entry.name, failure.label());
-            tracing::warn!(function = %entry.name, request_id = ?request_id, "the component {failure}");
+            if entry.may_log(EVENT) {
+                tracing::warn!(function = %entry.name, request_id = ?request_id, "the component {failure}");
+            }
         },
         () = left_alone(leaves, grace) => {}
     }

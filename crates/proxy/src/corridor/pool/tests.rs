@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
     let key = ConnectionKey::instance(listener.local_addr().unwrap());
     let CheckedOutHttp1 { mut connection, .. } =
-        pool.connect_http1(&key, &(), None, Duration::from_secs(5)).await.unwrap();
+        pool.connect_http1(&key, &(), (None, None), Duration::from_secs(5)).await.unwrap();
     let (server, _) = listener.accept().await.unwrap();
     connection.sender.ready().await.unwrap();
     let since = Instant::now().checked_sub(time).unwrap();
@@ -16,7 +16,7 @@ async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream 
 /// A pool with one such connection.
 async fn idle_for(time: Duration) -> (Rc<Pool>, ConnectionKey, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let pool = Pool::new(Arc::default());
+    let pool = Pool::new(Arc::default(), Arc::default());
     let server = open(&pool, &listener, time).await;
     (pool, ConnectionKey::instance(listener.local_addr().unwrap()), server)
 }
@@ -57,7 +57,7 @@ fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
 fn of_what_a_burst_opened_a_few_are_kept_for_long() {
     block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let pool = Pool::new(Arc::default());
+        let pool = Pool::new(Arc::default(), Arc::default());
         let mut servers = Vec::new();
         for _ in 0..MAX_LONG_IDLE + 2 {
             servers.push(open(&pool, &listener, 2 * IDLE_TIMEOUT).await);

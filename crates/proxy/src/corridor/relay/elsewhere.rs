@@ -3,7 +3,7 @@
 
 use super::framed::Framed;
 use super::{Relay, Stop};
-use crate::corridor::pool::{CalleeKey, CheckedOutHttp2, ConnectionKey, StreamSlot};
+use crate::corridor::pool::{CalleeKey, CheckedOutHttp2, ConnectError, ConnectionKey, StreamSlot};
 use crate::http::body::Body;
 use crate::http::hop;
 use crate::state::endpoints::{Among, Choice, Known, UnderWay};
@@ -48,8 +48,9 @@ impl Relay {
             let address = candidate.endpoint.address;
             let identities = (caller.identity.clone(), self.callee.identity.as_str().into());
             let key = ConnectionKey { address, callee: CalleeKey::Sidecar(identities) };
-            match worker.pool.http2(&key, None, &worker.node.svids, || None, CONNECT).await {
+            match worker.pool.http2(&key, None, &worker.node.svids, (caller.share(), || None), CONNECT).await {
                 Ok(connection) => return self.open_stream(connection, candidate.begin(), address).await,
+                Err(ConnectError::Bound(reason)) => return Err(Stop::Refused(reason)),
                 Err(error) => {
                     worker.node.endpoints.unreachable(address, Instant::now());
                     worker.recorder.metrics().unreachable(&candidate.endpoint.node);

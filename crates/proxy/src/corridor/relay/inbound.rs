@@ -1,7 +1,7 @@
 //! The callee's side of a connection without requests from another node: judge, connect to an instance or to the outside, carry bytes.
 
 use super::framed::Framed;
-use super::{Counted, ResetUnlessDone, Stop, copy_both, outside, take_instance};
+use super::{Counted, ResetUnlessDone, Stop, copy_both, outside, take_connection, take_instance};
 use crate::corridor::worker::Worker;
 use crate::http::hop;
 use crate::http::peer::Peer;
@@ -16,6 +16,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use leno_config::FunctionId;
 use leno_config::slice::{Port, PortProtocol};
+use leno_namespaces::Permit;
 use leno_policy::{connection, input};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -47,8 +48,11 @@ pub(crate) struct Accepted {
     inbound: Inbound,
     upstream: TcpStream,
     /// Kept as long as the connection is open.
-    _held: (Option<Lease>, ConnectionGuard),
+    _held: Held,
 }
+
+/// What is kept as long as a connection is open.
+type Held = (Option<Lease>, ConnectionGuard, Option<Permit>);
 
 impl Inbound {
     /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
@@ -94,7 +98,7 @@ impl Inbound {
         }
     }
 
-    async fn connect(&mut self) -> Result<(TcpStream, (Option<Lease>, ConnectionGuard)), Stop> {
+    async fn connect(&mut self) -> Result<(TcpStream, Held), Stop> {
         let entry = self.judge()?;
         schedule::charge(entry.class);
         let breaker = entry.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
@@ -102,14 +106,15 @@ impl Inbound {
         let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
         let counted =
             counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))?;
+        let permit = take_connection(Some(&self.worker.node.telemetry.namespaces.of(&self.caller.namespace)))?;
         let Some(outside) = &entry.outside else {
             let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
-            return Ok((upstream, (Some(lease), counted)));
+            return Ok((upstream, (Some(lease), counted, permit)));
         };
         let resolver = &self.worker.node.resolver;
         let (upstream, address) = outside::connect(resolver, outside, &self.host, self.port.number).await?;
         self.outside = Some(address);
-        Ok((upstream, (None, counted)))
+        Ok((upstream, (None, counted, permit)))
     }
 
     /// Judges by the current snapshot. Returns the callee.

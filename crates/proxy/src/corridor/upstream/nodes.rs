@@ -4,7 +4,7 @@
 use super::send::{self, broken, is_left};
 use super::{Forward, Reply, UpstreamGuard};
 use crate::corridor::exchange::Origin;
-use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp2, ConnectionKey};
+use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp2, ConnectError, ConnectionKey};
 use crate::corridor::route::Elsewhere;
 use crate::corridor::upgrade;
 use crate::http::body::Body;
@@ -167,8 +167,11 @@ impl Forward<'_> {
         };
         let key = ConnectionKey { address, callee: CalleeKey::Sidecar((caller, callee.identity.clone())) };
         // Connections to nodes carry requests of all kinds. The circuit breaker counts requests, not these.
-        let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, || None, CONNECT).await;
+        let held = (exchange.caller_share(), || None);
+        let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, held, CONNECT).await;
         match connection {
+            // No other node is tried: it is this one that has no room.
+            Err(ConnectError::Bound(reason)) => Err(Failure::Bound(reason)),
             Ok(connection) => Ok(Some(Connected { connection, address, candidate, under_way })),
             Err(error) => self.failed_to_connect(address, candidate.as_deref(), failed, &error).map(|()| None),
         }

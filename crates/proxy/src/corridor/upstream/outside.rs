@@ -52,7 +52,8 @@ impl Forward<'_> {
         }
         let key = ConnectionKey { address, callee: CalleeKey::Outside(key) };
         let limit = outside.egress.connect_timeout;
-        let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit };
+        let share = exchange.caller_share().or(entry.share());
+        let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit, share };
         let (response, connection) = if port.http2 {
             let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
             self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&outside.not_in_trailers)).await?

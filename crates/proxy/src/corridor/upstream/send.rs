@@ -6,15 +6,17 @@ use crate::corridor::retry;
 use crate::http::body::{Body, BodyError};
 use crate::http::failure::Failure;
 use crate::http::head;
-use crate::state::function::FunctionEntry;
+use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::{InstanceProof, Lease};
 use crate::state::ledger::Attempt;
 use crate::telemetry::observed::AttemptResult;
 use http::uri::Scheme;
 use http::{Request, Response, header, request};
 use hyper::body::Incoming;
+use leno_namespaces::Namespace;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
@@ -33,13 +35,15 @@ pub(super) struct Endpoints<'a> {
     pub lease: Option<&'a dyn InstanceProof>,
     /// Longest time to connect, including TLS.
     pub limit: Duration,
+    /// The namespace that new connections count for.
+    pub share: Option<&'a Arc<Namespace>>,
 }
 
 impl<'a> Endpoints<'a> {
     /// A leased instance.
-    pub(super) fn one(lease: &'a Lease) -> Self {
+    pub(super) fn one(lease: &'a Lease, entry: &'a FunctionEntry) -> Self {
         let key = ConnectionKey::instance(lease.address);
-        Self { key, others: VecDeque::new(), lease: Some(&*lease.guard), limit: CONNECT }
+        Self { key, others: VecDeque::new(), lease: Some(&*lease.guard), limit: CONNECT, share: entry.share() }
     }
 
     fn proof(&self) -> &'a dyn InstanceProof {
@@ -100,7 +104,8 @@ impl Forward<'_> {
             if guard.is_some() || pool.open_http1(&endpoints.key) == 0 {
                 let guard = guard.or_else(|| target.acquire_connection(None));
                 // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
-                let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), guard, endpoints.limit);
+                let held = (endpoints.share, guard);
+                let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), held, endpoints.limit);
                 match Box::pin(connect).await {
                     Ok(connected) => return Ok(connected),
                     Err(error) => self.next_endpoint(Some(entry), endpoints, &error)?,
@@ -147,8 +152,8 @@ impl Forward<'_> {
         };
         let mut request = Request::from_parts(*head, body);
         loop {
-            let Endpoints { key, lease, limit, .. } = &endpoints;
-            let connection = worker.pool.http2(key, *lease, &worker.node.svids, guard, *limit).await;
+            let Endpoints { key, lease, limit, share, .. } = &endpoints;
+            let connection = worker.pool.http2(key, *lease, &worker.node.svids, (*share, guard), *limit).await;
             let CheckedOutHttp2 { mut sender, stream, reused } = match connection {
                 Ok(connection) => connection,
                 Err(error) => {
@@ -174,8 +179,10 @@ impl Forward<'_> {
         endpoints: &mut Endpoints<'_>,
         error: &ConnectError,
     ) -> Result<(), Failure> {
-        if let ConnectError::Full = error {
-            return Err(Failure::Overflow);
+        match error {
+            ConnectError::Full => return Err(Failure::Overflow),
+            ConnectError::Bound(reason) => return Err(Failure::Bound(reason.clone())),
+            _ => {}
         }
         let failure = self.unconnected(entry, endpoints.key.address, error);
         let Some(next) = endpoints.others.pop_front() else { return Err(failure) };
@@ -188,7 +195,9 @@ impl Forward<'_> {
 
     fn unconnected(&self, entry: Option<&FunctionEntry>, address: SocketAddr, error: &ConnectError) -> Failure {
         if let (ConnectError::Unproven(_), Some(entry)) = (error, entry) {
-            tracing::error!(function = %entry.name, %address, %error, "no request is sent there");
+            if entry.may_log(EVENT) {
+                tracing::error!(function = %entry.name, %address, %error, "no request is sent there");
+            }
             self.exchange.record.metrics().unproven(&entry.name, "instance");
         }
         Failure::Connect { cause: format!("{address}: {error}") }

@@ -131,7 +131,7 @@ fn lines_of_all_workers_reach_the_file() {
     let log = log_to(&path);
     std::thread::scope(|scope| {
         for worker in 0..4 {
-            let lines = log.lines();
+            let lines = log.lines(&Arc::default());
             scope.spawn(move || {
                 for number in 0..100 {
                     lines.write(&Observed { request_id: format!("{worker}-{number}").into(), ..observed() });
@@ -157,7 +157,7 @@ fn lines_of_all_workers_reach_the_file() {
 fn a_rotated_file_is_made_again() {
     let path = fresh_file("rotated");
     let log = log_to(&path);
-    let lines = log.lines();
+    let lines = log.lines(&Arc::default());
     let write = |id: &str| {
         lines.write(&Observed { request_id: id.into(), ..observed() });
         log.flush();
@@ -178,7 +178,7 @@ fn lines_that_cannot_be_written_are_counted() {
     let path = fresh_file("gone");
     let log = log_to(&path);
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
-    let lines = log.lines();
+    let lines = log.lines(&Arc::default());
     lines.write(&observed());
     lines.write(&observed());
     log.flush();
@@ -190,4 +190,51 @@ fn a_file_that_cannot_be_opened_is_an_error_that_names_it() {
     let path = fresh_file("missing").join("no/such/folder.log");
     let error = AccessLog::open(&AccessLogSink { json: true, file: Some(path.clone()) }).unwrap_err();
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+}
+
+#[test]
+fn a_namespace_writes_no_more_than_its_rate_and_refusals_come_first() {
+    let path = fresh_file("rates");
+    let log = log_to(&path);
+    let namespaces = Arc::<Namespaces>::default();
+    let (demo, shop) = (namespaces.of("demo"), namespaces.of("shop"));
+    demo.set(&leno_namespaces::Bounds { log_bytes_per_second: 16 << 10, ..Default::default() });
+    let lines = log.lines(&namespaces);
+    let ended = std::time::Instant::now();
+    let write = |namespace: &Arc<Namespace>, id: &str, allowed: bool| {
+        let mut exchange = Observed { request_id: id.into(), namespace: Some(namespace.clone()), ended, ..observed() };
+        if let (true, Some(judged)) = (allowed, &mut exchange.judged) {
+            judged.verdict = RecordedVerdict::Allow { rule: "demo/rules/all".into() };
+        }
+        lines.write(&exchange);
+    };
+    (0..2000).for_each(|_| write(&demo, "demo-allowed", true));
+    (0..2000).for_each(|_| write(&demo, "demo-refused", false));
+    write(&shop, "calm-one", true);
+    log.flush();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let count = |id: &str| text.lines().filter(|line| line.contains(id)).count();
+    let (allowed, refused) = (count("demo-allowed"), count("demo-refused"));
+    assert!(text.len() < 5 * (16 << 10), "{} bytes", text.len());
+    assert!(allowed > 10 && refused > 10, "{allowed} {refused}");
+    assert_eq!(count("calm-one"), 1, "another namespace's rate is another matter");
+    let (_, left_out, bytes) = demo.log.totals()[Source::AccessLog as usize];
+    assert_eq!(left_out, 4000 - (allowed + refused) as u64);
+    assert!(bytes > 1 << 20);
+}
+
+#[test]
+fn refused_calls_are_charged_to_the_namespace_of_the_caller() {
+    let path = fresh_file("callers");
+    let log = log_to(&path);
+    let namespaces = Arc::<Namespaces>::default();
+    let (shop, lines) = (namespaces.of("shop"), log.lines(&namespaces));
+    let hostile = namespaces.of("hostile");
+    hostile.set(&leno_namespaces::Bounds { log_bytes_per_second: 4096, ..Default::default() });
+    let mut exchange = Observed { namespace: Some(shop.clone()), direction: TrafficDirection::Inbound, ..observed() };
+    exchange.peer.identity = Some("spiffe://td.example/ns/hostile/sa/caller".into());
+    (0..200).for_each(|_| lines.write(&exchange));
+    let left_out = |name: &str| namespaces.of(name).log.totals()[Source::AccessLog as usize].1;
+    assert!(left_out("hostile") > 0);
+    assert_eq!(left_out("shop"), 0);
 }

@@ -1,0 +1,91 @@
+//! What the instances of one namespace can take from others on a node: the log, and connections.
+
+mod mesh;
+
+use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+
+fn document(kind: &str, name: &str, namespace: &str, command: &[&str], spec: &str) -> String {
+    let command = serde_json::to_string(command).unwrap();
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec:\n  \
+         command: {command}\n{spec}"
+    )
+}
+
+/// Bytes of the lines in the node's log that a flood has written.
+fn flooded(mesh: &Mesh) -> usize {
+    mesh.output().iter().filter(|line| line.contains("flood flood")).map(String::len).sum()
+}
+
+#[test]
+fn an_instance_that_writes_without_end_fills_no_log_and_hides_no_other_line() {
+    let flood = "while :; do echo \"flood flood flood flood flood flood flood flood flood flood\"; done";
+    let quiet = "i=0; while :; do i=$((i+1)); echo \"quiet line $i.\"; sleep 0.05; done";
+    let job = |name, namespace, script| document("Job", name, namespace, &["/bin/sh", "-c", script], "");
+    let mut mesh = Mesh::start(&(job("flood", "hostile", flood) + &job("quiet", "calm", quiet)));
+    let said = |line: &&String| line.contains("of hostile/flood left out in") && line.contains(" lines (");
+    mesh.wait_for("what is left out to be said", |mesh| mesh.output().iter().find(said).is_some());
+    let (before, lines) = (flooded(&mesh), mesh.output().len());
+    mesh.wait_for("it to be said again", |mesh| mesh.output()[lines..].iter().find(said).is_some());
+    // Some seconds at the default rate, with the burst that may have been left.
+    let written = flooded(&mesh) - before;
+    assert!(written < 4 << 20, "{written} bytes");
+    let output = mesh.output();
+    let number = |line: &String| line.split_once("quiet line ")?.1.strip_suffix('.')?.parse::<usize>().ok();
+    let numbers: Vec<usize> = output.iter().filter_map(number).collect();
+    assert!(numbers.len() > 20 && numbers.iter().copied().eq(1..=numbers.len()), "{numbers:?}");
+    let metrics = mesh.metrics(&["leno_log_bytes_dropped_total{namespace=\"hostile\",source=\"output\"}"]);
+    assert!(!metrics.contains("dropped_total{namespace=\"calm\""), "{metrics}");
+    let told = mesh.leno(&["logs", "hostile/flood", "--tail", "5"]);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert_eq!(told.lines().filter(|line| line.contains("flood flood")).count(), 5, "{told}");
+}
+
+/// Opens connections that ask and never get an answer, as many as it can.
+const HOARD: &str = "
+import socket, time
+kept = []
+while True:
+    try:
+        one = socket.create_connection(('silent', 80), timeout=5)
+        one.sendall(b'GET / HTTP/1.1\\r\\nhost: silent\\r\\n\\r\\n')
+        kept.append(one)
+        print('opened', len(kept), flush=True)
+    except OSError:
+        time.sleep(0.02)
+";
+
+/// Takes connections and answers nothing.
+const SILENT: &str = "
+import os, socket
+listener = socket.create_server(('', int(os.environ['PORT'])), backlog=1000)
+kept = []
+while True:
+    kept.append(listener.accept())
+";
+
+#[test]
+fn connections_of_one_room_leave_the_gateway_and_others_what_they_need() {
+    if !std::process::Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("\n*** NOT tested: there is no python3 ***\n");
+        return;
+    }
+    let hostile = |kind, name, program, spec| document(kind, name, "hostile", &["python3", "-c", program], spec);
+    let documents = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]")
+        + &policy("open", "echo", ALLOW_ALL)
+        + &hostile("Function", "silent", SILENT, "")
+        + &hostile("Job", "hoard", HOARD, "  callees: [silent]\n")
+        + &policy("open", "silent", ALLOW_ALL).replace("namespace: test", "namespace: hostile");
+    let mut mesh =
+        Mesh::start_with_descriptors("-n 400", "  instances: {isolation: auto, accounts: node}\n", &documents);
+    // More is refused: the room has all that its namespace may have.
+    mesh.metrics(&["leno_namespace_refused_total{namespace=\"hostile\",resource=\"connections\"}"]);
+    let open = |mesh: &Mesh| mesh.output().iter().filter(|line| line.contains("| opened ")).count();
+    mesh.wait_for("some connections", |mesh| open(mesh) > 10);
+    for _ in 0..20 {
+        assert_eq!(mesh.get("/good").status, 200, "another namespace's function");
+        assert_eq!(mesh.admin("/healthz").status, 200, "health");
+    }
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", mesh.pid())).map_or(0, Iterator::count);
+    assert!(descriptors < 300, "{descriptors} descriptors");
+}

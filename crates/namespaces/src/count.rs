@@ -1,0 +1,112 @@
+//! A number of things of which a namespace may have so many at a time.
+
+use crate::Namespace;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    /// Instances.
+    Instances,
+    /// Connections.
+    Connections,
+    /// Exchanges in progress.
+    OpenRequests,
+    /// Requests that wait for an instance.
+    WaitingRequests,
+}
+
+impl Resource {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Instances, Self::Connections, Self::OpenRequests, Self::WaitingRequests];
+
+    /// The field of the bound, as documents name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Instances => "instances",
+            Self::Connections => "connections",
+            Self::OpenRequests => "openRequests",
+            Self::WaitingRequests => "waitingRequests",
+        }
+    }
+}
+
+/// The use of one resource, and its bound.
+#[derive(Debug, Default)]
+pub struct Count {
+    used: AtomicU64,
+    bound: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Count {
+    /// Takes one, which [`Count::give_back`] returns. `false`: the bound is reached.
+    pub fn take(&self) -> bool {
+        if self.used.fetch_add(1, Relaxed) < self.bound.load(Relaxed) {
+            return true;
+        }
+        self.used.fetch_sub(1, Relaxed);
+        self.refused.fetch_add(1, Relaxed);
+        false
+    }
+
+    /// Takes one beyond the bound too, for what cannot be refused any more.
+    pub(crate) fn take_anyway(&self) {
+        self.used.fetch_add(1, Relaxed);
+    }
+
+    /// Returns one.
+    pub fn give_back(&self) {
+        self.used.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether the bound is reached.
+    pub fn is_full(&self) -> bool {
+        self.used() >= self.bound()
+    }
+
+    /// How many are in use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// How many there may be.
+    pub fn bound(&self) -> u64 {
+        self.bound.load(Relaxed)
+    }
+
+    /// How many were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    pub(crate) fn set_bound(&self, bound: u64) {
+        self.bound.store(bound, Relaxed);
+    }
+}
+
+/// One of a resource, until it is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    namespace: Arc<Namespace>,
+    resource: Resource,
+}
+
+impl Permit {
+    pub(crate) fn new(namespace: Arc<Namespace>, resource: Resource) -> Self {
+        Self { namespace, resource }
+    }
+
+    /// The namespace that has it.
+    pub fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.namespace.count(self.resource).give_back();
+    }
+}

@@ -1,0 +1,286 @@
+//! The bounds of each namespace on one node, and its present use of them.
+//!
+//! A [`Namespace`] is found once, when a function is loaded, and reached by pointer from then on: a request or a connection costs an atomic counter,
+//! and no look-up.
+#![forbid(unsafe_code)]
+
+mod count;
+mod log;
+mod rate;
+mod turns;
+
+pub use count::{Count, Permit, Resource};
+pub use log::{Importance, Log, Omission, Source};
+pub use rate::Rate;
+pub use turns::{Turn, Turns};
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+/// Namespaces without use are forgotten when there are more than this.
+const MOST: usize = 1024;
+
+/// Connections of a namespace that has no bound, where it is not known how many the node may have.
+const CONNECTIONS: u64 = 1024;
+/// A namespace may have so many connections, however few descriptors there are.
+const LEAST_CONNECTIONS: u64 = 4;
+
+/// The bounds of one namespace on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Instances, those that start or end included.
+    pub instances: u64,
+    /// Connections that its instances have open to the node, and those that the node opens for it; `None`: an eighth of those that the node may have.
+    pub connections: Option<u64>,
+    /// Exchanges in progress to its functions, and of calls by its functions.
+    pub open_requests: u64,
+    /// Requests that wait for an instance of one of its functions.
+    pub waiting_requests: u64,
+    /// Bytes of images a second.
+    pub pull_bytes_per_second: u64,
+    /// Bytes a second of what its functions write and cause in the node's log and access log.
+    pub log_bytes_per_second: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            instances: 500,
+            connections: None,
+            open_requests: 4096,
+            waiting_requests: 1024,
+            pull_bytes_per_second: u64::MAX,
+            log_bytes_per_second: 1 << 20,
+        }
+    }
+}
+
+/// One namespace on this node.
+#[derive(Debug)]
+pub struct Namespace {
+    name: Arc<str>,
+    counts: [Count; Resource::ALL.len()],
+    /// What its functions write and cause in the logs.
+    pub log: Log,
+    /// What its instances write, as the node reads it. Faster writers wait.
+    pub output: Rate,
+    /// Bytes of images.
+    pub pulls: Rate,
+}
+
+impl Namespace {
+    fn new(name: &str, bounds: &Bounds) -> Arc<Self> {
+        let namespace = Self {
+            name: name.into(),
+            counts: Default::default(),
+            log: Log::default(),
+            output: Rate::default(),
+            pulls: Rate::default(),
+        };
+        namespace.set(bounds);
+        Arc::new(namespace)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Puts bounds into force. What is in use beyond them stays until it ends.
+    pub fn set(&self, bounds: &Bounds) {
+        let Bounds {
+            instances,
+            connections,
+            open_requests,
+            waiting_requests,
+            pull_bytes_per_second,
+            log_bytes_per_second,
+        } = *bounds;
+        self.count(Resource::Instances).set_bound(instances);
+        self.count(Resource::Connections).set_bound(connections.unwrap_or(CONNECTIONS));
+        self.count(Resource::OpenRequests).set_bound(open_requests);
+        self.count(Resource::WaitingRequests).set_bound(waiting_requests);
+        self.pulls.set(pull_bytes_per_second, pull_bytes_per_second);
+        self.log.set(log_bytes_per_second);
+        let output = log_bytes_per_second.saturating_mul(OUTPUT_FACTOR).max(LEAST_OUTPUT);
+        self.output.set(output, output);
+    }
+
+    /// The use of a resource, and its bound.
+    pub fn count(&self, resource: Resource) -> &Count {
+        &self.counts[resource as usize]
+    }
+
+    /// Takes one of a resource until the permit is dropped. `None`: the bound is reached, which is counted.
+    pub fn take(self: &Arc<Self>, resource: Resource) -> Option<Permit> {
+        self.count(resource).take().then(|| Permit::new(self.clone(), resource))
+    }
+
+    /// Takes one of a resource beyond the bound too, in place of one that is about to end.
+    pub fn take_anyway(self: &Arc<Self>, resource: Resource) -> Permit {
+        self.count(resource).take_anyway();
+        Permit::new(self.clone(), resource)
+    }
+
+    /// Why more of a resource is refused.
+    pub fn refusal(&self, resource: Resource) -> String {
+        let (name, bound) = (&self.name, self.count(resource).bound());
+        format!("namespace {name} has all that its bound `{}` allows on this node: {bound}", resource.name())
+    }
+
+    /// What it uses now.
+    pub fn usage(&self, now: Instant) -> Usage {
+        let count = |resource| {
+            let count = self.count(resource);
+            Used { used: count.used(), bound: count.bound(), refused: count.refused() }
+        };
+        let rate = |rate: &Rate, refused| Used { used: rate.recent(now), bound: rate.per_second(), refused };
+        Usage {
+            namespace: self.name.clone(),
+            instances: count(Resource::Instances),
+            connections: count(Resource::Connections),
+            open_requests: count(Resource::OpenRequests),
+            waiting_requests: count(Resource::WaitingRequests),
+            pull_bytes_per_second: rate(&self.pulls, 0),
+            log_bytes_per_second: rate(self.log.rate(), self.log.totals().iter().map(|(_, _, bytes)| bytes).sum()),
+        }
+    }
+}
+
+/// Output is read so much faster than it is logged, for the lines that `leno logs` shows.
+const OUTPUT_FACTOR: u64 = 8;
+/// Output is read at least so fast, in bytes a second.
+const LEAST_OUTPUT: u64 = 1 << 20;
+
+/// The use of one resource beside its bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// In use now; of a rate, in the latest second.
+    pub used: u64,
+    /// The bound.
+    pub bound: u64,
+    /// Refused because of the bound, so far; bytes that were left out of the logs.
+    pub refused: u64,
+}
+
+/// What a namespace uses of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Its name.
+    pub namespace: Arc<str>,
+    /// See [`Bounds::instances`].
+    pub instances: Used,
+    /// See [`Bounds::connections`].
+    pub connections: Used,
+    /// See [`Bounds::open_requests`].
+    pub open_requests: Used,
+    /// See [`Bounds::waiting_requests`].
+    pub waiting_requests: Used,
+    /// See [`Bounds::pull_bytes_per_second`].
+    pub pull_bytes_per_second: Used,
+    /// See [`Bounds::log_bytes_per_second`].
+    pub log_bytes_per_second: Used,
+}
+
+/// All namespaces of a node.
+#[derive(Debug, Default)]
+pub struct Namespaces {
+    all: RwLock<BTreeMap<Arc<str>, Arc<Namespace>>>,
+    /// How many connections the node may have; 0: that is not known.
+    connections: AtomicU64,
+}
+
+impl Namespaces {
+    /// The name under which the node counts what belongs to no namespace.
+    pub const NONE: &str = "-";
+
+    /// The namespace of this name. One that was not known has the default bounds.
+    pub fn of(&self, name: &str) -> Arc<Namespace> {
+        if let Some(known) = self.all.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+            return known.clone();
+        }
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST {
+            all.retain(|_, namespace| Arc::strong_count(namespace) > 1);
+        }
+        all.entry(name.into()).or_insert_with(|| Namespace::new(name, &self.within(Bounds::default()))).clone()
+    }
+
+    /// Puts the bounds of a namespace into force.
+    pub fn set(&self, name: &str, bounds: Bounds) -> Arc<Namespace> {
+        let namespace = self.of(name);
+        namespace.set(&self.within(bounds));
+        namespace
+    }
+
+    /// Says how many connections the node may have, those that it opens included. A namespace without a bound of connections gets an eighth, and none gets
+    /// more than half.
+    pub fn limit_connections(&self, all: u64) {
+        self.connections.store(all, Relaxed);
+    }
+
+    fn within(&self, bounds: Bounds) -> Bounds {
+        let all = self.connections.load(Relaxed);
+        if all == 0 {
+            return bounds;
+        }
+        let connections = bounds.connections.map_or((all / 8).max(LEAST_CONNECTIONS), |bound| bound.min(all / 2));
+        Bounds { connections: Some(connections), ..bounds }
+    }
+
+    /// All that are known, by name.
+    pub fn all(&self) -> Vec<Arc<Namespace>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// What each uses now.
+    pub fn usage(&self) -> Vec<Usage> {
+        let now = Instant::now();
+        self.all().iter().map(|namespace| namespace.usage(now)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_holds_for_its_namespace_only_and_what_is_refused_is_counted() {
+        let namespaces = Namespaces::default();
+        let (demo, shop) = (namespaces.of("demo"), namespaces.of("shop"));
+        demo.set(&Bounds { connections: Some(2), ..Bounds::default() });
+        let held: Vec<_> = (0..5).map(|_| demo.take(Resource::Connections)).collect();
+        assert_eq!(held.iter().flatten().count(), 2);
+        assert!(shop.take(Resource::Connections).is_some());
+        assert!(demo.take(Resource::OpenRequests).is_some(), "another resource is another matter");
+        let usage = &namespaces.usage()[0];
+        assert_eq!((&*usage.namespace, usage.connections), ("demo", Used { used: 2, bound: 2, refused: 3 }));
+        drop(held);
+        assert!(namespaces.of("demo").take(Resource::Connections).is_some());
+    }
+
+    #[test]
+    fn a_smaller_bound_refuses_until_enough_has_ended() {
+        let demo = Namespaces::default().of("demo");
+        let mut held: Vec<_> = (0..3).filter_map(|_| demo.take(Resource::OpenRequests)).collect();
+        demo.set(&Bounds { open_requests: 1, ..Bounds::default() });
+        assert!(demo.take(Resource::OpenRequests).is_none());
+        held.clear();
+        assert!(demo.take(Resource::OpenRequests).is_some());
+    }
+
+    #[test]
+    fn what_a_node_may_have_bounds_what_a_namespace_may() {
+        let namespaces = Namespaces::default();
+        namespaces.limit_connections(960);
+        let bound = |connections| {
+            let bounds = Bounds { connections, ..Bounds::default() };
+            namespaces.set("demo", bounds).count(Resource::Connections).bound()
+        };
+        assert_eq!([None, Some(300), Some(5000), Some(1)].map(bound), [120, 300, 480, 1]);
+        assert_eq!(namespaces.of("other").count(Resource::Connections).bound(), 120);
+    }
+}
