@@ -144,8 +144,7 @@ impl Contained {
         environment: BTreeMap<String, String>,
         hostname: String,
         secrets: Vec<(String, Vec<u8>)>,
-        descriptors: Option<u64>,
-        processes: Option<u32>,
+        (descriptors, processes): (Option<u64>, Option<u32>),
     ) -> Container {
         let image = self.unpacked.image.clone();
         let ContainerSpec { command, args, directory, user, volumes, read_only, writable, .. } = (*self.spec).clone();

@@ -3,9 +3,8 @@
 use crate::api::types::{NamespaceStatus, Share};
 use crate::table::Column;
 use crate::table::Show::{Plain, Wide};
-use leno_config::slice::Run;
-use leno_function::Supervisor;
-use leno_proxy::NodeSnapshot;
+use leno_namespaces::{Usage, Used};
+use leno_proxy::Node;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -32,7 +31,12 @@ pub(crate) const NODE_COLUMNS: &[Column] = &[
     ("NAMESPACE", "namespace", Plain),
     ("FUNCTIONS", "functions", Plain),
     ("INSTANCES", "instances", Plain),
+    ("CONNECTIONS", "connections", Plain),
+    ("OPEN REQUESTS", "open_requests", Plain),
     ("WAITING REQUESTS", "waiting_requests", Plain),
+    ("PULL BYTES/S", "pull_bandwidth", Wide),
+    ("LOG BYTES/S", "log_bandwidth", Plain),
+    ("LOG BYTES DROPPED", "log_bytes_dropped", Wide),
 ];
 
 /// A row of a namespace as the API of a control plane has it.
@@ -56,39 +60,33 @@ pub(crate) fn row_of(status: &NamespaceStatus) -> Value {
     })
 }
 
-/// The rows of a node: the namespaces of the functions that it hosts.
-pub(crate) fn rows(snapshot: &NodeSnapshot, supervisor: &Supervisor) -> Value {
-    #[derive(Default)]
-    struct Namespace {
-        functions: u64,
-        instances: Share,
-        waiting: Share,
-    }
-    let mut namespaces: BTreeMap<&str, Namespace> = BTreeMap::new();
+/// The rows of a node: the namespaces of the functions that it hosts, and their use of this node.
+pub(crate) fn rows(node: &Node) -> Value {
+    let snapshot = node.snapshot.load();
+    let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
     for entry in snapshot.functions.values() {
-        let (id, bounds) = (&entry.slice.id, &entry.slice.bounds);
-        let namespace = namespaces.entry(&id.namespace).or_default();
-        namespace.functions += 1;
-        namespace.instances.bound = bounds.instances().into();
-        namespace.waiting.bound = bounds.waiting_requests().into();
-        if matches!(entry.slice.run, Run::Command(_) | Run::Job(_)) {
-            namespace.instances.used += supervisor.instances(id).len() as u64;
-        }
+        *functions.entry(&entry.slice.id.namespace).or_default() += 1;
     }
-    for status in supervisor.status() {
-        if let Some(namespace) = namespaces.get_mut(&*status.function.namespace) {
-            namespace.waiting.used += status.waiting as u64;
-        }
-    }
-    let row = |(name, Namespace { functions, instances, waiting }): (&str, Namespace)| {
-        json!({
-            "namespace": name,
+    let row = |usage: Usage| {
+        let functions = functions.get(&*usage.namespace)?;
+        Some(json!({
+            "namespace": &*usage.namespace,
             "functions": functions,
-            "instances": share(instances),
-            "waiting_requests": share(waiting),
-        })
+            "instances": used(usage.instances),
+            "connections": used(usage.connections),
+            "open_requests": used(usage.open_requests),
+            "waiting_requests": used(usage.waiting_requests),
+            "pull_bandwidth": used(usage.pull_bytes_per_second),
+            "log_bandwidth": used(usage.log_bytes_per_second),
+            "log_bytes_dropped": usage.log_bytes_per_second.refused,
+        }))
     };
-    namespaces.into_iter().map(row).collect()
+    node.telemetry.namespaces.usage().into_iter().filter_map(row).collect()
+}
+
+/// `12/1000`; without a bound: `12`
+fn used(Used { used, bound, .. }: Used) -> String {
+    if bound == u64::MAX { used.to_string() } else { share(Share { used, bound }) }
 }
 
 /// `12/1000`

@@ -36,6 +36,11 @@ fn an_instance_that_writes_without_end_fills_no_log_and_hides_no_other_line() {
     assert!(numbers.len() > 20 && numbers.iter().copied().eq(1..=numbers.len()), "{numbers:?}");
     let metrics = mesh.metrics(&["leno_log_bytes_dropped_total{namespace=\"hostile\",source=\"output\"}"]);
     assert!(!metrics.contains("dropped_total{namespace=\"calm\""), "{metrics}");
+    let rows = mesh.leno(&["get", "namespaces", "-o", "json"]);
+    let rows: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
+    let row = rows.as_array().unwrap().iter().find(|row| row["namespace"] == "hostile").unwrap();
+    assert_eq!(row["instances"], "1/500");
+    assert!(row["log_bytes_dropped"].as_u64().unwrap() > 0, "{row}");
     let told = mesh.leno(&["logs", "hostile/flood", "--tail", "5"]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     assert_eq!(told.lines().filter(|line| line.contains("flood flood")).count(), 5, "{told}");

@@ -11,16 +11,26 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Scrape {
     usage: Vec<Usage>,
-    omitted: Vec<(Arc<str>, Source, u64, u64)>,
+    omitted: Vec<Omitted>,
+}
+
+/// Lines of a namespace that were left out of a log.
+#[derive(Debug)]
+struct Omitted {
+    namespace: Arc<str>,
+    source: Source,
+    lines: u64,
+    bytes: u64,
 }
 
 impl Scrape {
     pub(super) fn of(namespaces: &Namespaces) -> Self {
         let of_one = |namespace: &Arc<leno_namespaces::Namespace>| {
             let name = namespace.name().clone();
-            namespace.log.totals().map(|(source, lines, bytes)| (name.clone(), source, lines, bytes))
+            let omitted = |(source, lines, bytes)| Omitted { namespace: name.clone(), source, lines, bytes };
+            namespace.log.totals().map(omitted)
         };
-        let omitted = namespaces.all().iter().flat_map(of_one).filter(|(_, _, lines, _)| *lines > 0).collect();
+        let omitted = namespaces.all().iter().flat_map(of_one).filter(|omitted| omitted.lines > 0).collect();
         Self { usage: namespaces.usage(), omitted }
     }
 }
@@ -53,15 +63,15 @@ impl Collector for Scrape {
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&used.refused, None)?;
             }
         }
-        let lines: fn(&(Arc<str>, Source, u64, u64)) -> u64 = |(_, _, lines, _)| *lines;
-        let bytes: fn(&(Arc<str>, Source, u64, u64)) -> u64 = |(_, _, _, bytes)| *bytes;
+        let lines: fn(&Omitted) -> u64 = |omitted| omitted.lines;
+        let bytes: fn(&Omitted) -> u64 = |omitted| omitted.bytes;
         for (name, help, of) in [
             ("leno_log_lines_dropped", "Lines of logs that were left out, beyond a namespace's rate.", lines),
             ("leno_log_bytes_dropped", "Bytes of logs that were left out, beyond a namespace's rate.", bytes),
         ] {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for omitted in &self.omitted {
-                let labels = [("namespace", &*omitted.0), ("source", omitted.1.name())];
+                let labels = [("namespace", &*omitted.namespace), ("source", omitted.source.name())];
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&of(omitted), None)?;
             }
         }
