@@ -41,6 +41,8 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// Longest wait for a killed group to become empty.
 const VANISH: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// The share of the processors that the node's own processes have. Namespaces have 100 each.
+const WEIGHT: u32 = 1000;
 /// The period of `cpu.max`, in microseconds.
 const PERIOD: u64 = 100_000;
 
@@ -147,6 +149,10 @@ impl Cgroups {
         // This fails if others' processes are in the parent group: controllers only work between groups that have no processes of their own.
         let enabled = switch(parent, '+').and_then(|()| switch(&self.node, '+'));
         enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))?;
+        // A namespace has the weight that the kernel gives by default. The node has work for all of them.
+        if let Err(error) = fs::write(self.node.join(MAIN).join("cpu.weight"), WEIGHT.to_string()) {
+            tracing::warn!(%error, "the node has no larger share of the processors than a namespace");
+        }
         Ok(!disabled.is_empty())
     }
 

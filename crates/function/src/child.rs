@@ -227,8 +227,10 @@ impl Owner {
         let has_limits = program.resources.any();
         let cgroup = has_limits.then(|| self.confine(program.resources, Cgroups::instance, |_| None)).flatten();
         let join = cgroup.as_ref().map(Cgroup::members);
+        let descriptors = self.settings.descriptors;
+        let processes = Cgroups::processes(self.cgroups.as_deref(), &self.function.namespace);
         let (group, output) =
-            ProcessGroup::start(program, &name, &environment, join.as_deref(), account, self.settings.descriptors)
+            ProcessGroup::start(program, &name, &environment, join.as_deref(), account, descriptors, processes)
                 .map_err(|error| explain_start(program, account, &error))?;
         let namespace = &self.function.namespace;
         let confined = match (cgroup, &self.cgroups) {

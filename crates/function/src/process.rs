@@ -72,7 +72,8 @@ impl ProcessGroup {
     /// function's author configured.
     ///
     /// With `group`, the member list of a control group, the process joins that group before the program begins. With `account`, it runs as this
-    /// user, with this group and no other. `descriptors` is its soft limit on file descriptors; `None`: the node's.
+    /// user, with this group and no other, and all programs of that user together have at most `processes` processes and threads. `descriptors` is its
+    /// soft limit on file descriptors; `None`: the node's.
     pub(crate) fn start(
         program: &Program<'_>,
         instance: &str,
@@ -80,6 +81,7 @@ impl ProcessGroup {
         group: Option<&Path>,
         account: Option<u32>,
         descriptors: Option<u64>,
+        processes: u32,
     ) -> std::io::Result<(Self, Output)> {
         let (name, arguments) = program
             .argv
@@ -103,6 +105,7 @@ impl ProcessGroup {
         }
         if let Some(account) = account {
             child.uid(account).gid(account);
+            leno_room::limit_processes(child.as_std_mut(), processes);
         }
         child
             .args(arguments)

@@ -2,6 +2,7 @@
 
 mod support;
 
+use leno_config::NamespaceBounds;
 use leno_config::id::FunctionId;
 use leno_config::slice::Secret;
 use leno_function::{Accounts, AcquireError, Function, FunctionSpec, Settings, Supervisor};
@@ -98,6 +99,27 @@ async fn namespaces_cannot_read_each_others_memory_environment_and_secrets() {
     supervisor.shutdown(FOREVER).await;
     assert!(!PathBuf::from(folder).exists());
     fs::remove_file(from).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespaces_processes_are_counted_by_its_account() {
+    let Some(supervisor) = supervisor() else { return };
+    let limit = |pid: u32| {
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max processes")).unwrap();
+        line.split_whitespace().take(2).map(|number| number.parse::<u32>().unwrap()).collect::<Vec<_>>()
+    };
+    let by_default = supervisor.apply(of("default", command(&[SERVER])));
+    assert_eq!(limit(process(&supervisor, &by_default).await), [4096, 4096]);
+    supervisor.bound("bounded", &NamespaceBounds { pids: Some(20), ..NamespaceBounds::default() });
+    let bounded = supervisor.apply(of("bounded", command(&[SERVER])));
+    let pid = process(&supervisor, &bounded).await;
+    if limit(pid) == [4096, 4096] {
+        eprintln!("SKIPPED: there are no control groups here, and so no bounds");
+    } else {
+        assert_eq!(limit(pid), [20, 20]);
+    }
+    supervisor.shutdown(FOREVER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

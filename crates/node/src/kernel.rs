@@ -11,6 +11,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -287,7 +288,8 @@ impl Pins {
             }
         }
         let folder = root.join(group.file_name().unwrap_or_default());
-        fs::create_dir(&folder)?;
+        // For this account only: an instance that could open it could lock it, and the next node would leave it there.
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let pins = Self { _lock: lock(&folder)?, folder };
         mesh.pin(&pins.folder).map_err(|error| wrong(&error))?;
         Ok(pins)

@@ -52,7 +52,7 @@ const ALLOWED: &[Sysno] = &[
     Sysno::poll,
     Sysno::ppoll, Sysno::pselect6, Sysno::select, Sysno::signalfd, Sysno::signalfd4,
     // Memory.
-    Sysno::brk, Sysno::cachestat, Sysno::get_robust_list, Sysno::madvise, Sysno::map_shadow_stack, Sysno::membarrier,
+    Sysno::brk, Sysno::get_robust_list, Sysno::madvise, Sysno::map_shadow_stack, Sysno::membarrier,
     Sysno::mincore, Sysno::mlock, Sysno::mlock2, Sysno::mlockall, Sysno::mmap, Sysno::mprotect, Sysno::mremap,
     Sysno::mseal, Sysno::msync, Sysno::munlock, Sysno::munlockall, Sysno::munmap, Sysno::pkey_alloc, Sysno::pkey_free,
     Sysno::pkey_mprotect, Sysno::process_mrelease, Sysno::remap_file_pages, Sysno::set_robust_list,
@@ -89,6 +89,8 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::add_key, Errno::EPERM),
     (Sysno::adjtimex, Errno::EPERM),
     (Sysno::bpf, Errno::EPERM),
+    // It tells which of the machine's files others have read.
+    (Sysno::cachestat, Errno::ENOSYS),
     (Sysno::chroot, Errno::EPERM),
     (Sysno::clock_adjtime, Errno::EPERM),
     (Sysno::clone, Errno::EPERM),
@@ -143,7 +145,15 @@ const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 /// Compiles the filter. For what it does not allow, it asks the room's first process, but for a few calls that it answers by itself.
 pub(crate) fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
-    Ok(chain([without_clone3()?, without_splice()?, without_multipath()?, without_core_limits()?, allow_list()?]))
+    let filters = [
+        without_clone3()?,
+        without_splice()?,
+        without_multipath()?,
+        without_core_limits()?,
+        without_work_for_others()?,
+        allow_list()?,
+    ];
+    Ok(chain(filters))
 }
 
 /// One filter out of several: what one of them would allow, the next one decides.
@@ -195,6 +205,23 @@ fn without_core_limits() -> Result<BpfProgram, seccompiler::BackendError> {
         (i64::from(Sysno::setrlimit.id()), vec![SeccompRule::new(vec![resource(0)?])?]),
         (i64::from(Sysno::prlimit64.id()), vec![SeccompRule::new(vec![resource(1)?, new])?]),
     ]);
+    without_effect(rules)
+}
+
+/// What a room writes is in memory, so it has nothing to be written to disks; but the kernel would write what others have. Nor does the room decide which
+/// of the machine's files stay in memory.
+fn without_work_for_others() -> Result<BpfProgram, seccompiler::BackendError> {
+    let forget = u64::from(libc::POSIX_FADV_DONTNEED.unsigned_abs());
+    let forget = SeccompCondition::new(3, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, forget)?;
+    without_effect(BTreeMap::from([
+        (i64::from(Sysno::sync.id()), Vec::new()),
+        (i64::from(Sysno::syncfs.id()), Vec::new()),
+        (i64::from(Sysno::fadvise64.id()), vec![SeccompRule::new(vec![forget])?]),
+    ]))
+}
+
+/// Has the kernel do nothing about these calls, and say that it has done it.
+fn without_effect(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, seccompiler::BackendError> {
     let done = SeccompAction::Errno(0);
     SeccompFilter::new(rules, SeccompAction::Allow, done, std::env::consts::ARCH.try_into()?)?.try_into()
 }

@@ -46,7 +46,7 @@ pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
 pub use program::Program;
-pub use rights::{forbid_core_dumps, start_without_core_dumps};
+pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
 pub use room::{Entrances, Exit, Inside, Kept, Prepare, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
 

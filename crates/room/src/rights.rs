@@ -5,6 +5,8 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::thread;
 
 /// Gives up all capabilities for ever, this process's and those of what it starts.
@@ -51,6 +53,17 @@ pub fn start_without_core_dumps<T: Send>(start: impl FnOnce() -> io::Result<T> +
         })?;
         starting.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts a program panicked")))
     })
+}
+
+/// Limits the processes and threads that the user of this program has on the machine, all together. The program must not run as root, whom the kernel does
+/// not limit.
+pub fn limit_processes(command: &mut Command, most: u32) {
+    let limit = processes(Some(most));
+    #[expect(unsafe_code, reason = "afterwards it would be too late: the program may have started others")]
+    // SAFETY: between fork and exec this makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(move || Ok(setrlimit(Resource::Nproc, limit)?));
+    }
 }
 
 /// The program's limit on processes and threads of its user, of which each room has its own.

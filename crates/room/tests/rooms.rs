@@ -127,6 +127,16 @@ def call(*arguments):
 }
 
 #[tokio::test]
+async fn disks_and_the_machines_page_cache_are_not_a_rooms_business() {
+    let rooms = open(1).await;
+    let script = "
+file = os.open('/usr/bin/env', os.O_RDONLY)
+print(call(162), call(306, -1), call(221, -1, 0, 0, 4), call(221, -1, 0, 0, 0), call(221, file, 0, 0, 3), call(451, file, 0, 0, 0))";
+    let (_room, text) = python(&rooms, script).await;
+    assert_eq!(text, "ok ok ok EBADF ok ENOSYS\n");
+}
+
+#[tokio::test]
 async fn a_socket_has_one_of_four_protocols() {
     let rooms = open(1).await;
     let script = "

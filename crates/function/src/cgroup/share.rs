@@ -71,6 +71,12 @@ impl Cgroups {
         }
     }
 
+    /// How many processes and threads the instances of a namespace may have together.
+    pub(crate) fn processes(cgroups: Option<&Self>, namespace: &str) -> u32 {
+        let bounds = cgroups.and_then(|cgroups| cgroups.shares.bounds().get(namespace).copied());
+        bounds.map_or_else(|| NamespaceBounds::default().pids(), |bounds| bounds.pids)
+    }
+
     /// Where the group of an instance is made.
     pub(super) fn place(&self, namespace: &str) -> io::Result<Place> {
         let bounds = self.shares.bounds().get(namespace).copied();
