@@ -41,7 +41,7 @@ fn exposed(name: &str, namespace: &str, host: &str) -> String {
 fn bomb(functions: usize, rules: usize) -> String {
     let mut text = String::new();
     for number in 0..functions {
-        write!(text, "{}---\n", function(&format!("f{number}"), "a")).unwrap();
+        writeln!(text, "{}---", function(&format!("f{number}"), "a")).unwrap();
     }
     text += "apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {name: p, namespace: a}\nspec:\n  selector: {}\n  authorization:\n    rules:\n";
     for number in 0..rules {
