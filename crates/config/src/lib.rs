@@ -46,5 +46,6 @@ pub use locality::{Distance, Locality};
 pub use namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Overrun};
 pub use problem::Problem;
 pub use route::Route;
+pub use secret::{SecretValue, secret_values};
 pub use slice::{MeshSlice, ModuleHash, Slice};
-pub use snapshot::{Extension, Snapshot};
+pub use snapshot::{CONTROL_FILES, Extension, Snapshot};

@@ -10,9 +10,10 @@ use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Read, Snapshot};
 use crate::yaml::{self, Broken, Node};
 use aws_lc_rs::digest;
+use leno_files::FileAccess;
 use serde::de::DeserializeOwned;
 use std::cell::RefCell;
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,14 +68,15 @@ pub fn load_text(file: &Path, text: &str) -> Result<Snapshot, Vec<Problem>> {
 
 fn text(file: &Path, total: &mut u64) -> Result<String, Problem> {
     let fail = |error: std::io::Error| Problem::of_file(file, format!("cannot be read: {error}"), "");
-    let size = fs::metadata(file).map_err(fail)?.len();
+    let text = leno_files::read(file, &FileAccess::Any, LARGEST_FILE);
+    let size = text.as_ref().map_or(0, |text| text.len() as u64);
     *total += size;
-    if size > LARGEST_FILE || *total > LARGEST_TOTAL {
+    if text.as_ref().is_err_and(|error| error.kind() == ErrorKind::FileTooLarge) || *total > LARGEST_TOTAL {
         let fix =
             format!("expected at most {} MiB in a file and {} MiB in all", LARGEST_FILE >> 20, LARGEST_TOTAL >> 20);
         return Err(Problem::of_file(file, "too large", fix));
     }
-    String::from_utf8(fs::read(file).map_err(fail)?).map_err(|error| {
+    String::from_utf8(text.map_err(fail)?).map_err(|error| {
         let before = error.utf8_error().valid_up_to();
         Problem::of_file(file, format!("not UTF-8 text (after {before} bytes)"), "save the file as UTF-8")
     })
@@ -253,7 +255,7 @@ fn version(texts: &[(PathBuf, String)], inputs: &[PathBuf]) -> String {
     }
     for file in inputs {
         add(file.as_os_str().as_encoded_bytes());
-        add(&fs::read(file).unwrap_or_default());
+        add(&leno_files::read(file, &FileAccess::Any, LARGEST_TOTAL).unwrap_or_default());
     }
     let hash = context.finish();
     hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()

@@ -2,6 +2,7 @@
 
 use crate::run::{Isolation, Run};
 use crate::slice::{Engine, Slice};
+use leno_files::FileAccess;
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -41,6 +42,11 @@ pub struct NamespaceBounds {
 }
 
 impl NamespaceBounds {
+    /// The files that documents of the namespace may name.
+    pub fn file_access(&self) -> FileAccess {
+        self.files.clone().map_or(FileAccess::Any, FileAccess::Beneath)
+    }
+
     /// Instances and processes of jobs.
     pub fn instances(&self) -> u32 {
         self.instances.unwrap_or(500)

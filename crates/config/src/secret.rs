@@ -1,27 +1,36 @@
 //! Secrets are read from files of the node when they are needed. Errors never hold any of them.
 
 use crate::slice::Secret;
-use std::fs::File;
-use std::io::{self, Read};
+use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
+use std::io;
 
-/// More is not a secret but a mistake.
-const LARGEST: u64 = 1 << 20;
+/// The secrets of one function have at most so many bytes together.
+const MAX_TOTAL: usize = 8 << 20;
+
+/// What a secret's file holds. It must never be logged.
+pub enum SecretValue {
+    /// For an environment: text, without the line end that editors put at the end of files, which is hardly ever part of a password.
+    Text(String),
+    /// For a file of the instance: all of it.
+    Bytes(Vec<u8>),
+}
+
+impl SecretValue {
+    fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+}
 
 impl Secret {
-    /// What its file holds.
-    pub fn bytes(&self) -> io::Result<Vec<u8>> {
-        let mut value = Vec::new();
-        File::open(&self.from)?.take(LARGEST + 1).read_to_end(&mut value)?;
-        if value.len() as u64 > LARGEST {
-            return Err(io::Error::other("it is larger than 1 MiB"));
-        }
-        Ok(value)
-    }
-
-    /// The same for an environment: text, without the line end that editors put at the end of files, which is hardly ever part of a
-    /// password.
-    pub fn text(&self) -> io::Result<String> {
-        let mut text = String::from_utf8(self.bytes()?).map_err(|_| io::Error::other("it is not UTF-8"))?;
+    /// The value for a header field or an environment. Blocks as long as the file system does.
+    ///
+    /// # Errors
+    /// Why the file cannot be read, or that it is no text.
+    pub fn text(&self, access: &FileAccess) -> io::Result<String> {
+        let mut text = String::from_utf8(self.bytes(access)?).map_err(|_| io::Error::other("it is not UTF-8"))?;
         if text.ends_with('\n') {
             text.pop();
         }
@@ -30,6 +39,50 @@ impl Secret {
         }
         Ok(text)
     }
+
+    fn bytes(&self, access: &FileAccess) -> io::Result<Vec<u8>> {
+        leno_files::read(&self.from, access, MAX_SMALL_FILE)
+    }
+
+    fn value(&self, access: &FileAccess) -> io::Result<SecretValue> {
+        if self.environment {
+            self.text(access).map(SecretValue::Text)
+        } else {
+            self.bytes(access).map(SecretValue::Bytes)
+        }
+    }
+}
+
+/// Reads the secrets of a function or job, on the threads that read files of its namespace. Returns their values in the same order.
+///
+/// # Errors
+/// Names the secret and its file.
+pub async fn secret_values(secrets: &[Secret], namespace: &str, access: &FileAccess) -> io::Result<Vec<SecretValue>> {
+    let Some(first) = secrets.first() else { return Ok(Vec::new()) };
+    if let Some((secret, reason)) =
+        secrets.iter().find_map(|secret| Some((secret, access.refusal(namespace, &secret.from)?)))
+    {
+        return Err(explain(secret, &io::Error::new(io::ErrorKind::PermissionDenied, reason)));
+    }
+    let (own, access) = (secrets.to_vec(), access.clone());
+    let read = readers::run(namespace, readers::MAX_WAIT, move || {
+        let mut left = MAX_TOTAL;
+        let value = |secret: &Secret| {
+            let value = secret.value(&access).map_err(|error| explain(secret, &error))?;
+            left = left.checked_sub(value.len()).ok_or_else(|| {
+                let text = format!("all secrets of a function together have more than {MAX_TOTAL} bytes");
+                explain(secret, &io::Error::new(io::ErrorKind::FileTooLarge, text))
+            })?;
+            Ok(value)
+        };
+        Ok(own.iter().map(value).collect::<io::Result<Vec<_>>>())
+    });
+    // Any of them may be the one that hangs: the first stands for all.
+    read.await.map_err(|error| explain(first, &error))?
+}
+
+fn explain(secret: &Secret, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("secret `{}` from {}: {error}", secret.name, secret.from.display()))
 }
 
 #[cfg(test)]
@@ -46,17 +99,19 @@ mod tests {
     #[test]
     fn a_line_end_is_not_part_of_a_text() {
         let (_folder, secret) = secret(b"swordfish\n");
-        assert_eq!(secret.text().unwrap(), "swordfish");
-        assert_eq!(secret.bytes().unwrap(), b"swordfish\n");
+        assert_eq!(secret.text(&FileAccess::Any).unwrap(), "swordfish");
+        assert_eq!(secret.bytes(&FileAccess::Any).unwrap(), b"swordfish\n");
     }
 
     #[test]
     fn what_cannot_be_a_secret_of_an_environment_is_an_error() {
-        for (content, why) in
-            [(&b"a\0b"[..], "NUL"), (&[b's', 0xff], "UTF-8"), (&vec![b's'; LARGEST as usize + 1], "larger than 1 MiB")]
-        {
+        for (content, why) in [
+            (&b"a\0b"[..], "NUL"),
+            (&[b's', 0xff], "UTF-8"),
+            (&vec![b's'; MAX_SMALL_FILE as usize + 1], "more than 1048576"),
+        ] {
             let (_folder, secret) = secret(content);
-            let text = secret.text().unwrap_err().to_string();
+            let text = secret.text(&FileAccess::Any).unwrap_err().to_string();
             assert!(text.contains(why), "{text}");
         }
     }

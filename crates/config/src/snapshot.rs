@@ -14,12 +14,16 @@ use crate::slice::{
     self, AppProtocol, Callee, ChainLink, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice,
     VerificationKey,
 };
+use leno_files::FileAccess;
 use leno_policy::spec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The folder of a control plane's machine in which Mesh documents of requests may name files of registries.
+pub const CONTROL_FILES: &str = "/etc/leno/registries";
 
 /// Checked configuration of a whole mesh. Immutable; a change of the documents makes another one.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +34,7 @@ pub struct Snapshot {
     /// The Mesh document's; empty: there is none.
     pub(crate) mesh_file: PathBuf,
     pub(crate) namespaces: Namespaces,
+    pub(crate) mesh_origin: Origin,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
     pub(crate) inputs: Vec<PathBuf>,
@@ -196,6 +201,15 @@ impl Snapshot {
             }
         }
         summary
+    }
+
+    /// The files that a control plane opens because the Mesh document names them: those of registries. A document that came in a request names none outside
+    /// [`CONTROL_FILES`].
+    pub fn control_files(&self) -> FileAccess {
+        match self.mesh_origin {
+            Origin::File => FileAccess::Any,
+            Origin::Request => FileAccess::Beneath(vec![CONTROL_FILES.into()]),
+        }
     }
 
     /// Something is wrong with a field of the Mesh document, which may be one that it no longer has.

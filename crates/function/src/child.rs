@@ -16,6 +16,8 @@ use crate::tree::ProcessTree;
 use leno_config::id::FunctionId;
 use leno_config::size::Size;
 use leno_config::slice::{self, Resources};
+use leno_config::{SecretValue, secret_values};
+use leno_files::{FileAccess, readers};
 use leno_namespaces::{Importance, Permit, Resource, Source, Turns};
 use leno_room::{Refusals, Room};
 use rustix::process::Signal;
@@ -41,6 +43,8 @@ pub(crate) struct Owner {
     pub board: Arc<Board>,
     /// Turns for starts.
     pub starts: Arc<Turns>,
+    /// The files that the document of the function or job may name.
+    pub files: FileAccess,
 }
 
 /// A started process.
@@ -111,9 +115,32 @@ impl Owner {
                 Err(std::io::Error::other(format!("`isolation: strict` cannot be had on this node: {reason}")))
             }
             (slice::Isolation::Auto, Rooms::None(_)) | (slice::Isolation::Process, _) => {
-                self.start_process(program, given)
+                let secrets = self.secrets(program).await?;
+                self.reach_files(program).await?;
+                self.start_process(program, secrets, given)
             }
         }
+    }
+
+    /// The names and values of the program's secrets.
+    async fn secrets(&self, program: &Program<'_>) -> std::io::Result<Vec<(String, SecretValue)>> {
+        let values = secret_values(program.secrets, &self.function.namespace, &self.files).await?;
+        Ok(program.secrets.iter().map(|secret| secret.name.clone()).zip(values).collect())
+    }
+
+    /// Fails if the file system of the program or of its directory does not answer: starting the program would wait for it on this thread.
+    async fn reach_files(&self, program: &Program<'_>) -> std::io::Result<()> {
+        let name = program.argv.first().map_or("", String::as_str);
+        let paths = [program.directory.to_owned(), program.directory.join(name)];
+        let look = move || {
+            for path in &paths {
+                // What is missing is told by the start.
+                let _ = std::fs::metadata(path);
+            }
+            Ok(())
+        };
+        let looked = readers::run(&self.function.namespace, readers::MAX_WAIT, look).await;
+        looked.map_err(|error| explain_start(program, None, &error))
     }
 
     /// Whether a program is started in a room here.
@@ -128,7 +155,7 @@ impl Owner {
         program: &Program<'_>,
         given: Vec<(String, String)>,
     ) -> std::io::Result<Child> {
-        let secrets = RoomSecrets::read(program.secrets)?;
+        let secrets = RoomSecrets::new(self.secrets(program).await?);
         let room = if program.container.is_some() { rooms.take_for_container().await } else { rooms.take().await };
         let mut room = room.map_err(std::io::Error::other)?;
         let limits = self.confine(program.resources, Cgroups::room, RoomLimits::unenforced);
@@ -181,21 +208,19 @@ impl Owner {
         let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
         if let Some(container) = program.container {
             let own_group = program.resources.any() && matches!(limits, Some(RoomLimits::Current(_)));
-            room.contain(
-                container.instance(
-                    program.read_only_paths,
-                    own_group,
-                    environment,
-                    hostname,
-                    secrets,
-                    (descriptors, processes),
-                ),
-                out,
-                err,
-            )
-            .await?;
+            let container = container.instance(
+                program.read_only_paths,
+                own_group,
+                environment,
+                hostname,
+                secrets,
+                (descriptors, processes),
+            );
+            let container = leno_room::Container { namespace: self.function.namespace.clone(), ..container };
+            room.contain(container, out, err).await?;
         } else {
             let task = leno_room::Program {
+                namespace: self.function.namespace.clone(),
                 argv: program.argv.to_vec(),
                 directory: program.directory.to_owned(),
                 environment,
@@ -215,9 +240,14 @@ impl Owner {
         [(orphans::INSTANCE.to_owned(), instance.to_owned()), ("LENO_FUNCTION".to_owned(), self.function.to_string())]
     }
 
-    fn start_process(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+    fn start_process(
+        &self,
+        program: &Program<'_>,
+        secrets: Vec<(String, SecretValue)>,
+        given: Vec<(String, String)>,
+    ) -> std::io::Result<Child> {
         let account = self.settings.accounts.of(&self.function)?;
-        let secrets = Secrets::hand_over(program.secrets, account)?;
+        let secrets = Secrets::hand_over(secrets, account)?;
         let name = self.id.name(&self.function);
         let mut environment = secrets.environment.clone();
         environment.extend(self.names(&name));

@@ -150,6 +150,7 @@ impl Contained {
         let ContainerSpec { command, args, directory, user, volumes, read_only, writable, .. } = (*self.spec).clone();
         let visible = visible.to_vec();
         Container {
+            namespace: String::new(),
             image,
             command,
             args,

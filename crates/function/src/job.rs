@@ -11,6 +11,7 @@ use crate::spec::Settings;
 use crate::status::Board;
 use leno_config::id::FunctionId;
 use leno_config::slice::Job;
+use leno_files::FileAccess;
 use leno_namespaces::Turns;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ pub struct JobSpec {
     pub job: Job,
     /// Its processes are containers; `None`: they are processes of the machine.
     pub container: Option<Arc<ContainerSpec>>,
+    /// The files that its document may name.
+    pub files: FileAccess,
 }
 
 /// Lifecycle state of a job.

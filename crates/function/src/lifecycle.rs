@@ -289,6 +289,7 @@ impl Lifecycle {
             cgroups: self.shared.cgroups.clone(),
             starts: Arc::clone(&self.shared.starts),
             board: Arc::clone(&self.shared.board),
+            files: self.spec.files.clone(),
         };
         let instance = Instance {
             owner,

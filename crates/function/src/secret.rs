@@ -1,6 +1,6 @@
 //! Secrets of an instance. They are read from files of the node when the instance starts, and passed in its environment or in files of its own.
 
-use leno_config::slice::Secret;
+use leno_config::SecretValue;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown, fchown};
@@ -27,35 +27,33 @@ pub(crate) struct RoomSecrets {
 }
 
 impl RoomSecrets {
-    /// Reads the secrets. Errors name the secret and never contain any of it.
-    pub(crate) fn read(secrets: &[Secret]) -> io::Result<Self> {
-        let mut read = Self::default();
-        for secret in secrets {
-            let explain = |error| explain(secret, &error);
-            if secret.environment {
-                read.environment.push((secret.name.clone(), secret.text().map_err(explain)?));
-            } else {
-                read.files.push((secret.name.clone(), secret.bytes().map_err(explain)?));
+    pub(crate) fn new(secrets: Vec<(String, SecretValue)>) -> Self {
+        let mut sorted = Self::default();
+        for (name, value) in secrets {
+            match value {
+                SecretValue::Text(text) => sorted.environment.push((name, text)),
+                SecretValue::Bytes(bytes) => sorted.files.push((name, bytes)),
             }
         }
-        if !read.files.is_empty() {
-            read.environment.push((FOLDER.to_owned(), leno_room::SECRETS.to_owned()));
+        if !sorted.files.is_empty() {
+            sorted.environment.push((FOLDER.to_owned(), leno_room::SECRETS.to_owned()));
         }
-        Ok(read)
+        sorted
     }
 }
 
-fn explain(secret: &Secret, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("secret `{}` from {}: {error}", secret.name, secret.from.display()))
-}
-
 impl Secrets {
-    /// Reads the secrets. Those that are files are written to a new folder that only the instance's account can read: `account`, or the node's.
-    /// Errors name the secret and never contain any of it.
-    pub(crate) fn hand_over(secrets: &[Secret], account: Option<u32>) -> io::Result<Self> {
+    /// Those that are files are written to a new folder that only the instance's account can read: `account`, or the node's. Errors name the secret
+    /// and never contain any of it.
+    pub(crate) fn hand_over(secrets: Vec<(String, SecretValue)>, account: Option<u32>) -> io::Result<Self> {
         let mut given = Self::default();
-        for secret in secrets {
-            given.add(secret, account).map_err(|error| explain(secret, &error))?;
+        for (name, value) in secrets {
+            match value {
+                SecretValue::Text(text) => given.environment.push((name, text)),
+                SecretValue::Bytes(bytes) => given
+                    .write(&name, &bytes, account)
+                    .map_err(|error| io::Error::new(error.kind(), format!("secret `{name}`: {error}")))?,
+            }
         }
         // The folder changes its owner last, so that no process of that account has been in it before.
         if let Some(folder) = &given.folder {
@@ -64,15 +62,11 @@ impl Secrets {
         Ok(given)
     }
 
-    fn add(&mut self, secret: &Secret, account: Option<u32>) -> io::Result<()> {
-        if secret.environment {
-            self.environment.push((secret.name.clone(), secret.text()?));
-            return Ok(());
-        }
-        let file = self.folder()?.join(&secret.name);
+    fn write(&mut self, name: &str, bytes: &[u8], account: Option<u32>) -> io::Result<()> {
+        let file = self.folder()?.join(name);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
         fchown(&file, account, account)?;
-        file.write_all(&secret.bytes()?)
+        file.write_all(bytes)
     }
 
     fn folder(&mut self) -> io::Result<PathBuf> {
@@ -103,15 +97,13 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn secret(name: &str, from: &Path, environment: bool) -> Secret {
-        Secret { name: name.to_owned(), from: from.to_owned(), environment }
-    }
-
     #[test]
     fn files_are_private_and_vanish_with_the_instance() {
-        let from = std::env::temp_dir().join(format!("leno-secret-test-{:032x}", fastrand::u128(..)));
-        fs::write(&from, "swordfish\n").unwrap();
-        let given = Secrets::hand_over(&[secret("token", &from, false), secret("TOKEN", &from, true)], None).unwrap();
+        let secrets = vec![
+            ("token".to_owned(), SecretValue::Bytes(b"swordfish\n".to_vec())),
+            ("TOKEN".to_owned(), SecretValue::Text("swordfish".to_owned())),
+        ];
+        let given = Secrets::hand_over(secrets, None).unwrap();
         let folder = given.folder.clone().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&folder), mode(&folder.join("token"))), (0o700, 0o600));
@@ -121,11 +113,5 @@ mod tests {
         assert_eq!(given.environment, expected);
         drop(given);
         assert!(!folder.exists());
-
-        fs::write(&from, "a\0b").unwrap();
-        let error = Secrets::hand_over(&[secret("TOKEN", &from, true)], None).err().unwrap().to_string();
-        assert!(error.starts_with("secret `TOKEN` from /"), "{error}");
-        fs::remove_file(&from).unwrap();
-        assert!(Secrets::hand_over(&[secret("TOKEN", &from, true)], None).is_err());
     }
 }

@@ -6,6 +6,7 @@ use backon::ExponentialBuilder;
 use leno_config::id::FunctionId;
 use leno_config::revision::{Revision, Template};
 use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
+use leno_files::FileAccess;
 use leno_namespaces::Namespaces;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub struct FunctionSpec {
     pub run: Run,
     /// For [`Run::Command`]: the instances are containers; `None`: they are processes of the machine.
     pub container: Option<Arc<ContainerSpec>>,
+    /// The files that its document may name.
+    pub files: FileAccess,
     /// Protocol of the instances. Readiness probes over HTTP use it.
     pub protocol: AppProtocol,
     /// With [`AppProtocol::Chain`]: the memory that an instance has from its start to its end.
@@ -51,6 +54,7 @@ impl From<&Slice> for FunctionSpec {
             revision: slice.revisions.number,
             run: slice.run.clone(),
             container: None,
+            files: slice.bounds.file_access(),
             protocol: slice.protocol,
             chain: chain(slice, slice.protocol),
             concurrency: slice.concurrency,
@@ -64,9 +68,8 @@ impl FunctionSpec {
     /// The specs of all revisions that get requests, the slice's own first.
     pub fn all(slice: &Slice) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
-            let (id, queue) = (slice.id.clone(), slice.queue);
             let chain = chain(slice, protocol);
-            Self { id, revision: number, run, container: None, protocol, chain, concurrency, queue, scale }
+            Self { revision: number, run, protocol, chain, concurrency, scale, ..Self::from(slice) }
         };
         slice.all_revisions().map(of).collect()
     }

@@ -3,6 +3,7 @@
 mod support;
 
 use leno_config::slice::{Isolation, Job, Process, Resources};
+use leno_files::FileAccess;
 use leno_function::{JobSpec, JobState, JobStatus, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ impl Scripted {
             grace: FOREVER,
         };
         let job = Job { process, parallelism: 1, completions: 1, backoff_limit: 0, active_deadline: None, ttl: None };
-        Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job, container: None } }
+        Self { folder, spec: JobSpec { id: id(), run: "1".to_owned(), job, container: None, files: FileAccess::Any } }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Job)) -> Self {

@@ -2,6 +2,7 @@
 
 use crate::crypto::PROVIDER;
 use crate::tls::TlsError;
+use leno_files::{FileAccess, MAX_SMALL_FILE};
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
@@ -61,7 +62,8 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 /// Wiped afterwards: it may be a key.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
-    let text = std::fs::read(path).map_err(|reason| TlsError::Unreadable { path: path.to_owned(), reason })?;
+    let text = leno_files::read(path, &FileAccess::Any, MAX_SMALL_FILE);
+    let text = text.map_err(|reason| TlsError::Unreadable { path: path.to_owned(), reason })?;
     Ok(Zeroizing::new(text))
 }
 

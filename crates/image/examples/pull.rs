@@ -1,5 +1,6 @@
 //! Pulls an image into a store: `pull FOLDER REFERENCE [INSECURE-HOST]`. Prints where its layers are, how long it took and how much memory.
 
+use leno_files::FileAccess;
 use leno_image::{Limits, Progress, Registries, Registry, Store};
 use std::error::Error;
 use std::path::Path;
@@ -17,7 +18,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let store = Store::open(Path::new(folder), Limits::default(), registries)?;
     let start = Instant::now();
-    let reference = store.reference(reference)?;
+    let reference = store.reference(reference)?.named_by("", &FileAccess::Any);
     let digest = store.resolve(&reference).await?;
     let progress = Progress::default();
     let image = store.pull(&reference.with_digest(digest), &progress).await?;

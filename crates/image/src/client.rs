@@ -8,6 +8,7 @@ pub(crate) use blob::Abandoned;
 use crate::registries::{Credentials, Registries, docker_credentials};
 use crate::{Digest, Error, Result};
 use authorization::Tokens;
+use leno_files::{FileAccess, MAX_SMALL_FILE};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, NoProxy, Proxy, Response, StatusCode, redirect};
 use std::collections::BTreeMap;
@@ -82,7 +83,8 @@ impl Request<'_> {
 
 impl Client {
     pub(crate) fn new(registries: Registries) -> Result<Self> {
-        let found = registries.docker_config.as_deref().map(docker_credentials).transpose()?.unwrap_or_default();
+        let found = registries.docker_config.as_deref();
+        let found = found.map(|path| docker_credentials(path, &registries.files)).transpose()?.unwrap_or_default();
         let http = http(&registries, None)?;
         let own = registries.registries.iter().filter_map(|(host, registry)| {
             let file = registry.ca_file.as_deref()?;
@@ -207,8 +209,10 @@ fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Clie
             attempt.follow()
         }
     });
+    let bundle = registries.ca_bundle.as_deref().map(|file| (file, &FileAccess::Any));
+    let own = ca_file.map(|file| (file, &registries.files));
     let mut builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls(registries.ca_bundle.as_deref().into_iter().chain(ca_file))?)
+        .tls_backend_preconfigured(tls(bundle.into_iter().chain(own))?)
         .user_agent(concat!("leno/", env!("CARGO_PKG_VERSION")))
         .redirect(redirects)
         .referer(false)
@@ -235,26 +239,24 @@ fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Clie
 }
 
 /// The machine's certificate authorities, and those of these files.
-fn tls<'a>(files: impl Iterator<Item = &'a Path>) -> Result<rustls::ClientConfig> {
-    use rustls::pki_types::{CertificateDer, pem::PemObject};
+fn tls<'a>(files: impl Iterator<Item = (&'a Path, &'a FileAccess)>) -> Result<rustls::ClientConfig> {
+    use rustls::pki_types::UnixTime;
     let mut roots = rustls::RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
         tracing::warn!(%error, "certificate authorities of this machine are left out");
     }
     roots.add_parsable_certificates(native.certs);
-    for path in files {
+    for (path, access) in files {
         let wrong = |reason: String| Error::Settings { place: path.display().to_string(), reason };
-        let pem = std::fs::read(path).map_err(Error::io("cannot read the certificate authorities", path))?;
-        let before = roots.len();
-        for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.map_err(|error| wrong(format!("no PEM: {error}")))?;
-            roots
-                .add(certificate)
-                .map_err(|error| wrong(format!("certificate {}: {error}", roots.len() - before + 1)))?;
+        let pem = leno_files::read(path, access, MAX_SMALL_FILE);
+        let pem = pem.map_err(Error::io("cannot read the certificate authorities", path))?;
+        let found = leno_identity::roots(&pem, UnixTime::now()).map_err(wrong)?;
+        for refused in &found.refused {
+            tracing::warn!("{}: {refused}; it is left out", path.display());
         }
-        if roots.len() == before {
-            return Err(wrong("no certificate in it; expected PEM (`-----BEGIN CERTIFICATE-----`)".to_owned()));
+        for certificate in found.certificates {
+            roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
         }
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

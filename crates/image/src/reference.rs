@@ -1,4 +1,5 @@
 use crate::{Digest, Error, Result};
+use leno_files::FileAccess;
 use oci_spec::distribution;
 use std::fmt;
 use std::path::PathBuf;
@@ -23,8 +24,24 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Registry { registry: String, repository: String },
-    Layout(PathBuf),
-    Archive(PathBuf),
+    Layout(Local),
+    Archive(Local),
+}
+
+/// A layout or an archive on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Local {
+    pub(crate) path: PathBuf,
+    /// Of the document that names it.
+    pub(crate) namespace: String,
+    pub(crate) access: FileAccess,
+}
+
+impl Local {
+    /// What nothing was said of may not be opened.
+    fn new(path: PathBuf) -> Self {
+        Self { path, namespace: String::new(), access: FileAccess::default() }
+    }
 }
 
 impl Reference {
@@ -32,8 +49,8 @@ impl Reference {
     pub fn origin(&self) -> String {
         match &self.place {
             Place::Registry { registry, .. } => registry.clone(),
-            Place::Layout(folder) => format!("oci:{}", folder.display()),
-            Place::Archive(file) => format!("oci-archive:{}", file.display()),
+            Place::Layout(folder) => format!("oci:{}", folder.path.display()),
+            Place::Archive(file) => format!("oci-archive:{}", file.path.display()),
         }
     }
 
@@ -91,13 +108,21 @@ impl Reference {
         Self { digest: Some(digest), ..self.clone() }
     }
 
+    /// The same, named by a document of `namespace`, which may name these files. Without this, no layout and no archive is opened.
+    pub fn named_by(mut self, namespace: &str, files: &FileAccess) -> Self {
+        if let Place::Layout(local) | Place::Archive(local) = &mut self.place {
+            (local.namespace, local.access) = (namespace.to_owned(), files.clone());
+        }
+        self
+    }
+
     /// As [`Error::Reference`] about this reference.
     pub(crate) fn wrong(&self, reason: impl Into<String>) -> Error {
         Error::Reference { reference: self.to_string(), reason: reason.into() }
     }
 }
 
-fn local(rest: &str, place: fn(PathBuf) -> Place) -> Result<Reference, String> {
+fn local(rest: &str, place: fn(Local) -> Place) -> Result<Reference, String> {
     let (rest, digest) = match rest.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest.parse()?)),
         None => (rest, None),
@@ -112,15 +137,15 @@ fn local(rest: &str, place: fn(PathBuf) -> Place) -> Result<Reference, String> {
     if tag.is_some_and(|tag| tag.is_empty() || tag.contains(':')) {
         return Err("expected one tag after the path, which itself may contain no `:`".to_owned());
     }
-    Ok(Reference { place: place(PathBuf::from(path)), tag: tag.map(str::to_owned), digest })
+    Ok(Reference { place: place(Local::new(PathBuf::from(path))), tag: tag.map(str::to_owned), digest })
 }
 
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
             Place::Registry { registry, repository } => write!(f, "{registry}/{repository}")?,
-            Place::Layout(path) => write!(f, "oci:{}", path.display())?,
-            Place::Archive(path) => write!(f, "oci-archive:{}", path.display())?,
+            Place::Layout(local) => write!(f, "oci:{}", local.path.display())?,
+            Place::Archive(local) => write!(f, "oci-archive:{}", local.path.display())?,
         }
         if let Some(tag) = &self.tag {
             write!(f, ":{tag}")?;

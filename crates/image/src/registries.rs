@@ -3,11 +3,12 @@
 use crate::{Error, Result};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use leno_files::{FileAccess, MAX_SMALL_FILE};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{env, fmt, fs};
+use std::{env, fmt};
 
 /// The registries that a store pulls from.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Registries {
     /// A `config.json` of Docker, whose `auths` are the credentials of registries that have none in `registries`. It is read once, when the store is
     /// opened. Credential helpers (`credHelpers`, `credsStore`) are refused: they are programs that would run as root.
     pub docker_config: Option<PathBuf>,
+    /// The files that `registries` and `docker_config` may name.
+    pub files: FileAccess,
     /// A PEM file of certificate authorities that are trusted besides the machine's own.
     pub ca_bundle: Option<PathBuf>,
     /// Proxies between this machine and the registries.
@@ -43,6 +46,7 @@ impl Default for Registries {
             default_registry: None,
             registries: BTreeMap::new(),
             docker_config: None,
+            files: FileAccess::Any,
             ca_bundle: None,
             proxies: Proxies::from_environment(),
             connect_timeout: Duration::from_secs(10),
@@ -145,8 +149,9 @@ struct DockerAuth {
 }
 
 /// The credentials in a `config.json` of Docker, by host.
-pub(crate) fn docker_credentials(path: &Path) -> Result<BTreeMap<String, Credentials>> {
-    let text = fs::read(path).map_err(Error::io("cannot read the Docker configuration", path))?;
+pub(crate) fn docker_credentials(path: &Path, files: &FileAccess) -> Result<BTreeMap<String, Credentials>> {
+    let text = leno_files::read(path, files, MAX_SMALL_FILE);
+    let text = text.map_err(Error::io("cannot read the Docker configuration", path))?;
     parse_docker_config(&text).map_err(|reason| Error::Settings { place: path.display().to_string(), reason })
 }
 

@@ -2,6 +2,7 @@
 
 mod support;
 
+use leno_files::FileAccess;
 use leno_image::layout::{Builder, Layer, push};
 use leno_image::{Credentials, Error, Progress, Reference, Registries, Registry, Resolver, Stage, Store};
 use std::fs;
@@ -35,6 +36,11 @@ fn opened(folder: &Path, registries: Registries) -> Store {
     Store::open(&folder.join("store"), Default::default(), registries).unwrap()
 }
 
+/// A layout or an archive that the test may name.
+fn own(store: &Store, reference: &str) -> Reference {
+    store.reference(reference).unwrap().named_by("test", &FileAccess::Any)
+}
+
 #[tokio::test]
 async fn an_image_is_the_same_bytes_each_time() {
     let folder = tempfile::tempdir().unwrap();
@@ -45,11 +51,11 @@ async fn an_image_is_the_same_bytes_each_time() {
     assert_ne!(first, other);
     let store = support::store(&folder.path().join("store"));
     let layout = format!("oci:{}", folder.path().join("a").display());
-    assert_eq!(store.resolve(&store.reference(&format!("{layout}:1")).unwrap()).await.unwrap(), first);
-    assert_eq!(store.resolve(&store.reference(&format!("{layout}:2")).unwrap()).await.unwrap(), other);
-    let error = store.resolve(&store.reference(&layout).unwrap()).await.unwrap_err().to_string();
+    assert_eq!(store.resolve(&own(&store, &format!("{layout}:1"))).await.unwrap(), first);
+    assert_eq!(store.resolve(&own(&store, &format!("{layout}:2"))).await.unwrap(), other);
+    let error = store.resolve(&own(&store, &layout)).await.unwrap_err().to_string();
     assert!(error.contains("2 images of any tag; its tags are: 1, 2"), "{error}");
-    let error = store.resolve(&store.reference(&format!("{layout}:3")).unwrap()).await.unwrap_err().to_string();
+    let error = store.resolve(&own(&store, &format!("{layout}:3"))).await.unwrap_err().to_string();
     assert!(error.contains("0 images with the tag `3`"), "{error}");
 }
 

@@ -6,6 +6,7 @@ use futures_util::stream;
 use leno_config::slice::Container;
 use leno_config::{FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Control, Definitions};
+use leno_files::FileAccess;
 use leno_image::{Digest, Reference, Resolver};
 use leno_namespaces::Turns;
 use std::collections::{BTreeMap, HashMap};
@@ -30,13 +31,9 @@ pub(crate) fn check(snapshot: &Snapshot) -> Vec<Problem> {
     if nothing && snapshot.containers().next().is_none() {
         return Vec::new();
     }
-    match resolver(snapshot) {
-        Ok(resolver) => {
-            let each = snapshot.containers();
-            each.filter_map(|(_, container, place)| reference(&resolver, container, place).err()).collect()
-        }
-        Err(problem) => vec![problem],
-    }
+    let each = snapshot.containers();
+    let wrong = each.filter_map(|(_, container, place)| reference(snapshot, container, place).err());
+    wrong.chain(resolver(snapshot).err()).collect()
 }
 
 /// What registries have said that tags mean.
@@ -77,10 +74,9 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
     let mut slices: BTreeMap<FunctionId, Slice> =
         snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
     if snapshot.containers().next().is_some() {
-        let resolver = resolver(snapshot).map_err(|problem| vec![problem])?;
         let (mut unknown, mut problems) = (HashMap::new(), Vec::new());
         for (id, container, place) in snapshot.containers() {
-            let reference = match reference(&resolver, container, place) {
+            let reference = match reference(snapshot, container, place) {
                 Ok(reference) => reference,
                 Err(problem) => {
                     problems.push(problem);
@@ -103,6 +99,7 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
             return Err(problems);
         }
         if !unknown.is_empty() {
+            let resolver = resolver(snapshot).map_err(|problem| vec![problem])?;
             return Ok(Outcome::Asks(Unknown { resolver, tags: unknown }));
         }
     }
@@ -166,12 +163,15 @@ async fn ask(resolver: &Resolver, namespace: &str, reference: &Reference) -> Res
 }
 
 fn resolver(snapshot: &Snapshot) -> Result<Resolver, Problem> {
-    let registries = leno_node::registries(&snapshot.mesh_slice().images);
+    let registries = leno_node::registries(&snapshot.mesh_slice().images, &snapshot.control_files());
     let resolver = registries.and_then(|registries| Resolver::new(registries).map_err(|error| error.to_string()));
     resolver.map_err(|reason| snapshot.mesh_problem("spec.images", &reason))
 }
 
-fn reference(resolver: &Resolver, container: &Container, place: &Problem) -> Result<Reference, Problem> {
-    let parsed = resolver.reference(&container.image);
+fn reference(snapshot: &Snapshot, container: &Container, place: &Problem) -> Result<Reference, Problem> {
+    let default_registry = snapshot.mesh_slice().images.default_registry.as_deref();
+    // Documents of requests name layouts by digest, so only those of the operator's files are looked into.
+    let parsed =
+        Reference::parse(&container.image, default_registry).map(|reference| reference.named_by("", &FileAccess::Any));
     parsed.map_err(|error| Problem { message: error.to_string(), ..place.clone() })
 }

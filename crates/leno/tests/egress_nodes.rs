@@ -87,7 +87,8 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     let secrets = tempfile::tempdir().unwrap();
     fs::write(secrets.path().join("ca.pem"), authority.pem()).unwrap();
     fs::write(secrets.path().join("token"), "swordfish\n").unwrap();
-    let control = control_of(HUB, &egress(&names, "egress"));
+    let files = format!("  namespaces: {{files: [{}]}}\n", secrets.path().display());
+    let control = control_of(HUB, &(egress(&names, "egress") + &files));
     let places: Vec<Isolated> = (1..=5).map(|number| hub.place(number)).collect();
     let gateway = Node::join_at(&places[0].place, &control, "edge", &["--only-gateway"], &[]);
     let nodes = [1, 2].map(|place| {

@@ -506,6 +506,47 @@ fn what_cannot_be_run_or_shown_is_said() {
 }
 
 #[test]
+fn links_and_closed_folders_lead_to_nothing_of_the_machine() {
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = |name: &str| place.path().join(name);
+    std::os::unix::fs::symlink("/", path("all")).unwrap();
+    std::os::unix::fs::symlink("/proc", path("processes")).unwrap();
+    std::os::unix::fs::symlink("/etc/shadow", path("users")).unwrap();
+    fs::create_dir_all(path("home/open")).unwrap();
+    fs::write(path("home/open/note"), "private").unwrap();
+    fs::set_permissions(path("home"), fs::Permissions::from_mode(0o700)).unwrap();
+    let own = "folder of its own there";
+    let shown = |name: &str| format!("  readOnlyPaths: [\"{}\"]\n", path(name).display());
+    let mut cases = vec![
+        ("all", shown("all"), "that is all of the machine"),
+        ("processes", shown("processes"), own),
+        ("through", shown("all/proc"), own),
+        ("users", shown("users"), own),
+        ("sockets", "  readOnlyPaths: [/var/run]\n".to_owned(), own),
+        ("starts", format!("  workingDirectory: \"{}\"\n", path("all").display()), "that is all of the machine"),
+    ];
+    // Without root, rooms have the account of the node, whose folder that is.
+    if rustix::process::geteuid().is_root() {
+        cases.push(("home", shown("home"), "a room shows what its own account may read"));
+        cases.push(("inner", shown("home/open"), "a room shows what its own account may read"));
+        cases.push(("note", shown("home/open/note"), "a room shows what its own account may read"));
+    }
+    let function = |name: &str, spec: &str| {
+        let expose = format!("{spec}  callees: []\n  expose: [{{hosts: [{name}.example], path: /}}]");
+        echo_function(name, &expose) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
+    };
+    let documents: String = cases.iter().map(|(name, spec, _)| function(name, spec)).collect();
+    let mut mesh = start("strict", &documents);
+    for (name, _, reason) in &cases {
+        let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]);
+        assert_eq!(answer.status, 503, "{name}: {answer:?}");
+        let said = |line: &String| line.contains(&format!("test/{name}")) && line.contains(reason);
+        mesh.wait_for(name, |mesh| mesh.output().iter().any(said));
+    }
+}
+
+#[test]
 fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
     let strict = intruder_function("").replace("  callees: []", "  callees: []\n  isolation: strict");
     let any =

@@ -7,6 +7,7 @@ pub use registries::registries;
 pub(crate) use registries::secret;
 
 use leno_config::slice;
+use leno_files::FileAccess;
 use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};
 use leno_image::{Image, Limits, Progress, Store};
 use leno_namespaces::{Namespace, Namespaces};
@@ -23,9 +24,16 @@ pub(crate) struct Images {
     /// Why this node runs no containers; `None`: as far as is known, it does.
     no_containers: Option<String>,
     store: OnceCell<Store>,
-    /// Those that something in force or running uses, by namespace and by name with digest.
-    pulls: Mutex<HashMap<(String, String), Weak<Pull>>>,
+    /// Those that something in force or running uses, by their namer and by name with digest.
+    pulls: Mutex<HashMap<(Namer, String), Weak<Pull>>>,
     namespaces: Arc<Namespaces>,
+}
+
+/// The namespace of a document, and the files that it may name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Namer {
+    pub namespace: String,
+    pub files: FileAccess,
 }
 
 impl Images {
@@ -44,19 +52,20 @@ impl Images {
 
     /// Says in a function's spec what its container is, if it is one.
     pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec) -> FunctionSpec {
-        spec.container = spec.run.container().map(|container| self.container(&spec.id.namespace, container));
+        let namer = Namer { namespace: spec.id.namespace.clone(), files: spec.files.clone() };
+        spec.container = spec.run.container().map(|container| self.container(container, namer));
         spec
     }
 
     /// A container, whose image comes ahead of its first start if it says so.
-    pub(crate) fn container(self: &Arc<Self>, namespace: &str, container: &slice::Container) -> Arc<ContainerSpec> {
+    pub(crate) fn container(self: &Arc<Self>, container: &slice::Container, namer: Namer) -> Arc<ContainerSpec> {
         let slice::Container { image, digest, command, args, directory, user, volumes, read_only, writable, pull } =
             container.clone();
         let name = match &digest {
             Some(digest) if !image.contains('@') => format!("{image}@{digest}"),
             _ => image.clone(),
         };
-        let source = self.pull(namespace, &name, image, digest);
+        let source = self.pull(&name, image, digest, namer);
         if pull == slice::Pull::Ahead {
             source.begin_ahead();
         }
@@ -76,14 +85,15 @@ impl Images {
     }
 
     /// One for all functions of a namespace that use the same image. Another namespace has another pull: it waits for no registry or rate but its own.
-    fn pull(self: &Arc<Self>, namespace: &str, name: &str, image: String, digest: Option<String>) -> Arc<Pull> {
+    fn pull(self: &Arc<Self>, name: &str, image: String, digest: Option<String>, namer: Namer) -> Arc<Pull> {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (namespace.to_owned(), name.to_owned());
+        let key = (namer.clone(), name.to_owned());
         if let Some(pull) = pulls.get(&key).and_then(Weak::upgrade) {
             return pull;
         }
         pulls.retain(|_, pull| pull.strong_count() > 0);
-        let pull = Arc::new(Pull::new(self.clone(), self.namespaces.of(namespace), image, digest));
+        let share = self.namespaces.of(&namer.namespace);
+        let pull = Arc::new(Pull::new(self.clone(), (share, namer), image, digest));
         pulls.insert(key, Arc::downgrade(&pull));
         pull
     }
@@ -98,7 +108,7 @@ impl Images {
     /// Brings an image here, or says why not.
     async fn bring(
         &self,
-        share: &Arc<Namespace>,
+        (share, namer): (&Arc<Namespace>, &Namer),
         image: &str,
         digest: Option<&str>,
         progress: &Progress,
@@ -109,13 +119,14 @@ impl Images {
         let digest = digest.ok_or("nobody has said which image its tag means")?.parse()?;
         let store = self.store.get_or_try_init(|| self.open()).await?;
         let reference = store.reference(image).map_err(|error| error.to_string())?.with_digest(digest);
+        let reference = reference.named_by(&namer.namespace, &namer.files);
         store.pull_for(Some(share), &reference, progress).await.map_err(|error| error.to_string())
     }
 
     async fn open(&self) -> Result<Store, String> {
         let settings = self.settings.clone();
         let open = move || {
-            let registries = registries(&settings)?;
+            let registries = registries(&settings, &FileAccess::Any)?;
             let limits = Limits { store_bytes: settings.size, ..Limits::default() };
             let limits = Limits { image_bytes: limits.image_bytes.min(settings.size), ..limits };
             // The folders above it belong to everybody.

@@ -1,6 +1,6 @@
 //! Starts jobs on this node once they can call other functions, and reports them to the control plane.
 
-use crate::images::Images;
+use crate::images::{Images, Namer};
 use leno_config::{FunctionId, Slice, slice};
 use leno_control::node::Agent;
 use leno_control::{JobReport, JobState, run_of};
@@ -32,9 +32,10 @@ impl Jobs {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
-        let container =
-            job.process.container.as_ref().map(|container| self.images.container(&slice.id.namespace, container));
-        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container };
+        let files = slice.bounds.file_access();
+        let namer = Namer { namespace: slice.id.namespace.clone(), files: files.clone() };
+        let container = job.process.container.as_ref().map(|container| self.images.container(container, namer));
+        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container, files };
         self.waiting.insert(slice.id.clone(), (identity, spec));
         Ok(())
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash, Route, Slice, slice};
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
-use leno_proxy::{FunctionEntry, Node};
+use leno_proxy::{ComponentSecrets, FunctionEntry, Node};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -75,10 +75,15 @@ impl Loader {
                     Load::Function(slice) => (slice.id.clone(), false),
                     Load::Route(route) => (route.id.clone(), true),
                 };
+                // Before it takes a place: a file system that hangs must not keep others from being loaded.
+                let secrets = match &load {
+                    Load::Function(slice) => ComponentSecrets::read(slice).await,
+                    Load::Route(_) => ComponentSecrets::default(),
+                };
                 // The semaphore is never closed, so this does not fail.
                 let _permit = room.acquire_owned().await;
                 let entry = spawn_blocking(move || match load {
-                    Load::Function(slice) => loader.load_one(*slice, engine),
+                    Load::Function(slice) => loader.load_one(*slice, engine, &secrets),
                     Load::Route(route) => loader.load_route(*route, engine),
                 });
                 (is_route, id, entry.await.map_err(|error| error.to_string()).flatten())
@@ -102,12 +107,17 @@ impl Loader {
         }
     }
 
-    fn load_one(&self, slice: Slice, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {
+    fn load_one(
+        &self,
+        slice: Slice,
+        engine: Option<slice::Engine>,
+        secrets: &ComponentSecrets,
+    ) -> Result<Arc<FunctionEntry>, String> {
         if let Some((isolation, least)) = slice.weaker_isolation() {
             return Err(format!("its `isolation: {isolation}` is weaker than its namespace may have: `{least}`"));
         }
         let engine = self.engines.choose(slice.engine, engine).map_err(|error| error.to_string())?;
-        let entry = FunctionEntry::load_with(engine, &self.modules, slice);
+        let entry = FunctionEntry::load_with(engine, &self.modules, slice, secrets);
         entry.count_in(&self.node.revision_stats);
         entry.share_in(&self.node.telemetry.namespaces);
         for program in [&entry.inbound, &entry.outbound] {

@@ -126,6 +126,7 @@ mod tests {
             revision,
             run: Run::External(Vec::new()),
             container: None,
+            files: leno_files::FileAccess::Any,
             protocol: AppProtocol::Http1,
             chain: None,
             concurrency: 1,

@@ -23,7 +23,7 @@ use leno_proxy::endpoints::Endpoint;
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
 use leno_proxy::stats::Counts;
-use leno_proxy::{FunctionEntry, ModuleFetcher, Node};
+use leno_proxy::{CaFile, FunctionEntry, ModuleFetcher, Node};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::future::pending;
@@ -485,9 +485,11 @@ impl Reconciler {
     fn fetch_modules(&self, fetcher: &ModuleFetcher) {
         let snapshot = self.node.snapshot.load();
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
-        let all = slices.flat_map(Slice::modules);
-        let named = all.clone().map(|(module, _)| module).collect();
-        let wanted: Vec<_> = all.filter_map(|(module, url)| Some((module, url?.clone()))).collect();
+        let all = slices.flat_map(|slice| slice.modules().map(move |(module, url)| (slice, module, url)));
+        let named = all.clone().map(|(_, module, _)| module).collect();
+        let wanted = all
+            .filter_map(|(slice, module, url)| Some((module, url?.clone(), CaFile::of(slice, url?.ca_file.as_ref()))));
+        let wanted: Vec<_> = wanted.collect();
         fetcher.want(&wanted, &named);
     }
 

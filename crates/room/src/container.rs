@@ -2,9 +2,8 @@
 
 use crate::error::bad;
 use crate::overlay::{MOST_LAYERS, Root};
-use crate::view::real;
 use crate::wire::{Contained, MOST_DESCRIPTORS};
-use crate::{SECRETS, view};
+use crate::{SECRETS, shown};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
 use std::io;
@@ -54,6 +53,8 @@ pub struct Volume {
 /// A container to run in a room. It cannot be printed: it holds secrets.
 #[derive(Clone)]
 pub struct Container {
+    /// The namespace whose threads open its paths.
+    pub namespace: String,
     /// The image.
     pub image: Image,
     /// Instead of the image's entrypoint and command.
@@ -89,6 +90,7 @@ pub struct Container {
 impl Default for Container {
     fn default() -> Self {
         Self {
+            namespace: String::new(),
             image: Image::default(),
             command: None,
             args: None,
@@ -112,7 +114,6 @@ impl Default for Container {
 pub(crate) struct Prepared {
     pub task: Contained,
     layers: Vec<PathBuf>,
-    visible: Vec<PathBuf>,
     writable: u64,
 }
 
@@ -148,20 +149,21 @@ impl Prepared {
             stop_signal: signal(&image.stop_signal)?,
             runtime,
         };
-        let visible = container.visible.iter().map(|path| real(path)).collect::<io::Result<_>>()?;
-        Ok(Self { task, layers: image.layers.clone(), visible, writable: *writable })
+        Ok(Self { task, layers: image.layers.clone(), writable: *writable })
     }
 
-    /// Makes the mounts: the root's, and those of visible paths. It blocks. `users` and `owner`: see [`Root`].
-    pub(crate) fn mount(&self, users: OwnedFd, owner: u32) -> io::Result<Vec<OwnedFd>> {
-        let root = Root { layers: self.layers.clone(), users, owner, writable: self.writable }.mount()?;
-        let mut mounts = vec![root];
-        for path in &self.visible {
-            let explain = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-            mounts.push(view::tree(path).map_err(explain)?);
-        }
-        Ok(mounts)
+    /// Mounts the root. It blocks. `users` and `owner`: see [`Root`].
+    pub(crate) fn mount(&self, users: OwnedFd, owner: u32) -> io::Result<OwnedFd> {
+        Root { layers: self.layers.clone(), users, owner, writable: self.writable }.mount()
     }
+}
+
+/// Mounts paths of the machine for a container whose root user is `owner` outside. Blocks as long as their file systems do, on a thread that ends
+/// afterwards.
+pub(crate) fn shown(paths: &[PathBuf], owner: u32) -> io::Result<Vec<OwnedFd>> {
+    shown::take_rights(owner)?;
+    let real = paths.iter().map(|path| shown::resolved(path)).collect::<io::Result<Vec<_>>>()?;
+    shown::mounts(&real)
 }
 
 fn argv(Container { image, command, args, .. }: &Container) -> io::Result<Vec<String>> {

@@ -37,6 +37,7 @@ mod rights;
 mod room;
 mod rooms;
 mod runtime;
+mod shown;
 mod step;
 mod user;
 mod view;

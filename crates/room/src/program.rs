@@ -1,6 +1,7 @@
 //! Programs of the machine: what the node says of one, and what of that the room has to be told.
 
 use crate::error::bad;
+use crate::shown::{self, resolved};
 use crate::view::{self, real};
 use crate::wire::{MOST_DESCRIPTORS, Task};
 use std::collections::BTreeMap;
@@ -11,6 +12,8 @@ use std::path::{Component, Path, PathBuf};
 /// A program to run in a room. It cannot be printed: it holds secrets.
 #[derive(Clone, Default)]
 pub struct Program {
+    /// The namespace whose threads open its paths.
+    pub namespace: String,
     /// Its name and arguments.
     pub argv: Vec<String>,
     /// Its working directory. The room shows it.
@@ -29,9 +32,21 @@ pub struct Program {
     pub processes: Option<u32>,
 }
 
+/// Decides what a room has to show for a program, and mounts it as far as the node can. `account` is the room's own. Blocks as long as the file systems
+/// do, on a thread that ends afterwards.
+pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Task, Vec<OwnedFd>)> {
+    if let Some(account) = account {
+        shown::take_rights(account)?;
+    }
+    let task = task(program)?;
+    let mounts = mounts(&task)?;
+    Ok((task, mounts))
+}
+
 /// Decides what the room has to show for a program.
-pub(crate) fn task(program: Program) -> io::Result<Task> {
-    let Program { argv, directory, environment, hostname, visible, secrets, descriptors, processes } = program;
+fn task(program: Program) -> io::Result<Task> {
+    let Program { namespace: _, argv, directory, environment, hostname, visible, secrets, descriptors, processes } =
+        program;
     let name = argv.first().ok_or_else(|| bad("the command is empty".to_owned()))?;
     let directory = without_dots(directory)?;
     let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
@@ -41,30 +56,28 @@ pub(crate) fn task(program: Program) -> io::Result<Task> {
     let mut wanted: Vec<&PathBuf> = visible.iter().chain([&directory, &executable]).collect();
     wanted.sort();
     for path in wanted {
-        let real = real(path)?;
         if view::shows(path) || shown.iter().any(|(_, shown)| path.starts_with(shown)) {
+            real(path)?;
             continue;
         }
-        if let Some(reason) = view::unshowable(path) {
+        if let Some(reason) = shown::unshowable(path) {
             return Err(bad(format!("a room cannot show {}: {reason}", path.display())));
         }
-        shown.push((real, path.clone()));
+        shown.push((resolved(path)?, path.clone()));
     }
     Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors, processes })
 }
 
 /// The mounts of a task's visible paths. Only root can make them; another node has its rooms open the paths, with the same account and the same result.
-pub(crate) fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
+fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Vec::new());
     }
     if task.visible.len() + 3 > MOST_DESCRIPTORS {
         return Err(bad(format!("a room shows at most {} paths", MOST_DESCRIPTORS - 3)));
     }
-    let mount = |(path, _): &(PathBuf, PathBuf)| {
-        view::tree(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-    };
-    task.visible.iter().map(mount).collect()
+    let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();
+    shown::mounts(&real)
 }
 
 /// A path in which `..` is resolved: what it means depends on the links before it.

@@ -1,10 +1,11 @@
 //! A room as the node sees it.
 
 use crate::account::Account;
-use crate::container::{Container, Prepared};
+use crate::container::{Container, Prepared, shown};
 use crate::error::{LONGEST, NoRoom, bad};
-use crate::program::{Program, mounts, task};
+use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
+use leno_files::readers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
@@ -246,8 +247,10 @@ impl Room {
             return Err(bad("this room was made for a container".to_owned()));
         }
         let name = program.argv.first().cloned().unwrap_or_default();
-        let task = task(program)?;
-        let mounts = mounts(&task)?;
+        let account = self.shared.account.as_ref().map(|account| account.first);
+        let namespace = program.namespace.clone();
+        let prepared = readers::run(&namespace, readers::MAX_WAIT, move || Ok(prepared(program, account)));
+        let (task, mounts) = prepared.await??;
         let Err(error) = self.begin(&name, &Order::Run, &task, output, errors, &mounts).await else { return Ok(()) };
         let text = error.to_string();
         let hint = if text.contains("os error 2)") || text.contains("os error 13)") {
@@ -268,6 +271,7 @@ impl Room {
         let (Some(runtime), Some(account)) = (self.runtime.clone(), self.shared.account.as_ref()) else {
             return Err(bad("this room was not made for a container".to_owned()));
         };
+        let namespace = container.namespace.clone();
         let (prepared, owner) = (Prepared::new(container, runtime)?, account.first);
         for pipe in [&output, &errors] {
             // So that the container can open /dev/stdout and /dev/stderr, to which images link their logs.
@@ -276,11 +280,14 @@ impl Room {
             }
         }
         let users = OwnedFd::from(File::open(format!("/proc/{}/ns/user", self.pid))?);
+        let visible = prepared.task.visible.clone();
+        let shown = readers::run(&namespace, readers::MAX_WAIT, move || Ok(shown(&visible, owner))).await??;
         let mounted = tokio::task::spawn_blocking(move || {
-            let mounts = prepared.mount(users, owner)?;
-            Ok::<_, io::Error>((prepared.task, mounts))
+            let root = prepared.mount(users, owner)?;
+            Ok::<_, io::Error>((prepared.task, root))
         });
-        let (task, mounts) = mounted.await.map_err(io::Error::other)??;
+        let (task, root) = mounted.await.map_err(io::Error::other)??;
+        let mounts: Vec<OwnedFd> = std::iter::once(root).chain(shown).collect();
         let name = task.argv.first().map_or("", String::as_str);
         let begun = self.begin(name, &Order::Contain, &task, output, errors, &mounts).await;
         begun.map_err(|error| io::Error::new(error.kind(), format!("`{name}`: {error}")))

@@ -4,6 +4,7 @@
 //! The base is made ahead of need. Where the node cannot make the mounts of a function's own paths ([`tree`]), the machine's tree stays under [`HOST`] until
 //! the function is known.
 
+use crate::shown;
 use crate::wire::Contained;
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -13,7 +14,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 /// What an OCI runtime makes a container of, and its root in there. A container cannot name these: its own root is all that it sees.
 pub(crate) const BUNDLE: &str = "/.bundle";
@@ -114,10 +115,10 @@ fn show_own(path: &Path) -> io::Result<Option<String>> {
         Ok(metadata) if metadata.is_dir() => own_folder(&from, path),
         Ok(metadata) if metadata.is_file() && metadata.len() > LARGEST_COPY => Err(io::ErrorKind::FileTooLarge.into()),
         Ok(metadata) if metadata.is_file() => fs::copy(&from, path).map(drop),
-        _ => return show(path, path, Missing::Skip).map(|()| None),
+        _ => return show(path, path).map(|()| None),
     };
     let Err(error) = own else { return Ok(None) };
-    show(path, path, Missing::Fail)?;
+    show(path, path)?;
     Ok(Some(format!("{}: {error}", path.display())))
 }
 
@@ -146,7 +147,11 @@ pub(crate) fn complete(
     for (index, (on_machine, in_room)) in visible.iter().enumerate() {
         match mounts.get(index) {
             Some(mount) => attach(mount, in_room).at(in_room.display())?,
-            None => show(on_machine, in_room, Missing::Fail)?,
+            None => {
+                let host = open_tree(CWD, HOST, OpenTreeFlags::OPEN_TREE_CLOEXEC).at(HOST)?;
+                let found = shown::open(host.as_fd(), on_machine)?;
+                attach(&tree(found.as_fd()).at(on_machine.display())?, in_room).at(in_room.display())?;
+            }
         }
     }
     if !secrets.is_empty() {
@@ -196,18 +201,11 @@ pub(crate) fn shown(index: usize) -> PathBuf {
     Path::new(BUNDLE).join(format!("visible-{index}"))
 }
 
-/// What to do about something that this machine does not have.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
-    Skip,
-    Fail,
-}
-
-/// Shows a file or a folder of the machine, with all that is mounted in it.
-fn show(on_machine: &Path, in_room: &Path, missing: Missing) -> io::Result<()> {
+/// Shows a file or a folder of the machine, with all that is mounted in it. A machine may not have it.
+fn show(on_machine: &Path, in_room: &Path) -> io::Result<()> {
     let from = on_host(on_machine);
     match fs::symlink_metadata(&from) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && missing == Missing::Skip => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).at(on_machine.display()),
         Ok(metadata) if metadata.is_symlink() => {
             parent(in_room)?;
@@ -225,10 +223,10 @@ pub(crate) fn real(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// Makes a read-only mount of a file or a folder that is attached nowhere. It shows that file or folder also to who may not enter the folders above it.
-pub(crate) fn tree(path: &Path) -> io::Result<OwnedFd> {
+/// Makes a read-only mount of a file or a folder that is attached nowhere.
+pub(crate) fn tree(found: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let mount = open_tree(CWD, path, flags)?;
+    let mount = open_tree(found, "", flags | OpenTreeFlags::AT_EMPTY_PATH)?;
     set_attributes(mount.as_fd(), Path::new(""), READ_ONLY, true)?;
     Ok(mount)
 }
@@ -306,17 +304,9 @@ pub(crate) fn shows(path: &Path) -> bool {
     PROGRAMS.iter().any(|program| path.starts_with(program))
 }
 
-/// Why a room cannot show a path under its own name; `None`: it can.
-pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
-    let plain = path.is_absolute() && !path.components().any(|part| matches!(part, Component::ParentDir));
-    if !plain {
-        return Some("it is not an absolute path");
-    }
-    if path == Path::new("/") {
-        return Some("that is all of the machine");
-    }
-    let reserved = ["/proc", "/dev", "/sys", "/etc", "/run", "/.host"];
-    reserved.iter().any(|reserved| path.starts_with(reserved)).then_some("a room has a folder of its own there")
+/// Whether a path is one of the machine's settings that every room shows.
+pub(crate) fn is_setting(path: &Path) -> bool {
+    SETTINGS.iter().any(|setting| path.starts_with(setting))
 }
 
 /// Adds the place to an error.

@@ -374,8 +374,9 @@ async fn a_root_can_be_read_only() {
 
 #[tokio::test]
 async fn a_container_sees_only_paths_of_the_machine_that_it_is_given() {
-    let (rooms, layers) = (open(1).await, Layers::new());
-    let given = layers.layer("given");
+    let (rooms, layers, public) = (open(1).await, Layers::new(), Layers::new());
+    fs::set_permissions(&public.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let given = public.layer("given");
     fs::write(given.join("open"), "open\n").unwrap();
     fs::write(given.join("closed"), "closed\n").unwrap();
     fs::set_permissions(given.join("closed"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -389,6 +390,35 @@ async fn a_container_sees_only_paths_of_the_machine_that_it_is_given() {
     assert!(text.contains("chmod: closed: "), "{text}");
     has(&text, "65534");
     assert_eq!(fs::metadata(given.join("closed")).unwrap().mode() & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_link_of_an_image_shows_nothing_of_the_machine() {
+    let (rooms, layers, public) = (open(1).await, Layers::new(), Layers::new());
+    fs::set_permissions(&public.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let hostile = public.layer("hostile");
+    let busybox = layers.busybox();
+    for (name, target) in [("all", "/"), ("processes", "/proc"), ("sockets", "/run"), ("users", "/etc/passwd")] {
+        symlink(target, hostile.join(name)).unwrap();
+    }
+    let closed = layers.layer("closed");
+    let refusal = async |path: PathBuf| {
+        let mut room = rooms.take_for_container().await.unwrap();
+        let container = Container { visible: vec![path], ..shell(image(&[&busybox, &hostile]), "ls /") };
+        contain(&mut room, container).await.unwrap_err().to_string()
+    };
+    for (path, reason) in [
+        (hostile.join("all"), "it leads to /, and that is all of the machine"),
+        (hostile.join("processes"), "it leads to /proc, and a room has a folder of its own there"),
+        (hostile.join("all/proc"), "it leads to /proc, and a room has a folder of its own there"),
+        (hostile.join("sockets"), "a room has a folder of its own there"),
+        (hostile.join("users"), "it leads to /etc/passwd"),
+        ("/etc/shadow".into(), "a room has a folder of its own there"),
+        (closed, "a room shows what its own account may read"),
+    ] {
+        let told = refusal(path.clone()).await;
+        assert!(told.contains(reason), "{}: {told}", path.display());
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use crate::path;
 use crate::report::Report;
 use crate::statistics::Figure;
 use anyhow::Context;
+use leno_files::FileAccess;
 use leno_image::{Limits, Progress, Registries, Store};
 use leno_room::{Container, Image};
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ pub(super) fn layers(folder: &Path, layout: &Path) -> anyhow::Result<Vec<PathBuf
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let store = Store::open(&folder.join("store"), Limits::default(), Registries::default())?;
     let image = runtime.block_on(async {
-        let reference = store.reference(&format!("oci:{}:{TAG}", layout.display()))?;
+        let reference =
+            store.reference(&format!("oci:{}:{TAG}", layout.display()))?.named_by("bench", &FileAccess::Any);
         let digest = store.resolve(&reference).await?;
         store.pull(&reference.with_digest(digest), &Progress::default()).await
     })?;

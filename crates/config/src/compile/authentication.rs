@@ -8,6 +8,7 @@ use crate::jwks::{self, KeySet};
 use crate::problem::Scope;
 use crate::slice::JwksFetch;
 use crate::snapshot::Policy;
+use leno_files::FileAccess;
 use leno_policy::reserved::{is_reserved, is_same};
 use leno_policy::spec::{self, TokenSource};
 
@@ -192,11 +193,7 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
 }
 
 fn read(path: &std::path::Path) -> Result<serde_json::Value, String> {
-    let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if size > LARGEST_KEY_SET {
-        return Err(format!("{size} bytes are too many for a key set"));
-    }
-    let text = std::fs::read(path).map_err(|error| error.to_string())?;
+    let text = leno_files::read(path, &FileAccess::Any, LARGEST_KEY_SET).map_err(|error| error.to_string())?;
     serde_json::from_slice(&text).map_err(|error| error.to_string())
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Context, fields, process};
 use crate::document::Volume;
-use crate::problem::Scope;
+use crate::problem::{Origin, Scope};
 use crate::size::Size;
 use crate::slice::{self, Isolation, Pull};
 use std::path::{Component, Path, PathBuf};
@@ -102,6 +102,10 @@ fn image(scope: &Scope<'_>, text: &str) -> String {
         let (path, what) = rest.split_at(rest.find([':', '@']).unwrap_or(rest.len()));
         if path.is_empty() {
             scope.problem("the path is missing", FIX);
+        }
+        if scope.origin() == Origin::Request && !what.contains('@') {
+            let fix = format!("add the digest of the image: `{kind}{path}@sha256:…`");
+            scope.problem("the control plane reads no files for documents that come in a request", fix);
         }
         let path = fields::relative(scope, Path::new(path));
         if path.to_str().is_none_or(|path| path.contains([':', '@']) || path.contains(char::is_whitespace)) {

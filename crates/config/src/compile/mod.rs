@@ -212,8 +212,21 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let (inputs, modules) = (inputs.into_inner(), modules.into_inner());
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
-    let imports = Vec::new();
-    Snapshot { version, read, mesh, mesh_file, namespaces, functions, policies, inputs, modules, warnings, imports }
+    let mesh_origin = documents.meshes.first().map(|placed| placed.origin).unwrap_or_default();
+    Snapshot {
+        version,
+        read,
+        mesh,
+        mesh_file,
+        mesh_origin,
+        namespaces,
+        functions,
+        policies,
+        inputs,
+        modules,
+        warnings,
+        imports: Vec::new(),
+    }
 }
 
 /// The function or job that has a name, and where it stands.

@@ -4,6 +4,8 @@ use super::authentication::check_url;
 use super::{Context, fields};
 use crate::problem::Scope;
 use crate::slice::{ModuleHash, ModuleUrl};
+use leno_files::FileAccess;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -99,14 +101,14 @@ fn file(
     }
     let path = fields::file(context.inputs, &place, path);
     // A file that is missing has been reported.
-    let size = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?.len();
-    if size > kind.largest {
-        let fix = format!("expected at most {}; build it for size, and strip it", kind.largest);
-        place.problem(format!("{} has {size} bytes", path.display()), fix);
-        return None;
-    }
-    let bytes = match std::fs::read(&path) {
+    std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
+    let bytes = match leno_files::read(&path, &FileAccess::Any, kind.largest) {
         Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            let fix = format!("expected at most {}; build it for size, and strip it", kind.largest);
+            place.problem(format!("{}: {error}", path.display()), fix);
+            return None;
+        }
         Err(error) => {
             place.problem(format!("{}: {error}", path.display()), "");
             return None;

@@ -148,6 +148,7 @@ impl Run {
             cgroups: self.shared.cgroups.clone(),
             starts: Arc::clone(&self.shared.starts),
             board: Arc::clone(&self.run_status.board),
+            files: self.spec.files.clone(),
         };
         let container = self.spec.container.clone();
         let process = Arc::clone(&self.process);

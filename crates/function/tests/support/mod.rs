@@ -104,6 +104,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
 
 pub(crate) fn spec(command: Command) -> FunctionSpec {
     FunctionSpec {
+        files: leno_files::FileAccess::Any,
         id: id(),
         revision: 0,
         run: Run::Command(command),

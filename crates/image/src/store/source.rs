@@ -6,20 +6,24 @@ use crate::client::{Abandoned, Client, Endpoint};
 use crate::decompress::decompress;
 use crate::manifest::{Blob, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
 use crate::progress::LayerProgress;
-use crate::reference::{Place, Reference};
+use crate::reference::{Local, Place, Reference};
 use crate::tree::Inside;
 use crate::unpack::{self, Limits};
 use crate::{Digest, Error, Result};
+use leno_files::{FileAccess, readers};
 use leno_namespaces::Namespace;
 use oci_spec::image::ImageIndex;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
+/// A layout or archive that is not read by then is on a file system that hangs.
+const MAX_UNPACK_TIME: Duration = Duration::from_secs(600);
 /// How many pieces of a download (each up to some 400 KiB) may wait to be unpacked.
 const PIECES_AHEAD: usize = 4;
 /// Opens a blob on the thread that unpacks it.
@@ -52,7 +56,7 @@ enum Kind {
 }
 
 struct Layout {
-    folder: PathBuf,
+    folder: Local,
     /// What it has been unpacked into, with the room for it.
     _temp: Option<(Temp, Room)>,
 }
@@ -73,8 +77,8 @@ impl Source {
         let Place::Archive(file) = &reference.place else {
             return Ok(Self { share, ..Self::direct(reference, client)? });
         };
-        let (file, disk, key) = (file.clone(), disk.clone(), reference.origin());
-        let layout = blocking(move || open_archive(&file, &disk, limits)).await?;
+        let (disk, key) = (disk.clone(), reference.origin());
+        let layout = file.run(move |file| open_archive(file, &disk, limits)).await?;
         Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key, share })
     }
 
@@ -87,8 +91,7 @@ impl Source {
                 Kind::Registry { client: client.clone(), endpoints }
             }
             Place::Layout(folder) | Place::Archive(folder) => {
-                let layout = Layout { folder: folder.clone(), _temp: None };
-                Kind::Layout(Arc::new(layout))
+                Kind::Layout(Arc::new(Layout { folder: folder.clone(), _temp: None }))
             }
         };
         Ok(Self { kind, image: reference.to_string(), key, share: None })
@@ -102,8 +105,8 @@ impl Source {
                 Ok(Digest::of(&manifest))
             }
             Kind::Layout(layout) => {
-                let (layout, tag, image) = (layout.clone(), tag.map(str::to_owned), self.image.clone());
-                blocking(move || layout.resolve(tag.as_deref(), &image)).await
+                let (own, tag, image) = (layout.clone(), tag.map(str::to_owned), self.image.clone());
+                layout.folder.run(move |_| own.resolve(tag.as_deref(), &image)).await
             }
         }
     }
@@ -161,8 +164,8 @@ impl Source {
     }
 
     async fn local(&self, layout: &Arc<Layout>, digest: Digest, limit: usize) -> Result<Vec<u8>> {
-        let layout = layout.clone();
-        let bytes = blocking(move || layout.read(&blob_path(digest), limit)).await?;
+        let own = layout.clone();
+        let bytes = layout.folder.run(move |_| own.read(&blob_path(digest), limit)).await?;
         self.verified(digest, bytes)
     }
 
@@ -175,28 +178,29 @@ impl Source {
         limits: Limits,
         progress: &Arc<LayerProgress>,
     ) -> Result<Fetched> {
-        let start = |disk: Arc<Disk>, progress: Arc<LayerProgress>, open: OpenBlob| {
-            blocking(move || {
+        let unpack = |disk: Arc<Disk>, progress: Arc<LayerProgress>, open: OpenBlob| {
+            move || {
                 let source = open()?;
                 let (temp, mut room) = (disk.temp()?, disk.room());
                 let root = temp.path.join("root");
                 std::fs::create_dir(&root).map_err(Error::io("cannot make the folder", &root))?;
                 let implied = layer::unpack(source, blob, diff_id, &root, limits, &mut room, &progress)?;
                 Ok(Fetched { temp, room, implied })
-            })
+            }
         };
         match &self.kind {
             Kind::Layout(layout) => {
-                let layout = layout.clone();
-                let open: OpenBlob = Box::new(move || Ok(Box::new(layout.open(&blob_path(blob.digest))?)));
-                start(disk.clone(), progress.clone(), open).await
+                let own = layout.clone();
+                let open: OpenBlob = Box::new(move || Ok(Box::new(own.open(&blob_path(blob.digest))?)));
+                let unpack = unpack(disk.clone(), progress.clone(), open);
+                layout.folder.run(move |_| unpack()).await
             }
             Kind::Registry { client, endpoints } => {
                 let mut answer = Err(nobody());
                 for (others, endpoint) in (0..endpoints.len()).rev().zip(endpoints) {
                     let (to, from) = mpsc::channel(PIECES_AHEAD);
                     let open: OpenBlob = Box::new(move || Ok(Box::new(Received::new(from, blob.size))));
-                    let unpacked = start(disk.clone(), progress.clone(), open);
+                    let unpacked = blocking(unpack(disk.clone(), progress.clone(), open));
                     let downloaded = client.blob(
                         endpoint,
                         blob.digest,
@@ -250,7 +254,7 @@ impl Layout {
     }
 
     fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>> {
-        let path = self.folder.join(name);
+        let path = self.folder.path.join(name);
         let mut bytes = Vec::new();
         self.open(name)?.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(Error::io("cannot read", &path))?;
         if bytes.len() > limit {
@@ -264,22 +268,9 @@ impl Layout {
 
     /// A file of the layout; no link leads out of it.
     fn open(&self, name: &str) -> Result<File> {
-        let path = self.folder.join(name);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || -> io::Result<File> {
-            let folder = rustix::fs::openat(CWD, &self.folder, flags | OFlags::DIRECTORY, Mode::empty())?;
-            // A FIFO would be waited for.
-            let flags = flags | OFlags::NONBLOCK;
-            let file = File::from(rustix::fs::openat2(
-                &folder,
-                name,
-                flags,
-                Mode::empty(),
-                ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-            )?);
-            if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
-        };
-        open().map_err(Error::io("cannot open", &path))
+        let folder = leno_files::open_directory(&self.folder.path, &self.folder.access);
+        let file = folder.and_then(|folder| leno_files::open_in(folder.as_fd(), Path::new(name)));
+        file.map_err(Error::io("cannot open", &self.folder.path.join(name)))
     }
 }
 
@@ -313,23 +304,26 @@ pub(crate) async fn resolve(reference: &Reference, client: &Arc<Client>) -> Resu
 }
 
 /// What a tag names in an archive of a layout. Nothing of it is unpacked.
-async fn resolve_archive(path: &Path, tag: Option<&str>, image: &str) -> Result<Digest> {
-    let (path, tag, image) = (path.to_owned(), tag.map(str::to_owned), image.to_owned());
-    blocking(move || {
-        let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
-        let file = File::open(&path).map_err(Error::io("cannot open", &path))?;
-        let archive = decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", &path))?;
-        let index = unpack::find(archive, INDEX, MAX_MANIFEST_BYTES).map_err(|failure| match failure {
-            unpack::Failure::Layer(reason) => wrong(reason),
-            unpack::Failure::Read(error) | unpack::Failure::Write(_, error) => {
-                wrong(format!("it cannot be read: {error}; expected a tar archive of an OCI layout"))
-            }
-        })?;
-        let index =
-            index.ok_or_else(|| wrong(format!("it has no {INDEX}; expected a tar archive of an OCI layout")))?;
-        chosen(&index, tag.as_deref(), &image)
-    })
-    .await
+async fn resolve_archive(local: &Local, tag: Option<&str>, image: &str) -> Result<Digest> {
+    let (tag, image) = (tag.map(str::to_owned), image.to_owned());
+    local
+        .run(move |local| {
+            let path = &local.path;
+            let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
+            let file = local.open()?;
+            let archive =
+                decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", path))?;
+            let index = unpack::find(archive, INDEX, MAX_MANIFEST_BYTES).map_err(|failure| match failure {
+                unpack::Failure::Layer(reason) => wrong(reason),
+                unpack::Failure::Read(error) | unpack::Failure::Write(_, error) => {
+                    wrong(format!("it cannot be read: {error}; expected a tar archive of an OCI layout"))
+                }
+            })?;
+            let index =
+                index.ok_or_else(|| wrong(format!("it has no {INDEX}; expected a tar archive of an OCI layout")))?;
+            chosen(&index, tag.as_deref(), &image)
+        })
+        .await
 }
 
 fn blob_path(digest: Digest) -> String {
@@ -337,9 +331,10 @@ fn blob_path(digest: Digest) -> String {
 }
 
 /// Unpacks an archive of a layout next to the store's layers.
-fn open_archive(path: &Path, disk: &Arc<Disk>, limits: Limits) -> Result<Layout> {
+fn open_archive(local: &Local, disk: &Arc<Disk>, limits: Limits) -> Result<Layout> {
+    let path = &local.path;
     let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
-    let file = File::open(path).map_err(Error::io("cannot open", path))?;
+    let file = local.open()?;
     let (temp, mut room) = (disk.temp()?, disk.room());
     let folder = temp.path.join("layout");
     std::fs::create_dir(&folder).map_err(Error::io("cannot make the folder", &folder))?;
@@ -355,7 +350,25 @@ fn open_archive(path: &Path, disk: &Arc<Disk>, limits: Limits) -> Result<Layout>
             unpack::Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
         },
     )?;
+    let folder = Local { path: folder, access: FileAccess::Any, ..local.clone() };
     Ok(Layout { folder, _temp: Some((temp, room)) })
+}
+
+impl Local {
+    /// Opens the archive.
+    fn open(&self) -> Result<File> {
+        leno_files::open(&self.path, &self.access).map_err(Error::io("cannot open", &self.path))
+    }
+
+    /// Runs what reads it on a thread that reads images of its namespace.
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> Result<T> + Send + 'static) -> Result<T> {
+        if let Some(reason) = self.access.refusal(&self.namespace, &self.path) {
+            return Err(Error::Image { image: self.path.display().to_string(), reason });
+        }
+        let own = self.clone();
+        let ran = readers::run_image(&self.namespace, MAX_UNPACK_TIME, move || Ok(work(&own))).await;
+        ran.map_err(Error::io("cannot read", &self.path))?
+    }
 }
 
 /// Runs what blocks on a thread for that.

@@ -4,6 +4,7 @@
 pub mod layer;
 pub mod registry;
 
+use leno_files::FileAccess;
 use leno_image::{Image, Limits, Progress, Registries, Result, Store};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -38,7 +39,7 @@ pub fn store(folder: &Path) -> Store {
 
 /// Resolves and pulls.
 pub async fn pull(store: &Store, reference: &str) -> Result<Image> {
-    let reference = store.reference(reference)?;
+    let reference = store.reference(reference)?.named_by("test", &FileAccess::Any);
     let digest = store.resolve(&reference).await?;
     store.pull(&reference.with_digest(digest), &Progress::default()).await
 }

@@ -1,6 +1,6 @@
 //! One image on its way to this node. It is brought by a task of its own, so that nobody who stops waiting ends that.
 
-use super::Images;
+use super::{Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_function::{ImageLease, ImageSource, ImageState, Unpacked};
 use leno_image::{Image, Progress, Snapshot, Stage};
@@ -36,6 +36,7 @@ struct Inner {
     share: Arc<Namespace>,
     image: String,
     digest: Option<String>,
+    namer: Namer,
     state: watch::Sender<State>,
     /// It is tried again although nobody waits.
     ahead: AtomicBool,
@@ -51,9 +52,15 @@ enum State {
 }
 
 impl Pull {
-    pub(super) fn new(images: Arc<Images>, share: Arc<Namespace>, image: String, digest: Option<String>) -> Self {
+    pub(super) fn new(
+        images: Arc<Images>,
+        (share, namer): (Arc<Namespace>, Namer),
+        image: String,
+        digest: Option<String>,
+    ) -> Self {
         let state = watch::Sender::new(State::Elsewhere);
-        let inner = Inner { images, share, image, digest, state, ahead: AtomicBool::new(false), asked: Notify::new() };
+        let (ahead, asked) = (AtomicBool::new(false), Notify::new());
+        let inner = Inner { images, share, image, digest, namer, state, ahead, asked };
         Self { inner: Arc::new(inner), task: Mutex::default() }
     }
 
@@ -150,7 +157,8 @@ impl Inner {
 
     async fn try_once(&self, progress: &Progress) -> Result<Image, String> {
         let mut tell = interval_at(Instant::now() + TELL, TELL);
-        let mut pull = pin!(self.images.bring(&self.share, &self.image, self.digest.as_deref(), progress));
+        let whose = (&self.share, &self.namer);
+        let mut pull = pin!(self.images.bring(whose, &self.image, self.digest.as_deref(), progress));
         loop {
             tokio::select! {
                 pulled = &mut pull => return pulled,

@@ -1,18 +1,20 @@
 //! What the Mesh document says of registries, as those who speak to them take it.
 
 use leno_config::slice::{self, ImageRegistry, RegistryCredentials};
+use leno_files::FileAccess;
 use leno_image::{Credentials, Registries, Registry};
 use std::path::Path;
 
 /// No password is longer, in bytes.
-const LONGEST_SECRET: usize = 64 << 10;
+const MAX_SECRET: usize = 64 << 10;
 
-/// Reads the files with passwords and tokens. Blocks.
+/// Reads the files with passwords and tokens, as far as `files` admits them. Blocks.
 ///
 /// # Errors
 /// Names the file that cannot be used.
-pub fn registries(images: &slice::Images) -> Result<Registries, String> {
+pub fn registries(images: &slice::Images, files: &FileAccess) -> Result<Registries, String> {
     let mut registries = Registries {
+        files: files.clone(),
         default_registry: images.default_registry.clone(),
         docker_config: images.docker_config.clone(),
         ..Registries::default()
@@ -21,9 +23,9 @@ pub fn registries(images: &slice::Images) -> Result<Registries, String> {
         let credentials = match credentials {
             None => None,
             Some(RegistryCredentials::Password { username, file }) => {
-                Some(Credentials::Basic { username: username.clone(), password: secret(file)? })
+                Some(Credentials::Basic { username: username.clone(), password: secret(file, files)? })
             }
-            Some(RegistryCredentials::Token(file)) => Some(Credentials::Token(secret(file)?)),
+            Some(RegistryCredentials::Token(file)) => Some(Credentials::Token(secret(file, files)?)),
         };
         let registry =
             Registry { mirrors: mirrors.clone(), insecure: *insecure, ca_file: ca_file.clone(), credentials };
@@ -33,12 +35,13 @@ pub fn registries(images: &slice::Images) -> Result<Registries, String> {
 }
 
 /// A secret in a file, without the line end at its end.
-pub(crate) fn secret(path: &Path) -> Result<String, String> {
+pub(crate) fn secret(path: &Path, files: &FileAccess) -> Result<String, String> {
     let wrong = |reason: &dyn std::fmt::Display| format!("{}: {reason}", path.display());
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let text = leno_files::read(path, files, MAX_SECRET as u64 + 2).map_err(|error| wrong(&error))?;
+    let text = String::from_utf8(text).map_err(|_| wrong(&"it is not UTF-8"))?;
     let secret = text.strip_suffix('\n').map_or(&*text, |text| text.strip_suffix('\r').unwrap_or(text));
-    if secret.is_empty() || secret.len() > LONGEST_SECRET {
-        return Err(wrong(&format!("expected a secret of 1 to {LONGEST_SECRET} bytes")));
+    if secret.is_empty() || secret.len() > MAX_SECRET {
+        return Err(wrong(&format!("expected a secret of 1 to {MAX_SECRET} bytes")));
     }
     Ok(secret.to_owned())
 }

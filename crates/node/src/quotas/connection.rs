@@ -2,6 +2,7 @@
 
 use crate::images::secret;
 use leno_config::slice::{RedisQuotas, RedisTransport};
+use leno_files::{FileAccess, readers};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, Value};
 use std::io;
@@ -37,7 +38,7 @@ impl Connection {
             info = info.set_username(username);
         }
         if let Some(file) = redis.password_file.clone() {
-            let password = blocking(move || secret(&file)).await?;
+            let password = blocking(move || secret(&file, &FileAccess::Any)).await?;
             info = info.set_password(password);
         }
         let stream = TcpStream::connect(&redis.address).await.map_err(|error| error.to_string())?;
@@ -46,8 +47,10 @@ impl Connection {
             RedisTransport::Plain => Self::over(&info, stream).await,
             RedisTransport::Tls { ca_file, server_name } => {
                 let file = ca_file.clone();
-                let read = move || leno_proxy::client_tls(file.as_deref(), None).map_err(|error| error.to_string());
-                let config = Arc::new(blocking(read).await?);
+                let read = move || {
+                    leno_proxy::client_tls(file.as_deref(), None, &FileAccess::Any).map_err(|error| error.to_string())
+                };
+                let config = Arc::new(blocking(read).await?.config);
                 let name = ServerName::try_from(server_name.clone()).map_err(|error| error.to_string())?;
                 let stream = TlsConnector::from(config).connect(name, stream).await;
                 Self::over(&info, stream.map_err(|error| format!("TLS: {error}"))?).await
@@ -89,7 +92,8 @@ impl Connection {
 }
 
 async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
+    let read = readers::run(readers::OPERATOR, readers::MAX_WAIT, move || Ok(read()));
+    read.await.map_err(|error| error.to_string())?
 }
 
 /// A stream whose other end cannot fill the memory: it fails if more is received than any answer has.

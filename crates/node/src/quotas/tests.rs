@@ -506,10 +506,16 @@ async fn a_question_that_comes_late_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_proves_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    let made = rcgen::generate_simple_self_signed(vec!["redis.example".to_owned()]).unwrap();
+    let mut authority = rcgen::CertificateParams::default();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let (root, own): (&rcgen::Certificate, _) = (authority.as_ref(), rcgen::KeyPair::generate().unwrap());
+    let leaf =
+        rcgen::CertificateParams::new(["redis.example".to_owned()]).unwrap().signed_by(&own, &authority).unwrap();
     let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("chain.pem"), made.cert.pem()).unwrap();
-    std::fs::write(path("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(path("ca.pem"), root.pem()).unwrap();
+    std::fs::write(path("chain.pem"), leaf.pem()).unwrap();
+    std::fs::write(path("key.pem"), own.serialize_pem()).unwrap();
     let tls = ports::free_port().to_string();
     let [chain, key] = ["chain.pem", "key.pem"].map(|name| path(name).to_str().unwrap().to_owned());
     let _server = Server::start(&[
@@ -523,7 +529,7 @@ async fn the_server_proves_its_name() {
         "no",
     ]);
     let of = |name: &str| RedisQuotas {
-        transport: RedisTransport::Tls { ca_file: Some(path("chain.pem")), server_name: name.to_owned() },
+        transport: RedisTransport::Tls { ca_file: Some(path("ca.pem")), server_name: name.to_owned() },
         ..settings(tls.parse().unwrap())
     };
     assert!(Node::start(of("redis.example")).take(&window(10), "").await.is_ok());

@@ -1,12 +1,11 @@
 //! Downloads one document that the configuration names. Redirects are refused: the configuration names the address, not whoever answers
 //! there.
 
-use crate::runtime::client::{self, ClientError, with_causes};
+use crate::runtime::client::{self, CaFile, ClientError, with_causes};
 use bytes::Bytes;
 use http::header::{ACCEPT, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a download failed.
@@ -39,7 +38,7 @@ fn hint(status: StatusCode) -> &'static str {
 /// Downloads `url` with one GET. Fails if the body has more than `largest` bytes, or if it takes longer than `timeout`.
 pub(super) async fn download(
     url: &str,
-    ca_file: Option<PathBuf>,
+    ca_file: Option<CaFile>,
     accept: &'static str,
     largest: usize,
     timeout: Duration,
@@ -48,12 +47,7 @@ pub(super) async fn download(
     result.unwrap_or(Err(DownloadError::Timeout(timeout)))
 }
 
-async fn get(
-    url: &str,
-    ca_file: Option<PathBuf>,
-    accept: &'static str,
-    largest: usize,
-) -> Result<Bytes, DownloadError> {
+async fn get(url: &str, ca_file: Option<CaFile>, accept: &'static str, largest: usize) -> Result<Bytes, DownloadError> {
     let address = client::address(url)?;
     // Documents are fetched too seldom to keep a connection.
     let client = client::client(&address, ca_file).await?;

@@ -11,12 +11,13 @@
 //! at most once per [`Pace::soonest`]. Otherwise, anybody with a made-up token could make the node flood the issuer.
 
 use super::download::{DownloadError, download};
+use crate::runtime::client::CaFile;
 use crate::state::ledger::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
+use leno_config::slice::JwksFetch;
 use leno_config::{FunctionId, Slice};
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
@@ -88,7 +89,13 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Source {
     pub(crate) url: String,
-    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) ca_file: Option<CaFile>,
+}
+
+impl Source {
+    fn of(slice: &Slice, fetch: &JwksFetch) -> Self {
+        Self { url: fetch.url.clone(), ca_file: CaFile::of(slice, fetch.ca_file.as_ref()) }
+    }
 }
 
 /// What is known about a key set.
@@ -120,7 +127,7 @@ impl JwksFetcher {
     pub fn follow(&self, slice: Slice) -> Slice {
         let mut state = self.shared.state();
         for fetch in &slice.jwks {
-            let source = Source { url: fetch.url.clone(), ca_file: fetch.ca_file.clone() };
+            let source = Source::of(&slice, fetch);
             state.sources.entry(source).or_insert_with(|| Known::new(&self.shared.pace));
         }
         let complete = state.complete(&slice);
@@ -272,7 +279,7 @@ impl State {
     fn complete(&self, slice: &Slice) -> Slice {
         let mut complete = slice.clone();
         for fetch in &slice.jwks {
-            let source = Source { url: fetch.url.clone(), ca_file: fetch.ca_file.clone() };
+            let source = Source::of(slice, fetch);
             let keys = self.sources.get(&source).and_then(|known| known.keys.as_ref());
             let issuer = complete.inbound.authentication.get_mut(fetch.issuer);
             let (Some(keys), Some(issuer)) = (keys, issuer) else { continue };
@@ -289,9 +296,10 @@ impl State {
 
     /// Refresh interval and timeout of a key set: the shortest that any of its functions asks for.
     fn times(&self, source: &Source) -> (Duration, Duration) {
-        let fetches = self.functions.values().flat_map(|(slice, _)| &slice.jwks);
-        let users = fetches.filter(|fetch| fetch.url == source.url && fetch.ca_file == source.ca_file);
-        let shortest = |(refresh, timeout): (Duration, Duration), fetch: &leno_config::slice::JwksFetch| {
+        let slices = self.functions.values().map(|(slice, _)| slice);
+        let fetches = slices.flat_map(|slice| slice.jwks.iter().map(move |fetch| (slice, fetch)));
+        let users = fetches.filter(|(slice, fetch)| Source::of(slice, fetch) == *source).map(|(_, fetch)| fetch);
+        let shortest = |(refresh, timeout): (Duration, Duration), fetch: &JwksFetch| {
             (refresh.min(fetch.refresh), timeout.min(fetch.timeout))
         };
         users.fold((Duration::from_secs(3600), Duration::from_secs(30)), shortest)
@@ -315,7 +323,7 @@ async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchError> 
 }
 
 fn uses(slice: &Slice, source: &Source) -> bool {
-    slice.jwks.iter().any(|fetch| fetch.url == source.url && fetch.ca_file == source.ca_file)
+    slice.jwks.iter().any(|fetch| Source::of(slice, fetch) == *source)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Fetches modules, each until it is there and compiled. A module is never fetched again, because its hash identifies its content.
 
 use super::download::download;
+use crate::runtime::client::CaFile;
 use crate::state::modules::Modules;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_config::ModuleHash;
@@ -39,8 +40,8 @@ impl ModuleFetcher {
 
     /// Fetches the modules in `wanted`, and cancels all other fetches. Forgets the modules that it fetched and that are not in `named` any
     /// more. Must be called on a tokio runtime.
-    pub fn want(&self, wanted: &[(ModuleHash, ModuleUrl)], named: &HashSet<ModuleHash>) {
-        let names: HashSet<ModuleHash> = wanted.iter().map(|(hash, _)| *hash).collect();
+    pub fn want(&self, wanted: &[(ModuleHash, ModuleUrl, Option<CaFile>)], named: &HashSet<ModuleHash>) {
+        let names: HashSet<ModuleHash> = wanted.iter().map(|(hash, ..)| *hash).collect();
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.retain(|hash, task| {
             let keep = names.contains(hash);
@@ -53,20 +54,25 @@ impl ModuleFetcher {
             }
             keep
         });
-        for (hash, url) in wanted {
+        for (hash, url, ca_file) in wanted {
             if !self.modules.knows(hash) && under_way.get(hash).is_none_or(AbortHandle::is_finished) {
-                let fetching = fetch(self.modules.clone(), *hash, url.clone(), self.fetched.clone());
+                let fetching = fetch(self.modules.clone(), *hash, (url.clone(), ca_file.clone()), self.fetched.clone());
                 under_way.insert(*hash, tokio::spawn(fetching).abort_handle());
             }
         }
     }
 }
 
-async fn fetch(modules: Arc<Modules>, hash: ModuleHash, url: ModuleUrl, fetched: mpsc::UnboundedSender<ModuleHash>) {
+async fn fetch(
+    modules: Arc<Modules>,
+    hash: ModuleHash,
+    (url, ca_file): (ModuleUrl, Option<CaFile>),
+    fetched: mpsc::UnboundedSender<ModuleHash>,
+) {
     let mut pauses = PAUSES.build();
     loop {
         let reason =
-            match download(&url.url, url.ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
+            match download(&url.url, ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
                 Ok(bytes) if ModuleHash::of(&bytes) == hash => {
                     let known = modules.clone();
                     let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;

@@ -7,13 +7,16 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use leno_config::Slice;
+use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use zeroize::Zeroizing;
 
 /// HTTP/1.1, with TLS for `https` addresses.
 pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
@@ -50,37 +53,107 @@ pub(crate) fn address(url: &str) -> Result<Uri, ClientError> {
     uri.ok_or_else(|| ClientError::Address(url.to_owned()))
 }
 
+/// A file of authorities that a document names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CaFile {
+    path: PathBuf,
+    namespace: String,
+    access: FileAccess,
+}
+
+impl CaFile {
+    /// A file that the documents of a function name.
+    pub fn of(slice: &Slice, path: Option<&PathBuf>) -> Option<Self> {
+        let (namespace, access) = (slice.id.namespace.clone(), slice.bounds.file_access());
+        path.map(|path| Self { path: path.clone(), namespace, access })
+    }
+
+    /// A file that the operator names.
+    #[cfg(test)]
+    pub(crate) fn any(path: &Path) -> Self {
+        Self { path: path.to_owned(), namespace: "test".to_owned(), access: FileAccess::Any }
+    }
+
+    async fn tls(self) -> Result<ClientConfig, ClientError> {
+        if let Some(reason) = self.access.refusal(&self.namespace, &self.path) {
+            return Err(unusable(&self.path, reason));
+        }
+        let (namespace, path) = (self.namespace.clone(), self.path.clone());
+        let read = move || Ok(tls(Some(&self.path), None, &self.access));
+        let read = readers::run(&namespace, readers::MAX_WAIT, read).await;
+        Ok(read.map_err(|error| unusable(&path, error.to_string()))??.config)
+    }
+}
+
 /// Makes a client for this address. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
-pub(crate) async fn client(address: &Uri, ca_file: Option<PathBuf>) -> Result<Client, ClientError> {
-    // Reading files may block. Without TLS there is no certificate to check.
+pub(crate) async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
+    // Without TLS there is no certificate to check.
     let needs_roots = address.scheme_str() == Some("https");
-    let tls = if needs_roots {
-        let reading = tokio::task::spawn_blocking(move || tls(ca_file.as_deref(), None));
-        reading.await.map_err(|error| ClientError::Tls(error.to_string()))??
-    } else {
-        configuration(RootCertStore::empty(), None)?
+    let tls = match (needs_roots, ca_file) {
+        (true, Some(file)) => file.tls().await?,
+        (true, None) => {
+            let read =
+                readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, None, &FileAccess::Any))).await;
+            read.map_err(|error| ClientError::Tls(error.to_string()))??.config
+        }
+        (false, _) => configuration(RootCertStore::empty(), None)?,
     };
     let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
     Ok(HyperClient::builder(TokioExecutor::new()).build(connector))
 }
 
-/// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the system's, and shows a certificate chain, with its key, to
-/// servers that ask. It blocks.
-pub fn tls(ca_file: Option<&Path>, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig, ClientError> {
-    configuration(ca_file.map_or_else(system_roots, roots_in)?, certificate)
+/// A TLS configuration that was made of files.
+pub struct FileTls {
+    /// The configuration.
+    pub config: ClientConfig,
+    /// When the first of its roots expires, in seconds since 1970. The files are to be read again then.
+    pub expires: u64,
 }
 
-fn configuration(roots: RootCertStore, certificate: Option<(&Path, &Path)>) -> Result<ClientConfig, ClientError> {
+/// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the system's, and shows a certificate chain, with its key, to
+/// servers that ask. It blocks.
+pub fn tls(
+    ca_file: Option<&Path>,
+    certificate: Option<(&Path, &Path)>,
+    access: &FileAccess,
+) -> Result<FileTls, ClientError> {
+    let (roots, expires) = match ca_file {
+        Some(file) => roots_in(file, access)?,
+        None => (system_roots()?, u64::MAX),
+    };
+    let certificate = certificate.map(|(chain, key)| own_certificate(chain, key, access)).transpose()?;
+    Ok(FileTls { config: configuration(roots, certificate)?, expires })
+}
+
+/// A certificate chain with its key, and the file of the chain for messages.
+type OwnCertificate<'a> = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, &'a Path);
+
+fn own_certificate<'a>(
+    chain_file: &'a Path,
+    key_file: &Path,
+    access: &FileAccess,
+) -> Result<OwnCertificate<'a>, ClientError> {
+    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&read(chain_file, access)?).collect();
+    let chain = chain.map_err(|error| unusable(chain_file, error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(&Zeroizing::new(read(key_file, access)?));
+    Ok((chain, key.map_err(|error| unusable(key_file, error.to_string()))?, chain_file))
+}
+
+fn read(file: &Path, access: &FileAccess) -> Result<Vec<u8>, ClientError> {
+    leno_files::read(file, access, MAX_SMALL_FILE).map_err(|error| unusable(file, error.to_string()))
+}
+
+fn unusable(file: &Path, reason: String) -> ClientError {
+    ClientError::Pem { file: file.to_owned(), reason }
+}
+
+fn configuration(roots: RootCertStore, certificate: Option<OwnCertificate<'_>>) -> Result<ClientConfig, ClientError> {
     let wrong = |error: rustls::Error| ClientError::Tls(error.to_string());
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(wrong)?
         .with_root_certificates(roots);
-    let Some((chain_file, key_file)) = certificate else { return Ok(builder.with_no_client_auth()) };
-    let unusable = |file: &Path, reason: String| ClientError::Pem { file: file.to_owned(), reason };
-    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_file_iter(chain_file).and_then(Iterator::collect);
-    let chain = chain.map_err(|error| unusable(chain_file, error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| unusable(key_file, error.to_string()))?;
+    let Some((chain, key, chain_file)) = certificate else { return Ok(builder.with_no_client_auth()) };
     builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_file, error.to_string()))
 }
 
@@ -90,14 +163,18 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-fn roots_in(file: &Path) -> Result<RootCertStore, ClientError> {
-    let fault = |reason: String| ClientError::Pem { file: file.to_owned(), reason };
+/// The authorities of a file, and when the first of them expires.
+fn roots_in(file: &Path, access: &FileAccess) -> Result<(RootCertStore, u64), ClientError> {
+    let fault = |reason: String| unusable(file, reason);
+    let found = leno_identity::roots(&read(file, access)?, UnixTime::now()).map_err(fault)?;
+    for refused in &found.refused {
+        tracing::warn!("{}: {refused}; it is left out", file.display());
+    }
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| fault(error.to_string()))? {
-        let certificate = certificate.map_err(|error: pem::Error| fault(error.to_string()))?;
+    for certificate in found.certificates {
         roots.add(certificate).map_err(|error| fault(error.to_string()))?;
     }
-    if roots.is_empty() { Err(fault("no certificate in it".to_owned())) } else { Ok(roots) }
+    Ok((roots, found.expires))
 }
 
 fn system_roots() -> Result<RootCertStore, ClientError> {

@@ -2,7 +2,8 @@
 
 use crate::state::function::Share;
 use crate::state::modules::Modules;
-use leno_config::slice::{Run, Wasm};
+use leno_config::slice::{Run, Secret, Wasm};
+use leno_config::{SecretValue, Slice, secret_values};
 use leno_namespaces::{Importance, Source};
 use leno_sandbox::component::{Program, Settings};
 use std::sync::Arc;
@@ -19,26 +20,72 @@ pub struct Component {
     pub fetched: bool,
 }
 
+/// The secrets of a function's components, read before the function is loaded: reading may take long, and loading must not.
+#[derive(Default)]
+pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, String>)>);
+
+/// Names and values. They must never be logged.
+type Environment = Vec<(String, String)>;
+
+impl ComponentSecrets {
+    /// Reads the secrets of all components among a function's revisions. What cannot be read is known when it is asked for.
+    pub async fn read(slice: &Slice) -> Self {
+        let mut read = Self::default();
+        let access = slice.bounds.file_access();
+        for revision in slice.all_revisions() {
+            let Run::Wasm(Wasm { secrets, .. }) = revision.template.run else { continue };
+            if !secrets.is_empty() && !read.0.iter().any(|(known, _)| *known == secrets) {
+                let values = secret_values(&secrets, &slice.id.namespace, &access).await;
+                let values = values.map_err(|error| error.to_string());
+                let named = values.map(|values| secrets.iter().zip(values).filter_map(named).collect());
+                read.0.push((secrets, named));
+            }
+        }
+        read
+    }
+
+    fn of(&self, wasm: &Wasm) -> Result<Environment, String> {
+        if wasm.secrets.is_empty() {
+            return Ok(Environment::new());
+        }
+        let read = self.0.iter().find(|(secrets, _)| *secrets == wasm.secrets);
+        read.map_or_else(|| Err("its secrets were not read".to_owned()), |(_, environment)| environment.clone())
+    }
+}
+
+/// A component has no files, so the configuration admits no secrets that are files.
+fn named((secret, value): (&Secret, SecretValue)) -> Option<(String, String)> {
+    match value {
+        SecretValue::Text(text) => Some((secret.name.clone(), text)),
+        SecretValue::Bytes(_) => None,
+    }
+}
+
 /// The component of a revision; `None`: the revision is not a component.
-pub(crate) fn load(modules: &Modules, function: (&Arc<str>, &Share), run: &Run) -> Option<Component> {
+pub(crate) fn load(
+    modules: &Modules,
+    function: (&Arc<str>, &Share),
+    run: &Run,
+    secrets: &ComponentSecrets,
+) -> Option<Component> {
     match run {
         Run::Wasm(wasm) => {
-            let program = program(modules, function, wasm);
+            let program = program(modules, function, wasm, secrets);
             Some(Component { program, grace: wasm.grace, fetched: wasm.url.is_some() })
         }
         Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
     }
 }
 
-fn program(modules: &Modules, (function, share): (&Arc<str>, &Share), wasm: &Wasm) -> Result<Program, String> {
+fn program(
+    modules: &Modules,
+    (function, share): (&Arc<str>, &Share),
+    wasm: &Wasm,
+    secrets: &ComponentSecrets,
+) -> Result<Program, String> {
     let component = modules.component(&wasm.module)?;
     let mut env: Vec<(String, String)> = wasm.env.clone().into_iter().collect();
-    for secret in &wasm.secrets {
-        let value = secret
-            .text()
-            .map_err(|error| format!("secret `{}` from {}: {error}", secret.name, secret.from.display()))?;
-        env.push((secret.name.clone(), value));
-    }
+    env.extend(secrets.of(wasm)?);
     env.push(("LENO_FUNCTION".to_owned(), function.to_string()));
     let memory = usize::try_from(wasm.memory).unwrap_or(usize::MAX);
     let (name, share) = (function.clone(), share.clone());

@@ -2,21 +2,22 @@
 
 use crate::http::failure::Failure;
 use crate::http::head;
-use crate::runtime::client::{self, ClientError};
+use crate::runtime::client::{self, ClientError, FileTls};
 use crate::runtime::resolver::{LookupError, Resolver};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
 use leno_config::slice::{Credential, CredentialForm, Egress, EgressTls, Secret};
+use leno_files::{FileAccess, readers};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio_rustls::rustls::ClientConfig;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use zeroize::Zeroizing;
 
 /// How long what was read from files is used before they are looked at again.
@@ -75,20 +76,21 @@ impl Hash for OutsideTls {
 
 impl Outside {
     /// Prepares it. Its files are read when they are needed.
-    pub(super) fn new(egress: &Egress, name: Arc<str>) -> Self {
+    pub(super) fn new(egress: &Egress, name: Arc<str>, access: &FileAccess) -> Self {
+        let namespace = name.split('/').next().unwrap_or_default();
         let EgressTls { ca_file, certificate, .. } = &egress.tls;
         let pair = certificate.iter().flat_map(|(chain, key)| [chain.clone(), key.clone()]);
         let files: Vec<PathBuf> = ca_file.iter().cloned().chain(pair).collect();
         let credential = |credential: &Credential| {
             // The configuration has checked the name.
             let name = HeaderName::try_from(credential.header.as_str()).ok()?;
-            Some((name, credential.clone(), FromFiles::new(vec![credential.from.clone()])))
+            Some((name, credential.clone(), FromFiles::new(namespace, vec![credential.from.clone()], access.clone())))
         };
         let traced = if egress.trace_context { &[][..] } else { &head::TRACE_CONTEXT[..] };
         let own = egress.credentials.iter().map(|credential| credential.header.as_str());
         Self {
             not_in_trailers: own.chain(traced.iter().map(HeaderName::as_str)).map(Into::into).collect(),
-            tls: [FromFiles::new(files.clone()), FromFiles::new(files)],
+            tls: [files.clone(), files].map(|files| FromFiles::new(namespace, files, access.clone())),
             credentials: egress.credentials.iter().filter_map(credential).collect(),
             turn: AtomicUsize::new(0),
             known: AtomicU32::new(1),
@@ -148,7 +150,7 @@ impl Outside {
             return Ok(OutsideKey { name, tls: None });
         }
         let settings = self.egress.tls.clone();
-        let config = self.tls[usize::from(http2)].get(move || config(&settings, http2)).await;
+        let config = self.tls[usize::from(http2)].get(move |access| config(&settings, http2, access)).await;
         let config = config.map_err(|cause| Failure::Unready { cause })?;
         let server = self.egress.tls.server_name.as_deref().unwrap_or(host);
         let server = match literal(server) {
@@ -167,7 +169,7 @@ impl Outside {
         let mut fields = Vec::with_capacity(self.credentials.len());
         for (name, credential, value) in &self.credentials {
             let definition = credential.clone();
-            let value = value.get(move || field(&definition)).await;
+            let value = value.get(move |access| field(&definition, access)).await;
             let value =
                 value.map_err(|reason| Failure::Unready { cause: format!("the credential {name}: {reason}") })?;
             fields.push((name.clone(), (*value).clone()));
@@ -190,17 +192,18 @@ impl From<LookupError> for Failure {
     }
 }
 
-fn config(settings: &EgressTls, http2: bool) -> Result<ClientConfig, String> {
+fn config(settings: &EgressTls, http2: bool, access: &FileAccess) -> Result<(ClientConfig, u64), String> {
     let pair = settings.certificate.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
-    let mut config = client::tls(settings.ca_file.as_deref(), pair).map_err(|error: ClientError| error.to_string())?;
+    let made = client::tls(settings.ca_file.as_deref(), pair, access);
+    let FileTls { mut config, expires } = made.map_err(|error: ClientError| error.to_string())?;
     config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
-    Ok(config)
+    Ok((config, expires))
 }
 
-fn field(credential: &Credential) -> Result<HeaderValue, String> {
+fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u64), String> {
     let secret = Secret { name: credential.header.clone(), from: credential.from.clone(), environment: true };
     let unreadable = |error: std::io::Error| format!("{}: {error}", secret.from.display());
-    let text = Zeroizing::new(secret.text().map_err(unreadable)?);
+    let text = Zeroizing::new(secret.text(access).map_err(unreadable)?);
     let value = Zeroizing::new(match &credential.form {
         CredentialForm::Plain => text.to_string(),
         CredentialForm::Scheme(scheme) => format!("{scheme} {}", *text),
@@ -212,13 +215,15 @@ fn field(credential: &Credential) -> Result<HeaderValue, String> {
     let mut value = HeaderValue::try_from(value.as_str())
         .map_err(|_| format!("{}: it cannot be in a header field", secret.from.display()))?;
     value.set_sensitive(true);
-    Ok(value)
+    Ok((value, u64::MAX))
 }
 
 /// Something that is made of files, and made anew when they have changed.
 #[derive(Debug)]
 struct FromFiles<T> {
+    namespace: Box<str>,
     files: Vec<PathBuf>,
+    access: FileAccess,
     made: Mutex<Option<Made<T>>>,
     /// Held by the one who reads.
     reading: tokio::sync::Mutex<()>,
@@ -228,6 +233,8 @@ struct FromFiles<T> {
 struct Made<T> {
     /// What came of it; an error, too, is not looked for again at once.
     value: Result<Arc<T>, String>,
+    /// When it is to be made anew also from the same files, in seconds since 1970.
+    expires: u64,
     stamps: Vec<Stamp>,
     looked: Instant,
 }
@@ -236,11 +243,21 @@ struct Made<T> {
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl<T: Send + Sync + 'static> FromFiles<T> {
-    fn new(files: Vec<PathBuf>) -> Self {
-        Self { files, made: Mutex::default(), reading: tokio::sync::Mutex::default() }
+    fn new(namespace: &str, files: Vec<PathBuf>, access: FileAccess) -> Self {
+        Self {
+            namespace: namespace.into(),
+            files,
+            access,
+            made: Mutex::default(),
+            reading: tokio::sync::Mutex::default(),
+        }
     }
 
-    async fn get(&self, make: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<Arc<T>, String> {
+    /// `make` returns also when its result is to be made anew, in seconds since 1970.
+    async fn get(
+        &self,
+        make: impl FnOnce(&FileAccess) -> Result<(T, u64), String> + Send + 'static,
+    ) -> Result<Arc<T>, String> {
         if let Some(value) = self.fresh() {
             return value;
         }
@@ -248,20 +265,35 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         if let Some(value) = self.fresh() {
             return value;
         }
-        let before = self.made().as_ref().and_then(|made| Some((made.value.clone().ok()?, made.stamps.clone())));
-        let files = self.files.clone();
-        // Reading files may block.
-        let reading = tokio::task::spawn_blocking(move || {
-            let stamps: Vec<Stamp> = files.iter().map(stamp).collect();
-            let value = match before {
-                Some((value, same)) if same == stamps && !stamps.contains(&None) => Ok(value),
-                _ => make().map(Arc::new),
+        let before =
+            self.made().as_ref().and_then(|made| Some((made.value.clone().ok()?, made.expires, made.stamps.clone())));
+        let (files, access) = (self.files.clone(), self.access.clone());
+        if let Some(reason) = files.iter().find_map(|file| access.refusal(&self.namespace, file)) {
+            return Err(reason);
+        }
+        let reading = readers::run(&self.namespace, readers::MAX_WAIT, move || {
+            let stamps: Vec<Stamp> = files.iter().map(|file| stamp(file, &access)).collect();
+            let made = match before {
+                Some((value, expires, same)) if same == stamps && !stamps.contains(&None) && now() < expires => {
+                    Ok((value, expires))
+                }
+                _ => make(&access).map(|(value, expires)| (Arc::new(value), expires)),
             };
-            (value, stamps)
+            Ok((made, stamps))
         });
-        let (value, stamps) = reading.await.map_err(|error| error.to_string())?;
-        *self.made() = Some(Made { value: value.clone(), stamps, looked: Instant::now() });
+        let (made, stamps) = match reading.await {
+            Ok(read) => read,
+            Err(error) => (Err(format!("{}: {error}", self.files_in_words())), Vec::new()),
+        };
+        let expires = made.as_ref().map_or(u64::MAX, |(_, expires)| *expires);
+        let value = made.map(|(value, _)| value);
+        *self.made() = Some(Made { value: value.clone(), expires, stamps, looked: Instant::now() });
         value
+    }
+
+    fn files_in_words(&self) -> String {
+        let names: Vec<String> = self.files.iter().map(|file| file.display().to_string()).collect();
+        names.join(", ")
     }
 
     fn fresh(&self) -> Option<Result<Arc<T>, String>> {
@@ -275,8 +307,12 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
     }
 }
 
-fn stamp(file: &PathBuf) -> Stamp {
-    let metadata = std::fs::metadata(file).ok()?;
+fn now() -> u64 {
+    UnixTime::now().as_secs()
+}
+
+fn stamp(file: &Path, access: &FileAccess) -> Stamp {
+    let metadata = leno_files::open(file, access).ok()?.metadata().ok()?;
     Some((metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec()))
 }
 

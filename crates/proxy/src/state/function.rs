@@ -1,7 +1,7 @@
 //! A function on this node: its slice, and what was prepared from it.
 
 use super::authorizer::Authorizer;
-use super::component;
+use super::component::{self, ComponentSecrets};
 use super::egress::{self, Outside};
 use super::extension::Extension;
 use super::modules::Modules;
@@ -82,12 +82,12 @@ impl FunctionEntry {
     /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread. If a program does not load,
     /// [`LoadedProgram::image`] holds the error, and the program denies every request.
     pub fn load(engine: &Engine, slice: Slice) -> Self {
-        Self::load_with(engine, &Modules::default(), slice)
+        Self::load_with(engine, &Modules::default(), slice, &ComponentSecrets::default())
     }
 
     /// Like [`FunctionEntry::load`], with modules for extensions and components. If an extension's module is missing or does not start,
     /// [`Extension::plugin`] holds the error; if a component cannot run, [`component::Component::program`] does.
-    pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice) -> Self {
+    pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice, secrets: &ComponentSecrets) -> Self {
         let (name, share): (Arc<str>, _) = (slice.id.to_string().into(), Share::default());
         let hosts = |(index, callee): (usize, &slice::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
@@ -106,11 +106,13 @@ impl FunctionEntry {
             outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
             inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
             outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
-            revisions: Revisions::new(&slice, |run| component::load(modules, (&name, &share), run)),
+            revisions: Revisions::new(&slice, |run| component::load(modules, (&name, &share), run, secrets)),
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             networks: networks(&slice.callees),
             outside: match &slice.run {
-                slice::Run::Egress(egress) => Some(Arc::new(Outside::new(egress, name.clone()))),
+                slice::Run::Egress(egress) => {
+                    Some(Arc::new(Outside::new(egress, name.clone(), &slice.bounds.file_access())))
+                }
                 _ => None,
             },
             keys: PreparedKeys::new(&slice.keys),

@@ -1,8 +1,7 @@
 use super::*;
-use crate::runtime::client::ClientError;
+use crate::runtime::client::{CaFile, ClientError};
 use crate::testing;
 use crate::testing::SigningKey;
-use leno_config::slice::JwksFetch;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -254,15 +253,20 @@ async fn an_issuer_that_never_answers_costs_its_timeout_only() {
 }
 
 fn localhost() -> (TlsAcceptor, String) {
-    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(certified.signing_key.serialize_der()));
+    let mut authority = rcgen::CertificateParams::default();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let authority = rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate().unwrap()).unwrap();
+    let own = rcgen::KeyPair::generate().unwrap();
+    let leaf = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&own, &authority).unwrap();
+    let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.serialize_der()));
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .with_single_cert(vec![leaf.der().clone()], key)
         .unwrap();
-    (TlsAcceptor::from(Arc::new(config)), certified.cert.pem())
+    let root: &rcgen::Certificate = authority.as_ref();
+    (TlsAcceptor::from(Arc::new(config)), root.pem())
 }
 
 #[tokio::test]
@@ -292,7 +296,7 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
         });
         // The answer and the end of the connection arrive together, or one after the other.
         for _ in 0..20 {
-            let source = Source { url: url.clone(), ca_file: Some(file.clone()) };
+            let source = Source { url: url.clone(), ca_file: Some(CaFile::any(&file)) };
             let fetched = fetch(source, Duration::from_secs(10)).await;
             assert_eq!(fetched.is_ok(), complete, "{fetched:?} of {answer}");
         }
@@ -308,7 +312,7 @@ async fn https_trusts_the_named_roots_and_no_others() {
     let file = std::env::temp_dir().join(format!("leno-jwks-{}.pem", std::process::id()));
     std::fs::write(&file, certificate).unwrap();
     let get = |url: &str, ca_file: Option<&std::path::Path>| {
-        let source = Source { url: url.to_owned(), ca_file: ca_file.map(std::path::Path::to_owned) };
+        let source = Source { url: url.to_owned(), ca_file: ca_file.map(CaFile::any) };
         async move { fetch(source, Duration::from_secs(10)).await }
     };
     let keys = get(&server.url, Some(&file)).await.unwrap();

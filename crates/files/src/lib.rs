@@ -1,0 +1,15 @@
+//! Opens files whose paths come from documents.
+//!
+//! The author of a document has fewer rights than the component that opens the path. So a path may name a terminal, a FIFO, a kernel log, a file system
+//! that hangs, or another tenant's secret. [`open`] takes regular files only, and only those that [`FileAccess`] admits. [`read`] also bounds bytes and
+//! time. [`readers`] runs both on a few threads per namespace, because no flag bounds the time of a call to a file system that hangs.
+
+mod access;
+mod open;
+pub mod readers;
+
+pub use access::FileAccess;
+pub use open::{is_kernels, open, open_directory, open_in, read};
+
+/// A file of any account that decides about trust (certificates, keys, passwords) is at most this long.
+pub const MAX_SMALL_FILE: u64 = 1 << 20;

@@ -1,0 +1,119 @@
+//! Certificate authorities in files, for connections to servers outside the mesh.
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime, pem};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The usable authorities of a PEM file.
+#[derive(Debug)]
+pub struct Roots {
+    /// Authorities that are valid now.
+    pub certificates: Vec<CertificateDer<'static>>,
+    /// Certificates of the file that are left out: subject and reason of each.
+    pub refused: Vec<String>,
+    /// When the first of the usable ones expires, in seconds since 1970. The file is to be read again then.
+    pub expires: u64,
+}
+
+/// Reads the authorities of a PEM file. A TLS library takes any certificate as a root: one that has expired, and one of a server. These are left out here.
+///
+/// # Errors
+/// The file is no PEM, has no certificate, or none of them is usable.
+pub fn roots(text: &[u8], now: UnixTime) -> Result<Roots, String> {
+    let mut roots = Roots { certificates: Vec::new(), refused: Vec::new(), expires: u64::MAX };
+    for (index, certificate) in CertificateDer::pem_slice_iter(text).enumerate() {
+        let certificate = certificate.map_err(|error: pem::Error| format!("no PEM: {error}"))?;
+        match expiry(&certificate, now.as_secs()) {
+            Ok(expires) => {
+                roots.expires = roots.expires.min(expires);
+                roots.certificates.push(certificate);
+            }
+            Err(reason) => roots.refused.push(format!("certificate {}{reason}", index + 1)),
+        }
+    }
+    match (roots.certificates.is_empty(), roots.refused.is_empty()) {
+        (true, true) => Err("no certificate in it; expected PEM (`-----BEGIN CERTIFICATE-----`)".to_owned()),
+        (true, false) => Err(format!("no usable authority in it: {}", roots.refused.join("; "))),
+        (false, _) => Ok(roots),
+    }
+}
+
+/// When a certificate expires, or why it is no authority now.
+fn expiry(certificate: &CertificateDer<'_>, now: u64) -> Result<u64, String> {
+    let (rest, parsed) = X509Certificate::from_der(certificate).map_err(|error| format!(" is not X.509: {error}"))?;
+    let subject = parsed.subject().to_string();
+    let refused = |reason: String| Err(format!(" (`{}`) {reason}", subject.escape_debug()));
+    if !rest.is_empty() {
+        return refused("has bytes after its end".to_owned());
+    }
+    let constraints = parsed.basic_constraints().ok().flatten();
+    // A certificate of version 1 has no constraints. It cannot say that it is an authority.
+    if !constraints.is_some_and(|constraints| constraints.value.ca) {
+        return refused("is no certificate authority: its basic constraints do not say `CA:TRUE`".to_owned());
+    }
+    if parsed.key_usage().ok().flatten().is_some_and(|usage| !usage.value.key_cert_sign()) {
+        return refused("is no certificate authority: its key usage has no keyCertSign".to_owned());
+    }
+    let validity = parsed.validity();
+    let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or_default();
+    let (from, until) = (seconds(validity.not_before), seconds(validity.not_after));
+    if now > until {
+        return refused(format!("expired at {}", validity.not_after));
+    }
+    if now < from {
+        return refused(format!("is not valid before {}", validity.not_before));
+    }
+    Ok(until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd};
+
+    fn pem(name: &str, change: impl FnOnce(&mut CertificateParams)) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2030, 1, 1));
+        change(&mut params);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    #[test]
+    fn what_is_no_authority_now_is_left_out_with_the_reason() {
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_750_000_000));
+        let good = pem("good", |_| ());
+        let old = pem("old", |params| params.not_after = date_time_ymd(2024, 1, 1));
+        let early = pem("early", |params| params.not_before = date_time_ymd(2029, 1, 1));
+        let leaf = pem("leaf", |params| params.is_ca = IsCa::ExplicitNoCa);
+        let plain = pem("plain", |params| params.is_ca = IsCa::NoCa);
+        let signs_nothing = pem("useless", |params| params.key_usages = vec![KeyUsagePurpose::DigitalSignature]);
+        for (text, subject, reason) in [
+            (&old, "CN=old", "expired at"),
+            (&early, "CN=early", "not valid before"),
+            (&leaf, "CN=leaf", "basic constraints"),
+            (&plain, "CN=plain", "basic constraints"),
+            (&signs_nothing, "CN=useless", "keyCertSign"),
+        ] {
+            let error = roots(text.as_bytes(), now).unwrap_err();
+            assert!(error.contains(subject) && error.contains(reason), "{error}");
+            // It does not spoil what is usable beside it, as while a root is replaced.
+            let both = roots(format!("{text}{good}").as_bytes(), now).unwrap();
+            assert_eq!((both.certificates.len(), both.refused.len()), (1, 1), "{subject}");
+            assert!(both.refused[0].contains(reason));
+        }
+        let usable = roots(good.as_bytes(), now).unwrap();
+        assert_eq!(usable.expires, 1_893_456_000);
+        assert!(
+            roots(good.as_bytes(), UnixTime::since_unix_epoch(std::time::Duration::from_secs(usable.expires + 1)))
+                .is_err()
+        );
+        assert!(roots(b"", now).unwrap_err().contains("no certificate"));
+        assert!(
+            roots(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", now)
+                .unwrap_err()
+                .contains("X.509")
+        );
+    }
+}
