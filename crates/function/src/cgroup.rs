@@ -17,6 +17,7 @@ use leno_config::slice::Resources;
 use owner::Owner;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
+pub use share::NamespaceShare;
 use share::Shares;
 use std::collections::BTreeSet;
 use std::fs;
@@ -99,7 +100,7 @@ impl Cgroups {
     /// Creates a group for a running instance that has no limits, and moves the instance into it. The receiver gets nothing if that fails.
     pub(crate) fn move_running(&self, namespace: &str, name: u64, leader: u32) -> oneshot::Receiver<Cgroup> {
         let (done, group) = oneshot::channel();
-        if let Err(error) = self.place(namespace) {
+        if let Err(error) = self.place_of_process(namespace) {
             tracing::debug!(leader, %error, "a namespace has no control group");
         }
         let path = self.namespace(namespace).join(name.to_string());
@@ -115,7 +116,8 @@ impl Cgroups {
 
     /// Creates a group with limits for one instance. The error says why its limits cannot be enforced.
     pub(crate) fn instance(&self, namespace: &str, name: u64, limits: &Resources) -> Result<Cgroup, String> {
-        let place = self.place(namespace).map_err(|error| format!("its namespace's control group: {error}"))?;
+        let place = self.place_of_process(namespace);
+        let place = place.map_err(|error| format!("its namespace's control group: {error}"))?;
         // What cgroup v1 has is for rooms only.
         self.controlled.get_or_init(|| self.control()).clone()?;
         place.controlled?;
@@ -169,6 +171,8 @@ fn switch(group: &Path, sign: char) -> io::Result<()> {
 impl Drop for Cgroups {
     fn drop(&mut self) {
         // This process moves back to the parent group. What is left in the node's group after a while, the next node ends and removes.
+        // Their controllers keep those of the node's group from being disabled.
+        self.shares.remove();
         let parent = self.parent();
         let go_back = || fs::write(parent.join(MEMBERS), "0");
         let mut back = go_back();
@@ -179,7 +183,6 @@ impl Drop for Cgroups {
         if back.is_ok() && vanishes(&self.node.join(MAIN)) {
             let _ = remove(&self.node);
         }
-        self.shares.remove();
     }
 }
 
@@ -495,6 +498,7 @@ time.sleep(1000)";
         let owner = Owner::of_process(i32::try_from(node.id()).unwrap()).unwrap();
         let group = parent.join(format!("{PREFIX}{}-{:016x}", owner.name(), fastrand::u64(..)));
         if let Err(error) = fs::create_dir(&group) {
+            node.kill().and_then(|()| node.wait()).unwrap();
             return eprintln!("SKIPPED: no control group can be made here: {error}");
         }
         let (instance, deeper) = (group.join("7"), group.join("7/own/deeper"));

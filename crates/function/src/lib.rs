@@ -62,7 +62,7 @@ mod supervisor;
 mod tree;
 
 pub use accounts::Accounts;
-pub use cgroup::sweep_groups;
+pub use cgroup::{NamespaceShare, sweep_groups};
 pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
 pub use dispatcher::Lease;
 pub use error::AcquireError;

@@ -1,6 +1,6 @@
 //! The supervisor, which is the node's interface, and a function, which is a request's.
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, NamespaceShare};
 use crate::container::ImageState;
 use crate::core_dumps;
 use crate::dispatcher::Buffer;
@@ -135,6 +135,11 @@ impl Supervisor {
         if let Some(cgroups) = &self.inner.cgroups {
             cgroups.bound(namespace, bounds);
         }
+    }
+
+    /// What the instances of a namespace use together; `None`: it has had none here, or there are no control groups.
+    pub fn share(&self, namespace: &str) -> Option<NamespaceShare> {
+        self.inner.cgroups.as_ref()?.share(namespace)
     }
 
     /// Adds or changes a function. If a change needs new processes, they replace the old ones when they are ready. If both need the same fixed port,

@@ -137,7 +137,7 @@ impl Admin {
                 Some(control) => list(revisions::rows(control, &self.node)),
                 None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
             },
-            "/namespaces" => list(namespaces::rows(&self.node)),
+            "/namespaces" => list(namespaces::rows(&self.node, &self.supervisor)),
             "/events" => list(self.events()),
             "/identities" => list(self.identities()),
             "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),

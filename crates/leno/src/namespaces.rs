@@ -3,6 +3,7 @@
 use crate::api::types::{NamespaceStatus, Share};
 use crate::table::Column;
 use crate::table::Show::{Plain, Wide};
+use leno_function::{NamespaceShare, Supervisor};
 use leno_namespaces::{Usage, Used};
 use leno_proxy::Node;
 use serde_json::{Value, json};
@@ -31,12 +32,16 @@ pub(crate) const NODE_COLUMNS: &[Column] = &[
     ("NAMESPACE", "namespace", Plain),
     ("FUNCTIONS", "functions", Plain),
     ("INSTANCES", "instances", Plain),
+    ("PIDS", "pids", Plain),
+    ("MEMORY", "memory", Plain),
+    ("CPU", "cpu", Wide),
     ("CONNECTIONS", "connections", Plain),
     ("OPEN REQUESTS", "open_requests", Plain),
     ("WAITING REQUESTS", "waiting_requests", Plain),
     ("PULL BYTES/S", "pull_bandwidth", Wide),
     ("LOG BYTES/S", "log_bandwidth", Plain),
     ("LOG BYTES DROPPED", "log_bytes_dropped", Wide),
+    ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
 ];
 
 /// A row of a namespace as the API of a control plane has it.
@@ -61,7 +66,7 @@ pub(crate) fn row_of(status: &NamespaceStatus) -> Value {
 }
 
 /// The rows of a node: the namespaces of the functions that it hosts, and their use of this node.
-pub(crate) fn rows(node: &Node) -> Value {
+pub(crate) fn rows(node: &Node, supervisor: &Supervisor) -> Value {
     let snapshot = node.snapshot.load();
     let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
     for entry in snapshot.functions.values() {
@@ -69,10 +74,16 @@ pub(crate) fn rows(node: &Node) -> Value {
     }
     let row = |usage: Usage| {
         let functions = functions.get(&*usage.namespace)?;
+        let shared = supervisor.share(&usage.namespace);
+        let bounded = shared.as_ref().filter(|shared| shared.unenforced.is_none());
         Some(json!({
             "namespace": &*usage.namespace,
             "functions": functions,
             "instances": used(usage.instances),
+            "pids": bounded.map(pids),
+            "memory": bounded.map(memory),
+            "cpu": bounded.map(cpu),
+            "unenforced_limits": shared.as_ref().and_then(|shared| shared.unenforced.clone()),
             "connections": used(usage.connections),
             "open_requests": used(usage.open_requests),
             "waiting_requests": used(usage.waiting_requests),
@@ -82,6 +93,24 @@ pub(crate) fn rows(node: &Node) -> Value {
         }))
     };
     node.telemetry.namespaces.usage().into_iter().filter_map(row).collect()
+}
+
+/// `12/4096`
+fn pids(NamespaceShare { pids, bounds, .. }: &NamespaceShare) -> String {
+    share(Share { used: pids.unwrap_or_default(), bound: bounds.pids.into() })
+}
+
+/// `12Mi/8192Mi`
+fn memory(NamespaceShare { memory, bounds, .. }: &NamespaceShare) -> String {
+    format!("{}Mi/{}Mi", memory.unwrap_or_default() >> 20, bounds.memory >> 20)
+}
+
+/// Of how many cores it has the time at most.
+fn cpu(NamespaceShare { bounds, .. }: &NamespaceShare) -> String {
+    match bounds.cpu_millis {
+        0 => "an equal share".to_owned(),
+        millis => (f64::from(millis) / 1000.0).to_string(),
+    }
 }
 
 /// `12/1000`; without a bound: `12`

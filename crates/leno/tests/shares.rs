@@ -40,6 +40,10 @@ fn an_instance_that_writes_without_end_fills_no_log_and_hides_no_other_line() {
     let rows: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
     let row = rows.as_array().unwrap().iter().find(|row| row["namespace"] == "hostile").unwrap();
     assert_eq!(row["instances"], "1/500");
+    match row["unenforced_limits"].as_str() {
+        Some(reason) => eprintln!("\n*** NOT tested: no control groups for namespaces: {reason} ***\n"),
+        None => assert!(row["pids"].as_str().is_some_and(|pids| pids.ends_with("/4096")), "{row}"),
+    }
     assert!(row["log_bytes_dropped"].as_u64().unwrap() > 0, "{row}");
     let told = mesh.leno(&["logs", "hostile/flood", "--tail", "5"]);
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -71,11 +75,16 @@ while True:
 
 #[test]
 fn connections_of_one_room_leave_the_gateway_and_others_what_they_need() {
-    if !std::process::Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if !std::process::Command::new("/usr/bin/python3")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
         eprintln!("\n*** NOT tested: there is no python3 ***\n");
         return;
     }
-    let hostile = |kind, name, program, spec| document(kind, name, "hostile", &["python3", "-c", program], spec);
+    let hostile =
+        |kind, name, program, spec| document(kind, name, "hostile", &["/usr/bin/python3", "-c", program], spec);
     let documents = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]")
         + &policy("open", "echo", ALLOW_ALL)
         + &hostile("Function", "silent", SILENT, "")

@@ -60,6 +60,11 @@ impl Hierarchies {
         Ok(Self { memory: make(&self.memory)?, cpu: make(&self.cpu)?, pids: make(&self.pids)? })
     }
 
+    /// The files that say how many processes and how much memory is in use.
+    pub(super) fn uses(&self) -> (PathBuf, PathBuf) {
+        (self.pids.join("pids.current"), self.memory.join("memory.usage_in_bytes"))
+    }
+
     /// Limits these groups and what is in them; 0: no limit.
     pub(super) fn bound(&self, limits: &Resources) -> io::Result<()> {
         const NONE: &str = "-1";

@@ -27,7 +27,10 @@ struct Share {
     folder: PathBuf,
     /// What enforces the bounds; otherwise why nothing does.
     enforcer: Result<Enforcer, String>,
+    /// As configured.
+    bounds: Resources,
     enforced: Option<Resources>,
+    unenforced: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -44,6 +47,19 @@ pub(super) struct Place {
     pub controlled: Result<(), String>,
     /// The namespace's groups of version 1, where those of version 2 enforce nothing.
     pub legacy: Option<Hierarchies>,
+}
+
+/// What the instances of a namespace use together of what they may have on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceShare {
+    /// Processes and threads; `None`: they are not counted.
+    pub pids: Option<u64>,
+    /// Bytes of memory; `None`: they are not counted.
+    pub memory: Option<u64>,
+    /// What they may have; 0: no bound.
+    pub bounds: Resources,
+    /// Why the bounds are not enforced; `None`: they are.
+    pub unenforced: Option<String>,
 }
 
 /// What the instances of a namespace may have together; 0: no bound.
@@ -77,6 +93,19 @@ impl Cgroups {
         bounds.map_or_else(|| NamespaceBounds::default().pids(), |bounds| bounds.pids)
     }
 
+    /// The share of a namespace; `None`: it has had no instance here.
+    pub(crate) fn share(&self, namespace: &str) -> Option<NamespaceShare> {
+        let made = self.shares.made();
+        let Share { folder, enforcer, bounds, unenforced, .. } = made.get(namespace)?;
+        let (pids, memory) = match enforcer {
+            Ok(Enforcer::Current) => (folder.join("pids.current"), folder.join("memory.current")),
+            Ok(Enforcer::Legacy(hierarchies)) => hierarchies.uses(),
+            Err(_) => Default::default(),
+        };
+        let read = |file: PathBuf| fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
+        Some(NamespaceShare { pids: read(pids), memory: read(memory), bounds: *bounds, unenforced: unenforced.clone() })
+    }
+
     /// Where the group of an instance is made.
     pub(super) fn place(&self, namespace: &str) -> io::Result<Place> {
         let bounds = self.shares.bounds().get(namespace).copied();
@@ -96,6 +125,17 @@ impl Cgroups {
         Ok(Place { folder: folder.clone(), controlled, legacy })
     }
 
+    /// Where the group of an instance without a room is made.
+    pub(super) fn place_of_process(&self, namespace: &str) -> io::Result<Place> {
+        let place = self.place(namespace)?;
+        if place.legacy.is_some()
+            && let Some(share) = self.shares.made().get_mut(namespace)
+        {
+            share.unenforced = Some("cgroup v1 bounds instances in rooms, and some are in none".to_owned());
+        }
+        Ok(place)
+    }
+
     /// The group of a namespace, which need not be there yet.
     pub(super) fn namespace(&self, namespace: &str) -> PathBuf {
         self.node.join(format!("{NAMESPACE}{namespace}"))
@@ -112,7 +152,8 @@ impl Cgroups {
                 CONTROLLERS.join(", ")
             );
         }
-        Ok(Share { folder, enforcer, enforced: None })
+        let unenforced = enforcer.as_ref().err().cloned();
+        Ok(Share { folder, enforcer, bounds: Resources::default(), enforced: None, unenforced })
     }
 
     fn enforcer(&self, namespace: &str, folder: &std::path::Path) -> Result<Enforcer, String> {
@@ -134,6 +175,7 @@ impl Cgroups {
 impl Share {
     /// Puts these bounds in force. What cannot be is logged.
     fn enforce(&mut self, bounds: Resources) {
+        self.bounds = bounds;
         let Ok(enforcer) = &self.enforcer else { return };
         if self.enforced == Some(bounds) {
             return;
@@ -143,9 +185,13 @@ impl Share {
             Enforcer::Legacy(hierarchies) => hierarchies.bound(&bounds),
         };
         match set {
-            Ok(()) => self.enforced = Some(bounds),
+            Ok(()) => (self.enforced, self.unenforced) = (Some(bounds), None),
             Err(error) => {
-                tracing::warn!(group = %self.folder.display(), %error, "bounds of a namespace are not enforced");
+                let reason = Some(format!("its control group: {error}"));
+                if self.unenforced != reason {
+                    tracing::warn!(group = %self.folder.display(), %error, "bounds of a namespace are not enforced");
+                }
+                self.unenforced = reason;
             }
         }
     }
@@ -160,9 +206,10 @@ impl Shares {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the groups of version 1, which are nowhere below the node's.
+    /// Removes the groups, if they are empty.
     pub(super) fn remove(&self) {
         for share in self.made().values() {
+            let _ = super::remove(&share.folder);
             if let Ok(Enforcer::Legacy(hierarchies)) = &share.enforcer {
                 drop(Groups::of(hierarchies));
             }
@@ -242,6 +289,10 @@ for line in sys.stdin:
         assert_eq!(one.fork(10), 10);
         assert_eq!(two.fork(30), 8, "20 with the two programs themselves");
         assert_eq!(one.fork(1), 10);
+        let share = cgroups.share("tenant").unwrap();
+        assert_eq!((share.pids, share.bounds.pids, share.unenforced), (Some(20), 20, None));
+        assert!(share.memory.unwrap() > 0 && share.bounds.memory == 256 << 20);
+        assert_eq!(cgroups.share("nobody"), None);
         assert_eq!(other.fork(30), 30);
         // A change is for those that run, too.
         cgroups.bound("tenant", &bounds(25));
