@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod authorizer;
+mod bounds;
 mod candidate;
 mod chain;
 mod collection;
@@ -36,6 +37,7 @@ mod snapshot;
 pub mod watch;
 mod yaml;
 
+pub use bounds::NamespaceBounds;
 pub use candidate::CandidatePrograms;
 pub use collection::{Document, DocumentId, Reach};
 pub use effort::Effort;
@@ -43,7 +45,7 @@ pub use id::FunctionId;
 pub use imported::{Row as ImportRow, Standing};
 pub use load::{load, load_text, texts};
 pub use locality::{Distance, Locality};
-pub use namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Overrun};
+pub use namespace::{NamespaceQuota, NamespaceUse, Overrun};
 pub use problem::Problem;
 pub use route::Route;
 pub use secret::{SecretValue, secret_values};

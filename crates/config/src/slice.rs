@@ -10,8 +10,8 @@ pub use crate::run::{
     Readiness, Resources, Run, Scale, Secret, Wasm,
 };
 
+use crate::bounds::NamespaceBounds;
 use crate::id::FunctionId;
-use crate::namespace::NamespaceBounds;
 use crate::revision::{Revision, Revisions, Template};
 use leno_policy::spec::{Cidr, KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};

@@ -4,10 +4,11 @@ mod weight;
 
 pub(crate) use self::weight::uses;
 
+use crate::bounds::NamespaceBounds;
 use crate::document::CalleeSelector;
 use crate::id::FunctionId;
 use crate::imported::Row;
-use crate::namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Namespaces};
+use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Origin, Problem};
 use crate::revision::{Plan, Revisions};
 use crate::slice::{

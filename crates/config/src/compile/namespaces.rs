@@ -1,9 +1,10 @@
 //! NamespaceQuota documents, and the defaults in the Mesh document.
 
 use super::{Documents, Placed, fields, text};
+use crate::bounds::NamespaceBounds;
 use crate::document::{self, NamespaceLimits};
 use crate::id::FunctionId;
-use crate::namespace::{NamespaceBounds, NamespaceQuota, NamespaceUse, Namespaces};
+use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Origin, Problem, Scope};
 use crate::run::Isolation;
 use crate::size::Size;
