@@ -98,3 +98,16 @@ fn a_slice_is_delivered_without_restrictions_that_it_cannot_run_into() {
     let delivered = slice(&text).for_delivery().into_owned().bounds;
     assert_eq!((delivered.files, delivered.egress), (Some(Vec::new()), None));
 }
+
+#[test]
+fn what_is_weaker_than_its_namespace_may_have_is_found_and_delivered_with_the_bound() {
+    let text = format!("{SHOP}---\n{}", quota("{isolation: strict}"));
+    let mut slice = from_files(&text).slice(&"a/shop".parse().unwrap()).unwrap();
+    assert_eq!(slice.bounds.isolation, Some(Isolation::Strict));
+    assert_eq!(slice.weaker_isolation(), None, "what says nothing is as strict as it has to be");
+    assert_eq!(slice.for_delivery().bounds.isolation, None);
+    let Run::Command(command) = &mut slice.run else { panic!("{:?}", slice.run) };
+    command.isolation = Isolation::Process;
+    assert_eq!(slice.weaker_isolation(), Some((Isolation::Process, Isolation::Strict)));
+    assert_eq!(slice.for_delivery().bounds.isolation, Some(Isolation::Strict));
+}
