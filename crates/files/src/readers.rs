@@ -5,7 +5,7 @@
 //! threads are stuck gets no more.
 
 use crate::{FileAccess, open};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicIsize, AtomicU8, Ordering};
@@ -74,9 +74,10 @@ impl Drop for Thread {
 }
 
 /// The number of readers that their callers wait for no more, by namespace; without those that have none.
-pub fn stuck() -> Vec<(String, isize)> {
+#[cfg(test)]
+fn stuck() -> Vec<(String, isize)> {
     let groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut stuck: BTreeMap<String, isize> = BTreeMap::new();
+    let mut stuck: std::collections::BTreeMap<String, isize> = Default::default();
     for ((namespace, _), group) in &*groups {
         *stuck.entry(namespace.clone()).or_default() += group.stuck.load(Ordering::Relaxed);
     }

@@ -403,6 +403,44 @@ fn what_dies_outside_is_told_and_what_lives_there_is_found() {
 }
 
 #[test]
+fn roots_that_have_expired_or_are_no_authority_are_not_trusted() {
+    let (names, authority, gone) = (Names::start(), Authority::new(), Authority::expired());
+    names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
+    let signed_by = |authority: &Authority| Server::https("127.0.0.1:0", authority, &["api.shop.example"], None);
+    let (server, old) = (signed_by(&authority), signed_by(&gone));
+    let documents = |server: &Server, file: &str| {
+        let ports = format!("ports: [{{port: {}, protocol: https}}]", server.port());
+        let spec =
+            format!("  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.0/8]\n  {ports}\n  tls: {{caFile: {file}}}");
+        caller("api") + &external("api", &spec) + &reading("api", "")
+    };
+    let leaf = authority.leaf_pem("api.shop.example");
+    let mut mesh = start(&names, &documents(&server, "both.pem"), |folder| {
+        fs::write(folder.join("both.pem"), format!("{}{}", gone.pem(), authority.pem())).unwrap();
+        fs::write(folder.join("gone.pem"), gone.pem()).unwrap();
+        fs::write(folder.join("leaf.pem"), leaf).unwrap();
+    });
+    // A root beside one that has expired goes on.
+    assert_eq!(status(&mesh, "api.shop.example", "/"), 200);
+    let told = "certificate 1 (`CN=gone`) expired at";
+    mesh.wait_for(told, |mesh| mesh.output().iter().any(|line| line.contains(told) && line.contains("left out")));
+    for (server, file, fragment) in [
+        (&old, "both.pem", "certificate"),
+        (&old, "gone.pem", "no usable authority in it: certificate 1 (`CN=gone`) expired at"),
+        (&server, "leaf.pem", "is no certificate authority"),
+    ] {
+        let before = server.requests();
+        mesh.write(&documents(server, file));
+        mesh.wait_for(fragment, |mesh| {
+            let answer = status(mesh, "api.shop.example", "/");
+            let observed = mesh.leno(&["observe", "--json", "--last", "20"]);
+            answer == 503 && String::from_utf8_lossy(&observed.stdout).contains(fragment)
+        });
+        assert_eq!(server.requests(), before, "{file}");
+    }
+}
+
+#[test]
 fn http2_goes_out_where_it_is_spoken() {
     let (names, authority) = (Names::start(), Authority::new());
     names.set("grpc.shop.example", Answer::Addresses(vec![HERE], 60));

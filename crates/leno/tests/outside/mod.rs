@@ -179,6 +179,20 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
+    /// One that has expired.
+    pub(crate) fn expired() -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "gone");
+        params.not_after = rcgen::date_time_ymd(2024, 1, 1);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A certificate for a server of this name, which is no authority.
+    pub(crate) fn leaf_pem(&self, name: &str) -> String {
+        self.issue(&[name]).0.pem()
+    }
+
     pub(crate) fn pem(&self) -> String {
         self.certificate().pem()
     }
