@@ -122,7 +122,12 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
 fn read(path: &Path) -> anyhow::Result<Definitions> {
     let snapshot: Snapshot = leno_config::load(path).map_err(|problems| anyhow!("{problems:?}"))?;
     let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-    Ok(Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() })
+    Ok(Definitions {
+        mesh: snapshot.mesh_slice().clone(),
+        slices,
+        modules: snapshot.modules().clone(),
+        permissions: snapshot.permissions(),
+    })
 }
 
 /// The load's own key stays with the load.

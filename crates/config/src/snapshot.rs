@@ -9,6 +9,7 @@ use crate::document::CalleeSelector;
 use crate::id::FunctionId;
 use crate::imported::Row;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
+use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
 use crate::revision::{Plan, Revisions};
 use crate::slice::{
@@ -38,6 +39,8 @@ pub struct Snapshot {
     pub(crate) mesh_origin: Origin,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
+    /// Of each of the policies.
+    pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     pub(crate) warnings: Vec<Problem>,
@@ -170,6 +173,11 @@ pub(crate) struct Sidecar {
 const DEADLINE: Duration = Duration::from_millis(2);
 
 impl Snapshot {
+    /// Which policies permit calls to which functions.
+    pub fn permissions(&self) -> Permissions {
+        Permissions::of_snapshot(self)
+    }
+
     /// Hash over all that was read: equal versions, equal configuration.
     pub fn version(&self) -> &str {
         &self.version

@@ -3,6 +3,7 @@
 //! A join token lets one machine join once. It holds a secret, and the hash of a root certificate, by which the machine knows the
 //! control plane. After that the node proves itself by a certificate, as long as it is a member.
 
+use crate::load::CapacityLimits;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use base64::Engine;
@@ -67,6 +68,9 @@ pub struct TokenGrant {
     pub addresses: Vec<IpNet>,
     /// When the token ceases to be valid.
     pub expires: SystemTime,
+    /// The most that the node may offer.
+    #[serde(default, skip_serializing_if = "CapacityLimits::are_default")]
+    pub limits: CapacityLimits,
 }
 
 /// Lets one machine join once. It is never printed: `Debug` shows the type's name only.
@@ -131,6 +135,9 @@ pub(crate) struct Member {
     pub joined_by: Option<[u8; 32]>,
     /// An operator has cordoned it.
     pub cordoned: bool,
+    /// The most that it may offer.
+    #[serde(default, skip_serializing_if = "CapacityLimits::are_default")]
+    pub limits: CapacityLimits,
 }
 
 impl Member {
@@ -277,10 +284,10 @@ impl Members {
             return Err(JoinRefused::Address(address, from));
         }
         token.used = Some(request);
-        let admission = token.grant.admission.clone();
+        let (admission, limits) = (token.grant.admission.clone(), token.grant.limits);
         // Another machine of that name changes nothing about what the operator wants of it.
         let cordoned = self.members.get(name).is_some_and(|member| member.cordoned);
-        let member = Member { admission, addresses: vec![address], joined_by: Some(secret), cordoned };
+        let member = Member { admission, addresses: vec![address], joined_by: Some(secret), cordoned, limits };
         self.members.insert(name.into(), member.clone());
         Ok(member)
     }
@@ -358,6 +365,7 @@ mod tests {
                 },
                 addresses: addresses.iter().map(|block| block.parse().unwrap()).collect(),
                 expires: self.now + Duration::from_secs(60),
+                limits: CapacityLimits::default(),
             };
             self.members.grant(grant, self.pin, &"orders.example".parse().unwrap(), self.now).unwrap()
         }

@@ -5,6 +5,7 @@ use hyper_util::rt::TokioIo;
 use leno_identity::{
     PeerError, RootPin, SpiffeId, TlsError, TrustDomain, client_config, joining_client_config, server_name,
 };
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
@@ -22,8 +23,13 @@ use tower::service_fn;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long one control plane has to answer before the next one is tried beside it. One that hangs must not keep a node away from another that leads.
-const HEAD_START: Duration = Duration::from_secs(1);
-const KEEPALIVE: Duration = Duration::from_secs(10);
+const HEAD_START: Duration = Duration::from_millis(500);
+/// Pause before a control plane that has failed is tried again, while another one has neither answered nor failed: the one that failed may lead by then.
+const AGAIN: Duration = Duration::from_millis(250);
+/// A control plane is asked for a sign of life this long after its last one, and its connection ends if none comes within the timeout. One that hangs keeps
+/// its connections open otherwise, and a node would not hear what another one has taken over.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// For a node that has no certificate yet, and knows the control plane by the hash of its root. `control` is `host:port` of each control plane.
 pub fn joining(control: &[String], trust_domain: &TrustDomain, pin: RootPin) -> Result<Channel, TlsError> {
@@ -53,41 +59,59 @@ fn channel(control: &[String], config: Arc<ClientConfig>, name: ServerName<'stat
     // The connector decides where to connect to, and does TLS itself.
     Endpoint::from_static("http://control.leno.internal")
         .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
         .connect_with_connector_lazy(service_fn(connect))
 }
 
-/// Tries all addresses, the one at `first` before the others. The next one is tried when one has failed, and beside one that does not answer in time.
-/// Returns the connection with the index of its address, or why each of them failed.
+/// Tries all addresses, the one at `first` before the others. The next one is tried when one has failed, and beside one that does not answer in time. As long
+/// as one does not answer, those that have failed are tried again. Returns the connection with the index of its address, or why each of them failed.
 async fn first_to_answer<C: Send + 'static, F: Future<Output = io::Result<C>> + Send + 'static>(
     control: &Arc<[String]>,
     first: usize,
     connect: impl Fn(String) -> F,
 ) -> io::Result<(usize, C)> {
     let mut left = (0..control.len()).map(|number| (first + number) % control.len());
-    let (mut attempts, mut failures) = (JoinSet::new(), Vec::new());
-    loop {
+    // The last failure of each address that has failed.
+    let (mut attempts, mut failures) = (JoinSet::new(), BTreeMap::new());
+    let begin = |attempts: &mut JoinSet<_>, at: usize, pause: Duration| {
+        let Some(address) = control.get(at).cloned() else { return };
+        let attempt = connect(address.clone());
+        attempts.spawn(async move {
+            tokio::time::sleep(pause).await;
+            let attempt = tokio::time::timeout(CONNECT_TIMEOUT, attempt).await;
+            let connected = attempt.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            connected
+                .map(|stream| (at, stream))
+                .map_err(|error| (at, error.kind(), format!("{address}: {}", in_words(&error))))
+        });
+    };
+    // How many were tried, and which of those that have failed are not tried again yet.
+    let (mut begun, mut resting) = (0, Vec::new());
+    // Each address that has not failed yet is not tried yet, or does not answer.
+    while failures.len() < control.len() {
         let next = left.next();
-        if let Some((at, address)) = next.and_then(|at| Some((at, control.get(at)?.clone()))) {
-            let attempt = tokio::time::timeout(CONNECT_TIMEOUT, connect(address.clone()));
-            attempts.spawn(async move {
-                let connected = attempt.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-                connected
-                    .map(|stream| (at, stream))
-                    .map_err(|error| (error.kind(), format!("{address}: {}", in_words(&error))))
-            });
+        if let Some(at) = next {
+            begun += 1;
+            begin(&mut attempts, at, Duration::ZERO);
+        }
+        if failures.len() < begun {
+            resting.drain(..).for_each(|at| begin(&mut attempts, at, AGAIN));
         }
         let patience = if next.is_some() { HEAD_START } else { CONNECT_TIMEOUT };
         match tokio::time::timeout(patience, attempts.join_next()).await {
             Ok(Some(Ok(Ok(connected)))) => return Ok(connected),
-            Ok(Some(Ok(Err(failure)))) => failures.push(failure),
-            Ok(Some(Err(panicked))) => failures.push((io::ErrorKind::Other, panicked.to_string())),
-            Ok(None) if next.is_none() => break,
+            Ok(Some(Ok(Err((at, kind, reason))))) => {
+                failures.insert(at, (kind, reason));
+                resting.push(at);
+            }
+            // An attempt does not panic.
+            Ok(Some(Err(_))) => break,
             Ok(None) | Err(_) => (),
         }
     }
-    let kind = failures.first().map_or(io::ErrorKind::Other, |(kind, _)| *kind);
-    let reasons: Vec<_> = failures.into_iter().map(|(_, reason)| reason).collect();
+    let kind = failures.values().next().map_or(io::ErrorKind::Other, |(kind, _)| *kind);
+    let reasons: Vec<_> = failures.into_values().map(|(_, reason)| reason).collect();
     let none = "no address of a control plane is known".to_owned();
     Err(io::Error::new(kind, if reasons.is_empty() { none } else { reasons.join("; ") }))
 }
@@ -153,6 +177,27 @@ mod tests {
         }
         let control = addresses(&["open", "other"]);
         assert_eq!(first_to_answer(&control, 1, connect).await.unwrap().0, 1, "the one that answered before");
+    }
+
+    /// The other one has begun to lead meanwhile.
+    #[tokio::test]
+    async fn one_that_refused_is_tried_again_while_another_hangs() {
+        let tries = Arc::new(AtomicUsize::new(0));
+        let connect = |address: String| {
+            let tries = tries.clone();
+            async move {
+                match &*address {
+                    "hung" => pending().await,
+                    _ if tries.fetch_add(1, Ordering::Relaxed) < 3 => Err(io::ErrorKind::ConnectionRefused.into()),
+                    _ => Ok(address),
+                }
+            }
+        };
+        for first in 0..2 {
+            tries.store(0, Ordering::Relaxed);
+            let connected = first_to_answer(&addresses(&["hung", "late"]), first, connect).await;
+            assert_eq!(connected.unwrap(), (1, "late".to_owned()), "from {first}");
+        }
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use crate::store::{Store, StoreError};
 use crate::trust::{Authorities, Trust, TrustError};
 use leno_config::revision::Template;
 use leno_config::slice::Container;
-use leno_config::{FunctionId, Slice, revision};
+use leno_config::{FunctionId, Permissions, Slice, revision};
 use leno_identity::{
     Authority, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
     TrustDomain,
@@ -179,6 +179,7 @@ impl Control {
         let members = store.members()?;
         for (name, member) in members.all() {
             state.admit(name, member.admission.clone());
+            state.limit(name, member.limits);
             state.cordon(name, member.cordoned);
         }
         state.await_nodes(members.all().map(|(name, _)| name.clone()));
@@ -244,6 +245,7 @@ impl Control {
         &self,
         slices: &[&Slice],
         removed: &[FunctionId],
+        permissions: &Permissions,
         commit: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +261,7 @@ impl Control {
         let kept: Vec<(&Slice, &History)> =
             slices.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
         store.change(&kept, removed).map_err(PublishError::from)?;
-        self.change_at_length(|state| state.change(prepared, removed));
+        self.change_at_length(|state| state.change(prepared, removed, permissions));
         self.0.rollouts.notify_one();
         Ok(())
     }
@@ -425,6 +427,7 @@ impl Control {
         let now = self.0.begin.elapsed();
         let mut state = self.state();
         state.lease(now);
+        state.watch_acknowledgements(now);
         if state.scales() {
             state.scale(now);
         }

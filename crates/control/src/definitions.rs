@@ -9,7 +9,7 @@ use crate::resource::{Content, Subject};
 use crate::scheduler::Demand;
 use leno_config::revision::{Revision, Revisions, Template};
 use leno_config::slice::{Container, Run, Scale};
-use leno_config::{FunctionId, MeshSlice, ModuleHash, Route, Slice};
+use leno_config::{FunctionId, MeshSlice, ModuleHash, Permissions, Route, Slice};
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,6 +25,8 @@ pub struct Definitions {
     pub slices: BTreeMap<FunctionId, Slice>,
     /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
+    /// Which policies permit calls to which functions. It is not stored.
+    pub permissions: Permissions,
 }
 
 pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
@@ -40,6 +42,7 @@ pub(crate) struct Compiled {
     /// The SPIFFE ID of gateways.
     pub gateway: Option<SpiffeId>,
     pub svid_lifetime: Duration,
+    pub permissions: Permissions,
 }
 
 /// A function that was checked and may be added or replaced.
@@ -154,6 +157,7 @@ impl Compiled {
         }
         let mut compiled = Self::nothing(bundle)?;
         compiled.svid_lifetime = mesh.svid_lifetime;
+        compiled.permissions = definitions.permissions.clone();
         for (id, slice) in slices {
             if slice.id != *id {
                 return Err(DefinitionsError::Misfiled { function: id.clone(), found: slice.id.clone() });

@@ -14,7 +14,7 @@ use crate::encoding::{coverage, from_bytes, to_bytes};
 use crate::fuzzing::{self, written};
 use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
-use crate::load::{Bounds, Lease, LimitShare};
+use crate::load::{Bounds, CapacityLimits, Lease, LimitShare};
 use crate::resource::{Endpoint, Resource, Subject};
 use crate::rotation::{Ended, Phase, Remembered, Rotation};
 use leno_config::revision::Template;
@@ -110,10 +110,14 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<Template>("stored-template", &slices::other_template());
     stored::<History>("stored-history", &history());
     stored::<Member>("stored-member", &member());
+    let limits = CapacityLimits { cpu_millis: Some(4000), memory: Some(8 << 30), instances: Some(50) };
+    stored::<Member>("stored-member-limited", &Member { limits, ..member() });
     stored::<Member>("stored-member-cordoned", &Member { cordoned: true, ..member() });
     let admission = Admission { egress: true, ..member().admission };
     stored::<Member>("stored-member-egress", &Member { admission, ..member() });
     stored::<Token>("stored-token", &token());
+    let limited = TokenGrant { limits, ..token().grant };
+    stored::<Token>("stored-token-limited", &Token { grant: limited, ..token() });
     for phase in [Phase::Trust, Phase::Renew, Phase::Withdraw] {
         stored::<Remembered>(&format!("stored-authority-{phase:?}").to_lowercase(), &authority(phase));
     }
@@ -173,7 +177,7 @@ fn member() -> Member {
     let locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
     let admission = Admission { placement: Placement::Scheduled, gateway: true, locality, egress: false };
     let addresses = vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    Member { admission, addresses, joined_by: Some([7; 32]), cordoned: false }
+    Member { admission, addresses, joined_by: Some([7; 32]), cordoned: false, limits: CapacityLimits::default() }
 }
 
 fn token() -> Token {
@@ -182,6 +186,7 @@ fn token() -> Token {
         admission: member().admission,
         addresses: vec!["192.0.2.0/24".parse().unwrap()],
         expires: at(4),
+        limits: CapacityLimits::default(),
     };
     Token { grant, used: Some(([9; 32], "one".to_owned())) }
 }

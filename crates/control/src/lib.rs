@@ -57,7 +57,7 @@ pub use definitions::Definitions;
 pub use enrol::{JoinFailure, JoinOptions, enrol, settings};
 pub use error::DefinitionsError;
 pub use job::{JobEvent, JobReport, JobState, JobStatus, run_of};
-pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
+pub use load::{Bounds, Capacity, CapacityLimits, Lease, LimitDemand, LimitShare, Load, Observation};
 pub use membership::Membership;
 pub use places::{OpenRequest, Place, Places, Requests, source};
 pub use question::{

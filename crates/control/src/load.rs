@@ -16,6 +16,40 @@ pub struct Capacity {
     pub instances: u32,
 }
 
+/// The most that a node may offer, as an operator has said when it was let in. Of what nobody has said, it may offer as much as the largest machine has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapacityLimits {
+    /// Thousandths of a processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
+    /// Bytes of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Number of instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<u32>,
+}
+
+/// What the largest machine has.
+const LARGEST: Capacity = Capacity { cpu_millis: 1_024_000, memory: 16 << 40, instances: 10_000 };
+
+impl CapacityLimits {
+    /// Whether nobody has said anything.
+    pub fn are_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What counts of an offer.
+    pub(crate) fn cap(&self, offer: &Capacity) -> Capacity {
+        Capacity {
+            cpu_millis: offer.cpu_millis.min(self.cpu_millis.unwrap_or(LARGEST.cpu_millis)),
+            memory: offer.memory.min(self.memory.unwrap_or(LARGEST.memory)),
+            instances: offer.instances.min(self.instances.unwrap_or(LARGEST.instances)),
+        }
+    }
+}
+
 /// How many instances of one revision a node may have, and must.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -16,6 +16,8 @@ use std::sync::Arc;
 const SPREAD: usize = 3;
 /// Candidates that are looked at in each zone, best first, before all nodes are.
 const CANDIDATES: usize = 16;
+/// Functions that any node may have more than twice as many as the average node.
+const SLACK: usize = 8;
 /// Functions that are tried again when a node may have got room.
 const RETRIES: usize = 8;
 
@@ -43,6 +45,10 @@ pub(crate) struct NodeState {
     pub images: BTreeSet<String>,
     /// The node gets nothing new, and what it has goes elsewhere.
     pub cordoned: bool,
+    /// The node gets nothing new, and what it has stays.
+    pub behind: bool,
+    /// An operator has said how large it is.
+    pub sized: bool,
 }
 
 #[derive(Default)]
@@ -82,6 +88,9 @@ struct Placed {
 impl Node {
     /// How many more instances fit.
     fn room(&self, instance: &Capacity) -> u32 {
+        if self.state.behind {
+            return 0;
+        }
         self.state.capacity.minus(&self.used).holds(instance)
     }
 
@@ -118,6 +127,7 @@ impl Scheduler {
         let node = self.nodes.entry(name.clone()).or_insert(new);
         let drains = cordoned && !node.state.cordoned;
         let returns = !cordoned && node.state.cordoned;
+        let stalls = state.behind != node.state.behind;
         node.state = state;
         let on_it: Vec<_> = node.functions.keys().cloned().collect();
         self.rank(name);
@@ -136,6 +146,14 @@ impl Scheduler {
             let homeless: Vec<_> = on_it.into_iter().filter(|id| self.nodes_of(id).is_empty()).collect();
             for id in homeless {
                 self.keep(&id, name);
+                concerned.insert(id);
+            }
+        }
+        if stalls {
+            let on_it: Vec<_> =
+                self.nodes.get(name).into_iter().flat_map(|node| node.functions.keys()).cloned().collect();
+            for id in on_it {
+                self.settle(&id);
                 concerned.insert(id);
             }
         }
@@ -285,7 +303,10 @@ impl Scheduler {
     /// Instances of the function that the node could have if it had nothing else.
     pub(crate) fn holds(&self, id: &FunctionId, name: &str) -> u32 {
         let (Some(placed), Some(node)) = (self.functions.get(id), self.nodes.get(name)) else { return 0 };
-        node.state.capacity.holds(&placed.demand.instance)
+        match node.state.behind {
+            true => node.functions.get(id).copied().unwrap_or(0),
+            false => node.state.capacity.holds(&placed.demand.instance),
+        }
     }
 
     /// Instances of all functions for which room is reserved on the node.
@@ -378,17 +399,26 @@ impl Scheduler {
         let keeps = |name: &Arc<str>| {
             demand.image.as_ref().and_then(|image| self.images.get(image)).is_some_and(|keepers| keepers.contains(name))
         };
+        let most = self.fair_share();
         let cost = |name: &Arc<str>| {
             let node = fits(name)?;
-            Some((in_zone(&node.zone()), !keeps(name), node.rank(), name.clone()))
+            let is_over = !node.state.sized && node.functions.len() > most;
+            Some((is_over, in_zone(&node.zone()), !keeps(name), node.rank(), name.clone()))
         };
         let best = |candidates: &mut dyn Iterator<Item = &Arc<str>>| candidates.filter_map(cost).min();
         let ranked = self.ranking.values().flat_map(|zone| zone.iter().take(CANDIDATES).map(|(_, name)| name));
         let keepers = demand.image.as_ref().and_then(|image| self.images.get(image));
         let keepers = keepers.into_iter().flat_map(|keepers| keepers.iter().take(CANDIDATES));
-        let chosen = best(&mut ranked.chain(keepers));
+        let chosen = best(&mut ranked.chain(keepers)).filter(|(is_over, ..)| !is_over);
         // It may be that only nodes of a low rank have room for an instance of this size.
-        chosen.or_else(|| best(&mut self.nodes.keys())).map(|(_, _, _, name)| name)
+        chosen.or_else(|| best(&mut self.nodes.keys())).map(|(.., name)| name)
+    }
+
+    /// Functions that a node of which no operator has said how large it is has at most, as long as others have room. Else the one that says to be the largest
+    /// would have most of them.
+    fn fair_share(&self) -> usize {
+        let placed: usize = self.nodes.values().map(|node| node.functions.len()).sum();
+        2 * (placed / self.nodes.len().max(1)) + SLACK
     }
 
     fn drop_from(&mut self, name: &str, id: &FunctionId, instance: &Capacity) {
@@ -419,7 +449,7 @@ impl Scheduler {
 
     fn rank(&mut self, name: &str) {
         let Some((name, node)) = self.nodes.get_key_value(name) else { return };
-        if !node.state.cordoned {
+        if !node.state.cordoned && !node.state.behind {
             self.ranking.entry(node.zone()).or_default().insert((node.rank(), name.clone()));
         }
     }

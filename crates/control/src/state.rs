@@ -13,17 +13,21 @@
 //! What is looked up by function or subject is in hash maps: an ordered map of ten thousand names compares some fifty texts for each. What decides has
 //! no order of theirs.
 
+mod behind;
 mod delivery;
 mod jobs;
 mod leasing;
 mod listing;
 mod placing;
+mod removals;
 mod scaling;
 mod trust;
 
+use self::behind::Attention;
 use self::delivery::Session;
 use self::jobs::Jobs;
 use self::placing::Index;
+use self::removals::Removals;
 use self::scaling::Scaled;
 use self::trust::Proof;
 use crate::active_rollouts::ActiveRollouts;
@@ -33,14 +37,14 @@ use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::job::JobReport;
 use crate::leases::Leases;
-use crate::load::{Bounds, Capacity, Lease};
+use crate::load::{Bounds, Capacity, CapacityLimits, Lease};
 use crate::resource::{Instance, InstanceState, Resource, Subject, Version};
 use crate::rollout::{RevisionCounts, Verdict};
 use crate::scheduler::Scheduler;
 use crate::status::{Counters, RolloutEvent};
 use crate::wire::Certified;
 use bytes::Bytes;
-use leno_config::{FunctionId, Slice};
+use leno_config::{FunctionId, Permissions, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
@@ -86,6 +90,8 @@ pub(crate) struct State {
     /// Functions whose nodes stay away. Until a node in their place has one in force, callers keep the endpoints that they have: the nodes may still
     /// serve it.
     abandoned: BTreeSet<FunctionId>,
+    removals: Removals,
+    attention: Attention,
     /// Key identifier of the authority that signs; empty: nodes are not told.
     issuer: Vec<u8>,
     /// Proofs that were asked for.
@@ -98,7 +104,13 @@ struct Node {
     /// The node is connected, or was within the grace period, so its endpoints count.
     present: bool,
     cordoned: bool,
+    /// It does not acknowledge its configuration.
+    behind: bool,
+    /// What it offers, as far as it may.
     capacity: Option<Capacity>,
+    /// What it says to offer.
+    claimed: Option<Capacity>,
+    limits: CapacityLimits,
     images: BTreeSet<String>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     /// The functions that it hosts.
@@ -107,6 +119,8 @@ struct Node {
     last_session: u64,
     in_force: HashMap<Subject, Version>,
     rejected: BTreeMap<Subject, (Version, String)>,
+    /// Removed functions that the node drains and whose permissions were withdrawn since, each with the delta that says so.
+    withdrawn: BTreeMap<FunctionId, Option<u64>>,
     counters: Counters,
     certificates: Option<Certified>,
     proof: Option<Proof>,
@@ -173,6 +187,8 @@ impl State {
             awaiting,
             awaited: BTreeSet::new(),
             abandoned: BTreeSet::new(),
+            removals: Removals::new(),
+            attention: Attention::default(),
             issuer: Vec::new(),
             proofs: 0,
         };
@@ -217,6 +233,17 @@ impl State {
         }
         self.refresh(&name);
         self.place_jobs();
+    }
+
+    /// Sets the most that a node may offer.
+    pub(crate) fn limit(&mut self, name: &str, limits: CapacityLimits) {
+        let Some((name, _)) = self.nodes.get_key_value(name) else { return };
+        let name = name.clone();
+        if let Some(node) = self.nodes.get_mut(&name) {
+            node.limits = limits;
+            node.cap();
+        }
+        self.offer(&name);
     }
 
     /// Removes a node with its endpoints, and ends its stream. What it hosted is placed elsewhere.
@@ -335,12 +362,17 @@ impl State {
         let new_or_gone = slices.iter().filter(|id| functions.0.contains_key(*id) != functions.1.contains_key(*id));
         let new_or_gone: Vec<_> = new_or_gone.cloned().map(Subject::Endpoints).collect();
         changed.extend(new_or_gone);
+        for id in slices.iter().filter(|id| !compiled.functions.contains_key(*id)) {
+            self.note_removal(id);
+        }
+        let permissions = compiled.permissions.clone();
         self.follow(&slices, |state| {
             slices.iter().for_each(|id| state.index.forget_definition(id, &state.compiled));
             state.compiled = compiled;
             state.follow_jobs();
             slices.iter().for_each(|id| state.define(id));
         });
+        self.set_permissions(permissions);
         slices.iter().for_each(|id| self.rebalance(id));
         let Compiled { by_identity, gateway, .. } = &self.compiled;
         self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
@@ -381,7 +413,13 @@ impl State {
     }
 
     /// Adds, replaces and removes functions together. Other functions are not looked at.
-    pub(crate) fn change(&mut self, prepared: Vec<(Prepared, History)>, removed: &[FunctionId]) {
+    pub(crate) fn change(
+        &mut self,
+        prepared: Vec<(Prepared, History)>,
+        removed: &[FunctionId],
+        permissions: &Permissions,
+    ) {
+        removed.iter().for_each(|id| self.note_removal(id));
         let ids: BTreeSet<_> = prepared.iter().map(|(prepared, _)| prepared.id.clone()).collect();
         let ids: Vec<_> = ids.into_iter().chain(removed.iter().cloned()).collect();
         let mut changed = BTreeSet::new();
@@ -412,6 +450,7 @@ impl State {
             state.follow_jobs();
             ids.iter().for_each(|id| state.define(id));
         });
+        self.set_permissions(permissions.clone());
         ids.iter().for_each(|id| self.rebalance(id));
         let Compiled { by_identity, gateway, .. } = &self.compiled;
         self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
@@ -454,13 +493,14 @@ impl State {
         node.away_since = None;
         node.in_force = held.iter().cloned().collect();
         node.rejected.clear();
+        node.withdrawn.values_mut().for_each(|said| *said = None);
         // It may be another process, with certificates of its own. It says which.
         node.certificates = None;
         let moved = (node.present, node.inbound) != (true, inbound);
         node.inbound = inbound;
         node.present = true;
-        (node.capacity, node.images) =
-            capacity.map_or((None, BTreeSet::new()), |(offer, images)| (Some(offer), images));
+        (node.claimed, node.images) = capacity.map_or((None, BTreeSet::new()), |(offer, images)| (Some(offer), images));
+        node.cap();
         node.session = Some(session);
         self.offer(&name);
         self.adopt(&name, &held);
@@ -597,7 +637,10 @@ impl Node {
             inbound: None,
             present: false,
             cordoned: false,
+            behind: false,
             capacity: None,
+            claimed: None,
+            limits: CapacityLimits::default(),
             images: BTreeSet::new(),
             instances: BTreeMap::new(),
             hosted: BTreeSet::new(),
@@ -605,11 +648,17 @@ impl Node {
             last_session: 0,
             in_force: HashMap::new(),
             rejected: BTreeMap::new(),
+            withdrawn: BTreeMap::new(),
             counters: Counters::default(),
             certificates: None,
             proof: None,
             away_since: None,
         }
+    }
+
+    /// Caps what the node says to offer.
+    fn cap(&mut self) {
+        self.capacity = self.claimed.map(|claimed| self.limits.cap(&claimed));
     }
 
     /// Counts something that the node asked for or reported and that is not its own. The log has the first one, and then ever fewer.

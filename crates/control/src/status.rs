@@ -119,12 +119,18 @@ pub struct NodeStatus {
     pub locality: Locality,
     /// It gets nothing new, and what it has goes elsewhere.
     pub cordoned: bool,
+    /// For how long it has left configuration unacknowledged.
+    pub unacknowledged_seconds: u64,
+    /// That is too long: it gets no further functions and instances.
+    pub behind: bool,
     /// It may be a gateway.
     pub gateway: bool,
     /// It connects to the outside for the functions of all nodes, where the mesh has such nodes do that.
     pub egress: bool,
     /// What it offers to instances; `None`: it has said nothing, so the scheduler places nothing on it.
     pub capacity: Option<Capacity>,
+    /// What it says to offer, where that is more than its membership allows.
+    pub claimed: Option<Capacity>,
     /// Instances that it has, or must have.
     pub reserved: u32,
     /// The certificates that it shows; `None`: it has not said, perhaps because its release does not.
@@ -259,6 +265,7 @@ impl From<&NodeStatus> for v1::Node {
             capacity: status.capacity.map(|capacity| wire::capacity(&capacity, &BTreeSet::new())),
             instances: status.reserved,
             cordoned: status.cordoned,
+            unacknowledged_seconds: status.unacknowledged_seconds,
         }
     }
 }

@@ -32,7 +32,7 @@ fn change(control: &Control, before: &World, after: &World) -> Result<(), Publis
     let differing: Vec<&Slice> =
         after.iter().filter(|(id, slice)| before.get(*id) != Some(slice)).map(|(_, slice)| slice).collect();
     let removed: Vec<FunctionId> = before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
-    control.change_after(&differing, &removed, || Ok(()))
+    control.change_after(&differing, &removed, &Default::default(), || Ok(()))
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn what_cannot_be_stored_changes_nothing() {
     control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
     let before = control.status();
     let (new, failed) = (slice("a/two", &[], 1), || PublishError::Store(StoreError::NotLeader { store: "a".into() }));
-    assert!(control.change_after(&[&new], &[function("a/one")], || Err(failed())).is_err());
+    assert!(control.change_after(&[&new], &[function("a/one")], &Default::default(), || Err(failed())).is_err());
     assert!(control.publish_after(&definitions([new]), || Err(failed())).is_err());
     assert_eq!(control.status(), before);
 }
@@ -97,7 +97,7 @@ async fn nodes_get_a_change_as_a_whole() {
     eventually(|| hosts(&["a/one"])).await;
     eventually(|| control.counters("one").is_some_and(|counters| counters.resources > 0)).await;
     let new = slice("a/two", &[], 1);
-    control.change_after(&[&new], &[function("a/one")], || Ok::<_, PublishError>(())).unwrap();
+    control.change_after(&[&new], &[function("a/one")], &Default::default(), || Ok::<_, PublishError>(())).unwrap();
     eventually(|| hosts(&["a/two"])).await;
     eventually(|| control.counters("one").is_some_and(|counters| counters.removals > 0)).await;
 }

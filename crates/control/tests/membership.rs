@@ -35,7 +35,13 @@ fn published() -> Control {
 
 fn token(control: &Control, node: Option<&str>) -> JoinToken {
     let expires = SystemTime::now() + Duration::from_secs(600);
-    let grant = TokenGrant { node: node.map(str::to_owned), admission: everything(), addresses: Vec::new(), expires };
+    let grant = TokenGrant {
+        node: node.map(str::to_owned),
+        admission: everything(),
+        addresses: Vec::new(),
+        expires,
+        limits: Default::default(),
+    };
     // As it reaches the node: in a text.
     control.grant(grant, Transaction::default()).unwrap().reveal().parse().unwrap()
 }

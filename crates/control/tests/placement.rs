@@ -109,6 +109,7 @@ async fn follow(mut updates: Updates, has: Arc<Mutex<BTreeMap<Subject, Resource>
             match change {
                 Change::Set(resource) => now.insert(resource.subject(), resource.clone()),
                 Change::Removed(subject) => now.remove(subject),
+                Change::Withdrawn(_) => continue,
             };
         }
         drop(now);

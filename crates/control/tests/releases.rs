@@ -119,7 +119,7 @@ impl Conversation {
         let subject = Some(v1::Subject { kind: v1::Kind::Slice.into(), name });
         let version = sha256(&payload)[..16].to_vec().into();
         let resources = vec![v1::Resource { subject, version, payload: payload.into() }];
-        self.send(to_node::Message::Delta(v1::Delta { nonce, resources, removed: vec![] })).await;
+        self.send(to_node::Message::Delta(v1::Delta { nonce, resources, removed: vec![], withdrawn: vec![] })).await;
     }
 }
 

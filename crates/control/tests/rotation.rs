@@ -83,7 +83,13 @@ impl Mesh {
 
     fn token(&self) -> JoinToken {
         let expires = SystemTime::now() + Duration::from_secs(600);
-        let grant = TokenGrant { node: None, admission: everything(), addresses: Vec::new(), expires };
+        let grant = TokenGrant {
+            node: None,
+            admission: everything(),
+            addresses: Vec::new(),
+            expires,
+            limits: Default::default(),
+        };
         self.control().grant(grant, Transaction::default()).unwrap().reveal().parse().unwrap()
     }
 

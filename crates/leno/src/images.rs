@@ -104,7 +104,8 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
         }
     }
     let (mesh, modules) = (snapshot.mesh_slice().clone(), snapshot.modules().clone());
-    Ok(Outcome::Defined(Box::new(Definitions { mesh, slices, modules })))
+    let permissions = snapshot.permissions();
+    Ok(Outcome::Defined(Box::new(Definitions { mesh, slices, modules, permissions })))
 }
 
 impl Unknown {

@@ -14,6 +14,7 @@ pub(crate) const COLUMNS: &[Column] = &[
     ("HOSTED", "hosted", Plain),
     ("INSTANCES", "instances", Plain),
     ("OF", "most_instances", Plain),
+    ("CAPPED", "capped", Plain),
     ("REJECTED", "rejected", Plain),
     ("REFUSED", "refused", Plain),
     ("CERTIFICATE EXPIRES", "certificate_expires", Age),
@@ -26,10 +27,11 @@ pub(crate) const COLUMNS: &[Column] = &[
 
 /// A row of a node as the API of a control plane tells it.
 pub(crate) fn row_of(node: &Value) -> Value {
-    let state = match (&node["connected"], &node["cordoned"]) {
-        (Value::Bool(true), Value::Bool(true)) => "cordoned",
-        (Value::Bool(true), _) => "connected",
-        _ => "away",
+    let state = match (&node["connected"], &node["behind"], &node["cordoned"]) {
+        (Value::Bool(true), Value::Bool(true), _) => format!("behind {}s", node["unacknowledged_seconds"]),
+        (Value::Bool(true), _, Value::Bool(true)) => "cordoned".to_owned(),
+        (Value::Bool(true), ..) => "connected".to_owned(),
+        _ => "away".to_owned(),
     };
     let roles = ["gateway", "egress"].into_iter().filter(|role| node[role] == Value::Bool(true));
     let count = |list: &Value| list.as_array().map(Vec::len);
@@ -43,6 +45,7 @@ pub(crate) fn row_of(node: &Value) -> Value {
         "hosted": count(&node["hosted"]),
         "instances": node["reserved"],
         "most_instances": node["capacity"]["instances"],
+        "capped": capped(node),
         "cpu_millis": node["capacity"]["cpu_millis"],
         "memory_bytes": node["capacity"]["memory"],
         "rejected": count(&node["rejected"]),
@@ -50,6 +53,14 @@ pub(crate) fn row_of(node: &Value) -> Value {
         "certificate_expires": node["certificates"]["not_after"],
         "overdue": node["certificates"]["overdue"],
     })
+}
+
+/// What a node says to offer more of than its membership allows.
+fn capped(node: &Value) -> Vec<String> {
+    let (claimed, capacity) = (&node["claimed"], &node["capacity"]);
+    let names = [("cpu", "cpu_millis"), ("memory", "memory"), ("instances", "instances")];
+    let more = names.into_iter().filter(|(_, field)| claimed.is_object() && claimed[field] != capacity[field]);
+    more.map(|(name, field)| format!("{name} {}", claimed[field])).collect()
 }
 
 /// The rows of `leno get nodes`, where the control plane is in the same process.

@@ -418,6 +418,15 @@ pub(crate) enum Token {
         /// For how long: `15m`, `12h`. Without it: an hour.
         #[arg(long, value_name = "DURATION", value_parser = lifetime)]
         expires: Option<u64>,
+        /// Thousandths of a processor that the node may offer at most, whatever it says. Without it: those of 1024 processors.
+        #[arg(long, value_name = "MILLIS")]
+        max_cpu: Option<u64>,
+        /// Bytes of memory that it may offer at most. Without it: 16 TiB.
+        #[arg(long, value_name = "BYTES")]
+        max_memory: Option<u64>,
+        /// Instances that it may offer to run at most. Without it: 10,000.
+        #[arg(long, value_name = "N")]
+        max_instances: Option<u32>,
     },
     /// List the tokens, without their secrets.
     List,
@@ -447,7 +456,19 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
             let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
             println!("{}", shown(&made.token));
         }
-        Token::Join { node, gateway, only_gateway, egress, address, region, zone, expires } => {
+        Token::Join {
+            node,
+            gateway,
+            only_gateway,
+            egress,
+            address,
+            region,
+            zone,
+            expires,
+            max_cpu,
+            max_memory,
+            max_instances,
+        } => {
             let request = JoinTokenRequest {
                 node,
                 gateway,
@@ -457,6 +478,9 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
                 region,
                 zone,
                 lifetime: expires,
+                max_cpu,
+                max_memory,
+                max_instances,
             };
             let made: NewJoinToken = Connection::to(server)?.post("/v1/join-tokens", &request)?;
             println!("{}", shown(&made.token));

@@ -1,10 +1,11 @@
 //! What `/metrics` has of what the control plane knows.
 
 use crate::jobs;
-use leno_control::{Counters, JobStatus, Status};
+use leno_control::{Counters, JobStatus, NodeStatus, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
 use std::fmt;
 
 /// Everything as it is at one moment.
@@ -13,12 +14,18 @@ pub(crate) struct Scrape {
     jobs: Vec<JobStatus>,
     /// What the control plane and each node said to each other.
     nodes: Vec<(String, Counters)>,
+    unacknowledged: Unacknowledged,
 }
+
+/// For how long nodes have left configuration unacknowledged, in seconds.
+#[derive(Debug)]
+pub(crate) struct Unacknowledged(Vec<(String, u64)>);
 
 impl Scrape {
     pub(crate) fn of(control: Status) -> Self {
+        let unacknowledged = Unacknowledged::of(&control.nodes);
         let nodes = control.nodes.into_iter().map(|node| (node.name, node.counters)).collect();
-        Self { jobs: control.jobs, nodes }
+        Self { jobs: control.jobs, nodes, unacknowledged }
     }
 
     fn counter(
@@ -53,6 +60,29 @@ impl Collector for Scrape {
         let help = "Reports of the node on instances and jobs.";
         self.counter(encoder, "leno_control_reports", help, |of| of.reports)?;
         let help = "Subscriptions and reports of the node that were refused, because they concern nothing of its own.";
-        self.counter(encoder, "leno_control_refused", help, |of| of.refused)
+        self.counter(encoder, "leno_control_refused", help, |of| of.refused)?;
+        self.unacknowledged.write(encoder)
+    }
+}
+
+impl Unacknowledged {
+    pub(crate) fn of(nodes: &[NodeStatus]) -> Self {
+        Self(nodes.iter().map(|node| (node.name.clone(), node.unacknowledged_seconds)).collect())
+    }
+
+    fn write(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let help = "For how long the node has left configuration unacknowledged";
+        let unit = Some(&Unit::Seconds);
+        let mut family = encoder.encode_descriptor("leno_node_unacknowledged", help, unit, MetricType::Gauge)?;
+        for (node, seconds) in &self.0 {
+            family.encode_family(&[("node", node.as_str())])?.encode_gauge(seconds)?;
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Unacknowledged {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        self.write(&mut encoder)
     }
 }

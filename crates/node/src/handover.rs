@@ -12,8 +12,11 @@
 //!                            ◀─────────   Ready
 //!     counters, HandOver     ─────────▶   stream, accept
 //!                            ◀─────────   Serving
-//!     drain, end
+//!     drain               ◀─────────   updates, as they are in force
+//!     end
 //! ```
+//! What the successor withdraws is withdrawn for what is open at the predecessor too. If the successor ends first, nothing that is open there is permitted any more.
+//!
 //! Both tell each other of their instances that have a credential, because either may accept such an instance's connection. The counters of rate limits
 //! go with the hand-over; the predecessor asks the successor from then on.
 
@@ -28,4 +31,4 @@ pub(crate) use predecessor::{Outgoing, offer};
 pub(crate) use successor::Incoming;
 pub(crate) use successor::Succession;
 pub use successor::{NoPredecessor, Predecessor};
-pub(crate) use wire::{Start, VERSION, begin};
+pub(crate) use wire::{Start, UPDATES, VERSION, begin};

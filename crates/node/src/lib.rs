@@ -15,6 +15,7 @@ mod jobs;
 mod kernel;
 mod listeners;
 mod loader;
+mod loads;
 mod omissions;
 mod output;
 mod placement;

@@ -10,7 +10,7 @@ use leno_proxy::{ComponentSecrets, FunctionEntry, Node};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 #[derive(Clone)]
@@ -82,11 +82,11 @@ impl Loader {
                 };
                 // The semaphore is never closed, so this does not fail.
                 let _permit = room.acquire_owned().await;
-                let entry = spawn_blocking(move || match load {
+                let entry = on_thread(move || match load {
                     Load::Function(slice) => loader.load_one(*slice, engine, &secrets),
                     Load::Route(route) => loader.load_route(*route, engine),
                 });
-                (is_route, id, entry.await.map_err(|error| error.to_string()).flatten())
+                (is_route, id, entry.await)
             });
         }
         while let Some(done) = loading.join_next().await {
@@ -134,6 +134,15 @@ impl Loader {
         }
         Ok(Arc::new(entry))
     }
+}
+
+/// Loads on another thread than the runtime's: whatever keeps those must not keep configuration.
+async fn on_thread<T: Send + 'static>(load: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+    let (done, result) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("leno-load".to_owned());
+    let started = thread.spawn(move || drop(done.send(load())));
+    started.map_err(|error| format!("no thread can be started to load it: {error}"))?;
+    result.await.unwrap_or_else(|_| Err("loading it has failed".to_owned()))
 }
 
 /// Fails if an extension is not ready although its module was delivered. A module that is fetched may come later, or never.

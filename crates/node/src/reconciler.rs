@@ -1,8 +1,8 @@
 //! Puts what the control plane delivers into force on this node: loads programs, supervises instances, certifies identities, and then publishes
 //! a new snapshot.
 //!
-//! One load runs at a time, in a task of its own. So updates and reloads take effect in the order in which they came, and reports do not wait for
-//! them.
+//! Loads run in tasks of their own, one at a time but for [`crate::loads`]. So updates and reloads take effect in the order in which they came, and reports
+//! do not wait for them.
 
 use crate::draining::{self, Draining};
 use crate::images::Images;
@@ -10,6 +10,7 @@ use crate::instances::{Hosted, Revisions, reported};
 use crate::jobs::Jobs;
 use crate::listeners::Listeners;
 use crate::loader::{Loaded, Loader, Wanted};
+use crate::loads::{Loads, Purpose};
 use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
 use crate::warm::Warm;
@@ -26,11 +27,9 @@ use leno_proxy::stats::Counts;
 use leno_proxy::{CaFile, FunctionEntry, ModuleFetcher, Node};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::future::pending;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 /// Interval between reports of request counts, for functions with several revisions.
@@ -71,22 +70,6 @@ pub(crate) struct Reconciler {
     pub warm: Warm,
 }
 
-/// A load that is under way, and its purpose.
-struct Loading {
-    purpose: Purpose,
-    task: JoinHandle<Loaded>,
-}
-
-enum Purpose {
-    Update(Update),
-    /// A key set of this function was fetched.
-    Keys(FunctionId),
-    /// This module was fetched.
-    Module(ModuleHash),
-    /// Extensions that failed to load are tried again.
-    Retry,
-}
-
 /// What the loop keeps from one event to the next.
 struct LoopState {
     /// The functions that get requests on this node.
@@ -99,19 +82,6 @@ struct LoopState {
     bounds: DeliveredBounds,
     loads: ReportedLoads,
     demands: ReportedDemands,
-}
-
-/// Waits for the load that is under way; without one, for ever.
-async fn finished(loading: &mut Option<Loading>) -> (Purpose, Loaded) {
-    let loaded = match loading {
-        Some(Loading { task, .. }) => task.await,
-        None => pending().await,
-    };
-    match (loading.take(), loaded) {
-        (Some(Loading { purpose, .. }), Ok(loaded)) => (purpose, loaded),
-        // Only a runtime that shuts down ends such a task early, and nothing follows that.
-        _ => pending().await,
-    }
 }
 
 impl Reconciler {
@@ -133,23 +103,30 @@ impl Reconciler {
         let mut job_changes = self.supervisor.job_changes();
         let mut jobs_may_start = self.jobs.clone();
         let mut report_at = None;
-        let mut loading: Option<Loading> = None;
+        let mut loading = Loads::default();
         loop {
-            let retry_at = state.retries.next();
+            while let Some(update) = loading.next(&self.node.snapshot.load()) {
+                self.load_update(update, &state.keys, &mut loading);
+            }
+            let (retry_at, overtaken_at) = (state.retries.next(), loading.overtaken_at());
+            // A moment that has passed has been looked at.
+            let overtaken_at = overtaken_at.filter(|at| *at > Instant::now());
             tokio::select! {
-                (purpose, loaded) = finished(&mut loading) => self.put_into_force(purpose, loaded, &mut state),
-                update = updates.recv(), if loading.is_none() => match update {
-                    Some(update) => loading = Some(self.load_update(update, &state.keys)),
+                (purpose, loaded) = loading.finished() => self.put_into_force(purpose, loaded, &mut state),
+                update = updates.recv(), if loading.have_room() => match update {
+                    Some(update) => loading.push(update),
                     None => return,
                 },
-                Some((id, _)) = fetched_keys.recv(), if loading.is_none() => {
+                () = sleep_until(overtaken_at.unwrap_or_else(Instant::now)), if overtaken_at.is_some() => {}
+                Some((id, _)) = fetched_keys.recv(), if loading.are_over() => {
                     // The slice that came with the key set may be older than an update that came before it was read.
-                    let latest = state.keys.latest(&id);
-                    loading = latest.map(|slice| self.load(Purpose::Keys(id), vec![slice]));
+                    if let Some(slice) = state.keys.latest(&id) {
+                        self.load(Purpose::Keys(id), vec![slice], &mut loading);
+                    }
                 }
-                Some(hash) = fetched_modules.recv(), if loading.is_none() => loading = self.reload_with(hash),
-                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() && loading.is_none() => {
-                    loading = self.retry(&mut state.retries);
+                Some(hash) = fetched_modules.recv(), if loading.are_over() => self.reload_with(hash, &mut loading),
+                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() && loading.are_over() => {
+                    self.retry(&mut state.retries, &mut loading);
                 }
                 () = tokio::time::sleep(draining::POLL_INTERVAL), if !state.draining.is_empty() => {
                     self.remove_drained(&mut state);
@@ -178,22 +155,27 @@ impl Reconciler {
         }
     }
 
-    fn load_update(&self, update: Update, keys: &JwksFetcher) -> Loading {
+    fn load_update(&self, update: Update, keys: &JwksFetcher, loads: &mut Loads) {
         let mut wanted = Wanted { engine: self.node.snapshot.load().mesh.engine, ..Wanted::default() };
         for change in &update.changes {
             match change {
                 Change::Set(Resource::Slice(slice)) => wanted.slices.push(keys.follow((**slice).clone())),
                 Change::Set(Resource::Route(route)) => wanted.routes.push((**route).clone()),
                 Change::Set(Resource::Module(hash, bytes)) => wanted.modules.push((*hash, bytes.clone())),
-                Change::Set(_) | Change::Removed(_) => {}
+                Change::Set(_) | Change::Removed(_) | Change::Withdrawn(_) => {}
             }
         }
-        Loading { purpose: Purpose::Update(update), task: self.loader.start(wanted) }
+        let task = self.loader.start(wanted);
+        loads.begin(Purpose::Update(update), &[], task);
     }
 
-    fn load(&self, purpose: Purpose, slices: Vec<Slice>) -> Loading {
+    fn load(&self, purpose: Purpose, slices: Vec<Slice>, loads: &mut Loads) {
+        if slices.is_empty() {
+            return;
+        }
+        let ids: Vec<_> = slices.iter().map(|slice| slice.id.clone()).collect();
         let engine = self.node.snapshot.load().mesh.engine;
-        Loading { purpose, task: self.loader.start(Wanted { slices, engine, ..Wanted::default() }) }
+        loads.begin(purpose, &ids, self.loader.start(Wanted { slices, engine, ..Wanted::default() }));
     }
 
     fn put_into_force(&self, purpose: Purpose, loaded: Loaded, state: &mut LoopState) {
@@ -288,6 +270,7 @@ impl Reconciler {
         let before = self.node.snapshot.load_full();
         let mut next = before.change();
         let mut removed = BTreeSet::new();
+        let mut withdrawn = BTreeSet::new();
         let mut rejected = Vec::new();
         let (mut complete, mut forgotten, mut replaced) = (false, false, false);
         let (mut updated, mut endpoints) = (Vec::new(), Vec::new());
@@ -381,6 +364,7 @@ impl Reconciler {
                 }
                 Change::Set(Resource::Endpoints(function, list)) => endpoints.push((function, reachable(list))),
                 Change::Removed(Subject::Endpoints(function)) => endpoints.push((function, Vec::new())),
+                Change::Withdrawn(id) => drop(withdrawn.insert(id)),
                 // That all routes were sent changes nothing.
                 Change::Set(Resource::Routes) | Change::Removed(_) => {}
             }
@@ -406,6 +390,7 @@ impl Reconciler {
         let snapshot = Arc::new(snapshot);
         // An exchange that does not find a function in the new snapshot finds it among the draining ones.
         draining.add(&self.node, before, removed, snapshot.mesh.limits.drain_timeout);
+        draining.withdraw(&self.node, &withdrawn);
         self.node.publish(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // Not before now, because new requests were routed to these revisions until the snapshot was published.
@@ -477,7 +462,7 @@ impl Reconciler {
                 slice.modules().any(|(_, url)| url.is_some()) || snapshot.functions.get(&slice.id).is_some()
             }
             Change::Removed(subject) => matches!(subject, Subject::Slice(_)),
-            Change::Set(_) => false,
+            Change::Set(_) | Change::Withdrawn(_) => false,
         })
     }
 
@@ -494,16 +479,15 @@ impl Reconciler {
     }
 
     /// Reloads the functions that name a module that was fetched.
-    fn reload_with(&self, hash: ModuleHash) -> Option<Loading> {
+    fn reload_with(&self, hash: ModuleHash, loads: &mut Loads) {
         let snapshot = self.node.snapshot.load();
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
         let named = slices.filter(|slice| slice.modules().any(|(module, _)| module == hash)).cloned();
-        let slices: Vec<Slice> = named.collect();
-        (!slices.is_empty()).then(|| self.load(Purpose::Module(hash), slices))
+        self.load(Purpose::Module(hash), named.collect(), loads);
     }
 
     /// Reloads functions with an extension that failed to load.
-    fn retry(&self, retries: &mut Retries) -> Option<Loading> {
+    fn retry(&self, retries: &mut Retries, loads: &mut Loads) {
         let snapshot = self.node.snapshot.load();
         let mut slices = Vec::new();
         for id in retries.due(Instant::now()) {
@@ -512,7 +496,7 @@ impl Reconciler {
                 None => retries.forget(&id),
             }
         }
-        (!slices.is_empty()).then(|| self.load(Purpose::Retry, slices))
+        self.load(Purpose::Retry, slices, loads);
     }
 
     fn set_wanted<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {

@@ -15,7 +15,7 @@ use crate::reconciler::Reconciler;
 use crate::warm::Warm;
 use anyhow::{Context, Result};
 use leno_config::{Locality, MeshSlice};
-use leno_control::node::{BACKOFF, Identities, Options};
+use leno_control::node::{Agent, BACKOFF, Identities, Options};
 use leno_control::{Capacity, Membership};
 use leno_function::{Rooms, Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore};
@@ -30,7 +30,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -125,12 +125,13 @@ pub async fn start(
     // Each connection to the node may have one to an upstream.
     node.telemetry.namespaces.limit_connections(2 * options.connections as u64);
     let (callers, any_caller, warm) = (host.callers().clone(), join.any_caller, Warm::default());
+    let to_be: Arc<OnceLock<Agent>> = Arc::default();
     let (succession, listeners, predecessor) = match join.predecessor {
         None => (None, Vec::new(), None),
         Some(predecessor) => {
             node.credentials.number_from(predecessor.first_instance());
             let (callers, warm) = (callers.clone(), warm.clone());
-            let incoming = Incoming { node: node.clone(), callers, any_caller, warm };
+            let incoming = Incoming { node: node.clone(), callers, any_caller, warm, agent: to_be.clone() };
             let (succession, listeners, predecessor) = predecessor.succeed(incoming)?;
             (Some(succession), listeners, Some(predecessor))
         }
@@ -153,6 +154,10 @@ pub async fn start(
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
     let (agent, updates) = leno_control::node::succeed(options, predecessor)?;
+    if succession.is_some() {
+        // It is set once.
+        let _ = to_be.set(agent.clone());
+    }
     let questions = agent.questions();
     let (jobs, jobs_may_start) = watch::channel(succession.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
@@ -245,6 +250,8 @@ impl Running {
         let failed = |error| format!("it takes nothing: {error}");
         let (counting, theirs) = UnixStream::pair().map_err(failed)?;
         others.push((handover::SOCKET.to_owned(), theirs.into()));
+        let (updates, theirs) = UnixStream::pair().map_err(failed)?;
+        others.push((handover::UPDATES.to_owned(), theirs.into()));
         let until = Instant::now() + patience;
         let sockets = self.corridor.sockets();
         let start = Start {
@@ -263,7 +270,7 @@ impl Running {
         drop(passed);
         drop(others);
         let counting = Asking::at(counting).map_err(failed)?;
-        handover::offer(&self.outgoing, socket, counting, until).await
+        handover::offer(&self.outgoing, (socket, updates), counting, until).await
     }
 
     /// Lets in-flight exchanges end, then stops the instances, and returns when everything recorded is written.

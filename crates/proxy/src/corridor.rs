@@ -29,11 +29,12 @@ use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
 use leno_config::FunctionId;
 use leno_namespaces::Resource;
 use leno_policy::spec::Protocol;
-use open::{Permission, Registered};
+use open::{GRACE, Permission, Registered};
 use route::{Route, Upstream};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
+use tokio::time::Instant;
 use upstream::{Reply, UpstreamGuard};
 
 impl Exchange {
@@ -197,7 +198,11 @@ impl Exchange {
         };
         let ends = permitted.until_ms().and_then(|until| watch::instant(until, self.record.started()));
         let is_old = !Rc::ptr_eq(&self.snapshot, &self.worker.snapshot());
-        self.worker.open.register(permission, route.judge.clone(), self.record.clone(), ends, is_old)
+        let changed = is_old.then(|| Instant::now() + GRACE);
+        // Only what an older snapshot permitted can be a removed function's.
+        let removed = if is_old { self.worker.removed_until(&route.judge) } else { None };
+        let again = [changed, removed].into_iter().flatten().min();
+        self.worker.open.register(permission, route.judge.clone(), self.record.clone(), ends, again)
     }
 
     /// Answers a request that was closed before there was a response.

@@ -27,6 +27,7 @@ mod testing;
 
 pub use corridor::judge;
 pub use corridor::judge::replay;
+pub use corridor::open::GRACE;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
@@ -36,6 +37,7 @@ pub use runtime::random;
 pub use state::component::ComponentSecrets;
 pub use state::function::FunctionEntry;
 pub use state::node::Node;
+pub use state::removed::Removed;
 pub use state::snapshot::NodeSnapshot;
 pub use state::{
     addresses, channels, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules,

@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod links;
 pub mod modules;
 pub(crate) mod node;
+pub(crate) mod removed;
 pub(crate) mod revisions;
 pub(crate) mod routes;
 pub mod shards;

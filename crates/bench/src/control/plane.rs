@@ -5,7 +5,7 @@ use crate::affinity::Cores;
 use crate::proxy_under_test::Helper;
 use anyhow::{Context, anyhow, bail, ensure};
 use leno_config::FunctionId;
-use leno_control::{Control, Counters, Definitions, JoinToken, Store, TokenGrant, Transaction};
+use leno_control::{CapacityLimits, Control, Counters, Definitions, JoinToken, Store, TokenGrant, Transaction};
 use leno_identity::AuthorityFile;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};
@@ -176,6 +176,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 admission: world.admission(node, functions.clone()),
                 addresses: Vec::new(),
                 expires: SystemTime::now() + Duration::from_secs(3600),
+                limits: CapacityLimits::default(),
             };
             let tokens = placements
                 .iter()

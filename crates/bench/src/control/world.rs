@@ -103,7 +103,12 @@ impl World {
         let read = leno_config::load_text(&folder.join("world.yaml"), &join(&documents));
         let snapshot = read.map_err(|problems| anyhow!("{:?}", problems.first()))?;
         let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-        Ok(Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() })
+        Ok(Definitions {
+            mesh: snapshot.mesh_slice().clone(),
+            slices,
+            modules: snapshot.modules().clone(),
+            permissions: snapshot.permissions(),
+        })
     }
 
     fn documents(self, mesh: &Mesh<'_>, number: usize) -> [Value; 2] {

@@ -42,6 +42,7 @@ use crate::document;
 use crate::effort::Effort;
 use crate::id::FunctionId;
 use crate::namespace::Namespaces;
+use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
 use crate::slice::{Isolation, ModuleHash};
 use crate::snapshot::{Policy, Read, Snapshot};
@@ -213,6 +214,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let mesh_file = documents.meshes.first().map(|placed| placed.file.clone()).unwrap_or_default();
     let (version, read) = (String::new(), Read::default());
     let mesh_origin = documents.meshes.first().map(|placed| placed.origin).unwrap_or_default();
+    let fingerprints = documents.policies.iter().map(|placed| permissions::fingerprint(&placed.document)).collect();
     Snapshot {
         version,
         read,
@@ -222,6 +224,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         namespaces,
         functions,
         policies,
+        fingerprints,
         inputs,
         modules,
         warnings,

@@ -2,6 +2,7 @@
 
 use super::{Control, NODE_LIFETIME, certify};
 use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, TokenGrant, check_name};
+use crate::load::CapacityLimits;
 use crate::membership::Membership;
 use crate::store::{StoreError, Transaction};
 use leno_identity::{CertificateDer, RootPin, SpiffeId, SvidStore};
@@ -37,7 +38,13 @@ impl Control {
         let svids = SvidStore::new(self.bundle().as_ref().clone());
         let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         let addresses: Vec<IpAddr> = loopback.into_iter().chain(addresses.iter().copied()).collect();
-        let member = Member { admission: admission.clone(), addresses, joined_by: None, cordoned: false };
+        let member = Member {
+            admission: admission.clone(),
+            addresses,
+            joined_by: None,
+            cordoned: false,
+            limits: CapacityLimits::default(),
+        };
         let authority = self.authority().map_err(AdmitError::Certificate)?;
         certify(&authority, &svids, &identity, &member.addresses, member.mark()).map_err(|error| failed(&error))?;
         self.members().insert(node, member);
@@ -91,6 +98,7 @@ impl Control {
             state.expel(name);
         }
         state.admit(name, member.admission);
+        state.limit(name, member.limits);
         Ok(chain)
     }
 

@@ -18,7 +18,14 @@ async fn nodes_are_served_while_a_change_takes_long() {
     let slice = slices::slice("a/one", &[], 1);
     let id = slice.id.clone();
     let slices = BTreeMap::from([(id.clone(), slice)]);
-    control.publish(&Definitions { mesh: slices::mesh(), slices, modules: BTreeMap::new() }).unwrap();
+    control
+        .publish(&Definitions {
+            mesh: slices::mesh(),
+            slices,
+            modules: BTreeMap::new(),
+            permissions: Default::default(),
+        })
+        .unwrap();
     let (placement, locality) = (Placement::Everything, Default::default());
     let membership = control.admit("one", Admission { placement, gateway: false, locality, egress: false }).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -104,7 +104,14 @@ fn golden_messages_are_read_and_written_as_they_were() {
     to_node("welcome", to_node::Message::Welcome(welcome));
     let content = Content::new(&()).unwrap();
     let resources = self::subjects().iter().map(|subject| wire::resource(subject, &content)).collect();
-    to_node("delta", to_node::Message::Delta(v1::Delta { nonce: 300, resources, removed: subjects() }));
+    let removed = vec![(&Subject::Slice("shop/checkout".parse().unwrap())).into()];
+    let withdrawn = vec!["shop/checkout".to_owned()];
+    let delta = v1::Delta { nonce: 301, resources: vec![], removed, withdrawn };
+    to_node("delta-withdrawn", to_node::Message::Delta(delta));
+    to_node(
+        "delta",
+        to_node::Message::Delta(v1::Delta { nonce: 300, resources, removed: subjects(), withdrawn: vec![] }),
+    );
 
     questions();
 

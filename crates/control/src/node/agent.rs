@@ -2,6 +2,7 @@
 
 use super::desired::{Desired, from_node};
 use super::questions::Questions;
+use super::replaced::PassedOn;
 use super::stream;
 use super::update::Update;
 use crate::channel;
@@ -100,6 +101,7 @@ struct Handle {
     /// Dropping this ends the stream.
     _alive: mpsc::Sender<()>,
     yielding: watch::Sender<bool>,
+    passed_on: mpsc::UnboundedSender<PassedOn>,
 }
 
 /// An earlier process of this node, from which this one takes over.
@@ -165,6 +167,7 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
     let (alive, ended) = mpsc::channel(1);
     let (yielding, yields) = watch::channel(false);
     let (asked, questions) = mpsc::channel(QUESTIONS);
+    let (passed_on, of_replacement) = mpsc::unbounded_channel();
     let session = stream::Session {
         shared: shared.clone(),
         membership: membership.clone(),
@@ -179,10 +182,12 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
         ended,
         predecessor,
         yielding: yields,
+        passed_on: of_replacement,
     };
     tokio::spawn(session.run());
     let questions = Mutex::new(Some(questions));
-    let handle = Handle { shared, membership, channel, connection, term, questions, _alive: alive, yielding };
+    let handle =
+        Handle { shared, membership, channel, connection, term, questions, _alive: alive, yielding, passed_on };
     Ok((Agent(Arc::new(handle)), queue))
 }
 
@@ -313,6 +318,13 @@ impl Agent {
         if !yielding {
             self.0.shared.want_renewal();
         }
+    }
+
+    /// Takes in what the process has put into force to which this one has yielded: what is withdrawn is not permitted here either. `None`: that process has
+    /// ended, so nothing is permitted any more.
+    pub fn follow_replacement(&self, update: Option<Bytes>) {
+        // Without its task, this process has ended.
+        let _ = self.0.passed_on.send(update.map_or(PassedOn::End, PassedOn::Update));
     }
 
     /// The questions of the control plane, for whoever asks for them first. Until then a few wait, and further ones are declined.

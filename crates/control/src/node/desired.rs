@@ -2,12 +2,12 @@
 
 use crate::job::JobReport;
 use crate::load::{Bounds, Capacity, Lease};
-use crate::resource::{Content, Instance, Subject, Version};
+use crate::resource::{Content, Instance, Resource, Subject, Version};
 use crate::wire::v1::from_node::Message;
 use crate::wire::v1::to_node;
 use crate::wire::{self, Certified, RELEASE, v1};
 use bytes::Bytes;
-use leno_config::FunctionId;
+use leno_config::{FunctionId, Slice};
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -121,8 +121,8 @@ impl Desired {
     }
 
     /// Notes that these versions of subjects are in force; `None`: that the subject is gone.
-    pub(crate) fn in_force(&mut self, changes: Vec<(Subject, Option<Content>)>) {
-        self.pass_on(|| delta(&changes));
+    pub(crate) fn in_force(&mut self, changes: Vec<(Subject, Option<Content>)>, withdrawn: &[FunctionId]) {
+        self.pass_on(|| delta(&changes, withdrawn));
         for (subject, content) in changes {
             match content {
                 // The payload is a part of a message, all of which it would keep.
@@ -165,11 +165,11 @@ impl Desired {
             size += content.as_ref().map_or(0, |content| content.payload.len());
             part.push((subject, content));
             if size >= COPY_BYTES {
-                messages.push(delta(&std::mem::take(&mut part)));
+                messages.push(delta(&std::mem::take(&mut part), &[]));
                 size = 0;
             }
         }
-        messages.push(delta(&part));
+        messages.push(delta(&part, &[]));
         messages.extend(self.authority.clone().map(|authority| to_node(to_node::Message::Authority(authority))));
         (messages, receiver)
     }
@@ -194,17 +194,27 @@ impl Desired {
         Some(from_node(Message::Certificates(wire::certificates(certified))))
     }
 
+    /// The slice of a function that is in force.
+    pub(crate) fn slice(&self, id: &FunctionId) -> Option<Slice> {
+        let subject = Subject::Slice(id.clone());
+        match Resource::decode(&subject, self.payloads.get(&subject)?).ok()? {
+            Resource::Slice(slice) => Some(*slice),
+            _ => None,
+        }
+    }
+
     pub(crate) fn held(&self) -> &BTreeMap<Subject, Version> {
         &self.held
     }
 }
 
 /// Changes as a message. Without the settings of the mesh: a process asks for those when it starts.
-fn delta(changes: &[(Subject, Option<Content>)]) -> Bytes {
+fn delta(changes: &[(Subject, Option<Content>)], withdrawn: &[FunctionId]) -> Bytes {
     let changes = || changes.iter().filter(|(subject, _)| *subject != Subject::Mesh);
     let resources = changes().filter_map(|(subject, content)| Some(wire::resource(subject, content.as_ref()?)));
     let removed = changes().filter(|(_, content)| content.is_none()).map(|(subject, _)| subject.into());
-    let delta = v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect() };
+    let withdrawn = withdrawn.iter().map(ToString::to_string).collect();
+    let delta = v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect(), withdrawn };
     to_node(to_node::Message::Delta(delta))
 }
 

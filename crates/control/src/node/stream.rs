@@ -3,6 +3,7 @@
 use super::agent::{Connection, Outgoing, Predecessor, Shared, Succession, Term, sign};
 use super::desired::from_node;
 use super::questions::Asked;
+use super::replaced::{self, PassedOn, Replaced};
 use super::update::{Change, Update};
 use crate::channel;
 use crate::leases::TERM;
@@ -14,6 +15,7 @@ use crate::wire::v1::from_node;
 use crate::wire::v1::to_node::Message;
 use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
 use leno_identity::AuthorityKeyId;
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,7 +29,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
 /// Number of the stream on which the predecessor's updates came, as it were. No answer is sent on it.
-const PREDECESSOR: u64 = 0;
+pub(super) const PREDECESSOR: u64 = 0;
 /// Messages that may wait to be sent to the control plane.
 const OUTGOING: usize = 64;
 /// Updates that may be read before the node has room for them.
@@ -56,6 +58,8 @@ pub(crate) struct Session {
     pub predecessor: Option<Predecessor>,
     /// Another process of this node opens the stream: one that has ended is not opened again.
     pub yielding: watch::Receiver<bool>,
+    /// What that process passes on.
+    pub passed_on: mpsc::UnboundedReceiver<PassedOn>,
 }
 
 /// Why a stream ended.
@@ -79,10 +83,8 @@ impl Session {
             if *self.yielding.borrow() {
                 tracing::info!("another process of this node has its stream");
             }
-            tokio::select! {
-                // It fails when nobody can change it any more. Then the agent is gone.
-                _ = self.yielding.wait_for(|yielding| !yielding) => (),
-                _ = self.ended.recv() => return,
+            if self.wait_while_replaced().await.is_none() {
+                return;
             }
             let began = Instant::now();
             let mut lived = false;
@@ -106,6 +108,42 @@ impl Session {
                 _ = self.ended.recv() => return,
             }
         }
+    }
+
+    /// Waits until this process may open its stream, and until then takes in what the process passes on that has the node. `None`: the agent or the queue of
+    /// updates was dropped.
+    async fn wait_while_replaced(&mut self) -> Option<()> {
+        let mut replaced = Replaced::default();
+        loop {
+            let passed_on = tokio::select! {
+                // It fails when nobody can change it any more. Then the agent is gone.
+                _ = self.yielding.wait_for(|yielding| !yielding) => return Some(()),
+                Some(passed_on) = self.passed_on.recv() => passed_on,
+                _ = self.ended.recv() => return None,
+            };
+            let update = match passed_on {
+                PassedOn::Update(update) => self.restricted(&mut replaced, update).unwrap_or_else(|status| {
+                    tracing::error!(reason = status.message(), "what the new process passes on cannot be used");
+                    Some(replaced::nothing(&self.shared))
+                }),
+                PassedOn::End => Some(replaced::nothing(&self.shared)),
+            };
+            if let Some(mut update) = update {
+                // Nobody waits for an answer.
+                update.tell(mpsc::unbounded_channel().0);
+                self.updates.send(update).await.ok()?;
+            }
+        }
+    }
+
+    /// What an update of the process that has the node says of this one's exchanges; `None`: nothing.
+    fn restricted(&self, replaced: &mut Replaced, update: Bytes) -> Result<Option<Update>, Status> {
+        let message = v1::ToNode::decode(update).map_err(|error| Status::internal(error.to_string()))?;
+        let Some(Message::Delta(delta)) = message.message else { return Ok(None) };
+        let delta = replaced.restrict(&self.shared, delta)?;
+        let mut update = self.update(PREDECESSOR, delta, RELEASE)?;
+        replaced.keep_instances(&self.shared, &mut update);
+        Ok(Some(update).filter(|update| !update.changes.is_empty()))
     }
 
     /// Passes on the updates of the predecessor until it hands over and all of them were answered. `None`: the agent or the queue of updates was
@@ -336,6 +374,10 @@ impl Session {
         for subject in wire::subjects(&delta.removed)? {
             changes.push(Change::Removed(subject.clone()));
             delivered.push((subject, None));
+        }
+        for function in &delta.withdrawn {
+            let function = function.parse().map_err(|error| Status::invalid_argument(format!("{error}")))?;
+            changes.push(Change::Withdrawn(function));
         }
         Ok(Update::new(self.shared.clone(), number, delta.nonce, changes, delivered, rejected))
     }

@@ -27,6 +27,8 @@ pub enum Change {
     Set(Resource),
     /// The resource was removed, is no longer subscribed to, or never existed.
     Removed(Subject),
+    /// A removed function's callers are not permitted any more.
+    Withdrawn(FunctionId),
 }
 
 #[derive(Debug)]
@@ -36,6 +38,8 @@ struct Answer {
     stream: u64,
     nonce: u64,
     delivered: Vec<(Subject, Option<Content>)>,
+    /// Removed functions whose callers are not permitted any more.
+    withdrawn: Vec<FunctionId>,
     /// Begins with the resources that could not be decoded.
     rejected: BTreeMap<Subject, String>,
     /// Bounds that were delivered.
@@ -53,6 +57,7 @@ impl Change {
         match self {
             Self::Set(resource) => resource.subject(),
             Self::Removed(subject) => subject.clone(),
+            Self::Withdrawn(function) => Subject::Slice(function.clone()),
         }
     }
 }
@@ -76,8 +81,13 @@ impl Update {
             _ => None,
         });
         let leases = leases.collect();
+        let withdrawn = changes.iter().filter_map(|change| match change {
+            Change::Withdrawn(id) => Some(id.clone()),
+            _ => None,
+        });
+        let withdrawn = withdrawn.collect();
         let (passed_on, given) = (None, false);
-        let answer = Answer { shared, stream, nonce, delivered, rejected, bounds, leases, passed_on, given };
+        let answer = Answer { shared, stream, nonce, delivered, withdrawn, rejected, bounds, leases, passed_on, given };
         Self { changes, answer }
     }
 
@@ -123,7 +133,7 @@ impl Answer {
                 desired.leased(id, self.leases.remove(id));
             }
         }
-        desired.in_force(accepted);
+        desired.in_force(accepted, &self.withdrawn);
         drop(desired);
         if let Some(told) = self.passed_on.take() {
             for (subject, reason) in &self.rejected {

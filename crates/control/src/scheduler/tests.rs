@@ -212,3 +212,55 @@ fn check(scheduler: &Scheduler) -> Result<(), TestCaseError> {
     prop_assert_eq!(scheduler.ranking.values().map(BTreeSet::len).sum::<usize>(), ranked);
     Ok(())
 }
+
+/// A node that says to be as large as it likes, and to keep every image, does not get everything.
+#[test]
+fn a_node_that_claims_the_most_gets_no_more_than_its_part() {
+    let mut scheduler = Scheduler::default();
+    let image = "registry.example/one@sha256:00".to_owned();
+    let claims = NodeState {
+        capacity: Capacity { cpu_millis: u64::MAX, memory: u64::MAX, instances: u32::MAX },
+        images: BTreeSet::from([image.clone()]),
+        ..node(0, "a")
+    };
+    scheduler.set_node(&name(0), claims.clone());
+    (1..4).for_each(|number| drop(scheduler.set_node(&name(number), node(1000, "a"))));
+    let demand = Demand {
+        instance: Capacity { cpu_millis: 0, memory: 1, instances: 1 },
+        image: Some(image),
+        least: 1,
+        ..Demand::default()
+    };
+    let ids: Vec<FunctionId> = (0..200).map(|number| format!("a/f{number}").parse().unwrap()).collect();
+    for id in &ids {
+        scheduler.set_function(id, demand.clone(), false);
+        let home = scheduler.nodes_of(id)[0].clone();
+        scheduler.reserve(id, &home, 1);
+    }
+    let on = |scheduler: &Scheduler, number| ids.iter().filter(|id| scheduler.is_on(id, &name(number))).count();
+    assert!(on(&scheduler, 0) <= 2 * 200 / 4 + SLACK + 1, "{}", on(&scheduler, 0));
+    assert!((1..4).all(|number| on(&scheduler, number) >= 20));
+    // An operator has said that it is that large.
+    scheduler.set_node(&name(0), NodeState { sized: true, ..claims });
+    let more: FunctionId = "a/more".parse().unwrap();
+    scheduler.set_function(&more, demand, false);
+    assert!(scheduler.is_on(&more, &name(0)));
+}
+
+/// A node that does not acknowledge its configuration keeps what it has and gets nothing new.
+#[test]
+fn a_node_that_is_behind_gets_nothing_new() {
+    let mut scheduler = Scheduler::default();
+    scheduler.set_node(&name(0), node(10, "a"));
+    let (first, second): (FunctionId, FunctionId) = ("a/one".parse().unwrap(), "a/two".parse().unwrap());
+    let demand =
+        Demand { instance: Capacity { cpu_millis: 0, memory: 1, instances: 1 }, least: 1, ..Demand::default() };
+    scheduler.set_function(&first, demand.clone(), false);
+    scheduler.reserve(&first, &name(0), 1);
+    scheduler.set_node(&name(0), NodeState { behind: true, ..node(10, "a") });
+    scheduler.set_function(&second, demand, false);
+    assert_eq!((scheduler.is_on(&first, &name(0)), scheduler.is_on(&second, &name(0))), (true, false));
+    assert_eq!(scheduler.holds(&first, &name(0)), 1, "no further instances");
+    scheduler.set_node(&name(0), node(10, "a"));
+    assert!(scheduler.is_on(&first, &name(0)) && scheduler.is_on(&second, &name(0)));
+}

@@ -17,6 +17,8 @@ use tokio::sync::Notify;
 const DELTA_BYTES: usize = 512 << 10;
 /// Deltas that a node may leave unacknowledged before it gets no more. Changes are merged meanwhile, so the node never gets a long history.
 const MAX_UNANSWERED: usize = 16;
+/// The same for a node that is behind: what it does not answer must not keep it from hearing of what is withdrawn.
+const MAX_UNANSWERED_BEHIND: usize = 64;
 
 pub(super) struct Session {
     pub number: u64,
@@ -28,12 +30,19 @@ pub(super) struct Session {
     pub sent: HashMap<Subject, Option<Version>>,
     pub pending: BTreeSet<Subject>,
     nonce: u64,
-    unanswered: BTreeMap<u64, Vec<(Subject, Option<Version>)>>,
+    unanswered: BTreeMap<u64, Unanswered>,
     /// The version of the protocol that is spoken.
     protocol: u32,
     /// Sent before any delta.
     notices: VecDeque<to_node::Message>,
     pub wake: Arc<Notify>,
+}
+
+/// A delta that the node has not answered yet.
+struct Unanswered {
+    delivered: Vec<(Subject, Option<Version>)>,
+    /// When it was sent, by [`super::behind::Attention`].
+    since: Duration,
 }
 
 /// What to do for a session.
@@ -96,6 +105,11 @@ impl Session {
                 self.sent.remove(subject);
             }
         }
+    }
+
+    /// When the oldest delta was sent that the node has not answered.
+    pub(super) fn unanswered_since(&self) -> Option<Duration> {
+        self.unanswered.values().map(|unanswered| unanswered.since).min()
     }
 
     pub(super) fn wake(&self) {
@@ -225,10 +239,11 @@ impl State {
     /// Takes in a node's answer to a delta.
     pub(crate) fn acknowledge(&mut self, name: &str, number: u64, nonce: u64, rejected: Vec<(Subject, String)>) {
         let Some(session) = self.session(name, number) else { return };
-        let Some(delivered) = session.unanswered.remove(&nonce) else { return };
+        let Some(Unanswered { delivered, .. }) = session.unanswered.remove(&nonce) else { return };
         session.wake.notify_one();
         let Some(node) = self.nodes.get_mut(name) else { return };
         node.counters.acks += 1;
+        node.withdrawn.retain(|_, said| *said != Some(nonce));
         let mut reasons: BTreeMap<_, _> = rejected.into_iter().collect();
         let (mut answered, mut gone) = (Vec::new(), Vec::new());
         let (mut leases, mut leases_gone) = (Vec::new(), Vec::new());
@@ -292,9 +307,12 @@ impl State {
         if let Some(notice) = session.notices.pop_front() {
             return Next::Send(v1::ToNode { message: Some(notice) });
         }
-        if session.pending.is_empty() || session.unanswered.len() >= MAX_UNANSWERED {
+        let unanswered = session.unanswered.len();
+        let behind = self.nodes.get(name).is_some_and(|node| node.behind);
+        if unanswered >= if behind { MAX_UNANSWERED_BEHIND } else { MAX_UNANSWERED } {
             return Next::Wait;
         }
+        let Some(session) = self.session(name, number) else { return Next::Ended };
         let mut pending = mem::take(&mut session.pending);
         let (mut resources, mut removed, mut delivered, mut size) = (Vec::new(), Vec::new(), Vec::new(), 0);
         while size < DELTA_BYTES
@@ -316,10 +334,24 @@ impl State {
         delivered.extend(removed.iter().map(|subject| (subject.clone(), None)));
         let Some((name, _)) = self.nodes.get_key_value(name) else { return Next::Ended };
         let name = name.clone();
+        let since = self.attention.now;
+        let mut withdrawn: BTreeSet<FunctionId> = BTreeSet::new();
+        for subject in &removed {
+            if let Subject::Slice(id) = subject
+                && self.is_withdrawn(&name, id)
+            {
+                withdrawn.insert(id.clone());
+            }
+        }
         let Some(node) = self.nodes.get_mut(&name) else { return Next::Ended };
         let Some(session) = &mut node.session else { return Next::Ended };
         session.pending.extend(pending);
-        if delivered.is_empty() {
+        let unsaid = node.withdrawn.iter_mut().filter(|(_, said)| said.is_none());
+        withdrawn.extend(unsaid.map(|(id, said)| {
+            *said = Some(session.nonce + 1);
+            id.clone()
+        }));
+        if delivered.is_empty() && withdrawn.is_empty() {
             return Next::Wait;
         }
         session.record_sent(&delivered);
@@ -336,11 +368,12 @@ impl State {
                 _ => (),
             }
         }
-        session.unanswered.insert(session.nonce, delivered);
+        session.unanswered.insert(session.nonce, Unanswered { delivered, since });
         let removed: Vec<_> = removed.iter().map(v1::Subject::from).collect();
         node.counters.resources += resources.len() as u64;
         node.counters.removals += removed.len() as u64;
-        let delta = v1::Delta { nonce: session.nonce, resources, removed };
+        let withdrawn = withdrawn.iter().map(ToString::to_string).collect();
+        let delta = v1::Delta { nonce: session.nonce, resources, removed, withdrawn };
         let message = v1::ToNode { message: Some(v1::to_node::Message::Delta(delta)) };
         node.counters.messages += 1;
         node.counters.bytes += message.encoded_len() as u64;

@@ -120,9 +120,12 @@ impl State {
             counters: node.counters,
             locality: node.admission.locality.clone(),
             cordoned: node.cordoned,
+            unacknowledged_seconds: self.unacknowledged(name).map_or(0, |time| time.as_secs()),
+            behind: node.behind,
             gateway: node.admission.gateway,
             egress: node.admission.egress,
             capacity: node.capacity,
+            claimed: node.claimed.filter(|claimed| Some(*claimed) != node.capacity),
             reserved: self.scheduler.reserved_on(name),
             certificates: node.certificates.as_ref().map(|(issuers, not_after, overdue)| Certificates {
                 issuers: issuers.iter().map(ToString::to_string).collect(),

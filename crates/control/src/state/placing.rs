@@ -312,8 +312,14 @@ impl State {
         let Some(node) = self.nodes.get(name) else { return };
         match node.capacity {
             Some(capacity) if node.present && node.admission.placement == Placement::Scheduled => {
-                let (locality, images) = (node.admission.locality.clone(), node.images.clone());
-                let state = NodeState { locality, capacity, images, cordoned: node.cordoned };
+                let state = NodeState {
+                    locality: node.admission.locality.clone(),
+                    capacity,
+                    images: node.images.clone(),
+                    cordoned: node.cordoned,
+                    behind: node.behind,
+                    sized: !node.limits.are_default(),
+                };
                 let moved = self.scheduler.set_node(name, state);
                 self.moved(moved);
             }
@@ -344,7 +350,8 @@ impl State {
         let Some((name, _)) = self.nodes.get_key_value(name) else { return };
         let name = name.clone();
         if let Some(node) = self.nodes.get_mut(&name) {
-            (node.capacity, node.images) = (Some(capacity), images);
+            (node.claimed, node.images) = (Some(capacity), images);
+            node.cap();
         }
         self.offer(&name);
         self.place_jobs();
@@ -391,11 +398,19 @@ impl State {
         let endpoint = |other: &Arc<str>| {
             let node = self.nodes.get(other).filter(|node| node.present && self.takes_requests(other, id))?;
             // A node that connects to the outside is ready without an instance.
-            let ready = if carried { 1 } else { super::ready(node.instances.get(id)) };
+            let ready = if carried { 1 } else { self.ready_on(other, id, node) };
             let locality = node.admission.locality.clone();
             Some(Endpoint { node: other.to_string(), address: node.inbound?, ready, locality })
         };
         others.filter_map(endpoint).collect()
+    }
+
+    /// The ready instances of a function on a node, no more than the node may have.
+    fn ready_on(&self, name: &Arc<str>, id: &FunctionId, node: &super::Node) -> u32 {
+        let bounds = self.scaled.get(id).filter(|_| self.is_scheduled(name)).map(|scaled| scaled.grants.of(name));
+        let most =
+            bounds.map(|bounds| bounds.unwrap_or_default().iter().map(|of| of.most).fold(0, u32::saturating_add));
+        super::ready(node.instances.get(id)).min(most.unwrap_or(u32::MAX))
     }
 
     /// A node that the scheduler has chosen gets requests once it has the slice. One that the function is leaving gets them until then. So it is with

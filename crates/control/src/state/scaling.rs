@@ -22,6 +22,22 @@ pub(super) struct Scaled {
     revisions: BTreeMap<u32, MeshLoad>,
 }
 
+/// The most that a report of a node counts: instances, where the node does not say how many it offers; requests in the node's buffer; requests that its
+/// instances handle; and seconds of requests since the last report.
+const MAX_INSTANCES: u32 = 10_000;
+const MAX_WAITING: u32 = 16_384;
+const MAX_IN_FLIGHT: u32 = 1_000_000;
+const MAX_SECONDS: f64 = 1e7;
+
+/// A report as far as a node with so many instances can have such a load.
+fn plausible(mut load: Load, instances: u32) -> Load {
+    load.starting = load.starting.min(instances);
+    load.seen.ready = load.seen.ready.min(instances);
+    load.seen.waiting = load.seen.waiting.min(MAX_WAITING);
+    load.seen.in_flight = load.seen.in_flight.min(MAX_IN_FLIGHT);
+    load
+}
+
 /// The load of one revision in the whole mesh.
 struct MeshLoad {
     settings: ScaledRevision,
@@ -44,8 +60,10 @@ impl MeshLoad {
             let again =
                 load.seen.requests < before.seen.requests || load.seen.request_seconds < before.seen.request_seconds;
             let before = if again { Observation::default() } else { before.seen };
-            self.request_seconds += load.seen.request_seconds - before.request_seconds;
-            self.requests = self.requests.saturating_add(load.seen.requests - before.requests);
+            let seconds = load.seen.request_seconds - before.request_seconds;
+            self.request_seconds += seconds.clamp(0.0, MAX_SECONDS);
+            let requests = load.seen.requests.saturating_sub(before.requests);
+            self.requests = self.requests.saturating_add(requests);
         }
         self.nodes.insert(name.clone(), load);
     }
@@ -111,8 +129,10 @@ impl State {
         self.advance(now);
         let Some((name, _)) = self.nodes.get_key_value(name) else { return };
         let name = name.clone();
+        let most =
+            self.nodes.get(&name).and_then(|node| node.capacity).map_or(MAX_INSTANCES, |capacity| capacity.instances);
         let mut concerned = BTreeSet::new();
-        for load in loads {
+        for load in loads.into_iter().map(|load| plausible(load, most)) {
             if !self.may_report(&name, &load.function) {
                 continue;
             }

@@ -1,6 +1,7 @@
 //! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
 
 mod egress;
+mod removals;
 mod scheduled;
 
 use super::*;
@@ -112,7 +113,12 @@ impl World {
                 return;
             }
         }
-        let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
+        let definitions = Definitions {
+            mesh: slices::mesh(),
+            slices: self.slices.clone(),
+            modules: BTreeMap::new(),
+            permissions: Default::default(),
+        };
         let histories = self.state.histories().record_publication(&definitions.slices, 0).unwrap();
         self.state
             .publish(Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap(), histories);
@@ -383,7 +389,12 @@ fn caller_and_two_hosts() -> World {
 impl World {
     /// Another process with the same definitions.
     fn restart(&mut self) {
-        let definitions = Definitions { mesh: slices::mesh(), slices: self.slices.clone(), modules: BTreeMap::new() };
+        let definitions = Definitions {
+            mesh: slices::mesh(),
+            slices: self.slices.clone(),
+            modules: BTreeMap::new(),
+            permissions: Default::default(),
+        };
         let histories = Histories::default().record_publication(&definitions.slices, 0).unwrap();
         let compiled = Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state = State::new(compiled, histories);

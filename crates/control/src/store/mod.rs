@@ -21,7 +21,7 @@ use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
 use crate::job::{Outcome, run_of};
 use crate::rotation::Remembered;
-use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_config::{FunctionId, ModuleHash, Permissions, Slice};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Store {
             }
             modules.insert(hash, Arc::from(entry.value));
         }
-        Ok(Some(Definitions { mesh, slices, modules }))
+        Ok(Some(Definitions { mesh, slices, modules, permissions: Permissions::default() }))
     }
 
     /// The revisions that were saved last, by function.

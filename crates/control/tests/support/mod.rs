@@ -21,8 +21,9 @@ use tokio::task::JoinHandle;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
-    let slices = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
-    Definitions { mesh: mesh(), slices, modules: BTreeMap::new() }
+    let slices: BTreeMap<_, _> = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
+    let permissions = slices.keys().cloned().collect();
+    Definitions { mesh: mesh(), slices, modules: BTreeMap::new(), permissions }
 }
 
 pub(crate) fn control() -> Control {

@@ -1,7 +1,8 @@
 //! Alarms long before a certificate of the control plane expires.
 
 use super::service::{Service, now};
-use leno_control::AuthorityStatus;
+use crate::scrape::Unacknowledged;
+use leno_control::{AuthorityStatus, NodeStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
@@ -31,16 +32,23 @@ fn of_the_api(service: &Service) -> Option<String> {
     })
 }
 
-/// Everything that expires soon, as far as it is known here.
+/// Everything that expires soon, and nodes that are behind, as far as that is known here.
 pub(crate) fn warnings(service: &Service) -> Vec<String> {
     let leading = service.state().leading.clone();
-    let of_authority = leading.into_iter().flat_map(|leading| leading.control.authority_status().warnings);
-    of_authority.chain(of_the_api(service)).collect()
+    let of_authority = leading.iter().flat_map(|leading| leading.control.authority_status().warnings);
+    let of_nodes = leading.iter().flat_map(|leading| leading.control.status().nodes).filter_map(|node| of_node(&node));
+    of_authority.chain(of_the_api(service)).chain(of_nodes).collect()
+}
+
+fn of_node(node: &NodeStatus) -> Option<String> {
+    let NodeStatus { name, unacknowledged_seconds, .. } = node;
+    let warning = || format!("the node {name} has not acknowledged its configuration for {unacknowledged_seconds} s");
+    node.behind.then(warning)
 }
 
 /// `/metrics`. The names of Istio's, where the meaning is the same.
 pub(crate) fn metrics(service: &Service) -> String {
-    let mut registry = Registry::default();
+    let (mut registry, mut unacknowledged) = (Registry::default(), None);
     let now = i64::try_from(now().as_secs()).unwrap_or(i64::MAX);
     let mut add = |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
     let end = |end: u64| i64::try_from(end).unwrap_or(i64::MAX);
@@ -59,7 +67,9 @@ pub(crate) fn metrics(service: &Service) -> String {
         add("leno_control_rotation_active", help, i64::from(phase.is_some()));
         let help = "Nodes that the replacement of the authority waits for";
         add("leno_control_rotation_waiting", help, i64::try_from(waiting.len()).unwrap_or(i64::MAX));
-        let overdue = leading.control.status().nodes.into_iter().filter_map(|node| node.certificates);
+        let nodes = leading.control.status().nodes;
+        unacknowledged = Some(Unacknowledged::of(&nodes));
+        let overdue = nodes.into_iter().filter_map(|node| node.certificates);
         let overdue = overdue.map(|certificates| i64::from(certificates.overdue)).sum();
         let help = "Certificates on nodes that were not renewed although half of their lifetime has passed";
         add("leno_control_certificates_overdue", help, overdue);
@@ -70,6 +80,9 @@ pub(crate) fn metrics(service: &Service) -> String {
             "Seconds until the certificate of the API expires",
             end(ends) - now,
         );
+    }
+    if let Some(unacknowledged) = unacknowledged {
+        registry.register_collector(Box::new(unacknowledged));
     }
     let mut text = String::new();
     // Writing to a text does not fail.

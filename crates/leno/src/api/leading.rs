@@ -314,7 +314,7 @@ impl Leading {
         });
         let published = if same_mesh {
             // What did not change is not encoded again, which takes longest where there are many functions.
-            self.control.change_after(&differing, &removed, commit)
+            self.control.change_after(&differing, &removed, &definitions.permissions, commit)
         } else {
             self.control.publish_after(definitions, commit).map(drop)
         };

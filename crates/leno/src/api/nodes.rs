@@ -7,7 +7,7 @@ use super::tokens::Caller;
 use super::types::{Action, AuditChange, AuditEntry, CordonRequest, JoinTokenRequest, NewJoinToken, Role};
 use ipnet::IpNet;
 use leno_config::Locality;
-use leno_control::{Admission, AdmitError, Placement, TokenGrant, Transaction};
+use leno_control::{Admission, AdmitError, CapacityLimits, Placement, TokenGrant, Transaction};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -25,7 +25,8 @@ impl Service {
         request: JoinTokenRequest,
     ) -> Result<NewJoinToken, ApiError> {
         let leading = self.of_the_mesh(caller)?;
-        let JoinTokenRequest { node, gateway, only_gateway, egress, addresses, region, zone, lifetime } = request;
+        let JoinTokenRequest { node, gateway, only_gateway, egress, addresses, region, zone, lifetime, .. } = request;
+        let (cpu_millis, memory, instances) = (request.max_cpu, request.max_memory, request.max_instances);
         if only_gateway && egress {
             let fix = "a node that is only a gateway has nothing else; make a token with `gateway` and `egress`";
             return Err(ApiError::Bad(fix.to_owned()));
@@ -48,6 +49,7 @@ impl Service {
             addresses: addresses.iter().map(block).collect::<Result<_, _>>()?,
             expires,
             node,
+            limits: CapacityLimits { cpu_millis, memory, instances },
         };
         let what = grant.node.as_ref().map_or_else(|| "join token".to_owned(), |node| format!("join token for {node}"));
         let (entry, noted) = noted(caller, what, Action::Created)?;

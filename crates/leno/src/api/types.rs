@@ -280,6 +280,15 @@ pub(crate) struct JoinTokenRequest {
     /// Zone of the node.
     #[serde(default)]
     pub zone: Option<String>,
+    /// Thousandths of a processor that the node may offer at most; `null`: those of 1024 processors.
+    #[serde(default)]
+    pub max_cpu: Option<u64>,
+    /// Bytes of memory that it may offer at most; `null`: 16 TiB.
+    #[serde(default)]
+    pub max_memory: Option<u64>,
+    /// Instances that it may offer to run at most; `null`: 10,000.
+    #[serde(default)]
+    pub max_instances: Option<u32>,
     /// For how many seconds from now; `null`: an hour.
     #[serde(default)]
     pub lifetime: Option<u64>,

@@ -37,6 +37,8 @@ pub(crate) struct Outgoing {
 pub struct Relay {
     outgoing: Outgoing,
     link: Link,
+    /// On which the successor passes on what it puts into force.
+    updates: Link,
     announcements: mpsc::UnboundedReceiver<Announcement>,
 }
 
@@ -80,7 +82,7 @@ impl Outgoing {
 /// nothing had happened.
 pub(crate) async fn offer(
     outgoing: &Outgoing,
-    socket: UnixStream,
+    (socket, updates): (UnixStream, UnixStream),
     counting: Asking,
     until: Instant,
 ) -> Result<Relay, String> {
@@ -88,6 +90,7 @@ pub(crate) async fn offer(
     let mut relay = Relay {
         outgoing: outgoing.clone(),
         link: Link::new(socket).map_err(|error| error.to_string())?,
+        updates: Link::new(updates).map_err(|error| error.to_string())?,
         announcements: outgoing.callers.announce(&outgoing.node.credentials),
     };
     let late = |_| "it was not ready in time".to_owned();
@@ -141,7 +144,7 @@ impl Relay {
         }
         self.send(Message::HandOver { term_ms: self.outgoing.term_ms() }).await?;
         loop {
-            match self.exchange().await? {
+            match exchange(&self.outgoing, &mut self.link, &mut self.announcements).await? {
                 Some(Message::Serving) => return Ok(()),
                 Some(_) => return Err("it said something that was not its turn".to_owned()),
                 None => {}
@@ -149,27 +152,46 @@ impl Relay {
         }
     }
 
-    /// One step: passes on what there is to tell. Returns what the successor says otherwise.
-    async fn exchange(&mut self) -> Result<Option<Message>, String> {
-        tokio::select! {
-            Some(announcement) = self.announcements.recv() => self.send(Message::Caller(announcement)).await?,
-            message = next(&mut self.link) => match message? {
-                Message::Caller(announcement) => self.outgoing.hear(announcement),
-                message => return Ok(Some(message)),
-            },
-        }
-        Ok(None)
-    }
-
-    /// Runs as long as the successor does.
-    pub(crate) async fn run(mut self) {
-        while let Ok(None) = self.exchange().await {}
-        self.outgoing.callers.part(&self.outgoing.node.credentials);
+    /// Runs as long as the successor does, and has what it withdraws withdrawn here too.
+    pub(crate) async fn run(self) {
+        let Self { outgoing, mut link, updates, mut announcements } = self;
+        let relaying = async {
+            while let Ok(None) = exchange(&outgoing, &mut link, &mut announcements).await {}
+            outgoing.callers.part(&outgoing.node.credentials);
+        };
+        tokio::join!(relaying, follow(&outgoing.agent, updates));
     }
 
     async fn send(&mut self, message: Message) -> Result<(), String> {
         self.link.send(Frame::Message(message)).await.map_err(ended)
     }
+}
+
+/// Has what the successor withdraws withdrawn here. When it says nothing any more, everything is.
+async fn follow(agent: &Agent, mut updates: Link) {
+    while let Ok(Frame::Update(update)) = updates.next().await {
+        agent.follow_replacement(Some(update));
+    }
+    tracing::warn!("the new process does not say any more what is permitted; what is open here is closed");
+    agent.follow_replacement(None);
+}
+
+/// One step: passes on what there is to tell. Returns what the successor says otherwise.
+async fn exchange(
+    outgoing: &Outgoing,
+    link: &mut Link,
+    announcements: &mut mpsc::UnboundedReceiver<Announcement>,
+) -> Result<Option<Message>, String> {
+    tokio::select! {
+        Some(announcement) = announcements.recv() => {
+            link.send(Frame::Message(Message::Caller(announcement))).await.map_err(ended)?;
+        }
+        message = next(link) => match message? {
+            Message::Caller(announcement) => outgoing.hear(announcement),
+            message => return Ok(Some(message)),
+        },
+    }
+    Ok(None)
 }
 
 async fn next(link: &mut Link) -> Result<Message, String> {

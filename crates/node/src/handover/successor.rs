@@ -5,7 +5,7 @@ use super::wire::{self, Frame, Link, Message, Start};
 use crate::callers::Callers;
 use crate::warm::Warm;
 use bytes::Bytes;
-use leno_control::node::{self, Succession as Event};
+use leno_control::node::{self, Agent, Succession as Event};
 use leno_function::Supervisor;
 use leno_identity::SvidStore;
 use leno_proxy::Node;
@@ -15,7 +15,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
@@ -93,6 +93,7 @@ impl Predecessor {
         incoming: Incoming,
     ) -> io::Result<(Succession, Vec<TcpListener>, leno_control::node::Predecessor)> {
         let counting = self.take(counting::SOCKET).map(UnixStream::from);
+        let passing_on = self.take(wire::UPDATES).map(UnixStream::from).map(Link::new).transpose()?;
         let link = Link::new(self.socket)?;
         let (updates, passed_on) = mpsc::channel(UPDATES);
         let (events, in_force) = mpsc::unbounded_channel();
@@ -103,7 +104,7 @@ impl Predecessor {
         let succession =
             Succession { states, outbox, events: in_force, warm: incoming.warm.clone(), svids, until: self.until };
         tokio::spawn(async move {
-            follow(incoming, (link, counting), updates, messages, state).await;
+            follow(incoming, (link, counting, passing_on), updates, messages, state).await;
             drop(alive);
         });
         Ok((succession, self.listeners, node::Predecessor { updates: passed_on, events, gone }))
@@ -116,6 +117,8 @@ pub(crate) struct Incoming {
     pub callers: Arc<Callers>,
     pub any_caller: bool,
     pub warm: Warm,
+    /// The client of the control plane, as soon as there is one.
+    pub agent: Arc<OnceLock<Agent>>,
 }
 
 /// How far the predecessor is.
@@ -220,15 +223,24 @@ fn rejected(event: Option<Event>) -> String {
     }
 }
 
+/// Tells the predecessor what this process puts into force, until either ends. A predecessor that does not keep up is not told any more, and closes what it has.
+async fn pass_on(mut updates: mpsc::Receiver<Bytes>, mut link: Link) {
+    while let Some(update) = updates.recv().await {
+        if link.send(Frame::Update(update)).await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Takes in what the predecessor says, as long as it lives.
 async fn follow(
     incoming: Incoming,
-    (mut link, mut counting): (Link, Option<UnixStream>),
+    (mut link, mut counting, mut passing_on): (Link, Option<UnixStream>, Option<Link>),
     updates: mpsc::Sender<Bytes>,
     mut messages: mpsc::UnboundedReceiver<Message>,
     state: watch::Sender<State>,
 ) {
-    let Incoming { node, callers, any_caller, warm } = incoming;
+    let Incoming { node, callers, any_caller, warm, agent } = incoming;
     let mut announcements = callers.announce(&node.credentials);
     let mut updates = Some(updates);
     loop {
@@ -269,6 +281,10 @@ async fn follow(
                     if let Some(term) = term_ms.map(Duration::from_millis) {
                         let now = std::time::Instant::now();
                         node.ledger.lease_term.renew(now + term, now);
+                    }
+                    if let (Some(agent), Some(link)) = (agent.get(), passing_on.take()) {
+                        // Before any update of this process's own stream.
+                        tokio::spawn(pass_on(agent.copy().1, link));
                     }
                     updates = None;
                     state.send_replace(State::HandedOver);

@@ -19,7 +19,9 @@ use tokio::sync::mpsc;
 
 /// Rises with each change that the other process must not overlook.
 pub(crate) const VERSION: u32 = 1;
-/// Most descriptors that are passed: four listeners, the admin listener and its lock, and a socket for counting.
+/// Name of the socket on which the successor passes on what it puts into force. A successor of an older release does not take it.
+pub(crate) const UPDATES: &str = "updates";
+/// Most descriptors that are passed: four listeners, the admin listener and its lock, and sockets for counting and for updates.
 const MOST_DESCRIPTORS: usize = 16;
 /// Longest frame, in bytes. A module is the longest thing that is passed.
 const LONGEST: u32 = 80 << 20;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 /// An exchange is judged again so long after a change that concerns it, and not before it has been open for so long. Ordinary requests are over by
 /// then.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
 /// A closed exchange that does not end within this time, because its client reads nothing, loses its HTTP/1.1 connection.
 const LAST_BYTES: Duration = Duration::from_secs(1);
 
@@ -86,15 +86,14 @@ pub(crate) struct Registered {
 }
 
 impl OpenExchanges {
-    /// Adds an exchange. `ends`: when its permission ends, if it does so by itself. `is_old`: there is a newer snapshot than the one by which it was
-    /// permitted.
+    /// Adds an exchange. `ends`: when its permission ends, if it does so by itself. `again`: when it is judged again whatever happens.
     pub(crate) fn register(
         self: &Rc<Self>,
         permission: Permission,
         entry: Arc<FunctionEntry>,
         record: Record,
         ends: Option<Instant>,
-        is_old: bool,
+        again: Option<Instant>,
     ) -> Registered {
         let open = Rc::new(Open {
             permission,
@@ -107,9 +106,7 @@ impl OpenExchanges {
             connection: RefCell::default(),
         });
         self.end_at(&open, ends);
-        if is_old {
-            self.set_due(&open, Instant::now() + GRACE);
-        }
+        self.judge_at(&open, again);
         let index = self.exchanges.borrow_mut().insert(open.clone());
         Registered { open, index, exchanges: self.clone() }
     }
@@ -131,12 +128,18 @@ impl OpenExchanges {
         }
     }
 
-    /// Has all exchanges judged again, after the grace, that something has happened to.
-    pub(crate) fn note_change(&self, concerns: impl Fn(&Open) -> bool) {
-        let due = Instant::now() + GRACE;
+    /// Has the exchange judged again at this moment. `None`: nothing changes that.
+    pub(crate) fn judge_at(&self, open: &Open, due: Option<Instant>) {
+        if let Some(due) = due {
+            self.set_due(open, due);
+        }
+    }
+
+    /// Has exchanges judged again at the moments that `due` says. `None`: nothing has happened to the exchange.
+    pub(crate) fn note_change(&self, due: impl Fn(&Open) -> Option<Instant>) {
         for (_, open) in &*self.exchanges.borrow() {
-            if open.closed.get().is_none() && concerns(open) {
-                self.set_due(open, due);
+            if open.closed.get().is_none() {
+                self.judge_at(open, due(open));
             }
         }
     }

@@ -69,6 +69,8 @@ pub(crate) struct Relay {
     spliced: bool,
     /// It was connected to its callee.
     carried: bool,
+    /// The callee was on this node, or outside of the mesh, when it was connected to.
+    is_here: bool,
     /// The name that its TLS asked for; empty: it is not known.
     name: String,
     /// What it led to outside of the mesh: the name or address that was called, and the address that was connected to.
@@ -138,6 +140,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         bytes: [0; 2],
         spliced: false,
         carried: false,
+        is_here: false,
         name: String::new(),
         outside: None,
     }))
@@ -224,7 +227,7 @@ impl Relay {
         };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
-        self.carried = true;
+        (self.carried, self.is_here) = (true, true);
         // A snapshot may have come meanwhile.
         self.judge(entry)?;
         let spliced = match self.worker.node.kernel() {
@@ -266,6 +269,13 @@ impl Relay {
         {
             return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
         }
+        // What a removed function has accepted may end.
+        let snapshot = if self.is_here {
+            let found = self.worker.snapshot_with(&self.callee.id);
+            found.ok_or_else(|| Stop::Refused(format!("{} was removed", self.callee.id)))?.0
+        } else {
+            snapshot
+        };
         if snapshot.functions.get(&self.callee.id).is_none() {
             // That it is a callee was checked above; its own rules are judged where it is.
             let known = self.worker.node.endpoints.of(&self.callee.id);

@@ -4,7 +4,7 @@
 //! by comparing pointers: a snapshot shares what has not changed with the one before.
 
 use crate::corridor::judge::{self, Reopened, Withdrawn};
-use crate::corridor::open::{Open, OpenExchanges};
+use crate::corridor::open::{GRACE, Open, OpenExchanges};
 use crate::corridor::worker::Worker;
 use crate::http::body::Closed;
 use crate::http::head;
@@ -34,7 +34,7 @@ impl Worker {
         loop {
             let (changed, revoked) = (self.node.changed(), self.node.credentials.next_revoked());
             self.snapshot();
-            self.open.note_change(|open| self.concerns(open));
+            self.open.note_change(|open| self.due(open));
             let (mut changed, mut revoked) = (std::pin::pin!(changed), std::pin::pin!(revoked));
             loop {
                 self.judge_due().await;
@@ -47,11 +47,18 @@ impl Worker {
         }
     }
 
-    /// Whether something has happened to the exchange's caller, or to the function that permitted it.
-    fn concerns(&self, open: &Open) -> bool {
+    /// When the exchange is judged again, because something has happened to its caller, or to the function that permitted it.
+    fn due(&self, open: &Open) -> Option<Instant> {
         let entry = open.entry.borrow();
         let is_same = || self.present(&entry).is_some_and(|present| Arc::ptr_eq(&present, &entry));
-        open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same()
+        let is_changed = open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same();
+        let changed = is_changed.then(|| Instant::now() + GRACE);
+        [changed, self.removed_until(&entry)].into_iter().flatten().min()
+    }
+
+    /// When the exchanges of a removed function are closed.
+    pub(super) fn removed_until(&self, entry: &FunctionEntry) -> Option<Instant> {
+        if entry.elsewhere { None } else { self.node.removed_until(&entry.slice.id) }
     }
 
     /// The function as it is now. Where only other nodes host it, they judge.
@@ -72,7 +79,10 @@ impl Worker {
             let Some(record) = open.record() else { continue };
             schedule::charge(open.entry.borrow().class);
             match self.judge_again(&open, &record) {
-                Ok(ends) => self.open.end_at(&open, ends),
+                Ok(ends) => {
+                    self.open.end_at(&open, ends);
+                    self.open.judge_at(&open, self.removed_until(&open.entry.borrow()));
+                }
                 Err(withdrawn) => close(&self.open, &open, withdrawn, &record),
             }
             drop((open, record));
@@ -100,10 +110,11 @@ impl Worker {
         if entry.elsewhere {
             return Ok(None);
         }
-        let present = self.present(&entry);
-        let gone =
-            || Withdrawn::new(forbidden, PolicyKind::Sidecar, "", "this node does not have the function any more");
-        let present = present.ok_or_else(gone)?;
+        let gone = |clause| Withdrawn::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::Sidecar, "", clause);
+        if self.removed_until(&entry).is_some_and(|until| until <= now) {
+            return Err(gone("the function was removed, and the time for its open exchanges is over"));
+        }
+        let present = self.present(&entry).ok_or_else(|| gone("this node does not have the function any more"))?;
         if permission.from_gateway && !is_exposed(&present, open) {
             let nothing = "nothing is exposed at this host and path any more";
             return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, "", nothing));

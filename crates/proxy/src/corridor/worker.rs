@@ -74,7 +74,7 @@ impl Worker {
     }
 
     /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a
-    /// removed function that may still be at work, it is the last one with that function.
+    /// removed function that may still be at work, it is the current one with all such functions in it.
     pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<Pinned>, Arc<FunctionEntry>)> {
         let present = self.snapshot();
         if let Some(entry) = present.functions.get(function).cloned() {

@@ -12,6 +12,7 @@ use crate::state::instances::Instances;
 use crate::state::kernel::Kernel;
 use crate::state::ledger::Ledger;
 use crate::state::links::Links;
+use crate::state::removed::Removed;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
 use crate::telemetry::Telemetry;
@@ -24,14 +25,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::time::Instant;
 
 /// A node's shared state. Configuration changes by storing another snapshot. In-flight requests keep the snapshot that they began with.
 pub struct Node {
     /// The current snapshot: requests are routed and judged by it.
     pub snapshot: ArcSwap<NodeSnapshot>,
-    /// Earlier snapshots, the latest first, with functions that were removed and may still be at work. Calls from and to such a function
-    /// are judged by the last snapshot that it was in.
-    pub former: ArcSwap<Vec<Arc<NodeSnapshot>>>,
+    /// Functions that were removed and may still be at work.
+    removed: ArcSwap<Removed>,
     /// Finds and starts instances.
     pub instances: Arc<dyn Instances>,
     /// On which other nodes functions can be reached.
@@ -62,6 +63,8 @@ pub struct Node {
     pub telemetry: Telemetry,
     /// Snapshots that were current before, as long as somebody holds them.
     past: Mutex<Vec<Weak<NodeSnapshot>>>,
+    /// Snapshots by which removed functions were judged before, as long as an exchange holds them.
+    past_removed: Mutex<Vec<Weak<NodeSnapshot>>>,
     /// Notified when there is a new snapshot.
     changed: Notify,
     /// The kernel's part; set once, before rooms are served.
@@ -82,8 +85,9 @@ impl Node {
         Arc::new(Self {
             resolver,
             snapshot: ArcSwap::from_pointee(snapshot),
-            former: ArcSwap::default(),
+            removed: ArcSwap::default(),
             past: Mutex::default(),
+            past_removed: Mutex::default(),
             changed: Notify::new(),
             kernel: OnceLock::new(),
             instances,
@@ -105,15 +109,40 @@ impl Node {
 
     /// Makes `snapshot` the current one.
     pub fn publish(&self, snapshot: Arc<NodeSnapshot>) {
+        // An exchange that does not find a function in the new snapshot finds it among the removed ones.
+        self.store_removed(self.removed.load().beside(&snapshot));
         let before = self.snapshot.swap(snapshot);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
         past.retain(|snapshot| snapshot.strong_count() > 0);
         past.push(Arc::downgrade(&before));
         drop(past);
+        self.notify();
+    }
+
+    /// Replaces the functions that were removed and may still be at work.
+    pub fn set_removed(&self, removed: Removed) {
+        self.store_removed(removed.beside(&self.snapshot.load()));
+        self.notify();
+    }
+
+    fn store_removed(&self, removed: Removed) {
+        let before = self.removed.swap(Arc::new(removed));
+        let mut past = self.past_removed.lock().unwrap_or_else(PoisonError::into_inner);
+        past.retain(|snapshot| snapshot.strong_count() > 0);
+        past.extend(before.snapshot().map(Arc::downgrade));
+    }
+
+    /// Has the kernel and all workers follow a change.
+    fn notify(&self) {
         if let Some(kernel) = self.kernel() {
             kernel.follow(self);
         }
         self.changed.notify_waiters();
+    }
+
+    /// When the exchanges of a function are closed, because it was removed. `None`: it was not, or its time was up before.
+    pub(crate) fn removed_until(&self, function: &FunctionId) -> Option<Instant> {
+        if self.snapshot.load().functions.get(function).is_some() { None } else { self.removed.load().until(function) }
     }
 
     /// The chain that a function is in; of a removed one, the last that it was in.
@@ -133,20 +162,25 @@ impl Node {
     }
 
     /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a removed function
-    /// that may still be at work, it is the last one with that function.
+    /// that may still be at work, it is the current one with all such functions in it.
     pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Arc<NodeSnapshot>, Arc<FunctionEntry>)> {
         let present = self.snapshot.load_full();
         if let Some(entry) = present.functions.get(function).cloned() {
             return Some((present, entry));
         }
-        let former = self.former.load();
-        former.iter().find_map(|former| Some((former.clone(), former.functions.get(function)?.clone())))
+        self.removed.load().find(function)
     }
 
-    /// Whether nobody holds a snapshot older than this one.
-    pub fn is_oldest(&self, snapshot: &NodeSnapshot) -> bool {
-        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        past.iter().filter_map(Weak::upgrade).all(|other| other.version >= snapshot.version)
+    /// Whether no exchange holds this snapshot, an older one, or one with removed functions. The caller holds the snapshot once.
+    pub fn is_unseen(&self, snapshot: &Arc<NodeSnapshot>) -> bool {
+        let is_held = |past: &Mutex<Vec<Weak<NodeSnapshot>>>, than: u64| {
+            let past = past.lock().unwrap_or_else(PoisonError::into_inner);
+            past.iter().filter_map(Weak::upgrade).any(|other| other.version < than)
+        };
+        Arc::strong_count(snapshot) <= 1
+            && self.removed.load().snapshot().is_none_or(|present| Arc::strong_count(present) <= 1)
+            && !is_held(&self.past, snapshot.version)
+            && !is_held(&self.past_removed, u64::MAX)
     }
 
     /// Waits for the snapshot after the current one.

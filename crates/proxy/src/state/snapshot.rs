@@ -43,6 +43,19 @@ impl NodeSnapshot {
         self.elsewhere.keys()
     }
 
+    /// This configuration with removed functions in it, which have no routes. A removed function that exists again is left out.
+    pub(crate) fn with_removed<'a>(&self, removed: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Self {
+        let mut functions = self.functions.clone();
+        for entry in removed {
+            if functions.get(&entry.slice.id).is_none() {
+                functions.insert(entry.slice.id.clone(), entry.clone());
+            }
+        }
+        let Self { version, mesh, routes, gateway, elsewhere, longest_exchange, .. } = self;
+        let (mesh, routes, gateway, elsewhere) = (mesh.clone(), routes.clone(), gateway.clone(), elsewhere.clone());
+        Self { version: *version, mesh, functions, routes, gateway, elsewhere, longest_exchange: *longest_exchange }
+    }
+
     /// Starts a change. This snapshot stays as it is; [`Change::finish`] makes the new one.
     pub fn change(&self) -> Change {
         Change {

@@ -15,6 +15,7 @@ use hyper::body::{Frame, Incoming};
 use leno_config::slice::{AppProtocol, Expose};
 use leno_identity::KeyRequest;
 use leno_policy::spec::{Counts, KeyPart, QuotaAlgorithm, RateLimit};
+use leno_proxy::Removed;
 use leno_proxy::ring::Explanation;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 type Feed = mpsc::Sender<Frame<Bytes>>;
 
@@ -484,11 +485,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
         assert_eq!(next_text(&mut body).await, "one");
         streams.insert(host, body);
     }
-    let before = mesh.node.snapshot.load_full();
-    mesh.node.former.store(Arc::new(vec![before.clone()]));
-    let mut change = before.change();
-    change.remove(&id("removed"));
-    mesh.node.publish(Arc::new(change.finish()));
+    remove(&mesh, "removed", Duration::from_secs(600));
     // Its limit admits two requests, of which one was taken.
     mesh.change(&["other", "web"], |slice| {
         slice.deadline = Duration::from_millis(900);
@@ -505,6 +502,44 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
         let request = Request::get(format!("http://other{path}")).body(empty()).unwrap();
         assert_eq!(client.send_request(request).await.unwrap().status(), status, "{path}");
     }
+}
+
+/// Removes a function, whose exchanges may go on for so long.
+fn remove(mesh: &Mesh, name: &str, limit: Duration) {
+    let before = mesh.node.snapshot.load_full();
+    let entry = before.functions.get(&id(name)).unwrap().clone();
+    mesh.node.set_removed(Removed::new([(entry, Instant::now() + limit)]));
+    let mut change = before.change();
+    change.remove(&id(name));
+    mesh.node.publish(Arc::new(change.finish()));
+}
+
+/// What was removed is closed when its time is over, and not later, although nothing else changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_removed_is_closed_when_its_time_is_over() {
+    let feeds = Feeds::new(AppProtocol::Http1).await;
+    let mesh = two(&feeds.upstream, AppProtocol::Http1).start();
+    let events = listen(mesh.gateway(), get("/events", "web"), &feeds, "/events").await;
+    let mut others = listen(mesh.gateway(), get("/others", "other"), &feeds, "/others").await;
+    remove(&mesh, "web", Duration::from_secs(1));
+    assert!(!events.rest().await.contains("0\r\n\r\n"));
+    expect_closed(&told(&mesh, "gateway", "/events").await, "sidecar", "the function was removed");
+    feeds.feed("/others", "data: 2\n\n").await;
+    others.until("data: 2\n\n\r\n").await;
+}
+
+/// So is a gRPC call, whose client may try it elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grpc_call_to_a_removed_function_ends_as_unavailable() {
+    let feeds = Feeds::new(AppProtocol::Grpc).await;
+    let mesh = two(&feeds.upstream, AppProtocol::Grpc).start();
+    let mut client = connect_h2(mesh.gateway()).await;
+    let sent = tokio::spawn(client.send_request(grpc("/s/m").body(empty()).unwrap()));
+    until(|| feeds.upstream.requests() == 1).await;
+    let mut body = timeout(TIMEOUT, sent).await.unwrap().unwrap().unwrap().into_body();
+    remove(&mesh, "web", Duration::from_secs(1));
+    let trailers = next(&mut body).await.unwrap().unwrap().into_trailers().unwrap();
+    assert_eq!(trailers["grpc-status"], "14");
 }
 
 /// Where a function is not exposed any more, what came in there is closed.

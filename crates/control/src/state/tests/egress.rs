@@ -37,7 +37,12 @@ impl Mesh {
     /// `home` has the caller, `all` hosts everything but has no role, and `out` and `exit` are egress nodes.
     fn new() -> Self {
         let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
-        let definitions = Definitions { mesh: slices::mesh(), slices: BTreeMap::new(), modules: BTreeMap::new() };
+        let definitions = Definitions {
+            mesh: slices::mesh(),
+            slices: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            permissions: Default::default(),
+        };
         let histories = Histories::default();
         let compiled = Compiled::new(&definitions, &definitions.modules, &histories, &bundle).unwrap();
         let mut mesh = Self { state: State::new(compiled, histories), ends: BTreeMap::new() };

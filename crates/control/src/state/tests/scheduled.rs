@@ -72,7 +72,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 impl Mesh {
     fn new(bundle: &TrustBundle) -> Self {
-        let definitions = Definitions { mesh: slices::mesh(), slices: BTreeMap::new(), modules: BTreeMap::new() };
+        let definitions = Definitions {
+            mesh: slices::mesh(),
+            slices: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            permissions: Default::default(),
+        };
         let histories = Histories::default();
         let compiled = Compiled::new(&definitions, &definitions.modules, &histories, bundle).unwrap();
         let mut state = State::new(compiled, histories);

@@ -119,7 +119,12 @@ impl Leading {
             // Registries are not asked.
             let ids = snapshot.functions().take_while(|_| !effort.is_over());
             let slices = ids.filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
-            Definitions { mesh: snapshot.mesh_slice().clone(), slices, modules: snapshot.modules().clone() }
+            Definitions {
+                mesh: snapshot.mesh_slice().clone(),
+                slices,
+                modules: snapshot.modules().clone(),
+                permissions: snapshot.permissions(),
+            }
         } else {
             match images::define(&self.control, &snapshot, tags).map_err(ApiError::Problems)? {
                 images::Outcome::Defined(definitions) => *definitions,

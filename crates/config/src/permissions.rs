@@ -1,0 +1,59 @@
+//! Which policies permit calls to which functions: enough to see whether a removed function's policies are still there.
+
+use crate::document;
+use crate::id::FunctionId;
+use crate::run::ModuleHash;
+use crate::snapshot::Snapshot;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The policies of a mesh, by fingerprint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    policies: BTreeSet<Fingerprint>,
+    functions: BTreeMap<FunctionId, Vec<Fingerprint>>,
+}
+
+/// The SHA-256 of a policy without the names of its functions: a function cannot be removed without its name.
+pub(crate) type Fingerprint = ModuleHash;
+
+/// The policies that a function had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policies(Vec<Fingerprint>);
+
+/// Functions without policies.
+impl FromIterator<FunctionId> for Permissions {
+    fn from_iter<T: IntoIterator<Item = FunctionId>>(functions: T) -> Self {
+        let functions = functions.into_iter().map(|id| (id, Vec::new())).collect();
+        Self { policies: BTreeSet::new(), functions }
+    }
+}
+
+impl Permissions {
+    pub(crate) fn of_snapshot(snapshot: &Snapshot) -> Self {
+        let of = |index: &usize| snapshot.fingerprints.get(*index).copied();
+        let functions = snapshot.functions.iter();
+        Self {
+            policies: snapshot.fingerprints.iter().copied().collect(),
+            functions: functions
+                .map(|(id, function)| (id.clone(), function.policies.iter().filter_map(of).collect()))
+                .collect(),
+        }
+    }
+
+    /// The policies of a function; `None`: they are not known.
+    pub fn of(&self, function: &FunctionId) -> Option<Policies> {
+        self.functions.get(function).cloned().map(Policies)
+    }
+
+    /// Whether all these policies are there, as they were.
+    pub fn contain(&self, policies: &Policies) -> bool {
+        policies.0.iter().all(|policy| self.policies.contains(policy))
+    }
+}
+
+/// The fingerprint of a policy: it changes with everything that the policy says but the names of its functions.
+pub(crate) fn fingerprint(policy: &document::Policy) -> Fingerprint {
+    let mut policy = policy.clone();
+    policy.spec.functions.clear();
+    ModuleHash::of(format!("{policy:?}").as_bytes())
+}

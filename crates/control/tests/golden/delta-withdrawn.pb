@@ -1,0 +1,2 @@
+
+%­shop/checkout"shop/checkout

@@ -1,0 +1,137 @@
+//! What is open when a function is removed: it drains where its callers are still permitted, and is closed with the permission otherwise.
+
+mod mesh;
+
+use mesh::{ALLOW_ALL, Mesh, policy};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// A server that ends no response: events, or frames of a WebSocket.
+fn endless() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    port
+}
+
+fn serve(mut stream: TcpStream) {
+    let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+    let upgrades = head.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let upgrades = upgrades.filter(|line| line.to_ascii_lowercase().starts_with("upgrade:")).count() > 0;
+    let (head, event): (&str, &[u8]) = match upgrades {
+        // The answer to the key of RFC 6455, 1.3.
+        true => (
+            "101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
+            b"\x81\x05event",
+        ),
+        false => ("200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked", b"7\r\nevent\n\n\r\n"),
+    };
+    if stream.write_all(format!("HTTP/1.1 {head}\r\n\r\n").as_bytes()).is_err() {
+        return;
+    }
+    while stream.write_all(event).is_ok() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A client's end of an exchange that does not end by itself.
+struct Open(TcpStream);
+
+impl Open {
+    fn new(mesh: &Mesh, host: &str, headers: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", mesh.ports.gateway)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET / HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n").unwrap();
+        let mut open = Self(stream);
+        open.event();
+        open
+    }
+
+    fn websocket(mesh: &Mesh, host: &str) -> Self {
+        let key = "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
+        Self::new(mesh, host, &format!("connection: upgrade\r\nupgrade: websocket\r\n{key}\r\n"))
+    }
+
+    /// Waits for another event.
+    fn event(&mut self) {
+        let (mut read, mut byte) = (Vec::new(), [0]);
+        while !read.ends_with(b"event") {
+            assert!(self.0.read(&mut byte).unwrap() > 0, "it has ended: {}", String::from_utf8_lossy(&read));
+            read.push(byte[0]);
+        }
+    }
+
+    /// Waits until the mesh closes it. Returns the last bytes.
+    fn end(&mut self) -> Vec<u8> {
+        let mut last = Vec::new();
+        // A reset is an end too.
+        let _ = self.0.read_to_end(&mut last).map_err(|error| assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock));
+        last
+    }
+}
+
+/// A function at the endless server. Those with a label are those that `BY_LABEL` is about.
+fn external(name: &str, label: &str, port: u16) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test, labels: {{{label}}}}}\n\
+         spec:\n  external: {{addresses: [\"127.0.0.1:{port}\"]}}\n  timeouts: {{request: 0s}}\n  \
+         expose: [{{hosts: [{name}.example], path: /}}]\n"
+    )
+}
+
+const LABEL: &str = "open: everybody";
+
+/// A policy that names no function.
+fn by_label() -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: all, namespace: test}}\nspec:\n  selector: {{{LABEL}}}\n{ALLOW_ALL}\n"
+    )
+}
+
+#[test]
+fn what_is_open_of_a_removed_function_ends_within_the_drain_timeout() {
+    let port = endless();
+    let stays = external("stays", LABEL, port) + &by_label();
+    let documents = external("events", LABEL, port) + &stays;
+    let mut mesh = Mesh::start_with("  limits: {drainTimeout: 2s}\n", &documents);
+    let mut events = Open::new(&mesh, "events.example", "");
+    let mut websocket = Open::websocket(&mesh, "events.example");
+    let mut other = Open::new(&mesh, "stays.example", "");
+    mesh.write(&stays);
+    assert!(!events.end().ends_with(b"0\r\n\r\n"), "it looks complete");
+    let last = websocket.end();
+    let closes = |part: &[u8]| part[0] == 0x88 && part[2..] == 1008_u16.to_be_bytes();
+    assert!(last.windows(4).any(closes), "no close frame with 1008: {last:?}");
+    for line in mesh.log_lines("target", "test/events", 2) {
+        assert_eq!(line["flags"], "UAEX", "{line}");
+        assert!(line.to_string().contains("was removed"), "{line}");
+    }
+    other.event();
+}
+
+#[test]
+fn what_is_open_is_closed_with_the_permission_though_the_function_goes_too() {
+    let port = endless();
+    let stays = external("stays", "", port) + &policy("stays-open", "stays", ALLOW_ALL);
+    let labelled = external("labelled", LABEL, port) + &by_label();
+    let events = external("events", "", port) + &policy("events-open", "events", ALLOW_ALL);
+    let documents = format!("{stays}{labelled}{events}{}", external("drains", LABEL, port));
+    // Longer than any test waits.
+    let mesh = Mesh::start_with("  limits: {drainTimeout: 10m}\n", &documents);
+    let mut open = Open::new(&mesh, "events.example", "");
+    let mut websocket = Open::websocket(&mesh, "events.example");
+    let mut drains = Open::new(&mesh, "drains.example", "");
+    // One function goes with its policy, and one alone.
+    mesh.write(&format!("{stays}{labelled}"));
+    open.end();
+    websocket.end();
+    drains.event();
+    // Now the policy goes too, by which the callers of the other one were permitted.
+    mesh.write(&stays);
+    drains.end();
+}

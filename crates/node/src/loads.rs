@@ -1,0 +1,138 @@
+//! Loads that are under way, and updates that wait for theirs.
+//!
+//! Updates take effect in the order in which they came. An update that withdraws something must not wait for long, so it overtakes a load that takes its time,
+//! if it is about other functions than that load and all updates before it, and needs nothing that they bring.
+
+use crate::loader::Loaded;
+use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_control::node::{Change, Update};
+use leno_control::{Resource, Subject};
+use leno_proxy::NodeSnapshot;
+use std::collections::{BTreeSet, VecDeque};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// A load that takes longer may be overtaken. Most take milliseconds.
+const LONG: Duration = Duration::from_millis(500);
+/// Updates that may wait: as many as the control plane sends without an answer.
+const MAX_WAITING: usize = 64;
+/// Loads that may be under way at a time.
+const MAX_LOADING: usize = 4;
+
+/// A load that is under way, and its purpose.
+struct Loading {
+    purpose: Purpose,
+    task: JoinHandle<Loaded>,
+    concerns: BTreeSet<Subject>,
+    started: Instant,
+}
+
+pub(crate) enum Purpose {
+    Update(Update),
+    /// A key set of this function was fetched.
+    Keys(FunctionId),
+    /// This module was fetched.
+    Module(ModuleHash),
+    /// Extensions that failed to load are tried again.
+    Retry,
+}
+
+#[derive(Default)]
+pub(crate) struct Loads {
+    loading: Vec<Loading>,
+    waiting: VecDeque<Update>,
+}
+
+impl Loads {
+    /// Whether nothing is loaded and nothing waits.
+    pub(crate) fn are_over(&self) -> bool {
+        self.loading.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether another update may wait.
+    pub(crate) fn have_room(&self) -> bool {
+        self.waiting.len() < MAX_WAITING
+    }
+
+    pub(crate) fn push(&mut self, update: Update) {
+        self.waiting.push_back(update);
+    }
+
+    pub(crate) fn begin(&mut self, purpose: Purpose, slices: &[FunctionId], task: JoinHandle<Loaded>) {
+        let concerns = match &purpose {
+            Purpose::Update(update) => concerns(update),
+            Purpose::Keys(_) | Purpose::Module(_) | Purpose::Retry => {
+                slices.iter().cloned().map(Subject::Slice).collect()
+            }
+        };
+        self.loading.push(Loading { purpose, task, concerns, started: Instant::now() });
+    }
+
+    /// Takes the next update whose load may begin.
+    pub(crate) fn next(&mut self, present: &NodeSnapshot) -> Option<Update> {
+        if self.loading.is_empty() {
+            return self.waiting.pop_front();
+        }
+        let first = self.overtaken_at().filter(|at| *at <= Instant::now() && self.loading.len() < MAX_LOADING);
+        first?;
+        let mut before: BTreeSet<Subject> =
+            self.loading.iter().flat_map(|load| load.concerns.iter().cloned()).collect();
+        let index = self.waiting.iter().position(|update| {
+            let concerns = concerns(update);
+            let overtakes = stands_alone(update, present) && concerns.is_disjoint(&before);
+            before.extend(concerns);
+            overtakes
+        });
+        self.waiting.remove(index?)
+    }
+
+    /// When an update may overtake the load that is under way; `None`: there is no such load, or no update.
+    pub(crate) fn overtaken_at(&self) -> Option<Instant> {
+        let first = self.loading.iter().map(|load| load.started).min()?;
+        (!self.waiting.is_empty()).then_some(first + LONG)
+    }
+
+    /// Waits for a load; without one, for ever.
+    pub(crate) async fn finished(&mut self) -> (Purpose, Loaded) {
+        poll_fn(|cx| {
+            let done =
+                self.loading.iter_mut().enumerate().find_map(|(index, load)| match Pin::new(&mut load.task).poll(cx) {
+                    // Only a runtime that shuts down ends such a task early, and nothing follows that.
+                    Poll::Ready(Ok(loaded)) => Some((index, loaded)),
+                    Poll::Ready(Err(_)) | Poll::Pending => None,
+                });
+            match done {
+                Some((index, loaded)) => Poll::Ready((self.loading.remove(index).purpose, loaded)),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+/// The subjects of an update. Whatever is about one function is its slice.
+fn concerns(update: &Update) -> BTreeSet<Subject> {
+    let of = |change: &Change| match change.subject() {
+        Subject::Scale(id) | Subject::Quota(id) | Subject::Route(id) | Subject::Endpoints(id) => Subject::Slice(id),
+        subject => subject,
+    };
+    update.changes.iter().map(of).collect()
+}
+
+/// Whether an update needs nothing that another one brings: it changes functions that are in force, without further modules, or takes something away.
+fn stands_alone(update: &Update, present: &NodeSnapshot) -> bool {
+    let modules = |slice: &Slice| slice.modules().map(|(module, _)| module).collect::<BTreeSet<_>>();
+    update.changes.iter().all(|change| match change {
+        Change::Set(Resource::Slice(slice)) => {
+            let before = present.functions.get(&slice.id);
+            before.is_some_and(|before| modules(slice).is_subset(&modules(&before.slice)))
+        }
+        Change::Set(Resource::Bundle(_) | Resource::Endpoints(..) | Resource::Route(_)) | Change::Withdrawn(_) => true,
+        Change::Removed(subject) => !matches!(subject, Subject::Module(_)),
+        Change::Set(_) => false,
+    })
+}
