@@ -10,6 +10,11 @@ use leno_config::{FunctionId, ModuleHash, Slice};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Bytes of a function's revisions that are kept: so many times its latest one, and not less than this. Without it, a namespace could have a thousand times its documents
+/// kept.
+const KEPT_LATEST: usize = 16;
+const MIN_KEPT_BYTES: usize = 256 << 10;
+
 /// The histories of all functions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
@@ -152,7 +157,7 @@ impl History {
         }
     }
 
-    /// Drops the oldest surplus revisions that are not in use.
+    /// Drops the oldest surplus revisions that are not in use, and of those that are large also some that get traffic: publishing them is refused then.
     fn collect(&mut self, plan: &Plan) {
         let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));
         let (latest, stable, candidate) =
@@ -164,6 +169,14 @@ impl History {
         self.kept.retain(|kept| {
             let goes = surplus > 0 && !in_use(kept.number);
             surplus -= usize::from(goes);
+            !goes
+        });
+        let bytes = |history: &Self| history.kept.iter().map(|kept| kept.template.len()).sum::<usize>();
+        let most = MIN_KEPT_BYTES.max(KEPT_LATEST * self.kept.last().map_or(0, |latest| latest.template.len()));
+        let mut excess = bytes(self).saturating_sub(most);
+        self.kept.retain(|kept| {
+            let goes = excess > 0 && ![Some(latest), Some(stable), candidate].contains(&Some(kept.number));
+            excess = if goes { excess.saturating_sub(kept.template.len()) } else { excess };
             !goes
         });
     }

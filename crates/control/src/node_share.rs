@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A node's time: so much at once, and then this part of all time.
-const TIME: Rate = Rate { burst: 0.2, per_second: 0.05 };
+const TIME: Rate = Rate { burst: 1.0, per_second: 0.1 };
 /// Streams that a node begins.
 const HELLOS: Rate = Rate { burst: 16.0, per_second: 1.0 };
 /// Streams of a node on which its first message is awaited at a time.

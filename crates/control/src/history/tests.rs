@@ -42,6 +42,27 @@ fn a_change_makes_a_number_and_going_back_makes_another() {
 }
 
 #[test]
+fn large_revisions_are_kept_only_as_far_as_they_fit() {
+    let plan = Plan { history: 1000, ..Plan::default() };
+    let mut history = History::default();
+    let with = |content: u32, large: bool| {
+        let mut slice = slice(content, &plan);
+        slice.run = Run::External(vec!["127.0.0.1:9000".parse().unwrap(); if large { 5000 } else { 1 }]);
+        slice
+    };
+    for content in 1..=100 {
+        history.record_publication(&with(content, true), 0).unwrap();
+    }
+    assert_eq!(numbers(&history), (85..=100).collect::<Vec<_>>());
+    for content in 1..=100 {
+        history.record_publication(&with(content, false), 0).unwrap();
+    }
+    let kept: usize = history.kept.iter().map(|kept| kept.template.len()).sum();
+    assert!(kept <= MIN_KEPT_BYTES && history.kept.len() >= 100, "{kept} bytes of {}", history.kept.len());
+    assert_eq!(history.latest(), 200);
+}
+
+#[test]
 fn what_is_the_functions_and_not_the_instances_makes_no_revision() {
     let (mut history, plan) = (History::default(), Plan::default());
     let mut changed = slice(1, &plan);

@@ -102,10 +102,12 @@ impl Token {
 }
 
 impl Caller {
-    /// Who shares what is divided between tenants: the tokens of a namespace, or one token of the whole mesh. Whoever has a token of several namespaces can make some
-    /// for each, and they have one share for each.
-    pub(crate) fn tenant(&self) -> &str {
-        self.namespaces.first().unwrap_or(&self.name)
+    /// Who shares what is divided between tenants: the tokens of a namespace that change documents, those that only read, or one token of the whole mesh. A token of
+    /// several namespaces can make some for each, and they have one share for each.
+    pub(crate) fn tenant(&self) -> String {
+        let name = self.namespaces.first().unwrap_or(&self.name);
+        let readers = if self.role == Role::Reader { " (readers)" } else { "" };
+        format!("{name}{readers}")
     }
 
     /// Bytes of a request. Who changes the whole mesh may apply much at once.

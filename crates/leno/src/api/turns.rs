@@ -59,7 +59,7 @@ impl Turns {
         let (name, token) = (caller.tenant(), &caller.name);
         let mut queue = self.queue();
         if !queue.tenants.iter().any(|tenant| tenant.name == name) {
-            queue.tenants.push_back(Tenant { name: name.to_owned(), running: 0, tokens: VecDeque::new() });
+            queue.tenants.push_back(Tenant { name: name.clone(), running: 0, tokens: VecDeque::new() });
         }
         let tenant = queue.tenants.iter_mut().find(|tenant| tenant.name == name);
         let tokens = &mut tenant.ok_or_else(|| ApiError::Unavailable("no turn".to_owned()))?.tokens;
