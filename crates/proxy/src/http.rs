@@ -7,5 +7,6 @@ pub(crate) mod failure;
 pub(crate) mod head;
 pub(crate) mod hop;
 pub(crate) mod http2;
+pub(crate) mod inflow;
 pub mod peer;
 pub(crate) mod upload;

@@ -8,6 +8,7 @@ use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, Value};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -21,6 +22,8 @@ const MOST_RECEIVED: usize = 256 << 10;
 /// An open connection. It is closed when it is dropped.
 pub(super) struct Connection {
     commands: MultiplexedConnection,
+    /// Set while an answer is due.
+    due: Arc<AtomicBool>,
     driver: AbortHandle,
 }
 
@@ -64,16 +67,20 @@ impl Connection {
     {
         // Each call has a time limit of its own.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let stream = Bounded { stream, received: 0 };
+        let due = Arc::new(AtomicBool::new(true));
+        let stream = Bounded { stream, received: 0, due: due.clone() };
         let opened = MultiplexedConnection::new_with_config(info, stream, config).await;
         let (commands, driver) = opened.map_err(|error| error.to_string())?;
-        let mut connection = Self { commands, driver: tokio::spawn(driver).abort_handle() };
+        let mut connection = Self { commands, due, driver: tokio::spawn(driver).abort_handle() };
         connection.warn_of_eviction().await;
         Ok(connection)
     }
 
     pub(super) async fn command(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        self.commands.send_packed_command(command).await.and_then(Value::extract_error)
+        self.due.store(true, Ordering::Relaxed);
+        let answer = self.commands.send_packed_command(command).await;
+        self.due.store(false, Ordering::Relaxed);
+        answer.and_then(Value::extract_error)
     }
 
     /// A server that evicts keys forgets counters one by one, and nothing shows that.
@@ -96,10 +103,11 @@ async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, String> + 
     read.await.map_err(|error| error.to_string())?
 }
 
-/// A stream whose other end cannot fill the memory: it fails if more is received than any answer has.
+/// A stream that fails if more is received than any answer has, or something while no answer is due: it would be taken for the next answer.
 struct Bounded<S> {
     stream: S,
     received: usize,
+    due: Arc<AtomicBool>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
@@ -110,6 +118,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         this.received += buffer.filled().len() - before;
         if this.received > MOST_RECEIVED {
             return Poll::Ready(Err(io::Error::other("the answer is longer than any that makes sense")));
+        }
+        if buffer.filled().len() > before && !this.due.load(Ordering::Relaxed) {
+            return Poll::Ready(Err(io::Error::other("the server answers what it was not asked")));
         }
         read
     }

@@ -106,7 +106,12 @@ impl Settling {
 
     fn read(&mut self, reply: Value, questions: &[(&CounterName, Question)]) -> Result<Vec<Answer>, String> {
         let Value::Array(parts) = &reply else { return Err(nonsense(&reply)) };
-        let Some((Value::BulkString(epoch), parts)) = parts.split_first() else { return Err(nonsense(&reply)) };
+        let [Value::BulkString(epoch), Value::BulkString(sequence), parts @ ..] = parts.as_slice() else {
+            return Err(nonsense(&reply));
+        };
+        if *sequence != self.sequence.to_string().into_bytes() {
+            return Err("it answers another question than the last one".to_owned());
+        }
         let epoch = String::from_utf8(epoch.clone()).map_err(|_| nonsense(&reply))?;
         if parts.len() != questions.len() || epoch.is_empty() || epoch.len() > 64 {
             return Err(nonsense(&reply));

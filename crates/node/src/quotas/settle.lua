@@ -7,7 +7,7 @@
 -- KEYS: the epoch, and for each counter: its own key, that of the counter which it shares if there is no room, and the index of the limit's keys.
 -- ARGV: node, sequence, the epoch that the node knows or '', a new epoch, term, grace, counters of a limit at most; and for each counter:
 --   b(ucket) or w(indow), requests, period, capacity, unused, keep, need, extra.
--- Returns the epoch, and for each counter: held, left, until there is one more, until it is fresh, how long `held` counts, whether it is shared.
+-- Returns the epoch, the sequence, and for each counter: held, left, until there is one more, until it is fresh, how long `held` counts, whether it is shared.
 
 local node, sequence, known = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local term, grace, most = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -224,7 +224,7 @@ local function settle(own, shared, index, limit, unused, keep, need, extra)
   return { held, left, math.max(1, again), math.max(0, reset), math.max(0, counts), is_shared and 1 or 0 }
 end
 
-local results = { id }
+local results = { id, ARGV[2] }
 for index = 1, (#KEYS - 1) / 3 do
   local key, at = 1 + (index - 1) * 3, 7 + (index - 1) * 8
   local function number(offset)

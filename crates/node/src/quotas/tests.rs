@@ -393,8 +393,10 @@ async fn an_answer_that_makes_no_sense_refuses() {
     let answers: [&[u8]; 7] = [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"+OK\r\n",
-        b"*2\r\n$1\r\ne\r\n*6\r\n:4000000000\r\n:0\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
-        b"*2\r\n$1\r\ne\r\n*6\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
+        b"*3\r\n$1\r\ne\r\n$16\r\nthis-is-sequence\r\n*6\r\n:4000000000\r\n:0\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
+        b"*3\r\n$1\r\ne\r\n$16\r\nthis-is-sequence\r\n*6\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
+        // It would be good, but answers another question.
+        b"*3\r\n$1\r\ne\r\n$1\r\n1\r\n*6\r\n:1\r\n:0\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
         b"*100000000\r\n",
         b"$999999999999\r\nx",
         &endless,
@@ -418,6 +420,7 @@ async fn an_answer_that_makes_no_sense_refuses() {
                             () if has("INFO") => Some("-ERR forbidden\r\n".to_owned()),
                             () => continue,
                         };
+                        let reply = with_sequence(&reply, &received);
                         received.clear();
                         if let Some(usual) = usual {
                             stream.write_all(usual.as_bytes()).await.unwrap();
@@ -433,6 +436,18 @@ async fn an_answer_that_makes_no_sense_refuses() {
         assert_eq!(refused.uncounted, Some("the quota store does not answer"), "{answer:?}");
         assert!(node.take(&window(10), "other").await.is_err());
     }
+}
+
+/// The reply with the sequence of the call, the only argument of 16 digits.
+fn with_sequence(reply: &[u8], call: &[u8]) -> Vec<u8> {
+    let number = call.split(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\r"));
+    let number = number.filter(|line| line.len() == 16).find(|line| line.iter().all(u8::is_ascii_digit));
+    let mut reply = reply.to_vec();
+    let place = reply.windows(16).position(|window| window == b"this-is-sequence");
+    if let (Some(number), Some(place)) = (number, place) {
+        reply[place..place + 16].copy_from_slice(number);
+    }
+    reply
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -134,7 +134,7 @@ impl Exchange {
         let origin = Origin::Outbound(entry.clone(), None);
         let (worker, snapshot) = (self.worker.clone(), self.snapshot.clone());
         let (mut exchange, admitted) = Self::call(worker, snapshot, origin, peer, Some(in_flight), &mut head);
-        exchange.tells_own = true;
+        (exchange.tells_own, exchange.is_unshared) = (true, true);
         // The worker's time stays charged to whom it is charged to now.
         exchange.handed_over = true;
         let response = match admitted {

@@ -50,6 +50,9 @@ pub(crate) struct Exchange {
     pub tells_own: bool,
     /// The request is a retry, or is made for one.
     pub is_retry: bool,
+    /// The request asks an authorizer. Over HTTP/1.1 it gets a new connection, which carries nothing else: a late second answer to one question cannot be
+    /// taken for the answer to the next.
+    pub is_unshared: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
     /// When the certificate expires by which the caller is known; `None`: it is known by something else.
@@ -99,15 +102,18 @@ impl Exchange {
         // Only sidecars connect to the inbound listener.
         let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
         let from_sidecar = matches!(origin, Origin::Inbound(_));
-        let told = from_sidecar.then(|| (hop::timeout(&head.headers), hop::is_retry(&head.headers)));
+        let told = from_sidecar.then(|| {
+            let headers = &head.headers;
+            (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers))
+        });
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
         exchange.expires = expires;
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
         }
-        if let Some((timeout, is_retry)) = told {
-            exchange.is_retry = is_retry;
+        if let Some((timeout, is_retry, is_unshared)) = told {
+            (exchange.is_retry, exchange.is_unshared) = (is_retry, is_unshared);
             exchange.wait_no_longer_than(timeout);
         }
         if let Some(client) = behind_gateway {
@@ -179,6 +185,7 @@ impl Exchange {
             head_only,
             tells_own: false,
             is_retry,
+            is_unshared: false,
             via_gateway: false,
             expires: None,
             told_deadline: None,
@@ -231,6 +238,7 @@ impl Exchange {
             head_only: self.head_only,
             tells_own: self.tells_own,
             is_retry,
+            is_unshared: self.is_unshared,
             via_gateway: false,
             expires: None,
             told_deadline: None,

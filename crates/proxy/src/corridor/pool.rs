@@ -1,24 +1,25 @@
 //! One worker's pool of upstream connections. Idle connections are used again last in first out, and never shared with another thread.
 
+mod connect;
 mod key;
 mod share;
 
+pub(crate) use connect::is_unasked;
+use connect::{begin_tls, handshake_http1, handshake_http2, tcp, within};
 pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
 
 use crate::http::body::Body;
 use crate::http::failure::Unproven;
-use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
+use crate::http::inflow::HeadBudget;
 use crate::runtime::clock;
-use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
 use crate::state::admission::Admission;
-use crate::state::egress::{OutsideKey, OutsideTls};
+use crate::state::egress::OutsideKey;
 use crate::state::instances::{self, InstanceProof};
 use crate::state::ledger::ConnectionGuard;
 use crate::state::terminating::Terminating;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::TokioIo;
 use leno_identity::{SpiffeId, SvidStore, TlsError};
 use leno_namespaces::{Namespace, Permit};
 use std::cell::{Cell, RefCell};
@@ -29,10 +30,8 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, oneshot};
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 
 /// How long an idle connection is kept. Shorter than what common servers allow, so that they do not close it first.
@@ -50,6 +49,8 @@ const NODE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 const STREAMS: u32 = 100;
 /// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
 const MAX_TLS_CONFIGS: usize = 4096;
+/// How long connections to an address are used once only, after one of them has brought what no request asked for.
+const DISTRUST: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -72,6 +73,8 @@ struct Http1Host {
     open: u32,
     /// Exchanges that wait until a connection is idle or closed.
     waiting: VecDeque<oneshot::Sender<()>>,
+    /// Until then no connection is used again: a server that answers what it was not asked may do so while the next request is under way.
+    distrusted_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -84,6 +87,8 @@ struct Idle {
 #[derive(Debug)]
 pub(crate) struct Http1Connection {
     pub sender: http1::SendRequest<Body>,
+    /// Bounds what arrives before the response.
+    pub heads: Arc<HeadBudget>,
     /// The task that drives the connection works for the function that has the connection checked out.
     owner: TaskOwner,
     /// Counts it for a namespace.
@@ -241,10 +246,13 @@ impl Pool {
         self.http1.borrow().get(&key.together()).map_or(0, |host| host.open)
     }
 
-    /// Closes an idle connection to another name or address of this callee, if there is one: it makes room for one to this.
-    pub(crate) fn close_another_http1(&self, key: &ConnectionKey) {
-        let CalleeKey::Outside(outside) = &key.callee else { return };
-        let of_it = |other: &ConnectionKey| matches!(&other.callee, CalleeKey::Outside(of) if of.name == outside.name);
+    /// Makes room for a new connection: closes an idle one to another name or address of this callee, if there is one. `any`: one to the same address would
+    /// not be used either, and is closed too.
+    pub(crate) fn make_room_http1(&self, key: &ConnectionKey, any: bool) {
+        let of_it = |other: &ConnectionKey| match (&other.callee, &key.callee) {
+            (CalleeKey::Outside(other), CalleeKey::Outside(this)) => other.name == this.name,
+            _ => any && other == key,
+        };
         let mut hosts = self.http1.borrow_mut();
         let idle = hosts.iter_mut().filter(|(other, _)| of_it(other)).find_map(|(_, host)| host.idle.pop());
         drop(hosts);
@@ -272,8 +280,8 @@ impl Pool {
         let connect = async {
             let stream = tcp(key.address, Some(lease)).await?;
             match key.outside_tls() {
-                None => Ok(handshake_http1(stream, key.address, held).await?),
-                Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key.address, held).await?),
+                None => Ok(handshake_http1(stream, key, held).await?),
+                Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key, held).await?),
             }
         };
         let connection = within(limit, connect).await?;
@@ -290,13 +298,27 @@ impl Pool {
         let together = key.counted_apart().then(|| key.together());
         let terminating = self.terminating.contains(key.address);
         let host = hosts.entry(key).or_default();
-        if !terminating {
+        if !terminating && host.is_trusted() {
             host.idle.push(Idle { connection, since: Instant::now() });
         }
         match together {
             None => host.wake_one(),
             Some(together) => hosts.entry(together).or_default().wake_one(),
         }
+    }
+
+    /// A connection to this address has brought what no request asked for: others are not used again for a while.
+    pub(crate) fn distrust(&self, key: &ConnectionKey) {
+        let mut hosts = self.http1.borrow_mut();
+        let host = hosts.entry(key.clone()).or_default();
+        if host.is_trusted() {
+            let address = key.address;
+            tracing::warn!(%address, "an upstream answers what it was not asked: each of its connections carries one request for a minute");
+        }
+        host.distrusted_until = Some(Instant::now() + DISTRUST);
+        let idle = std::mem::take(&mut host.idle);
+        drop(hosts);
+        drop(idle);
     }
 
     /// A stream of a connection that is already open, if one is free.
@@ -419,7 +441,8 @@ impl Pool {
             host.idle.drain(..old.saturating_sub(MAX_LONG_IDLE));
             host.waiting.retain(|waiting| !waiting.is_closed());
         }
-        http1.retain(|_, host| host.open > 0 || !host.idle.is_empty() || !host.waiting.is_empty());
+        http1
+            .retain(|_, host| host.open > 0 || !host.idle.is_empty() || !host.waiting.is_empty() || !host.is_trusted());
         let mut http2 = self.http2.borrow_mut();
         for host in http2.values_mut() {
             host.connections.retain(|shared| {
@@ -433,6 +456,10 @@ impl Pool {
 }
 
 impl Http1Host {
+    fn is_trusted(&self) -> bool {
+        self.distrusted_until.is_none_or(|until| Instant::now() >= until)
+    }
+
     fn wake_one(&mut self) {
         while let Some(waiting) = self.waiting.pop_front() {
             if waiting.send(()).is_ok() {
@@ -506,67 +533,6 @@ impl Drop for CheckIn {
             });
         }
     }
-}
-
-/// Connects to the leased instance or, without a lease, to an address.
-async fn tcp(address: SocketAddr, lease: Option<&dyn InstanceProof>) -> Result<TcpStream, ConnectError> {
-    let stream = match lease {
-        Some(lease) => lease.connect(address).await?,
-        None => TcpStream::connect(address).await?,
-    };
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-/// Begins TLS with something outside.
-async fn begin_tls(outside: &OutsideTls, stream: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
-    Ok(TlsConnector::from(outside.config.clone()).connect(outside.server.clone(), stream).await?)
-}
-
-/// `held` is held as long as the connection is open.
-async fn handshake_http1(
-    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    address: SocketAddr,
-    held: (Open, Held),
-) -> Result<Http1Connection, hyper::Error> {
-    let permit = held.1.1.clone();
-    let handshake = http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(TokioIo::new(stream));
-    let (sender, connection) = handshake.await?;
-    let owner = schedule::spawn(async move {
-        if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%address, %error, "upstream connection ended");
-        }
-        drop(held);
-    });
-    Ok(Http1Connection { sender, owner, permit })
-}
-
-async fn handshake_http2(
-    stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-    address: SocketAddr,
-    held: Held,
-    keep_alive: Duration,
-) -> Result<(http2::SendRequest<Body>, TaskOwner), hyper::Error> {
-    let (sender, connection) = http2::Builder::new(LocalExecutor)
-        .timer(Timer::new())
-        .initial_stream_window_size(UPSTREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(keep_alive)
-        .keep_alive_timeout(keep_alive)
-        .handshake(TokioIo::new(stream))
-        .await?;
-    let owner = schedule::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%address, %error, "upstream connection ended");
-        }
-        drop(held);
-    });
-    Ok((sender, owner))
-}
-
-async fn within<T>(limit: Duration, connect: impl Future<Output = Result<T, ConnectError>>) -> Result<T, ConnectError> {
-    tokio::time::timeout(limit, connect).await.unwrap_or(Err(ConnectError::Timeout(limit)))
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::time::Duration;
 pub(crate) const TIMEOUT: HeaderName = HeaderName::from_static("x-leno-timeout");
 /// The request is a retry, or was made for a request that is one.
 pub(crate) const RETRY: HeaderName = HeaderName::from_static("x-leno-retry");
+/// The request asks an authorizer: over HTTP/1.1, its connection is used for nothing else.
+pub(crate) const UNSHARED: HeaderName = HeaderName::from_static("x-leno-unshared");
 /// The gateway's client: `<scheme> <port> <address>`. Believed from the gateway's identity only.
 pub(crate) const CLIENT: HeaderName = HeaderName::from_static("x-leno-client");
 /// Of a connection without requests: the name that its TLS asks for.
@@ -60,6 +62,11 @@ pub(crate) fn timeout_value(left: Duration) -> HeaderValue {
 /// Whether the request is a retry, or was made for one.
 pub(crate) fn is_retry(headers: &HeaderMap) -> bool {
     headers.contains_key(RETRY)
+}
+
+/// Whether the request needs an HTTP/1.1 connection that carries nothing else.
+pub(crate) fn is_unshared(headers: &HeaderMap) -> bool {
+    headers.contains_key(UNSHARED)
 }
 
 /// The name that the TLS of a connection asks for; `None`: it is no TLS.

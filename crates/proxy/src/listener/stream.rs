@@ -2,6 +2,7 @@
 //! timeouts.
 
 use crate::http::activity::Activity;
+use crate::http::inflow::{Frames, TURN};
 use crate::listener::framing::Framing;
 use std::future::Future;
 use std::io;
@@ -11,10 +12,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
-
-/// Bytes that an HTTP/2 connection reads before it yields. They may hold thousands of small frames, and the tasks that take these need a
-/// turn, too.
-const TURN: usize = 32 * 1024;
 
 /// The HTTP/2 connection preface (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -42,6 +39,8 @@ pub(super) struct ClientStream<T> {
     closing: Closing,
     /// Checks how HTTP/1.1 requests are framed; `None`: no check.
     framing: Option<Framing>,
+    /// Counts HTTP/2 frames that carry nothing; `None`: no check.
+    frames: Option<Frames>,
     /// Bytes read in this turn; `None`: turns are not limited.
     turn: Option<usize>,
 }
@@ -62,7 +61,16 @@ const LINGER_BYTES: usize = 64 * 1024 * 1024;
 
 impl<T: AsyncRead + Unpin> ClientStream<T> {
     pub(super) fn new(stream: T, activity: Arc<Activity>) -> Self {
-        Self { stream, ahead: Vec::new(), passed: 0, activity, closing: Closing::No, framing: None, turn: None }
+        Self {
+            stream,
+            ahead: Vec::new(),
+            passed: 0,
+            activity,
+            closing: Closing::No,
+            framing: None,
+            frames: None,
+            turn: None,
+        }
     }
 
     /// Checks that everything read is framed exactly as HTTP/1.1 says.
@@ -70,9 +78,9 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
         Self { framing: Some(Framing::new()), ..self }
     }
 
-    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn.
+    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn. Bounds the HTTP/2 frames that carry nothing.
     pub(super) fn in_turns(self) -> Self {
-        Self { turn: Some(0), ..self }
+        Self { turn: Some(0), frames: Some(Frames::of_client()), ..self }
     }
 
     /// Reads as many bytes as it takes to detect the protocol.
@@ -128,6 +136,9 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
     /// Keeps the new bytes up to the first one that is framed wrongly.
     fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let count = into.filled().len() - before;
+        if let Some(frames) = &mut self.frames {
+            return frames.watch(&into.filled()[before..]);
+        }
         let Some(framing) = &mut self.framing else { return Ok(()) };
         // The bytes of a tunnel have no HTTP framing. They cannot come too early: a WebSocket client waits for the response before it sends
         // anything (RFC 6455, 4.1).
@@ -175,7 +186,9 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note_sent(&polled);
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -206,11 +219,21 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.note_sent(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+impl<T> ClientStream<T> {
+    fn note_sent(&mut self, polled: &Poll<io::Result<usize>>) {
+        if let (Some(frames), Poll::Ready(Ok(count))) = (&mut self.frames, polled) {
+            frames.sent(*count);
+        }
     }
 }
 

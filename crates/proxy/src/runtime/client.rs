@@ -85,7 +85,8 @@ impl CaFile {
     }
 }
 
-/// Makes a client for this address. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
+/// Makes a client for this address. Each request has a connection that carries nothing else: what a server says late or twice answers no other
+/// request. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
 pub(crate) async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
     // Without TLS there is no certificate to check.
     let needs_roots = address.scheme_str() == Some("https");
@@ -99,7 +100,7 @@ pub(crate) async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Cli
         (false, _) => configuration(RootCertStore::empty(), None)?,
     };
     let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-    Ok(HyperClient::builder(TokioExecutor::new()).build(connector))
+    Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
 }
 
 /// A TLS configuration that was made of files.

@@ -211,6 +211,9 @@ impl Forward<'_> {
         if self.is_retry() {
             head.headers.insert(hop::RETRY, HeaderValue::from_static("1"));
         }
+        if exchange.is_unshared {
+            head.headers.insert(hop::UNSHARED, HeaderValue::from_static("1"));
+        }
         if let Origin::Gateway = exchange.origin {
             let client =
                 hop::Client { scheme: exchange.scheme, port: exchange.port, address: exchange.peer.address }.value();

@@ -1,7 +1,9 @@
 //! Sends a request to one of its endpoints, over a connection of the pool.
 
 use super::{Forward, breaker};
-use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey};
+use crate::corridor::pool::{
+    CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, is_unasked,
+};
 use crate::corridor::retry;
 use crate::http::body::{Body, BodyError};
 use crate::http::failure::Failure;
@@ -11,7 +13,7 @@ use crate::state::instances::{InstanceProof, Lease};
 use crate::state::ledger::Attempt;
 use crate::telemetry::observed::AttemptResult;
 use http::uri::Scheme;
-use http::{Request, Response, header, request};
+use http::{HeaderValue, Request, Response, header, request};
 use hyper::body::Incoming;
 use leno_namespaces::Namespace;
 use std::collections::VecDeque;
@@ -61,13 +63,19 @@ impl Forward<'_> {
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
         let pool = &self.exchange.worker.pool;
         head::into_http1(&mut head, body.is_over());
+        if self.exchange.is_unshared {
+            head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         let mut request = Request::from_parts(*head, body);
         loop {
             let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
             let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, &mut endpoints, repeatable).await?;
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
-            let mut error = match connection.sender.try_send_request(request).await {
+            connection.heads.begin();
+            let sent = connection.sender.try_send_request(request).await;
+            connection.heads.end();
+            let mut error = match sent {
                 Ok(response) if is_encoded(&response) => {
                     let cause = "the response has a transfer coding that is not understood".to_owned();
                     return Err(Failure::Reset { cause, refused: false });
@@ -75,6 +83,9 @@ impl Forward<'_> {
                 Ok(response) => return Ok((response, pool.check_in_http1(connection, endpoints.key))),
                 Err(error) => error,
             };
+            if is_unasked(error.error()) {
+                pool.distrust(&endpoints.key);
+            }
             // The server may have closed the idle connection. A request that was not sent, or may be sent twice, goes out on another
             // connection.
             request = match (error.take_message(), spare) {
@@ -97,7 +108,9 @@ impl Forward<'_> {
         let breaker = breaker(entry);
         let mut pending = None;
         loop {
-            if let Some(idle) = pool.idle_http1(&endpoints.key, repeatable) {
+            if !self.exchange.is_unshared
+                && let Some(idle) = pool.idle_http1(&endpoints.key, repeatable)
+            {
                 return Ok(idle);
             }
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
@@ -117,7 +130,7 @@ impl Forward<'_> {
                     Some(target.acquire_pending(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
             }
             let changed = pool.changed_http1(&endpoints.key);
-            pool.close_another_http1(&endpoints.key);
+            pool.make_room_http1(&endpoints.key, self.exchange.is_unshared);
             changed.await;
         }
     }

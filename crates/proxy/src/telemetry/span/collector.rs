@@ -35,7 +35,7 @@ pub(super) struct Collector {
     /// The exporter's thread has nothing to do but to wait for answers.
     runtime: runtime::Runtime,
     address: Uri,
-    /// Keeps a connection for the next request. After a failure it is made anew, with the root certificates that the system has then.
+    /// After a failure it is made anew, with the root certificates that the system has then.
     client: Option<Client>,
 }
 
@@ -63,7 +63,7 @@ impl Collector {
 async fn post(address: &Uri, kept: Option<Client>, message: Bytes) -> Result<Client, Unsent> {
     if let Some(client) = kept {
         match exchange(address, &client, message.clone()).await {
-            // The kept connection was closed. If the back end got the spans all the same, it recognises them by their IDs.
+            // The exchange broke off. If the back end got the spans all the same, it recognises them by their IDs.
             Err(Unsent::Http(error)) if !error.is_connect() => (),
             result => return result.map(|()| client),
         }
@@ -80,7 +80,7 @@ async fn exchange(address: &Uri, client: &Client, message: Bytes) -> Result<(), 
         .body(Full::new(message))?;
     let response = client.request(request).await?;
     let status = response.status();
-    // Read to the end, so that the connection can be used again. If this fails, the next request shows it.
+    // Read to the end, so that the back end does not see its answer broken off.
     let _ = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
     if status.is_success() { Ok(()) } else { Err(Unsent::Status(status)) }
 }
