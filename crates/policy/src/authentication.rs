@@ -39,6 +39,9 @@ const TOO_MANY_KEYS: &str = "kid: the token names no key, and more than 8 may be
 /// The clause of a token whose issuer's keys are not there yet: the runtime fetches key sets anew on it.
 pub const KEYS_PENDING: &str = "jwks: the issuer's key set has not been fetched yet";
 
+/// Longest encoded payload that is read before the header is known to name a key, and the signature to have its length, in bytes.
+const CHEAP: usize = 2048;
+
 /// Longest header field that is made of a claim, in bytes.
 const MAX_FIELD: usize = 4096;
 
@@ -91,11 +94,27 @@ pub(crate) fn judge<'a>(
         return Err(refuse(nearest, "the request has more than one token"));
     }
 
-    let (header, body) = parts(found.token).ok_or_else(|| refuse(nearest, "the token is not a JWT in compact form"))?;
+    let (header, body, signature) =
+        parts(found.token).ok_or_else(|| refuse(nearest, "the token is not a JWT in compact form"))?;
     let mut buffer = Vec::new();
     let header = decode(header, &mut buffer)
         .and_then(Claims::parse)
         .ok_or_else(|| refuse(nearest, "the token's header is not one JSON object without duplicates"))?;
+    let sought = Sought::by(&header);
+    if body.len() > CHEAP {
+        // Reading it costs so much that nobody is made to who has only guessed.
+        let may_pass = |sought: &Sought<'_>| {
+            let keyed = || spec.authentication.iter().filter(looks).any(|issuer| sought.check(issuer).is_ok());
+            if !may_sign(sought.algorithm, signature.len()) {
+                Err("the token's signature is not valid".into())
+            } else if !keyed() {
+                Err(sought.check(nearest).err().unwrap_or(UNKNOWN_KEY.into()))
+            } else {
+                Ok(())
+            }
+        };
+        sought.as_ref().map_err(Clone::clone).and_then(may_pass).map_err(|words| refuse(nearest, &words))?;
+    }
     let claims = decode(body, payload)
         .and_then(Claims::parse)
         .ok_or_else(|| refuse(nearest, "the token's claims are not one JSON object without duplicates"))?;
@@ -105,7 +124,6 @@ pub(crate) fn judge<'a>(
         let claims = claims.with_spaced(&issuer.space_delimited_claims);
         Ok(Some(Checked { issuer, sources, claims, unverified }))
     };
-    let sought = Sought::by(&header);
     let (mut denial, mut pending, mut chosen, mut keys) = (None, None, None, Vec::new());
     for issuer in spec.authentication.iter().filter(looks) {
         if claims.string("iss") != Some(&issuer.issuer) {
@@ -160,8 +178,23 @@ fn is_preflight(input: &RequestInput<'_>) -> bool {
         && !has("cookie")
 }
 
-/// Header and payload, still encoded.
-fn parts(token: &str) -> Option<(&str, &str)> {
+/// Whether a signature by this algorithm may have so many characters of base64url: RSA with 2048 to 8192 bits, or what the curve makes it.
+fn may_sign(algorithm: Algorithm, length: usize) -> bool {
+    match algorithm {
+        Algorithm::RS256
+        | Algorithm::RS384
+        | Algorithm::RS512
+        | Algorithm::PS256
+        | Algorithm::PS384
+        | Algorithm::PS512 => (342..=1366).contains(&length),
+        Algorithm::ES256 | Algorithm::EdDSA => length == 86,
+        Algorithm::ES384 => length == 128,
+        Algorithm::ES512 => length == 176,
+    }
+}
+
+/// Header, payload and signature, still encoded.
+fn parts(token: &str) -> Option<(&str, &str, &str)> {
     if token.len() > MAX_TOKEN {
         return None;
     }
@@ -170,7 +203,7 @@ fn parts(token: &str) -> Option<(&str, &str)> {
     let base64url = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     // No public-key operation for what cannot be a signature.
     let signed = !signature.is_empty() && signature.len() % 4 != 1 && signature.bytes().all(base64url);
-    signed.then_some((header, payload))
+    signed.then_some((header, payload, signature))
 }
 
 /// Base64url without padding, and without stray bits at the end.

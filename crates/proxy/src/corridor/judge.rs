@@ -42,7 +42,7 @@ use leno_policy::outcome::{
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token::{self, Located};
 use leno_sandbox::{EngineKind, Fault, Pool, RunError};
-use runaway::DeadlineBudgets;
+use runaway::{Account, DeadlineBudgets};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -221,7 +221,7 @@ impl Judge {
     ) -> Result<Vec<HeaderEdit>, JudgeError> {
         let headers = header_fields(&head.headers);
         let input = Input::Response(ResponseInput { status: head.status.as_u16(), headers });
-        let (output, time) = self.run(entry, program, &input, record)?;
+        let (output, time) = self.run(entry.class.into(), program, &input, record)?;
         record.note(|observed| {
             if let Some(judged) = &mut observed.judged {
                 judged.run_time += time;
@@ -237,19 +237,19 @@ impl Judge {
     /// Runs a program once, in a fresh sandbox.
     fn run(
         &self,
-        entry: &FunctionEntry,
+        account: Account,
         program: &LoadedProgram,
         input: &Input<'_>,
         record: &Record,
     ) -> Result<(Output, Duration), JudgeError> {
         let image = program.image.as_ref().map_err(|reason| JudgeError::NotLoaded(reason.clone()))?;
         let started = Instant::now();
-        let deadline = self.deadline_budgets.deadline(entry.class, program.deadline, started);
+        let deadline = self.deadline_budgets.deadline(account, program.deadline, started);
         let output = self.pool.borrow_mut().run(image, input, deadline);
         let ended = Instant::now();
         let time = ended.saturating_duration_since(started);
         if let Err(RunError::Fault(Fault::Deadline)) = &output {
-            self.deadline_budgets.charge(entry.class, deadline, time, ended);
+            self.deadline_budgets.charge(account, deadline, time, ended);
         }
         record.metrics().sandbox_run(image.kind(), time);
         Ok((output?, time))
@@ -357,6 +357,8 @@ impl Evaluation<'_> {
         let (peer, target) = (self.input.peer(), self.target.map_or("", |state| &state.name));
         let random = std::array::from_fn(|_| judge.random.next());
         while self.runs.count < MAX_RUNS {
+            let is_unverified = forecast.token.is_some() && forecast.verified().is_none();
+            let account = Account { class: self.input.entry.class, is_unverified };
             let program_input = Input::Request(RequestInput {
                 now_ms,
                 random,
@@ -374,7 +376,7 @@ impl Evaluation<'_> {
                 load: self.load(),
                 parent: self.input.parent.and_then(InFlight::parent),
             });
-            let (output, time) = judge.run(self.input.entry, self.program, &program_input, self.record)?;
+            let (output, time) = judge.run(account, self.program, &program_input, self.record)?;
             self.runs.count += 1;
             self.runs.time += time;
             match output {

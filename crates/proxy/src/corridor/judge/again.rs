@@ -98,7 +98,7 @@ impl Judge {
                 load: TargetLoad::default(),
                 parent: None,
             });
-            match self.run(entry, program, &input, record)?.0 {
+            match self.run(entry.class.into(), program, &input, record)?.0 {
                 Output::Request(Outcome::Decided(decision)) => {
                     return Ok(match decision.verdict {
                         Verdict::Allow { .. } => Ok(decision.until_ms),

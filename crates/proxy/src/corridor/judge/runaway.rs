@@ -5,6 +5,9 @@
 //! therefore has a budget per worker. A missed deadline takes the time of the run from the budget. As time passes, one part in [`SHARE`] of
 //! it refills the budget. While the budget is exhausted, the function's program and extensions run with the [`SHORT_DEADLINE`], which is
 //! about as long as others' turns. Ordinary requests do not notice. Those that would have missed the deadline fail sooner.
+//!
+//! Anyone can forge a token that takes long to read. So runs for a token whose signature is not verified yet have another budget: requests with known tokens, or
+//! without one, keep their deadline while a function is shown forged tokens.
 
 use crate::runtime::schedule::Class;
 use std::cell::RefCell;
@@ -25,9 +28,24 @@ const TICK: Duration = Duration::from_millis(2);
 /// When there are this many budgets, the full ones are removed.
 const PRUNE_AT: usize = 64;
 
-/// One worker's budgets. A function without an entry has a full one.
+/// One worker's budgets. An account without an entry has a full one.
 #[derive(Debug, Default)]
-pub(super) struct DeadlineBudgets(RefCell<HashMap<Class, Budget>>);
+pub(super) struct DeadlineBudgets(RefCell<HashMap<Account, Budget>>);
+
+/// Whose budget a run uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Account {
+    /// The function.
+    pub class: Class,
+    /// The request has a token whose signature is not verified.
+    pub is_unverified: bool,
+}
+
+impl From<Class> for Account {
+    fn from(class: Class) -> Self {
+        Self { class, is_unverified: false }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Budget {
@@ -43,21 +61,21 @@ impl Budget {
 }
 
 impl DeadlineBudgets {
-    /// The deadline for a run of this function. `own` is its usual deadline.
-    pub(super) fn deadline(&self, class: Class, own: Duration, now: Instant) -> Duration {
-        if self.is_exhausted(class, now) { own.min(SHORT_DEADLINE) } else { own }
+    /// The deadline for a run. `own` is its usual deadline.
+    pub(super) fn deadline(&self, account: impl Into<Account>, own: Duration, now: Instant) -> Duration {
+        if self.is_exhausted(account.into(), now) { own.min(SHORT_DEADLINE) } else { own }
     }
 
-    /// Whether this function's budget is exhausted.
-    fn is_exhausted(&self, class: Class, now: Instant) -> bool {
+    /// Whether this budget is exhausted.
+    fn is_exhausted(&self, account: Account, now: Instant) -> bool {
         let budgets = self.0.borrow();
         // Usually no deadline is missed, and there are no entries.
-        !budgets.is_empty() && budgets.get(&class).is_some_and(|budget| budget.spent(now) >= BUDGET)
+        !budgets.is_empty() && budgets.get(&account).is_some_and(|budget| budget.spent(now) >= BUDGET)
     }
 
-    /// Takes a run that has missed its deadline from the function's budget. `time` is what it took on the wall: if that is more than a run can use, the
+    /// Takes a run that has missed its deadline from its budget. `time` is what it took on the wall: if that is more than a run can use, the
     /// kernel gave the processor to others meanwhile, which is not the function's fault.
-    pub(super) fn charge(&self, class: Class, deadline: Duration, time: Duration, now: Instant) {
+    pub(super) fn charge(&self, account: impl Into<Account>, deadline: Duration, time: Duration, now: Instant) {
         let most = if deadline < TICK { deadline } else { deadline + TICK };
         let time = time.min(most);
         if time < MIN_CHARGED {
@@ -67,7 +85,7 @@ impl DeadlineBudgets {
         if budgets.len() >= PRUNE_AT {
             budgets.retain(|_, budget| !budget.spent(now).is_zero());
         }
-        let budget = budgets.entry(class).or_insert(Budget { spent: Duration::ZERO, since: now });
+        let budget = budgets.entry(account.into()).or_insert(Budget { spent: Duration::ZERO, since: now });
         *budget = Budget { spent: budget.spent(now) + time, since: now };
     }
 }
@@ -87,14 +105,14 @@ mod tests {
         for _ in 0..3 {
             charge(begin);
         }
-        assert!(!budgets.is_exhausted(class, begin), "a few by accident");
+        assert!(!budgets.is_exhausted(class.into(), begin), "a few by accident");
         charge(begin);
-        assert!(budgets.is_exhausted(class, begin));
-        assert!(!budgets.is_exhausted(Class::of("shop/other"), begin));
-        assert!(!budgets.is_exhausted(class, at(1)), "one is tried again");
+        assert!(budgets.is_exhausted(class.into(), begin));
+        assert!(!budgets.is_exhausted(Class::of("shop/other").into(), begin));
+        assert!(!budgets.is_exhausted(class.into(), at(1)), "one is tried again");
         charge(at(1));
-        assert!(budgets.is_exhausted(class, at(999)), "but one in a second at most");
-        assert!(!budgets.is_exhausted(class, at(1001)));
+        assert!(budgets.is_exhausted(class.into(), at(999)), "but one in a second at most");
+        assert!(!budgets.is_exhausted(class.into(), at(1001)));
     }
 
     #[test]
@@ -104,14 +122,14 @@ mod tests {
         let (own, waited) = (Duration::from_millis(2), Duration::from_millis(57));
         for _ in 0..4 {
             budgets.charge(class, own, waited, begin);
-            assert!(!budgets.is_exhausted(class, begin));
+            assert!(!budgets.is_exhausted(class.into(), begin));
         }
         budgets.charge(class, own, waited, begin);
-        assert!(budgets.is_exhausted(class, begin));
+        assert!(budgets.is_exhausted(class.into(), begin));
         let soon = begin + Duration::from_secs(1);
-        assert!(!budgets.is_exhausted(class, soon));
+        assert!(!budgets.is_exhausted(class.into(), soon));
         budgets.charge(class, SHORT_DEADLINE, waited, soon);
-        assert!(!budgets.is_exhausted(class, soon), "a turn like any other");
+        assert!(!budgets.is_exhausted(class.into(), soon), "a turn like any other");
     }
 
     #[test]
@@ -122,9 +140,21 @@ mod tests {
             for _ in 0..10 {
                 budgets.charge(class, OWN, Duration::from_micros(50), begin);
             }
-            assert!(!budgets.is_exhausted(class, begin));
+            assert!(!budgets.is_exhausted(class.into(), begin));
             budgets.charge(class, OWN, Duration::from_millis(1), begin + Duration::from_secs(number));
         }
         assert!(budgets.0.borrow().len() <= PRUNE_AT);
+    }
+
+    #[test]
+    fn forged_tokens_do_not_shorten_the_deadline_of_others() {
+        let (budgets, now) = (DeadlineBudgets::default(), Instant::now());
+        let class = Class::of("shop/orders");
+        let forged = Account { class, is_unverified: true };
+        for _ in 0..1000 {
+            budgets.charge(forged, OWN, OWN, now);
+        }
+        assert_eq!(budgets.deadline(forged, OWN, now), SHORT_DEADLINE);
+        assert_eq!(budgets.deadline(class, OWN, now), OWN);
     }
 }
