@@ -12,6 +12,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv6Addr};
 
 /// What became of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +121,7 @@ pub struct Subject<'a> {
     /// SPIFFE ID of the peer.
     pub identity: Option<&'a str>,
     /// Address of the peer.
-    pub address: core::net::IpAddr,
+    pub address: IpAddr,
     /// As sent.
     pub method: &'a str,
     /// Normalised, without query.
@@ -142,10 +143,18 @@ pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
             KeyPart::Header(name) => push_bytes(&mut key, (subject.header)(name)),
             KeyPart::Path => push_text(&mut key, Some(subject.path)),
             KeyPart::Method => push_text(&mut key, Some(subject.method)),
-            KeyPart::Address => push_text(&mut key, Some(&subject.address.to_canonical().to_string())),
+            KeyPart::Address => push_text(&mut key, Some(&client_network(subject.address).to_string())),
         }
     }
     key
+}
+
+/// A client, by its address: a client that has one IPv6 address has its whole /64, so the /64 is one client. An IPv4-mapped address is the IPv4 address.
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    }
 }
 
 /// Longest part of a key that is told from others, in bytes.

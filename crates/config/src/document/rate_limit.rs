@@ -102,6 +102,6 @@ pub enum KeyPart {
     Path,
     /// The method.
     Method,
-    /// The address that the connection comes from.
+    /// The address that the connection comes from. A rate limit counts the /64 of an IPv6 address as one client.
     Address,
 }

@@ -172,6 +172,28 @@ fn key_of(parts: &[KeyPart], header: Option<&[u8]>, claim: Option<&str>, path: &
 }
 
 #[test]
+fn who_has_one_address_of_a_network_has_them_all() {
+    let key = |address: &str| {
+        let subject = Subject {
+            identity: None,
+            address: address.parse().unwrap(),
+            method: "GET",
+            path: "/",
+            header: &|_| None,
+            claim: &|_: &ClaimPath| None,
+        };
+        render_key(&[KeyPart::Address], &subject)
+    };
+    for other in ["2001:db8:1:2::", "2001:db8:1:2::1", "2001:db8:1:2:ffff:ffff:ffff:ffff"] {
+        assert_eq!(key("2001:db8:1:2:3::4"), key(other));
+    }
+    assert_ne!(key("2001:db8:1:2::1"), key("2001:db8:1:3::1"));
+    assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
+    assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
+    assert_ne!(key("::1"), key("127.0.0.1"));
+}
+
+#[test]
 fn keys() {
     let all = [
         KeyPart::Identity,
