@@ -1,7 +1,8 @@
 //! Tracks what happens on a client's connection, and finds connections that exceed their timeouts.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The activity of a connection. Atomic only because upgraded streams must be `Send`; a single thread uses it.
@@ -22,7 +23,22 @@ pub struct Activity {
     begun: AtomicBool,
     /// The exchange in flight is closed, and does not end.
     cut_off: AtomicBool,
+    /// Bytes of the head that has begun (HTTP/1.1).
+    head_bytes: AtomicUsize,
+    /// Bytes of an unfinished head that count.
+    held: AtomicUsize,
+    /// Where they count.
+    heads: OnceLock<Arc<dyn Heads>>,
 }
+
+/// Counts what unfinished heads hold of a node's memory.
+pub trait Heads: fmt::Debug + Send + Sync {
+    /// A connection's unfinished head holds `after` bytes, and held `before`.
+    fn changed(&self, before: usize, after: usize);
+}
+
+/// Bytes of an unfinished head that do not count: a connection has a buffer of this size in any case.
+const FREE: usize = 8 * 1024;
 
 /// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -63,20 +79,54 @@ impl Activity {
             unread: AtomicBool::new(false),
             begun: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
+            head_bytes: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            heads: OnceLock::new(),
         })
     }
 
-    /// Notes that bytes have arrived.
-    pub fn received(&self) {
-        if self.busy.load(Ordering::Relaxed) == 0 && self.head.load(Ordering::Relaxed) == 0 {
+    /// Has the bytes of unfinished heads counted there.
+    pub fn count_heads(&self, heads: Arc<dyn Heads>) {
+        // The first one counts: a connection is admitted once.
+        let _ = self.heads.set(heads);
+    }
+
+    /// Notes that bytes have arrived. Between exchanges they are a head's (HTTP/1.1).
+    pub fn received(&self, bytes: usize) {
+        if self.busy.load(Ordering::Relaxed) > 0 {
+            return;
+        }
+        if self.head.load(Ordering::Relaxed) == 0 {
             self.head.store(self.now() + 1, Ordering::Relaxed);
         }
+        let bytes = self.head_bytes.load(Ordering::Relaxed) + bytes;
+        self.head_bytes.store(bytes, Ordering::Relaxed);
+        self.hold(bytes);
+    }
+
+    /// An unfinished head has so many bytes.
+    pub fn hold(&self, bytes: usize) {
+        let counted = if bytes > FREE { bytes } else { 0 };
+        let before = self.held.load(Ordering::Relaxed);
+        if counted != before {
+            self.held.store(counted, Ordering::Relaxed);
+            if let Some(heads) = self.heads.get() {
+                heads.changed(before, counted);
+            }
+        }
+    }
+
+    /// Bytes of an unfinished head that count.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Begins an exchange. It ends when the result is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
         self.begun.store(true, Ordering::Relaxed);
         self.head.store(0, Ordering::Relaxed);
+        self.head_bytes.store(0, Ordering::Relaxed);
+        self.hold(0);
         self.changed.store(self.now(), Ordering::Relaxed);
         self.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
@@ -146,6 +196,12 @@ impl Activity {
     }
 }
 
+impl Drop for Activity {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
 /// An in-flight exchange of a connection.
 #[derive(Debug)]
 pub struct Busy(Arc<Activity>);
@@ -208,7 +264,7 @@ mod tests {
         let activity = Activity::new();
         assert_eq!(check(&activity, &TIMEOUTS, 0), Ok(10));
         assert_eq!(check(&activity, &TIMEOUTS, 61), Err(TimeoutCheck::Idle));
-        activity.received();
+        activity.received(1);
         assert_eq!(check(&activity, &TIMEOUTS, 11), Err(TimeoutCheck::Stuck));
         assert_eq!(check(&activity, &Timeouts { head: None, ..TIMEOUTS }, 11), Ok(60));
     }
@@ -217,7 +273,7 @@ mod tests {
     fn an_exchange_has_its_own_time() {
         let activity = Activity::new();
         let busy = activity.begin();
-        activity.received();
+        activity.received(1);
         assert_eq!(check(&activity, &TIMEOUTS, 99), Ok(105));
         assert_eq!(check(&activity, &TIMEOUTS, 106), Err(TimeoutCheck::Stuck));
         let forever = Timeouts { exchange: Duration::MAX, ..TIMEOUTS };

@@ -1,24 +1,21 @@
 //! Bounds what the other end of a connection can make a worker do without sending a message: interim responses without an end, control frames without
 //! a stream that goes on. Each read is followed by a turn of other tasks.
 
+mod frames;
+
+pub(crate) use frames::Frames;
+
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that a connection reads before it yields. They may hold thousands of small frames or interim responses, and others need a turn, too.
 pub(crate) const TURN: usize = 32 * 1024;
 /// Bytes of all heads that answer one HTTP/1.1 request. The last of them may have half.
 pub(crate) const HEADS: usize = 2 * super::http2::UPSTREAM_BUFFER;
-/// Frames without progress that an HTTP/2 peer may send at once, and in a second.
-const IDLE_FRAMES: u32 = 20_000;
-/// A refill of less is a flood. Without this, a flood would be looked at with each frame.
-const LEAST_REFILL: u32 = IDLE_FRAMES / 20;
-/// Payload bytes of a control frame that cost as much as another frame.
-const BYTES_PER_FRAME: u32 = 512;
 
 /// A stream whose other end is bounded.
 #[derive(Debug)]
@@ -82,101 +79,6 @@ impl HeadBudget {
         let left = self.left();
         if left != usize::MAX {
             self.0.store(left.saturating_sub(bytes), Ordering::Relaxed);
-        }
-    }
-}
-
-/// Counts the HTTP/2 frames of a peer that carry no message further: SETTINGS, PING, WINDOW_UPDATE, PRIORITY, unknown ones, empty DATA, and HEADERS of
-/// which no stream comes to its end. Frames with data, ends of streams, and bytes sent to the peer give some back.
-#[derive(Debug)]
-pub(crate) struct Frames {
-    /// The beginning of a frame's head that has arrived.
-    head: [u8; 9],
-    known: usize,
-    /// Bytes to skip: the rest of a payload, or of the preface.
-    skip: usize,
-    /// Frames that the peer may still send.
-    left: u32,
-    refilled: Instant,
-    sent: usize,
-}
-
-/// Length of the preface of a client (RFC 9113, 3.4).
-const PREFACE: usize = 24;
-const END_STREAM: u8 = 1;
-/// Frames that a frame with data, or the end of a stream, pays for.
-const PROGRESS: u32 = 2;
-/// Sent bytes that pay for one frame. An answer to a PING has 17.
-const SENT_PER_FRAME: usize = 256;
-
-impl Frames {
-    fn of_server() -> Self {
-        Self { head: [0; 9], known: 0, skip: 0, left: IDLE_FRAMES, refilled: Instant::now(), sent: 0 }
-    }
-
-    /// Frames of a client, which begins with the preface.
-    pub(crate) fn of_client() -> Self {
-        Self { skip: PREFACE, ..Self::of_server() }
-    }
-
-    /// Looks at the next bytes; an error: they are too many frames without progress.
-    pub(crate) fn watch(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            if self.skip > 0 {
-                let skipped = self.skip.min(bytes.len());
-                self.skip -= skipped;
-                bytes = &bytes[skipped..];
-                continue;
-            }
-            let taken = (self.head.len() - self.known).min(bytes.len());
-            self.head[self.known..self.known + taken].copy_from_slice(&bytes[..taken]);
-            self.known += taken;
-            bytes = &bytes[taken..];
-            if self.known == self.head.len() {
-                self.known = 0;
-                self.frame()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn frame(&mut self) -> io::Result<()> {
-        let [a, b, c, kind, flags, ..] = self.head;
-        let length = u32::from_be_bytes([0, a, b, c]);
-        self.skip = length as usize;
-        let (is_data, has_end) = (kind == 0, kind <= 1 && flags & END_STREAM != 0);
-        if has_end || (is_data && length > 0) {
-            self.left = self.left.saturating_add(PROGRESS).min(IDLE_FRAMES);
-        }
-        if is_data && (has_end || length > 0) {
-            return Ok(());
-        }
-        let cost = if is_data { 1 } else { 1 + length / BYTES_PER_FRAME };
-        if self.left < cost {
-            self.refill()?;
-        }
-        self.left = self.left.saturating_sub(cost);
-        Ok(())
-    }
-
-    fn refill(&mut self) -> io::Result<()> {
-        let now = Instant::now();
-        let passed = now.saturating_duration_since(self.refilled).min(Duration::from_secs(1));
-        let more = u32::try_from(u128::from(IDLE_FRAMES) * passed.as_micros() / 1_000_000).unwrap_or(IDLE_FRAMES);
-        if more < LEAST_REFILL {
-            return Err(io::Error::other("the peer floods the connection with HTTP/2 frames that carry nothing"));
-        }
-        (self.left, self.refilled) = (more, now);
-        Ok(())
-    }
-
-    /// Bytes were sent to the peer, which may answer with WINDOW_UPDATEs.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        self.sent += bytes;
-        if self.sent >= SENT_PER_FRAME {
-            let frames = u32::try_from(self.sent / SENT_PER_FRAME).unwrap_or(IDLE_FRAMES);
-            self.left = self.left.saturating_add(frames).min(IDLE_FRAMES);
-            self.sent %= SENT_PER_FRAME;
         }
     }
 }
@@ -248,73 +150,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Inflow<T> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
-        let length_bytes = u32::try_from(length).unwrap().to_be_bytes();
-        let mut frame = vec![length_bytes[1], length_bytes[2], length_bytes[3], kind, flags, 0, 0, 0, 1];
-        frame.resize(9 + length, 0);
-        frame
-    }
-
-    /// A peer whose time stands still.
-    fn at_once() -> Frames {
-        Frames { refilled: Instant::now() + Duration::from_secs(3600), ..Frames::of_server() }
-    }
-
-    #[test]
-    fn frames_that_carry_nothing_are_bounded() {
-        // HEADERS, PRIORITY, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION, an unknown kind, and empty DATA.
-        for (kind, length) in [(1, 30), (2, 5), (4, 0), (6, 8), (8, 4), (9, 100), (77, 0), (0, 0)] {
-            let (mut frames, one) = (at_once(), frame(kind, 0, length));
-            let many = (0..2 * IDLE_FRAMES).take_while(|_| frames.watch(&one).is_ok()).count();
-            assert_eq!(many, IDLE_FRAMES as usize, "kind {kind}");
-        }
-        let (mut frames, large) = (at_once(), frame(4, 0, 16 * 1024));
-        let many = (0..2 * IDLE_FRAMES).take_while(|_| frames.watch(&large).is_ok()).count();
-        assert!(many < 1000, "a large frame costs more: {many}");
-    }
-
-    #[test]
-    fn messages_are_not() {
-        let (mut frames, head) = (at_once(), frame(1, 0, 100));
-        let (data, end) = (frame(0, 0, 10), frame(0, END_STREAM, 0));
-        for _ in 0..3 * IDLE_FRAMES {
-            frames.watch(&head).unwrap();
-            frames.watch(&data).unwrap();
-            frames.watch(&frame(8, 0, 4)).unwrap();
-            frames.watch(&end).unwrap();
-        }
-        for _ in 0..3 * IDLE_FRAMES {
-            frames.watch(&frame(1, END_STREAM, 100)).unwrap();
-        }
-        for _ in 0..3 * IDLE_FRAMES {
-            frames.sent(4096);
-            frames.watch(&frame(8, 0, 4)).unwrap();
-        }
-        let mut slow = Frames::of_server();
-        for _ in 0..3 {
-            (0..IDLE_FRAMES).for_each(|_| slow.watch(&frame(6, 0, 8)).unwrap());
-            slow.refilled = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_make_no_difference(kinds in prop::collection::vec((0..10_u8, 0..2_u8, 0..40_usize), 0..40), piece in 1..50_usize) {
-            let mut bytes = vec![7; PREFACE];
-            kinds.iter().for_each(|(kind, flags, length)| bytes.extend(frame(*kind, *flags, *length)));
-            let (mut whole, mut pieces) = (Frames::of_client(), Frames::of_client());
-            whole.watch(&bytes).unwrap();
-            bytes.chunks(piece).for_each(|piece| pieces.watch(piece).unwrap());
-            prop_assert_eq!((whole.left, whole.skip, whole.known), (pieces.left, pieces.skip, pieces.known));
-            prop_assert_eq!((whole.skip, whole.known), (0, 0));
-        }
     }
 }

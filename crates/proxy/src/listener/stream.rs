@@ -87,10 +87,11 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
     pub(super) async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Detected)> {
         let mut ahead = Vec::with_capacity(2048);
         let spoken = loop {
-            if stream.read_buf(&mut ahead).await? == 0 {
+            let count = stream.read_buf(&mut ahead).await?;
+            if count == 0 {
                 break if ahead.is_empty() { Detected::Nothing } else { Detected::Http1 };
             }
-            activity.received();
+            activity.received(count);
             let seen = ahead.len().min(PREFACE.len());
             if ahead[0] == 0x16 {
                 break Detected::Tls;
@@ -137,7 +138,9 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
     fn check(&mut self, into: &mut ReadBuf<'_>, before: usize) -> io::Result<()> {
         let count = into.filled().len() - before;
         if let Some(frames) = &mut self.frames {
-            return frames.watch(&into.filled()[before..]);
+            frames.watch(&into.filled()[before..])?;
+            self.activity.hold(frames.block());
+            return Ok(());
         }
         let Some(framing) = &mut self.framing else { return Ok(()) };
         // The bytes of a tunnel have no HTTP framing. They cannot come too early: a WebSocket client waits for the response before it sends
@@ -175,7 +178,8 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, into);
         let read = into.filled().len() - before;
         if read > 0 {
-            self.activity.received();
+            // Over HTTP/2 the frames say what a head's are.
+            self.activity.received(if self.frames.is_some() { 0 } else { read });
         }
         if let Some(turn) = &mut self.turn {
             *turn = if polled.is_ready() { *turn + read } else { 0 };

@@ -7,18 +7,21 @@
 //! Connections of instances count for their namespace. At its bound, only connections of the same namespace are closed. Where the node itself has no
 //! room, the namespace with the most connections gives one up. A part of the node's connections is the gateway's, whatever instances do.
 
+mod heads;
+
 use crate::http::activity::Activity;
 use crate::http::peer::TrafficDirection;
 use leno_namespaces::{Namespace, Permit, Resource};
+use leno_policy::quota::client_network;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -68,6 +71,8 @@ pub enum Refused {
     Instance,
     /// That of a namespace.
     Namespace,
+    /// That of the bytes of unfinished heads.
+    Heads,
 }
 
 impl Refused {
@@ -78,6 +83,7 @@ impl Refused {
             Self::Descriptors => "descriptors",
             Self::Instance => "instance",
             Self::Namespace => "namespace",
+            Self::Heads => "heads",
         }
     }
 
@@ -88,14 +94,18 @@ impl Refused {
                 "the instance has three quarters of the `connections` of its namespace on this node, and all are at work"
             }
             Self::Namespace => "the namespace has all of its `connections` on this node, and none is idle",
-            Self::Address | Self::Listener | Self::Descriptors => "the node has no room for another connection",
+            Self::Address | Self::Listener | Self::Descriptors | Self::Heads => "the node has no room for another connection",
         }
     }
 }
 
 /// The client connections that are open at a node.
 #[derive(Debug, Default)]
-pub struct Admission(Mutex<Table>);
+pub struct Admission {
+    table: Mutex<Table>,
+    /// Bytes of unfinished heads.
+    held: AtomicUsize,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -208,6 +218,7 @@ impl Admission {
         let direction = index(direction);
         let mut table = self.lock();
         let (keys, permit) = table.make_room_for(direction, holder, bounds)?;
+        activity.count_heads(self.clone());
         let shared = Arc::new(SharedEntry {
             activity: activity.clone(),
             closing: AtomicBool::new(false),
@@ -238,11 +249,11 @@ impl Admission {
     /// The counts, for `/metrics`.
     pub fn scrape(&self) -> Scrape {
         let table = self.lock();
-        Scrape { open: table.open, overflows: table.overflows.clone() }
+        Scrape { open: table.open, held: self.held(), overflows: table.overflows.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -256,7 +267,7 @@ impl Table {
         let (keys, permit) = match holder {
             Holder::Instance(name, namespace) => self.take(direction, name, namespace)?,
             Holder::Address(address) => {
-                let key = Key::Address(network(address));
+                let key = Key::Address(client_network(address));
                 if self.number_of(&key) >= bounds.address {
                     let closed = self.close_one_with(&key);
                     self.made_room(direction, Refused::Address, closed)?;
@@ -466,18 +477,11 @@ fn index(direction: TrafficDirection) -> usize {
     DIRECTIONS.iter().position(|(other, _)| *other == direction).unwrap_or_default()
 }
 
-/// Whoever has one IPv6 address has its whole /64, so the /64 counts as one address.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address => address,
-    }
-}
-
 /// The counts at one moment.
 #[derive(Debug)]
 pub struct Scrape {
     open: [usize; DIRECTIONS.len()],
+    held: usize,
     overflows: BTreeMap<(&'static str, &'static str), Overflow>,
 }
 
@@ -496,6 +500,9 @@ impl Collector for Scrape {
             let open = i64::try_from(open).unwrap_or(i64::MAX);
             family.encode_family(&[("listener", *listener)])?.encode_gauge(&open)?;
         }
+        let help = "Bytes of request heads that have begun and not ended, beyond 8 KiB of each connection.";
+        let mut gauge = encoder.encode_descriptor("leno_unfinished_head_bytes", help, None, MetricType::Gauge)?;
+        gauge.encode_gauge(&i64::try_from(self.held).unwrap_or(i64::MAX))?;
         let closed: fn(&Overflow) -> u64 = |overflow| overflow.closed;
         let refused: fn(&Overflow) -> u64 = |overflow| overflow.refused;
         for (name, help, of) in [

@@ -53,21 +53,37 @@ fn each_entrance_has_its_bound_and_the_node_has_one() {
 }
 
 #[test]
-fn who_has_one_address_of_a_network_has_them_all() {
-    let address = |text: &str| network(text.parse().unwrap());
-    assert_eq!(address("2001:db8:1:2:3::4"), address("2001:db8:1:2::"));
-    assert_ne!(address("2001:db8:1:2::"), address("2001:db8:1:3::"));
-    assert_eq!(address("::ffff:192.0.2.1"), address("192.0.2.1"));
-}
-
-fn of_instance(
-    admission: &Arc<Admission>,
-    (name, namespace): (&str, &Arc<Namespace>),
-    node: usize,
-) -> Result<(Admitted, Arc<Activity>), Refused> {
-    let (activity, holder) = (Activity::new(), Holder::Instance(name, namespace));
-    let bounds = Bounds { address: usize::MAX, direction: 1000, node };
-    Ok((admission.admit(TrafficDirection::Outbound, holder, &activity, bounds)?, activity))
+fn unfinished_heads_are_bounded_and_who_holds_most_loses_first() {
+    const HEAD: usize = 40 * 1024;
+    let most = heads::MOST_HELD;
+    let admission = Arc::new(Admission::default());
+    let bounds = Bounds { address: usize::MAX, direction: usize::MAX, node: usize::MAX };
+    let open = |address: [u8; 4]| {
+        let activity = Activity::new();
+        let holder = Holder::Address(address.into());
+        (admission.admit(TrafficDirection::Gateway, holder, &activity, bounds).unwrap(), activity)
+    };
+    let few: Vec<_> = (0..10).map(|host| open([192, 0, 2, host])).collect();
+    few.iter().for_each(|(_, activity)| activity.received(HEAD));
+    // Less than a connection's buffer.
+    let small = open([192, 0, 2, 99]);
+    small.1.received(8 * 1024);
+    let mut many = Vec::new();
+    for _ in 0..3 * most / HEAD {
+        let one = open([192, 0, 2, 99]);
+        one.1.received(HEAD / 2);
+        one.1.received(HEAD / 2);
+        many.push(one);
+        // The tasks of those that are closed end.
+        many.retain(|(admitted, _)| !is_closed(admitted));
+        assert!(admission.held() <= most);
+    }
+    assert!(few.iter().chain([&small]).all(|(admitted, _)| !is_closed(admitted)), "they hold little");
+    assert!(many.len() * HEAD > most / 2);
+    let _busy: Vec<_> = many.iter().map(|(_, activity)| activity.begin()).collect();
+    assert_eq!(admission.held(), 10 * HEAD, "a whole head does not count");
+    drop(few);
+    assert_eq!(admission.held(), 0);
 }
 
 #[test]
