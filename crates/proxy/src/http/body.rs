@@ -19,6 +19,7 @@ use bytes::Bytes;
 use gathered::Gathered;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use leno_sandbox::component::Broken;
 use replay::Replay;
@@ -440,6 +441,22 @@ impl Drop for Body {
         }
         self.fail(&Failure::ClientGone);
     }
+}
+
+/// Whether an HTTP/2 message says that it has no content, and has not ended. It may still turn out to be malformed (RFC 9113, 8.1.1), and then must not have
+/// been passed on.
+pub(crate) fn says_empty(body: &Incoming) -> bool {
+    !body.is_end_stream() && body.size_hint().exact() == Some(0)
+}
+
+/// Waits for the end of such a message. `false`: it has content, or broke off.
+pub(crate) async fn ends_empty(body: &mut Incoming) -> bool {
+    while let Some(Ok(frame)) = body.frame().await {
+        if frame.data_ref().is_some_and(|data| !data.is_empty()) {
+            return false;
+        }
+    }
+    body.is_end_stream()
 }
 
 /// The gRPC status in these headers or trailers.

@@ -4,7 +4,12 @@
 //! authority, in the URI or in a single `host` field; no hop-by-hop field; no field that only the mesh may set. [`finalize_request`] runs on
 //! each head that goes to an instance, [`sanitize_response`] on each response.
 
+mod form;
+
+pub(crate) use form::{check_connect, check_names};
+
 use crate::http::peer::TrafficDirection;
+use form::is_token;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, StatusCode, Version, request, response};
@@ -59,6 +64,15 @@ pub enum Malformed {
     /// Servers disagree on how to read this path, so no route or rule for it could be trusted.
     #[error("{0}")]
     Path(&'static str),
+    /// A field name is not a token (RFC 9110, 5.6.2). HTTP/1.1's parser refuses it; the HTTP/2 library accepts a quotation mark.
+    #[error("a field name is not a token")]
+    FieldName,
+    /// A CONNECT has content (RFC 9110, 9.3.6).
+    #[error("a CONNECT has no content")]
+    ConnectContent,
+    /// The `Content-Length` is 0, and there is content (RFC 9113, 8.1.1).
+    #[error("Content-Length says that there is no content")]
+    NotEmpty,
     /// The `Content-Length` fields differ (RFC 9110, 8.6).
     #[error("Content-Length fields differ")]
     Lengths,
@@ -119,6 +133,7 @@ pub(crate) fn admit(head: &mut request::Parts, direction: TrafficDirection) -> R
     check_target(head, direction)?;
     if head.version == Version::HTTP_2 {
         trim_values(&mut head.headers);
+        check_names(&head.headers)?;
     }
     let seen = scan(&head.headers);
     if seen & Seen::LENGTHS != 0 {
@@ -406,8 +421,8 @@ fn check_target(head: &request::Parts, direction: TrafficDirection) -> Result<()
     match head.method {
         _ if head.method.as_str().len() > LONGEST_METHOD => Err(Malformed::LongMethod),
         Method::TRACE => Err(Malformed::Method),
-        Method::CONNECT if direction == TrafficDirection::Outbound => Ok(()),
-        Method::CONNECT => Err(Malformed::Method),
+        Method::CONNECT if direction == TrafficDirection::Outbound => check_connect(head),
+        Method::CONNECT => check_connect(head).and(Err(Malformed::Method)),
         Method::OPTIONS if head.uri.path() == "*" => Ok(()),
         _ if head.uri.path().starts_with('/') => Ok(()),
         _ => Err(Malformed::Target),
@@ -537,12 +552,13 @@ fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Removes fields from trailers that are only allowed in a head (RFC 9110, 6.5.1): those that frame or route a message, that identify somebody, that
+/// Removes fields from trailers whose names are no tokens, or that are only allowed in a head (RFC 9110, 6.5.1): those that frame or route a message, that identify somebody, that
 /// a cache or decoder acts on, or that only the mesh may set. `claims` are fields that policies write from claims.
 pub(crate) fn clean_trailers<'a>(trailers: &mut HeaderMap, claims: impl Iterator<Item = &'a str> + Clone) {
     let only_in_heads = |name: &HeaderName| {
         let text = name.as_str();
-        ONLY_IN_HEADS.contains(name)
+        !is_token(name)
+            || ONLY_IN_HEADS.contains(name)
             || ["keep-alive", "proxy-connection"].contains(&text)
             || is_reserved(text)
             || claims.clone().any(|claim| is_same(claim.as_bytes(), text.as_bytes()))

@@ -7,8 +7,9 @@ use crate::corridor::relay::{self, Path};
 use crate::corridor::worker::{Pinned, Worker};
 use crate::corridor::{reply, upgrade};
 use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
-use crate::http::body::Body;
+use crate::http::body::{Body, ends_empty, says_empty};
 use crate::http::failure::{Failure, Unproven};
+use crate::http::head::Malformed;
 use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
 use crate::http::peer::{Peer, TrafficDirection};
 use crate::http::{head, hop};
@@ -356,6 +357,7 @@ impl Connection {
         };
         if head.method == Method::CONNECT
             && head.extensions.get::<hyper::ext::Protocol>().is_none()
+            && head::check_connect(&head).is_ok()
             && self.opens_tunnel(&origin, &head)
         {
             self.tunnel(on_upgrade, origin, busy);
@@ -373,8 +375,14 @@ impl Connection {
         }
         let mut response = match Exchange::begin(self.arrival(snapshot, origin, &head.headers), &mut head) {
             (exchange, Ok(())) => {
-                let body = Body::request(body, exchange.record.meter(), &self.activity);
-                exchange.run(head, body).await
+                let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
+                match body {
+                    Ok(body) => {
+                        let body = Body::request(body, exchange.record.meter(), &self.activity);
+                        exchange.run(head, body).await
+                    }
+                    Err(malformed) => exchange.fail(malformed.into()),
+                }
             }
             (exchange, Err(malformed)) => exchange.fail(malformed.into()),
         };
@@ -385,6 +393,13 @@ impl Connection {
         }
         response.body_mut().occupy(busy);
         Ok(self.adapt_response(response, http2, is_last()))
+    }
+
+    /// Waits for the end of a body that says it is empty.
+    async fn empty(&self, mut body: Incoming) -> Result<Incoming, Malformed> {
+        let limit = self.worker.snapshot().mesh.limits.head_timeout;
+        let is_empty = tokio::time::timeout(limit, ends_empty(&mut body)).await.unwrap_or(false);
+        if is_empty { Ok(body) } else { Err(Malformed::NotEmpty) }
     }
 
     /// Whether the client is to connect anew: another process has the listener where it came in. Instances of this process stay with it.

@@ -23,5 +23,6 @@ mod tokens;
 mod translation;
 mod unasked;
 mod validity;
+mod verdicts;
 mod websocket;
 mod withdrawn;

@@ -86,7 +86,9 @@ impl Forward<'_> {
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
             let spare = copy(&request);
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return self.answered(response, CheckIn::Http2(stream), under_way),
+                Ok(response) => {
+                    return self.answered(send::sound(response).await?, CheckIn::Http2(stream), under_way);
+                }
                 Err(error) => error,
             };
             let mut was_there = reused;

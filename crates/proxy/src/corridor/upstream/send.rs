@@ -5,7 +5,7 @@ use crate::corridor::pool::{
     CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, is_unasked,
 };
 use crate::corridor::retry;
-use crate::http::body::{Body, BodyError};
+use crate::http::body::{Body, BodyError, ends_empty, says_empty};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::state::function::{EVENT, FunctionEntry};
@@ -175,7 +175,7 @@ impl Forward<'_> {
                 }
             };
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, CheckIn::Http2(stream))),
+                Ok(response) => return Ok((sound(response).await?, CheckIn::Http2(stream))),
                 Err(error) => error,
             };
             request = match error.take_message() {
@@ -215,6 +215,17 @@ impl Forward<'_> {
         }
         Failure::Connect { cause: format!("{address}: {error}") }
     }
+}
+
+/// Checks a response that came over HTTP/2, as HTTP/1.1's parser does.
+pub(super) async fn sound(mut response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+    if head::check_names(response.headers()).is_err() {
+        return Err(Failure::Protocol("a field name is not a token"));
+    }
+    if says_empty(response.body()) && !Box::pin(ends_empty(response.body_mut())).await {
+        return Err(Failure::Protocol("it has content, and a Content-Length of 0"));
+    }
+    Ok(response)
 }
 
 /// Whether the response has a transfer coding besides chunked. Passed on without that coding, the body would mean something else.

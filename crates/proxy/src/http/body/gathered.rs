@@ -3,6 +3,9 @@
 //! A streaming call may send thousands of one-byte messages, each in its own frame (RFC 9113, 6.1). A frame that waits to be read costs much more
 //! memory than its payload, so the HTTP/2 library ends connections that have too many. A reader that takes them one by one, each in a turn of its
 //! own, is slower than their sender.
+//!
+//! The last piece of an HTTP/2 message with a `Content-Length` is passed on when the message has ended: one that goes on is malformed (RFC 9113, 8.1.1), and
+//! must not have looked complete.
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame, SizeHint};
@@ -21,25 +24,26 @@ pub(super) struct Gathered {
     incoming: Incoming,
     /// What followed small pieces and could not be added to them.
     next: Option<Result<Frame<Bytes>, hyper::Error>>,
+    /// The last piece that the message may have, until it has ended.
+    last: Option<Frame<Bytes>>,
 }
 
 impl Gathered {
     /// Takes a body of which nothing was read yet.
     pub(super) fn new(incoming: Incoming) -> Self {
-        Self { incoming, next: None }
+        Self { incoming, next: None, last: None }
     }
 
     /// Whether nothing is left to read.
     pub(super) fn is_end_stream(&self) -> bool {
-        self.next.is_none() && self.incoming.is_end_stream()
+        self.next.is_none() && self.last.is_none() && self.incoming.is_end_stream()
     }
 
     /// Bounds on the bytes that are left.
     pub(super) fn size_hint(&self) -> SizeHint {
         let mut hint = self.incoming.size_hint();
-        if let Some(Ok(frame)) = &self.next
-            && let Some(data) = frame.data_ref()
-        {
+        let next = self.next.as_ref().and_then(|next| next.as_ref().ok());
+        for data in next.into_iter().chain(&self.last).filter_map(Frame::data_ref) {
             let waiting = data.len() as u64;
             if let Some(upper) = hint.upper() {
                 hint.set_upper(upper + waiting);
@@ -51,6 +55,45 @@ impl Gathered {
 
     /// The next frame. Small data frames that have arrived are joined.
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        loop {
+            let next = ready!(self.poll_next(cx));
+            let Some(last) = self.last.take() else {
+                match next {
+                    Some(Ok(frame)) if self.is_last(&frame) => {
+                        self.last = Some(frame);
+                        continue;
+                    }
+                    next => return Poll::Ready(next),
+                }
+            };
+            return Poll::Ready(match next {
+                None if self.incoming.is_end_stream() => Some(Ok(last)),
+                Some(Ok(frame)) if frame.is_trailers() => {
+                    self.next = Some(Ok(frame));
+                    Some(Ok(last))
+                }
+                Some(Ok(frame)) if frame.data_ref().is_some_and(Bytes::is_empty) => {
+                    self.last = Some(last);
+                    continue;
+                }
+                Some(Err(error)) => Some(Err(error)),
+                // It broke off, or the library has let too much through: what is passed on is shorter than it should be.
+                None | Some(Ok(_)) => None,
+            });
+        }
+    }
+
+    /// Whether all bytes of the `Content-Length` are there, and the message has not ended well.
+    fn is_last(&self, frame: &Frame<Bytes>) -> bool {
+        let is_open = match &self.next {
+            None => !self.incoming.is_end_stream(),
+            Some(next) => next.is_err(),
+        };
+        frame.is_data() && is_open && self.incoming.size_hint().exact() == Some(0)
+    }
+
+    /// The next frame as it comes, joined.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if let Some(next) = self.next.take() {
             return Poll::Ready(Some(next));
         }
