@@ -321,6 +321,31 @@ fn hostile_json() {
 }
 
 #[test]
+fn long_claims_are_not_read_for_nobody() {
+    // They are no JSON, but nobody has found out.
+    let claims = "{".repeat(9000);
+    let unknown = r#"{"alg":"ES256","kid":"other"}"#;
+    assert_eq!(check(unknown, &claims).unwrap_err(), super::UNKNOWN_KEY);
+    let mismatch = r#"{"alg":"ES256","kid":"rsa"}"#;
+    assert_eq!(check(mismatch, &claims).unwrap_err(), "alg: the key may not be used with the token's algorithm");
+    assert_eq!(check(r#"{"alg":"none"}"#, &claims).unwrap_err(), super::NO_ALGORITHM);
+    for (header, signatures) in [
+        (ES256, &[84, 87, 128, 342][..]),
+        (r#"{"alg":"RS256","kid":"rsa"}"#, &[86, 340, 1367]),
+        (r#"{"alg":"EdDSA","kid":"ed"}"#, &[84, 88]),
+    ] {
+        let token = token(header, &claims);
+        let signed = token.rsplit_once('.').unwrap().0;
+        for length in signatures {
+            let text = format!("Bearer {signed}.{}", "A".repeat(*length));
+            assert_eq!(check_text(issuer(), &text).unwrap_err(), "the token's signature is not valid", "{length}");
+        }
+    }
+    let all_there = "the token's claims are not one JSON object without duplicates";
+    assert_eq!(check(ES256, &claims).unwrap_err(), all_there);
+}
+
+#[test]
 fn several_tokens() {
     let (good, other) = (format!("Bearer {}", token(ES256, CLAIMS)), format!("Bearer {}", token(ES256, &claims(""))));
     let with = |headers: Vec<Header<'_>>| {

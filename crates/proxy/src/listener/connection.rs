@@ -11,6 +11,7 @@ use crate::http::body::{Body, ends_empty, says_empty};
 use crate::http::failure::{Failure, Unproven};
 use crate::http::head::Malformed;
 use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
+use crate::http::inflow::Inflow;
 use crate::http::peer::{Peer, TrafficDirection};
 use crate::http::{head, hop};
 use crate::listener::stream::{ClientStream, Detected};
@@ -134,7 +135,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
     };
     let result = match &listener.tls {
         None => connection.serve_http(stream, None, &open).await,
-        Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+        Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(Inflow::in_turns(stream))).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
                 let agreed =

@@ -10,6 +10,7 @@ mod clients;
 mod drain;
 mod floods;
 mod gateway;
+mod heads;
 mod hops;
 mod hostile;
 mod https;
