@@ -390,7 +390,7 @@ async fn a_flushed_script_is_loaded_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_makes_no_sense_refuses() {
     let endless = vec![b'x'; 64 << 10];
-    let answers: [&[u8]; 7] = [
+    let answers: [&[u8]; 8] = [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"+OK\r\n",
         b"*3\r\n$1\r\ne\r\n$16\r\nthis-is-sequence\r\n*6\r\n:4000000000\r\n:0\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",

@@ -1,5 +1,5 @@
 use super::*;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Puts a connection into the pool that has been idle for `time`.
 async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
