@@ -94,7 +94,9 @@ impl Refused {
                 "the instance has three quarters of the `connections` of its namespace on this node, and all are at work"
             }
             Self::Namespace => "the namespace has all of its `connections` on this node, and none is idle",
-            Self::Address | Self::Listener | Self::Descriptors | Self::Heads => "the node has no room for another connection",
+            Self::Address | Self::Listener | Self::Descriptors | Self::Heads => {
+                "the node has no room for another connection"
+            }
         }
     }
 }
