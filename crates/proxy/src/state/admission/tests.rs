@@ -86,6 +86,16 @@ fn unfinished_heads_are_bounded_and_who_holds_most_loses_first() {
     assert_eq!(admission.held(), 0);
 }
 
+fn of_instance(
+    admission: &Arc<Admission>,
+    (name, namespace): (&str, &Arc<Namespace>),
+    node: usize,
+) -> Result<(Admitted, Arc<Activity>), Refused> {
+    let (activity, holder) = (Activity::new(), Holder::Instance(name, namespace));
+    let bounds = Bounds { address: usize::MAX, direction: 1000, node };
+    Ok((admission.admit(TrafficDirection::Outbound, holder, &activity, bounds)?, activity))
+}
+
 #[test]
 fn a_namespace_closes_its_own_idle_connections_and_no_others() {
     let (admission, namespaces) = (Arc::new(Admission::default()), leno_namespaces::Namespaces::default());
