@@ -191,7 +191,7 @@ impl Snapshot {
     /// The same, until the effort is over.
     ///
     /// # Errors
-    /// As [`Snapshot::of_documents`]. If the effort is over, what is said is that.
+    /// As [`Snapshot::of_documents`]. If the effort is used up, the problem says so.
     pub fn of_documents_within<'a>(
         all: impl IntoIterator<Item = &'a Document>,
         effort: &Effort,

@@ -1,4 +1,4 @@
-//! How long work may take for somebody who waits for it, or has ceased to.
+//! A bound on the time of work for a client, which also ends when the client goes away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -108,7 +108,7 @@ impl Namespaces {
     }
 }
 
-/// What the documents of a namespace need of its quota.
+/// The use that the documents of a namespace make of its quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceUse {
     /// Functions, jobs and External documents.

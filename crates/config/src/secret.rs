@@ -7,7 +7,7 @@ use std::io;
 /// The secrets of one function have at most so many bytes together.
 const MAX_TOTAL: usize = 8 << 20;
 
-/// What a secret's file holds. It must never be logged.
+/// The content of a secret's file. It must never be logged.
 pub enum SecretValue {
     /// For an environment: text, without the line end that editors put at the end of files, which is hardly ever part of a password.
     Text(String),

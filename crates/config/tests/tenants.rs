@@ -1,4 +1,4 @@
-//! What tenants' documents do to each other's: they hold up nobody, take no hosts, and learn no names.
+//! Documents of tenants neither block documents of other tenants, nor take their hosts, nor learn their names.
 
 use leno_config::{Document, Problem, Snapshot};
 use std::path::Path;

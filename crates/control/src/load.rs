@@ -16,7 +16,7 @@ pub struct Capacity {
     pub instances: u32,
 }
 
-/// The most that a node may offer, as an operator has said when it was let in. Of what nobody has said, it may offer as much as the largest machine has.
+/// The most that a node may offer, as the operator set it when the node joined. Without a value, it may offer as much as the largest machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapacityLimits {
@@ -31,11 +31,11 @@ pub struct CapacityLimits {
     pub instances: Option<u32>,
 }
 
-/// What the largest machine has.
+/// The capacity of the largest machine.
 const LARGEST: Capacity = Capacity { cpu_millis: 1_024_000, memory: 16 << 40, instances: 10_000 };
 
 impl CapacityLimits {
-    /// Whether nobody has said anything.
+    /// Whether the operator has set no value.
     pub fn are_default(&self) -> bool {
         *self == Self::default()
     }

@@ -26,7 +26,7 @@ struct Rate {
     per_second: f64,
 }
 
-/// What is left of a rate, since when.
+/// The rest of a rate, and since when it has been that.
 #[derive(Clone, Copy)]
 struct Bucket {
     left: f64,

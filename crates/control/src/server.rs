@@ -257,7 +257,7 @@ impl Conversation {
     }
 }
 
-/// What is too much for one node or address is tried again by those who mean it.
+/// A node or address that exceeds its share may try again later.
 fn too_often(what: &str, wait: Duration) -> Status {
     Status::unavailable(format!("{what} too often; try again in {} s", wait.as_secs() + 1))
 }

@@ -106,9 +106,9 @@ struct Node {
     cordoned: bool,
     /// It does not acknowledge its configuration.
     behind: bool,
-    /// What it offers, as far as it may.
+    /// Its offer, capped by its membership.
     capacity: Option<Capacity>,
-    /// What it says to offer.
+    /// The offer that it reports.
     claimed: Option<Capacity>,
     limits: CapacityLimits,
     images: BTreeSet<String>,

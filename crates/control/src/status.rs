@@ -129,7 +129,7 @@ pub struct NodeStatus {
     pub egress: bool,
     /// What it offers to instances; `None`: it has said nothing, so the scheduler places nothing on it.
     pub capacity: Option<Capacity>,
-    /// What it says to offer, where that is more than its membership allows.
+    /// The offer that it reports, where that is more than its membership allows.
     pub claimed: Option<Capacity>,
     /// Instances that it has, or must have.
     pub reserved: u32,

@@ -1,4 +1,4 @@
-//! What the control plane does from time to time, as long as it serves.
+//! Periodic work of the control plane.
 
 use crate::control::{Control, WeakControl};
 use std::convert::Infallible;

@@ -335,7 +335,7 @@ async fn a_node_that_begins_streams_again_and_again_is_told_to_wait() {
         }
     }
     let refused = refused.expect("200 streams at once are too many");
-    // Nodes that are told so try again.
+    // A node that gets this status tries again.
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     assert!(refused.message().contains("too often; try again in"), "{refused}");
     let other = control.admit("two", everything()).unwrap();

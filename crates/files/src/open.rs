@@ -43,7 +43,7 @@ const KERNEL_FILE_SYSTEMS: [u64; 21] = [
 /// Opens a regular file for reading. Opening has no effect on anything else that the path may name: a device, a terminal, a FIFO, a socket.
 ///
 /// # Errors
-/// What `access` does not admit, what is no regular file, or why it cannot be opened. Blocks as long as its file system does: see
+/// If `access` does not admit the path, it is no regular file, or it cannot be opened. Blocks as long as its file system does: see
 /// [`crate::readers`].
 pub fn open(path: &Path, access: &FileAccess) -> io::Result<File> {
     let found = locate(path, access, OFlags::empty())?;

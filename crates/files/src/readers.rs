@@ -1,6 +1,6 @@
 //! Threads that read files for one namespace.
 //!
-//! A read of a file system that hangs cannot be cancelled. Each such read takes a thread of its own here, never one of a pool that something else needs,
+//! A read of a file system that hangs cannot be cancelled. Each such read takes a dedicated thread here, never one of a pool that something else needs,
 //! and the caller goes on at its deadline. The thread stays until the file system answers, and counts as its namespace's: a namespace all of whose
 //! threads are stuck gets no more.
 

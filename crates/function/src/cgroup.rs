@@ -421,7 +421,7 @@ fn is_left_behind(name: &str, group: &Path) -> bool {
     has_ended.unwrap_or_else(|| lock(group).is_ok())
 }
 
-/// Kills what is in a group and in those below until they are gone. Returns whether they are. An instance may have made groups of its own.
+/// Kills what is in a group and in those below until they are gone. Returns whether they are. An instance may have made groups below.
 fn vanishes_killed(group: &Path) -> bool {
     for _ in 0..VANISH.as_millis() / POLL_INTERVAL.as_millis() {
         kill(group);

@@ -134,7 +134,7 @@ impl Owner {
         let paths = [program.directory.to_owned(), program.directory.join(name)];
         let look = move || {
             for path in &paths {
-                // What is missing is told by the start.
+                // The start reports a missing program.
                 let _ = std::fs::metadata(path);
             }
             Ok(())

@@ -137,7 +137,7 @@ impl Supervisor {
         }
     }
 
-    /// What the instances of a namespace use together; `None`: it has had none here, or there are no control groups.
+    /// The use of the instances of a namespace together; `None`: it has had none here, or there are no control groups.
     pub fn share(&self, namespace: &str) -> Option<NamespaceShare> {
         self.inner.cgroups.as_ref()?.share(namespace)
     }

@@ -1,4 +1,4 @@
-//! What a namespace may have of a node: instances, and requests that wait for one.
+//! The share of a namespace on a node: instances, and requests that wait for one.
 
 mod support;
 

@@ -218,7 +218,7 @@ fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Clie
         .referer(false)
         .connect_timeout(registries.connect_timeout)
         .read_timeout(registries.idle_timeout)
-        // A connection carries one request: what a registry says late or twice cannot say what another tag means.
+        // A connection carries one request, so a late or second answer of a registry cannot resolve another tag.
         .pool_max_idle_per_host(0)
         .no_proxy();
     let proxies = &registries.proxies;

@@ -38,7 +38,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// What nothing was said of may not be opened.
+    /// An unmentioned path may not be opened.
     fn new(path: PathBuf) -> Self {
         Self { path, namespace: String::new(), access: FileAccess::default() }
     }

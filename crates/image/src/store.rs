@@ -142,7 +142,7 @@ impl Store {
             return Ok(image);
         }
         let name = reference.to_string();
-        // What is asked before the layers has its turn as well.
+        // Requests for the manifest take a turn as well.
         let turn = inner.turns.take(share.map_or("", |share| share.name()), &reference.origin()).await;
         let source = Source::new(reference, &inner.client, &inner.disk, inner.layer_limits(), share.cloned());
         let source = Arc::new(source.await?);

@@ -1,4 +1,4 @@
-//! Registries that are slow on purpose: what they hold, and of whom.
+//! Registries that are slow on purpose hold up the pulls of their own namespaces only.
 
 mod support;
 

@@ -148,7 +148,7 @@ pub struct Channels {
     last: AtomicU32,
     /// How many there are.
     count: AtomicU32,
-    /// A socket on which nothing can be sent. What is not allowed goes there.
+    /// A socket on which nothing can be sent. Messages that are not allowed go there.
     _nobody: Socket,
 }
 

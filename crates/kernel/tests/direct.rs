@@ -653,7 +653,7 @@ fn what_nobody_reads_does_not_fill_the_memory() {
     pair.callee.receive(&[call(1025)]);
 }
 
-/// What a hostile program does with its end to reach another socket: all ways that TCP has to begin a connection.
+/// A hostile program tries to reach another socket with its end, in all ways that TCP has to begin a connection.
 fn tries_to_reach(end: &End, address: SocketAddr) {
     let address = SockAddr::from(address);
     // An attempt that is under way has no answer, and never will.

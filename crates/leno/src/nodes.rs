@@ -55,7 +55,7 @@ pub(crate) fn row_of(node: &Value) -> Value {
     })
 }
 
-/// What a node says to offer more of than its membership allows.
+/// The capacities of which a node reports more than its membership allows.
 fn capped(node: &Value) -> Vec<String> {
     let (claimed, capacity) = (&node["claimed"], &node["capacity"]);
     let names = [("cpu", "cpu_millis"), ("memory", "memory"), ("instances", "instances")];

@@ -437,7 +437,7 @@ fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
     assert!(status == 403 && refusal["error"].as_str().unwrap().contains("`documentBytes`"), "{refusal}");
     assert_eq!(change(&control.token(), &function("three", "b"), &[]).0, 200, "another namespace has its own quota");
 
-    // The quota is lowered: what is there stays, and may shrink.
+    // The quota is lowered: existing functions stay, and may shrink.
     control.apply(&quota("{functions: 1, instances: 5, hosts: [a.example]}"));
     assert_eq!(change(&tenant, &scaled("two", 3), &[]).0, 200);
     assert_eq!(change(&tenant, &scaled("two", 4), &[]).0, 403);

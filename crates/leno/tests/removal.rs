@@ -1,4 +1,4 @@
-//! What is open when a function is removed: it drains where its callers are still permitted, and is closed with the permission otherwise.
+//! Open exchanges of a removed function drain where their callers are still permitted, and are closed otherwise.
 
 mod mesh;
 

@@ -1,4 +1,4 @@
-//! What the instances of one namespace can take from others on a node: the log, and connections.
+//! Instances of one namespace take neither the log nor the connections of others on a node.
 
 mod mesh;
 

@@ -1,4 +1,4 @@
-//! What a tenant, or one address, can do to the others at the API of `leno control`: real processes and sockets.
+//! A tenant, or one address, holds up no others at the API of `leno control`: real processes and sockets.
 
 #[path = "api/mod.rs"]
 mod api;

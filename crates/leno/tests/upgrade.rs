@@ -514,7 +514,7 @@ fn what_is_withdrawn_is_closed_in_the_old_process_too() {
     node.wait();
 }
 
-/// Nobody tells the old process any more what is permitted.
+/// The old process gets no more updates of permissions.
 #[test]
 fn what_is_open_in_the_old_process_is_closed_when_the_new_one_ends() {
     let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {drainTimeout: 10m}\n");

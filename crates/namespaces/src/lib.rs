@@ -89,7 +89,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Puts bounds into force. What is in use beyond them stays until it ends.
+    /// Puts bounds into force. Use beyond them stays until it ends.
     pub fn set(&self, bounds: &Bounds) {
         let Bounds {
             instances,
@@ -131,7 +131,7 @@ impl Namespace {
         format!("namespace {name} has all that its bound `{}` allows on this node: {bound}", resource.name())
     }
 
-    /// What it uses now.
+    /// The present use.
     pub fn usage(&self, now: Instant) -> Usage {
         let count = |resource| {
             let count = self.count(resource);
@@ -166,7 +166,7 @@ pub struct Used {
     pub refused: u64,
 }
 
-/// What a namespace uses of a node.
+/// The use that a namespace makes of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Its name.

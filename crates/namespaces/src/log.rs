@@ -11,7 +11,7 @@ const BURST_SECONDS: u64 = 4;
 /// The burst is at least so many bytes.
 const LEAST_BURST: u64 = 16 << 10;
 
-/// What comes into a log.
+/// A source of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Lines that instances write.
@@ -36,14 +36,14 @@ impl Source {
     }
 }
 
-/// What comes first where there is not room for all. What matters less leaves a part of the burst to what matters more.
+/// The priority of a line where there is not room for all. Lower priorities leave a part of the burst to higher ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Importance {
-    /// What a function writes itself.
+    /// Output of a function.
     Output,
-    /// What was allowed.
+    /// Allowed requests.
     Allowed,
-    /// What was refused.
+    /// Refused requests.
     Refused,
 }
 
@@ -72,7 +72,7 @@ struct Total {
     bytes: AtomicU64,
 }
 
-/// What was left out since it was last reported.
+/// Lines that were left out since the last report.
 #[derive(Debug, Default)]
 struct Omitted {
     lines: u64,
@@ -84,7 +84,7 @@ struct Omitted {
 /// Lines of a namespace that were left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Omission {
-    /// What they were.
+    /// Their source.
     pub source: Source,
     /// The function that they were about, `namespace/name`; `None`: they were about several.
     pub function: Option<Box<str>>,
@@ -123,7 +123,7 @@ impl Log {
         }
     }
 
-    /// What was left out since this was asked last.
+    /// The lines that were left out since the last call.
     pub fn take_omissions(&self) -> Vec<Omission> {
         let omitted = std::mem::take(&mut *self.omitted.lock().unwrap_or_else(PoisonError::into_inner));
         let each = Source::ALL.into_iter().zip(omitted).filter(|(_, omitted)| omitted.lines > 0);

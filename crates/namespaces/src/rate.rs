@@ -78,7 +78,7 @@ impl Bucket {
     fn fill(&mut self, now: Instant) {
         let since = now.saturating_duration_since(*self.filled.get_or_insert(now));
         let gained = u128::from(self.per_second).saturating_mul(since.as_nanos()) / NANOS;
-        // What is not a whole byte yet counts next time.
+        // A fraction of a byte counts next time.
         if gained > 0 {
             self.level = self.level.saturating_add_unsigned(gained).min(self.burst.into());
             self.filled = Some(now);

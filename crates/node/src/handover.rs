@@ -15,7 +15,7 @@
 //!     drain               ◀─────────   updates, as they are in force
 //!     end
 //! ```
-//! What the successor withdraws is withdrawn for what is open at the predecessor too. If the successor ends first, nothing that is open there is permitted any more.
+//! A permission that the successor withdraws ends for exchanges of the predecessor too. If the successor ends first, the predecessor permits none of its open exchanges any more.
 //!
 //! Both tell each other of their instances that have a credential, because either may accept such an instance's connection. The counters of rate limits
 //! go with the hand-over; the predecessor asks the successor from then on.

@@ -23,7 +23,7 @@ use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a message about an event counts for, in bytes of the log.
+/// Bytes of the log that a message about an event counts for.
 const EVENT: usize = 128;
 
 /// The functions that this node runs.

@@ -4,7 +4,7 @@ use leno_namespaces::{Namespaces, Omission, Source};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a namespace's omissions are said.
+/// How often the node reports a namespace's omissions.
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Says it from time to time, for as long as the node runs.
@@ -16,7 +16,7 @@ pub(crate) async fn report(namespaces: Arc<Namespaces>) {
     }
 }
 
-/// Says what was left out since it was said last.
+/// Reports the lines that were left out since the last report.
 pub(crate) fn log(namespaces: &Namespaces) {
     for namespace in namespaces.all() {
         for omission in namespace.log.take_omissions() {

@@ -1,7 +1,7 @@
 //! Puts what the control plane delivers into force on this node: loads programs, supervises instances, certifies identities, and then publishes
 //! a new snapshot.
 //!
-//! Loads run in tasks of their own, one at a time but for [`crate::loads`]. So updates and reloads take effect in the order in which they came, and reports
+//! Loads run in separate tasks, one at a time but for [`crate::loads`]. So updates and reloads take effect in the order in which they came, and reports
 //! do not wait for them.
 
 use crate::draining::{self, Draining};

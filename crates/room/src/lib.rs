@@ -51,7 +51,7 @@ pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
 pub use room::{Entrances, Exit, Inside, Kept, Prepare, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
 
-/// How many processes and threads a program may have where nothing else is said.
+/// Processes and threads that a program may have by default.
 pub const DEFAULT_PROCESSES: u32 = 1024;
 /// Where a room shows a program's secrets, each in a file of its own.
 pub const SECRETS: &str = "/run/secrets";

@@ -55,7 +55,7 @@ pub fn start_without_core_dumps<T: Send>(start: impl FnOnce() -> io::Result<T> +
     })
 }
 
-/// Limits the processes and threads that the user of this program has on the machine, all together. The program must not run as root, whom the kernel does
+/// Limits the processes and threads that the user of this program has on the machine, all together. The program must not run as root, which the kernel does
 /// not limit.
 pub fn limit_processes(command: &mut Command, most: u32) {
     let limit = processes(Some(most));

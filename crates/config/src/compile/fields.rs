@@ -76,7 +76,7 @@ pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     Some(id)
 }
 
-/// The same for a function that a policy is for. Whoever applies such a policy may also change the function, so it must exist in any namespace.
+/// The same for a function that a policy is for. The author of such a policy may also change the function, so the function must exist, in any namespace.
 pub(super) fn function_of_policy(
     context: &Context<'_>,
     scope: &Scope<'_>,

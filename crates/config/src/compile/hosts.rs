@@ -22,7 +22,7 @@ pub(super) struct Grants<'a> {
     listed: BTreeSet<&'a str>,
 }
 
-/// What is known of a host and of the wildcard below it.
+/// The entries of a host and of the wildcard below it.
 struct Domain<T> {
     exact: Option<T>,
     wildcard: Option<T>,
@@ -62,7 +62,7 @@ fn key(host: &str) -> (String, bool) {
     (labels.flat_map(|label| [label, "."]).collect(), wildcard)
 }
 
-/// What a host is covered by, the narrowest first: itself, and the wildcards at its name and above.
+/// The entries that cover a host, the narrowest first: its own, and those of the wildcards at its name and above.
 fn covering<'s, T>(
     domains: &'s BTreeMap<String, Domain<T>>,
     key: &'s str,
@@ -74,7 +74,7 @@ fn covering<'s, T>(
     itself.into_iter().chain(wildcards)
 }
 
-/// What a wildcard covers besides itself.
+/// The entries below a wildcard.
 fn covered<'s, T>(domains: &'s BTreeMap<String, Domain<T>>, key: &'s str) -> impl Iterator<Item = &'s T> {
     let below = domains
         .range::<str, _>((Bound::Included(key), Bound::Unbounded))

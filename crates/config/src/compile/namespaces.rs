@@ -82,7 +82,7 @@ pub(super) fn engines(
     }
 }
 
-/// Reports namespaces whose documents are files and need more than their quota. What is applied to a control plane is compared with what was there before.
+/// Reports namespaces whose documents are files and need more than their quota. A control plane compares the use after a change with the use before it instead.
 pub(super) fn within(
     functions: &BTreeMap<FunctionId, snapshot::Function>,
     policies: &[snapshot::Policy],

@@ -1,4 +1,4 @@
-//! What the functions of a namespace take of its quota, found before anything is made of it: each function gets its own copy of the rules that apply to it.
+//! The use that the functions of a namespace make of its quota, found before any slice is built: each function gets its own copy of the rules that apply to it.
 
 use super::{Function, Policy};
 use crate::id::FunctionId;
@@ -29,7 +29,7 @@ fn serialized(value: &impl serde::Serialize) -> u64 {
     serde_json::to_writer(&mut counted, value).map_or(u64::MAX / 16, |()| counted.0)
 }
 
-/// What the functions of each namespace need of its quota.
+/// The use that the functions of each namespace make of its quota.
 pub(crate) fn uses<'a>(
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &[Policy],

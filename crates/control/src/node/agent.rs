@@ -320,7 +320,7 @@ impl Agent {
         }
     }
 
-    /// Takes in what the process has put into force to which this one has yielded: what is withdrawn is not permitted here either. `None`: that process has
+    /// Takes in the configuration of the process to which this one has yielded, so that a withdrawn permission ends here too. `None`: that process has
     /// ended, so nothing is permitted any more.
     pub fn follow_replacement(&self, update: Option<Bytes>) {
         // Without its task, this process has ended.

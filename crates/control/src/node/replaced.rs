@@ -13,21 +13,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tonic::Status;
 
-/// What the process that has the node passes on.
+/// An update from the process that has the node now.
 #[derive(Debug)]
 pub(crate) enum PassedOn {
     /// A message that is encoded.
     Update(Bytes),
-    /// The other process has ended, or does not pass on anything. Nobody says what is still permitted.
+    /// The other process has ended, or passes nothing on. So there is no word on which permissions remain.
     End,
 }
 
-/// What a replaced process runs.
+/// The functions that a replaced process runs.
 #[derive(Default)]
 pub(crate) struct Replaced(HashMap<FunctionId, Slice>);
 
 impl Replaced {
-    /// What is left of a delta for this process.
+    /// The part of a delta that concerns this process.
     pub(crate) fn restrict(&mut self, shared: &Arc<Shared>, mut delta: v1::Delta) -> Result<v1::Delta, Status> {
         let desired = shared.desired();
         let mut resources = Vec::new();

@@ -116,7 +116,7 @@ impl Session {
         let mut replaced = Replaced::default();
         loop {
             let passed_on = tokio::select! {
-                // It fails when nobody can change it any more. Then the agent is gone.
+                // It fails when the sender is gone, and the agent with it.
                 _ = self.yielding.wait_for(|yielding| !yielding) => return Some(()),
                 Some(passed_on) = self.passed_on.recv() => passed_on,
                 _ = self.ended.recv() => return None,
@@ -129,7 +129,7 @@ impl Session {
                 PassedOn::End => Some(replaced::nothing(&self.shared)),
             };
             if let Some(mut update) = update {
-                // Nobody waits for an answer.
+                // No caller waits for an answer.
                 update.tell(mpsc::unbounded_channel().0);
                 self.updates.send(update).await.ok()?;
             }

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 const DELTA_BYTES: usize = 512 << 10;
 /// Deltas that a node may leave unacknowledged before it gets no more. Changes are merged meanwhile, so the node never gets a long history.
 const MAX_UNANSWERED: usize = 16;
-/// The same for a node that is behind: what it does not answer must not keep it from hearing of what is withdrawn.
+/// The same for a node that is behind: an update without an answer must not hold back the removals after it.
 const MAX_UNANSWERED_BEHIND: usize = 64;
 
 pub(super) struct Session {

@@ -9,7 +9,7 @@ use leno_config::{FunctionId, Permissions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most removed functions whose policies are kept. Of further ones, what is open is closed.
+/// Most removed functions whose policies are kept. The open exchanges of further ones are closed.
 const MAX_REMOVED: usize = 65_536;
 
 /// Removed functions whose callers are still permitted.

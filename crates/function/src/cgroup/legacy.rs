@@ -27,7 +27,7 @@ const SOCKETS_PART: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Groups {
     folders: Vec<PathBuf>,
-    /// Groups of the namespace, where the instance needs none of its own.
+    /// Groups of the namespace, where the instance needs no separate ones.
     shared: Vec<PathBuf>,
     /// Which part of the limits is not enforced, and why.
     unenforced: Option<String>,
@@ -101,7 +101,7 @@ impl Hierarchies {
             let group = set(&self.memory, &[("memory.limit_in_bytes", memory)])?;
             // Memory and swap together. It cannot be less than the limit on memory, so it comes second.
             super::set_if_there(&group.join("memory.memsw.limit_in_bytes"), memory)?;
-            // What the group's processes open from here on is counted. Without this limit, nothing counts it.
+            // The kernel counts sockets that the group's processes open from here on. Without this limit, it counts none.
             let sockets = group.join("memory.kmem.tcp.limit_in_bytes");
             if let Err(error) = fs::write(&sockets, (memory / SOCKETS_PART).to_string()) {
                 let file = sockets.display();
@@ -205,7 +205,7 @@ mod tests {
             Ok(groups) => groups,
             Err(error) => return eprintln!("SKIPPED: no group of version 1 can be made here: {error}"),
         };
-        // Streams that nobody reads, and datagrams.
+        // Streams without a reader, and datagrams.
         let script = "import socket,sys
 open(sys.argv[1]+'/cgroup.procs','w').write('0')
 listener=socket.create_server(('127.0.0.1',0),backlog=4096)

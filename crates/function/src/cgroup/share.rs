@@ -1,4 +1,4 @@
-//! What the instances of a namespace may have together on this node: a group for each namespace, in which the groups of its instances are.
+//! The share of a namespace on this node: a control group for each namespace, in which the groups of its instances are.
 
 use super::legacy::{Groups, Hierarchies};
 use super::{CONTROLLERS, Cgroups, PREFIX, set_limits, switch};
@@ -49,20 +49,20 @@ pub(super) struct Place {
     pub legacy: Option<Hierarchies>,
 }
 
-/// What the instances of a namespace use together of what they may have on this node.
+/// The use that the instances of a namespace make together of their share of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceShare {
     /// Processes and threads; `None`: they are not counted.
     pub pids: Option<u64>,
     /// Bytes of memory; `None`: they are not counted.
     pub memory: Option<u64>,
-    /// What they may have; 0: no bound.
+    /// Their bound; 0: none.
     pub bounds: Resources,
     /// Why the bounds are not enforced; `None`: they are.
     pub unenforced: Option<String>,
 }
 
-/// What the instances of a namespace may have together; 0: no bound.
+/// Bounds on the instances of a namespace together; 0: no bound.
 pub(crate) fn resources(bounds: &NamespaceBounds) -> Resources {
     let memory = bounds.memory.unwrap_or_else(|| machine_memory() / 2);
     Resources { memory, cpu_millis: bounds.cpu_millis.unwrap_or_default(), pids: bounds.pids() }
@@ -173,7 +173,7 @@ impl Cgroups {
 }
 
 impl Share {
-    /// Puts these bounds in force. What cannot be is logged.
+    /// Puts these bounds in force. Logs those that cannot be.
     fn enforce(&mut self, bounds: Resources) {
         self.bounds = bounds;
         let Ok(enforcer) = &self.enforcer else { return };

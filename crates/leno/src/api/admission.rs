@@ -100,7 +100,7 @@ impl FromRequestParts<Arc<Service>> for Caller {
     }
 }
 
-/// A body in JSON. What cannot be read is refused as everything else is.
+/// A body in JSON. Malformed ones are refused like any bad request.
 pub(super) struct JsonBody<T>(pub T);
 
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for JsonBody<T> {

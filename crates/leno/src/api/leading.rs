@@ -67,7 +67,7 @@ struct Writer {
     since_trimmed: u32,
 }
 
-/// What a change is checked against.
+/// The state that a change is checked against.
 #[derive(Clone, Default)]
 struct Base {
     /// Counts what was put here.
@@ -255,7 +255,7 @@ impl Leading {
     /// What documents are checked against, with what is in the store in force as far as it can be.
     async fn lock(&self, service: &Service, dry_run: bool) -> Result<MutexGuard<'_, Writer>, ApiError> {
         let mut writer = self.writer.lock().await;
-        // Who only looks has nobody wait for what is stored to be read again.
+        // A dry run does not trigger another read of the store.
         if dry_run && writer.base.generation > 0 {
             return Ok(writer);
         }

@@ -37,7 +37,7 @@ pub(crate) struct Service {
     state: RwLock<State>,
 }
 
-/// Status of functions and nodes, taken no more than half of the time: what it locks, changes and nodes need too.
+/// Status of functions and nodes, taken no more than half of the time, because it holds a lock that changes and nodes need too.
 #[derive(Default)]
 pub(crate) struct Statuses(Arc<tokio::sync::Mutex<()>>);
 

@@ -1,4 +1,4 @@
-//! Work of requests that takes long: on a thread that yields to the others, in the caller's turn, and no longer than somebody waits for it.
+//! Work of requests that takes long: on a thread that yields to the others, in the caller's turn, and no longer than the client waits for it.
 
 use super::error::ApiError;
 use super::turns::Turn;
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 /// How much less than other threads one gets that works for a request, where processors are busy.
 const NICE: i32 = 10;
 
-/// Gives up the work of a request that nobody waits for any more.
+/// Gives up the work of a request whose client has gone away.
 struct Waits(Effort);
 
 impl Drop for Waits {
@@ -19,7 +19,7 @@ impl Drop for Waits {
     }
 }
 
-/// Does some work on a thread for it. The turn ends with the work, whoever waits for it.
+/// Does some work on a thread for it. The turn ends with the work, even if the client has gone away.
 pub(super) async fn apart<T: Send + 'static>(
     turn: Turn,
     limit: Duration,
@@ -35,7 +35,7 @@ pub(super) async fn apart<T: Send + 'static>(
         }
         let result = work(&effort);
         let result = if effort.is_over() { Err(too_long(limit)) } else { result };
-        // Nobody may wait any more. Then the turn ends here.
+        // The client may have gone away. Then the turn ends here.
         let _ = done.send(result.map(|value| (value, turn)));
     };
     let thread = std::thread::Builder::new().name("change".to_owned()).spawn(run);

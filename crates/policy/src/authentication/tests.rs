@@ -322,7 +322,7 @@ fn hostile_json() {
 
 #[test]
 fn long_claims_are_not_read_for_nobody() {
-    // They are no JSON, but nobody has found out.
+    // They are no JSON, but no check has reached them.
     let claims = "{".repeat(9000);
     let unknown = r#"{"alg":"ES256","kid":"other"}"#;
     assert_eq!(check(unknown, &claims).unwrap_err(), super::UNKNOWN_KEY);

@@ -269,7 +269,7 @@ impl Relay {
         {
             return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
         }
-        // What a removed function has accepted may end.
+        // Connections that a removed function has accepted may end.
         let snapshot = if self.is_here {
             let found = self.worker.snapshot_with(&self.callee.id);
             found.ok_or_else(|| Stop::Refused(format!("{} was removed", self.callee.id)))?.0

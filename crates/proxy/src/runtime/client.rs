@@ -85,7 +85,7 @@ impl CaFile {
     }
 }
 
-/// Makes a client for this address. Each request has a connection that carries nothing else: what a server says late or twice answers no other
+/// Makes a client for this address. Each request has a connection that carries nothing else, so a late or second answer of a server answers no other
 /// request. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
 pub(crate) async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
     // Without TLS there is no certificate to check.

@@ -175,7 +175,7 @@ pub struct Admitted {
     shared: Arc<SharedEntry>,
 }
 
-/// Says later whom an admitted connection counts for. A tunnel that goes on after the connection's task has ended holds one.
+/// Assigns an admitted connection to a namespace later. A tunnel that goes on after the connection's task has ended holds one.
 #[derive(Clone, Debug)]
 pub struct Attribution(Arc<Place>);
 
@@ -448,7 +448,7 @@ impl Table {
 }
 
 impl Admitted {
-    /// Says later whom the connection counts for.
+    /// Assigns the connection to a namespace later.
     pub fn attribution(&self) -> Attribution {
         Attribution(self.place.clone())
     }

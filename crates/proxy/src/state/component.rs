@@ -28,7 +28,7 @@ pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, String>)>);
 type Environment = Vec<(String, String)>;
 
 impl ComponentSecrets {
-    /// Reads the secrets of all components among a function's revisions. What cannot be read is known when it is asked for.
+    /// Reads the secrets of all components among a function's revisions. A secret that cannot be read fails when it is used.
     pub async fn read(slice: &Slice) -> Self {
         let mut read = Self::default();
         let access = slice.bounds.file_access();

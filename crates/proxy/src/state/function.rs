@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// What a message about an event counts for, in bytes of the log.
+/// Bytes of the log that a message about an event counts for.
 pub(crate) const EVENT: usize = 256;
 
 /// The namespace of a function on this node, once it is known.

@@ -79,7 +79,7 @@ impl Collector for Scrape {
     }
 }
 
-/// What is counted, by the names of the fields that bound it.
+/// The counted resources, by the names of the fields that bound them.
 fn resources(usage: &Usage) -> [(&'static str, Used); 5] {
     [
         ("instances", usage.instances),

@@ -1,4 +1,4 @@
-//! Heads that have begun and do not end: what they hold is bounded, and whose they are is told apart.
+//! Unfinished heads hold a bounded amount of memory, counted for each client and instance.
 
 use crate::mesh::Builder;
 use crate::raw::{Raw, status};

@@ -278,7 +278,7 @@ impl Builder {
         self
     }
 
-    /// What the functions, which are all of one namespace, may have of the node.
+    /// The share of the node that the functions, which are all of one namespace, get.
     pub(crate) fn bounds(mut self, bounds: NamespaceBounds) -> Self {
         self.bounds = bounds;
         self

@@ -1,4 +1,4 @@
-//! What a namespace may have of a node: open requests and connections.
+//! The share of a namespace on a node: open requests and connections.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};

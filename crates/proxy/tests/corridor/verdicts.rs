@@ -127,7 +127,7 @@ async fn and_over_http2() {
     }
 }
 
-/// An HTTP/2 client that sends what it is told to.
+/// An HTTP/2 client that sends given frames.
 async fn h2_client(address: SocketAddr) -> SendRequest<Bytes> {
     let stream = TcpStream::connect(address).await.unwrap();
     let (sender, connection) = h2::client::handshake(stream).await.unwrap();
@@ -177,7 +177,7 @@ async fn nor_may_a_function_answer_with_one() {
     assert_eq!(upstream::get(mesh.gateway(), "/").await.status, 502);
 }
 
-/// An HTTP/2 server that answers what it is told to.
+/// An HTTP/2 server that answers with given frames.
 async fn h2_server<F, R>(answer: F) -> SocketAddr
 where
     F: Fn(h2::server::SendResponse<Bytes>) -> R + Clone + Send + Sync + 'static,
@@ -246,7 +246,7 @@ async fn a_length_that_does_not_agree_with_the_data_is_never_a_whole_request() {
             let request = post("callee", &[("content-length", length), ("proxy-authorization", &credential)]);
             let (response, mut body) = client.send_request(request, false).unwrap();
             for (index, piece) in pieces.iter().enumerate() {
-                // Each in a frame, and in a turn, of its own.
+                // Each in a separate frame and turn.
                 tokio::task::yield_now().await;
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
                 let _ = body.send_data(Bytes::from_static(piece.as_bytes()), index + 1 == pieces.len());

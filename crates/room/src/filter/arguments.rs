@@ -34,7 +34,7 @@ pub(super) fn rules() -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
-/// Processes and threads, and who may do what to whom.
+/// Calls about processes and threads.
 fn processes(rules: &mut Rules) -> Result<(), BackendError> {
     let namespaces = [
         libc::CLONE_NEWCGROUP,
@@ -95,7 +95,7 @@ pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
     if families.iter().all(|known| Some(u64::from(known.unsigned_abs())) != family) {
         return None;
     }
-    // What the kernel says to those without rights.
+    // The kernel's answer without rights.
     let raw = arguments.get(1).map(|kind| kind & KIND) == Some(u64::from(libc::SOCK_RAW.unsigned_abs()));
     Some(if raw { Errno::EPERM } else { Errno::EPROTONOSUPPORT })
 }

@@ -12,7 +12,7 @@ use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 const MOST_LINES: u32 = 1000;
 /// Bytes of a line; the rest is dropped.
 const LONGEST_LINE: usize = 8192;
-/// What a line counts for besides its text and its prefix, in bytes.
+/// Bytes that a line counts for besides its text and its prefix.
 const OVERHEAD: usize = 64;
 /// Bytes that are taken at once.
 const PIECE: usize = 16 * 1024;

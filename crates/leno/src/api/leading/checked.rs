@@ -1,4 +1,4 @@
-//! What a change would do: found without a lock, and without anything being stored.
+//! Checks a change without a lock, and without storing anything.
 
 use super::super::error::ApiError;
 use super::super::quota::Namespaces;
@@ -55,7 +55,7 @@ pub(super) fn files(service: &Service, request: &ChangeRequest) -> Result<BTreeS
         return Err(ApiError::Bad(format!("the name of a text has more than {LONGEST_NAME} bytes")));
     }
     let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
-    // Problems of a stored document are told by its name. A file of that name in the request does not let anybody see them.
+    // Problems of a stored document carry its name. A file of that name in the request must not make them visible.
     let state = service.state();
     files.retain(|file| !state.documents.keys().any(|id| id.to_string() == *file));
     Ok(files)
@@ -148,7 +148,7 @@ impl Leading {
                 candidates,
             })));
         }
-        // From now on problems are told by the stored text.
+        // From now on problems refer to the stored text.
         for (id, action, document) in &mut actions {
             if let Some(document) = document
                 && *action != Action::Unchanged
@@ -239,7 +239,7 @@ fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeReques
         broken.remove(&id);
         let before = documents.get(&id);
         if let Some(before) = before {
-            // What is replaced may have reached further.
+            // The replaced document may have reached further.
             caller.may_write(&id, &before.reach())?;
         }
         let action = match before {
@@ -282,7 +282,7 @@ fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeReques
 }
 
 impl ApiError {
-    /// Hides what is said of stored documents that a caller may not read.
+    /// Hides problems of stored documents that a caller may not read.
     pub(super) fn without_what_is_hidden(self, caller: &Caller, files: &BTreeSet<String>) -> Self {
         let Self::Problems(problems) = self else { return self };
         if caller.is_everywhere() {
@@ -302,7 +302,7 @@ impl ApiError {
                 column: 0,
                 field: String::new(),
                 message: "they would not be right any more, and this token may not read them".to_owned(),
-                fix: "ask somebody with a token for the whole mesh".to_owned(),
+                fix: "ask the holder of a token for the whole mesh".to_owned(),
             });
         }
         Self::Problems(few(shown))

@@ -51,7 +51,7 @@ pub(crate) struct Accepted {
     _held: Held,
 }
 
-/// What is kept as long as a connection is open.
+/// Guards that live as long as a connection is open.
 type Held = (Option<Lease>, ConnectionGuard, Option<Permit>);
 
 impl Inbound {

@@ -77,7 +77,7 @@ impl Gathered {
                     continue;
                 }
                 Some(Err(error)) => Some(Err(error)),
-                // It broke off, or the library has let too much through: what is passed on is shorter than it should be.
+                // It broke off, or the library has let too much through: the forwarded body is shorter than announced.
                 None | Some(Ok(_)) => None,
             });
         }

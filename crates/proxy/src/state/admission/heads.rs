@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 /// Bytes that unfinished heads may hold, all together, beyond the buffer that each connection has in any case.
 pub(super) const MOST_HELD: usize = 32 * 1024 * 1024;
 
-/// What the unfinished heads of a client or an instance hold.
+/// The memory that the unfinished heads of a client or an instance hold.
 #[derive(Debug, Default)]
 struct Hoard {
     held: usize,
