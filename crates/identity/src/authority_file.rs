@@ -172,6 +172,9 @@ impl AuthorityFile {
         if public_key != key.public_key_info() {
             return Err(self.unusable(&"the first certificate is for another key than the one in the file"));
         }
+        if let Some(reason) = chain.iter().find_map(verify::unknown_constraints) {
+            return Err(self.unusable(&format!("a certificate in it has {reason}")));
+        }
         let authority = Authority::of_chain(&self.trust_domain, key, chain, Arc::new(DefaultTimeProvider))?;
         let probe = SpiffeId::control(&self.trust_domain).map_err(|error| self.unusable(&error))?;
         let request = KeyRequest::new(&probe).map_err(|error| self.unusable(&error))?;

@@ -1,6 +1,7 @@
 //! The roots that a trust domain's identities chain to.
 
 use crate::spiffe::{BadSpiffeId, TrustDomain};
+use crate::verify::{UnknownConstraints, constraints_of};
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use std::borrow::Cow;
@@ -81,6 +82,14 @@ pub enum BundleError {
         /// The bundle's trust domain.
         trust_domain: TrustDomain,
     },
+    /// No identity under the root would be accepted.
+    #[error("root {index} of the trust bundle has {reason}")]
+    Constrained {
+        /// Position in the bundle, from 0.
+        index: usize,
+        /// Its constraints.
+        reason: UnknownConstraints,
+    },
     /// The trust domain's name.
     #[error(transparent)]
     TrustDomain(#[from] BadSpiffeId),
@@ -150,6 +159,9 @@ impl TrustBundle {
         let may_sign = certificate.key_usage().map_err(malformed)?.is_some_and(|usage| usage.value.key_cert_sign());
         if !is_ca || !may_sign {
             return Err(BundleError::NoAuthority { index });
+        }
+        if let Some(reason) = constraints_of(certificate) {
+            return Err(BundleError::Constrained { index, reason });
         }
         let names = certificate.subject_alternative_name().map_err(malformed)?;
         let names = names.iter().flat_map(|names| &names.value.general_names);

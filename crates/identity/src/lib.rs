@@ -48,4 +48,4 @@ pub use spiffe::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
 pub use store::{RenewError, SvidStore};
 pub use svid::{Svid, SvidError};
 pub use tls::{TlsError, client_config, peer_identity, peer_not_after, server_config, server_name};
-pub use verify::{PeerError, not_after};
+pub use verify::{PeerError, UnknownConstraints, not_after};

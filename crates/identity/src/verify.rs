@@ -4,12 +4,13 @@
 //! extended key usage must be there.
 
 use crate::bundle::{BundleError, TrustBundle, unix_time};
-use crate::spiffe::{BadSpiffeId, SpiffeId};
+use crate::spiffe::{BadSpiffeId, SpiffeId, TrustDomain};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{CertificateError, OtherError};
+use std::cell::RefCell;
 use std::net::IpAddr;
-use webpki::{EndEntityCert, KeyUsage};
+use webpki::{EndEntityCert, KeyUsage, VerifiedPath};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -57,6 +58,22 @@ pub enum PeerError {
     /// The extended key usage must be there.
     #[error("the certificate does not say that it is for TLS (extended key usage)")]
     NoExtendedKeyUsage,
+    /// A certificate between the leaf and the root may not sign (RFC 5280, section 4.2.1.3; X.509-SVID, section 4.3).
+    #[error("an intermediate certificate does not say that it may sign others (key usage keyCertSign)")]
+    MayNotSign,
+    /// A certificate between the leaf and the root is another trust domain's, or a workload's (X.509-SVID, section 2).
+    #[error(
+        "an intermediate certificate has the URI name `{name}`; one of `{trust_domain}` has no other than the ID of the trust domain"
+    )]
+    ForeignIntermediate {
+        /// Whom it names.
+        name: String,
+        /// Whose roots signed it.
+        trust_domain: TrustDomain,
+    },
+    /// A certificate above the leaf has constraints that are not understood, and by which no certificate is accepted.
+    #[error("a certificate above it has {0}")]
+    Constrained(UnknownConstraints),
     /// A proper identity, but another one.
     #[error("the server is `{presented}` and not `{expected}`")]
     Unexpected {
@@ -66,6 +83,13 @@ pub enum PeerError {
         presented: SpiffeId,
     },
 }
+
+/// Name constraints of a kind that path validation does not understand. It refuses every identity under a certificate that has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "name constraints on {0}, which Leno cannot check: no identity under it would be accepted. Use a certificate without them (constraints on DNS names and IP addresses are checked)"
+)]
+pub struct UnknownConstraints(&'static str);
 
 impl PeerError {
     /// What a handshake failed of, where it failed because of the peer's identity; its text reads better in a log than the TLS
@@ -108,9 +132,22 @@ pub(crate) fn identity(
 ) -> Result<SpiffeId, PeerError> {
     let anchors = bundle.anchors(now);
     let end_entity = EndEntityCert::try_from(leaf).map_err(PeerError::Path)?;
-    end_entity
-        .verify_for_usage(algorithms.all, &anchors, intermediates, now, role.usage(), None, None)
-        .map_err(PeerError::Path)?;
+    let refused = RefCell::new(None);
+    let check = |path: &VerifiedPath<'_>| {
+        let mut signing = path.intermediate_certificates().map(|certificate| certificate.der());
+        signing.try_for_each(|der| check_intermediate(&der, bundle.trust_domain())).map_err(|reason| {
+            refused.replace(Some(reason));
+            webpki::Error::UnknownIssuer
+        })
+    };
+    let verified =
+        end_entity.verify_for_usage(algorithms.all, &anchors, intermediates, now, role.usage(), None, Some(&check));
+    if let Err(error) = verified {
+        let constrained = || intermediates.iter().find_map(unknown_constraints).map(PeerError::Constrained);
+        let violation = error == webpki::Error::NameConstraintViolation;
+        let reason = refused.take().or_else(|| violation.then(constrained).flatten());
+        return Err(reason.unwrap_or(PeerError::Path(error)));
+    }
     // The path validation above would also ask intermediates for it, and those of other authorities have none.
     if parse(leaf)?.extended_key_usage().map_err(|_| PeerError::Malformed)?.is_none() {
         return Err(PeerError::NoExtendedKeyUsage);
@@ -121,6 +158,45 @@ pub(crate) fn identity(
     } else {
         Err(PeerError::OtherTrustDomain { id, trust_domain: bundle.trust_domain().to_string() })
     }
+}
+
+/// Checks what path validation leaves open of a certificate between a leaf and a root. Whoever holds one may not be the authority of the trust domain,
+/// where the root signs for others as well.
+fn check_intermediate(der: &CertificateDer<'_>, trust_domain: &TrustDomain) -> Result<(), PeerError> {
+    let certificate = parse(der)?;
+    let malformed = |_| PeerError::Malformed;
+    let is_ca = certificate.basic_constraints().map_err(malformed)?.is_some_and(|constraints| constraints.value.ca);
+    let may_sign = certificate.key_usage().map_err(malformed)?.is_some_and(|usage| usage.value.key_cert_sign());
+    if !is_ca || !may_sign {
+        return Err(PeerError::MayNotSign);
+    }
+    let names = certificate.subject_alternative_name().map_err(malformed)?;
+    for name in names.iter().flat_map(|names| &names.value.general_names) {
+        if let GeneralName::URI(uri) = name
+            && *uri != trust_domain.id().as_str()
+        {
+            let name = uri.chars().take(256).collect();
+            return Err(PeerError::ForeignIntermediate { name, trust_domain: trust_domain.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// The name constraints of a certificate by which path validation refuses everything under it.
+pub(crate) fn unknown_constraints(der: &CertificateDer<'_>) -> Option<UnknownConstraints> {
+    constraints_of(&parse(der).ok()?)
+}
+
+/// The same of a parsed certificate.
+pub(crate) fn constraints_of(certificate: &X509Certificate<'_>) -> Option<UnknownConstraints> {
+    let constraints = certificate.name_constraints().ok()??.value;
+    let subtrees = constraints.permitted_subtrees.iter().chain(&constraints.excluded_subtrees).flatten();
+    let unknown = |base: &GeneralName<'_>| match base {
+        GeneralName::URI(_) => Some(UnknownConstraints("URIs")),
+        GeneralName::DirectoryName(_) => Some(UnknownConstraints("directory names")),
+        _ => None,
+    };
+    subtrees.map(|subtree| &subtree.base).find_map(unknown)
 }
 
 /// The identity that a certificate states, if it has the profile of a leaf. Says nothing about who signed it.

@@ -243,6 +243,131 @@ fn an_intermediate_of_the_root_may_sign() {
     assert_eq!(server_saw.unwrap(), "spiffe://orders.example/ns/orders/sa/frontend");
 }
 
+/// What is wrong with an intermediate, how it is made so, and what the complaint must say.
+const BAD_INTERMEDIATES: &[(&str, Change, &[&str])] = &[
+    ("no key usage", |ca, _| ca.key_usages.clear(), &["keyCertSign"]),
+    ("another key usage", |ca, _| ca.key_usages = vec![KeyUsagePurpose::CrlSign], &["keyCertSign"]),
+    ("signatures only", |ca, _| ca.key_usages = vec![KeyUsagePurpose::DigitalSignature], &["keyCertSign"]),
+    ("no CA flag", |ca, _| ca.is_ca = IsCa::ExplicitNoCa, &["EndEntityUsedAsCa", "UnknownIssuer"]),
+    (
+        "another trust domain",
+        |ca, _| ca.subject_alt_names = vec![uri("spiffe://other.example")],
+        &["`spiffe://other.example`"],
+    ),
+    (
+        "a workload of another trust domain",
+        |ca, _| ca.subject_alt_names = vec![uri("spiffe://other.example/ns/a/sa/b")],
+        &["`spiffe://other.example/ns/a/sa/b`"],
+    ),
+    (
+        "a workload's ID",
+        |ca, _| ca.subject_alt_names = vec![uri("spiffe://orders.example/ns/orders/sa/other")],
+        &["no other than the ID of the trust domain"],
+    ),
+    (
+        "a second URI of another trust domain",
+        |ca, _| ca.subject_alt_names.push(uri("spiffe://other.example")),
+        &["`spiffe://other.example`"],
+    ),
+    ("a URI that is no SPIFFE ID", |ca, _| ca.subject_alt_names = vec![uri("https://ca.example")], &["`https://ca"]),
+];
+
+fn intermediate(clock: &Clock) -> CertificateParams {
+    let mut params = good(clock, "orders/other");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(1));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.subject_alt_names = vec![uri("spiffe://orders.example")];
+    params.distinguished_name.push(rcgen::DnType::CommonName, "between");
+    params
+}
+
+impl World {
+    /// What a server and a client say of a leaf under these intermediates, the first of which the root has signed.
+    fn under(&self, clock: &Arc<Clock>, intermediates: Vec<CertificateParams>) -> [Result<String, String>; 2] {
+        let mut chain: Vec<CertificateDer<'static>> = Vec::new();
+        let mut above: Option<Issuer<'static, KeyPair>> = None;
+        for params in intermediates {
+            let key = KeyPair::generate().unwrap();
+            let signed = params.signed_by(&key, above.as_ref().unwrap_or(&self.root.issuer)).unwrap();
+            chain.insert(0, signed.der().clone());
+            above = Some(Issuer::new(params, key));
+        }
+        let of = |function: &str| {
+            let key = KeyPair::generate().unwrap();
+            let leaf = good(clock, function).signed_by(&key, above.as_ref().unwrap()).unwrap().der().clone();
+            ([vec![leaf], chain.clone()].concat(), key)
+        };
+        let ((client, client_key), (server, server_key)) = (of("orders/frontend"), of("orders/inventory"));
+        [self.present_to_server(clock, client, &client_key).1, self.present_to_client(clock, server, &server_key)]
+    }
+}
+
+#[test]
+fn bad_intermediates_are_refused() {
+    let clock = Clock::new();
+    let world = World::new(&clock);
+    let named = |mut params: CertificateParams, name: &str| {
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params
+    };
+    for answer in world.under(&clock, vec![intermediate(&clock)]) {
+        answer.unwrap();
+    }
+    for (what, change, texts) in BAD_INTERMEDIATES {
+        let mut bad = intermediate(&clock);
+        change(&mut bad, &clock);
+        // Directly under the root, and under and above a good one.
+        let good = || named(intermediate(&clock), "another");
+        for chain in [vec![bad.clone()], vec![good(), bad.clone()], vec![bad.clone(), good()]] {
+            for answer in world.under(&clock, chain) {
+                let error = answer.expect_err(what);
+                assert!(complains(&error, texts), "{what}: {error}");
+            }
+        }
+    }
+    let mut plain = intermediate(&clock);
+    plain.subject_alt_names.clear();
+    for answer in world.under(&clock, vec![plain]) {
+        answer.expect("an intermediate need not have a SPIFFE ID");
+    }
+}
+
+#[test]
+fn name_constraints_that_cannot_be_checked_are_said() {
+    let clock = Clock::new();
+    // rcgen writes none of URIs: permitted `orders.example`, and excluded `other.example`.
+    let of_uris = |permitted: bool, host: &[u8]| {
+        let length = host.len() as u8;
+        let tag = if permitted { 0xa0 } else { 0xa1 };
+        let head = [0x30, length + 6, tag, length + 4, 0x30, length + 2, 0x86, length];
+        CustomExtension::from_oid_content(&[2, 5, 29, 30], [&head[..], host].concat())
+    };
+    for extension in [of_uris(true, b"orders.example"), of_uris(false, b"other.example")] {
+        let constrained = root_with(&clock, |root| root.custom_extensions.push(extension.clone()));
+        let error = bundle(&[&constrained.der]).unwrap_err().to_string();
+        assert!(error.contains("root 0") && error.contains("name constraints on URIs"), "{error}");
+        let mut params = intermediate(&clock);
+        params.custom_extensions.push(extension);
+        for answer in World::new(&clock).under(&clock, vec![params]) {
+            let error = answer.unwrap_err();
+            assert!(error.contains("name constraints on URIs"), "{error}");
+        }
+    }
+    let names = |names: Vec<rcgen::GeneralSubtree>| {
+        root_with(&clock, |root| {
+            root.name_constraints =
+                Some(rcgen::NameConstraints { permitted_subtrees: names, excluded_subtrees: Vec::new() });
+        })
+        .der
+    };
+    let mut orders = DistinguishedName::new();
+    orders.push(rcgen::DnType::OrganizationName, "orders");
+    let error = bundle(&[&names(vec![rcgen::GeneralSubtree::DirectoryName(orders)])]).unwrap_err().to_string();
+    assert!(error.contains("name constraints on directory names"), "{error}");
+    bundle(&[&names(vec![rcgen::GeneralSubtree::DnsName("example".to_owned())])]).unwrap();
+}
+
 #[test]
 fn an_expired_root_vouches_for_nobody() {
     let clock = Clock::new();
