@@ -60,25 +60,14 @@ impl Regex {
 
     /// Whether the parts, one after the other, match as a whole.
     pub fn matches(&self, parts: &[&[u8]]) -> bool {
-        let Some(state) = self.state_after(parts) else { return false };
-        self.automaton.is_match_state(self.automaton.next_eoi_state(state))
-    }
-
-    /// Whether a text that begins so may match.
-    pub fn may_begin_with(&self, text: &[u8]) -> bool {
-        self.state_after(&[text]).is_some()
-    }
-
-    /// `None`: nothing that begins so matches.
-    fn state_after(&self, parts: &[&[u8]]) -> Option<StateID> {
         let mut state = self.start;
         for byte in parts.iter().copied().flatten() {
             state = self.automaton.next_state(state, *byte);
             if self.automaton.is_special_state(state) && self.automaton.is_dead_state(state) {
-                return None;
+                return false;
             }
         }
-        Some(state)
+        self.automaton.is_match_state(self.automaton.next_eoi_state(state))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `spec.authorization`.
 
+use super::forms::Form;
 use super::header::{self, Use};
 use super::{Context, fields, label, template, text};
 use crate::document::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
@@ -118,14 +119,14 @@ pub(crate) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Opera
             ("methods", operation.methods.as_deref()),
             ("notMethods", &operation.not_methods),
             "any method",
-            |scope, method| text::or_regex(scope, method, text::method),
+            |scope, method| text::or_regex(scope, method, Form::Method, text::method),
         ),
         hosts: text::matches(
             scope,
             ("hosts", operation.hosts.as_deref()),
             ("notHosts", &operation.not_hosts),
             "any host",
-            |scope, host| text::or_regex(scope, host, text::host),
+            |scope, host| text::or_regex(scope, host, Form::Host, text::host),
         ),
         ports: text::matches(
             scope,
@@ -185,12 +186,13 @@ pub(super) fn condition(scope: &Scope<'_>, condition: &Condition) -> Option<spec
             "add `values`, `notValues` or `present`; `values: [\"*\"]` means any that is not empty",
         );
     }
+    let form = if condition.header.is_some() { Form::HeaderValue } else { Form::Any };
     let values = text::matches(
         scope,
         ("values", condition.values.as_deref()),
         ("notValues", &condition.not_values),
         "any value",
-        |scope, value| text::or_regex(scope, value, text::string),
+        |scope, value| text::or_regex(scope, value, form, text::string),
     );
     Some(spec::Condition { key: key?, values })
 }

@@ -12,6 +12,7 @@ mod container;
 mod extension;
 pub(crate) mod external;
 mod fields;
+pub(crate) mod forms;
 mod function;
 pub(crate) mod header;
 mod hosts;

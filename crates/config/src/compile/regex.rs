@@ -1,5 +1,7 @@
 //! Regular expressions: built into automata here, so that a sandbox only follows them.
 
+use super::forms::{self, Form};
+use super::template;
 use crate::problem::Scope;
 use crate::snapshot::Policy;
 use leno_policy::regex::Regex;
@@ -9,6 +11,7 @@ use regex_automata::dfa::{StartKind, dense};
 use regex_automata::nfa::thompson;
 use regex_syntax::ParserBuilder;
 use regex_syntax::ast;
+use regex_syntax::hir::{Hir, HirKind};
 
 /// Longest pattern, in bytes.
 const LONGEST: usize = 1024;
@@ -20,7 +23,8 @@ const BEFORE_MINIMIZING: usize = 4 * LARGEST;
 pub(super) const LARGEST_TOTAL: usize = 128 * 1024;
 
 /// A pattern that a whole text has to match. A class such as `\w` and a dot stand for bytes of ASCII and for any byte but a line's end.
-pub(super) fn regex(scope: &Scope<'_>, pattern: &str) -> Option<Regex> {
+/// One that matches no text of the form is refused: a rule with it would decide nothing.
+pub(super) fn regex(scope: &Scope<'_>, pattern: &str, form: Form) -> Option<Regex> {
     let bad = |message: String, fix: &str| {
         scope.problem(message, fix);
         None
@@ -62,6 +66,13 @@ pub(super) fn regex(scope: &Scope<'_>, pattern: &str) -> Option<Regex> {
         _ => Ok(automaton),
     });
     match small {
+        Ok(automaton) if !forms::may_match(&automaton, form) => {
+            let message = format!("`{}` can never match", pattern.escape_debug());
+            match mended(&hir, form) {
+                Some(text) => bad(message, &format!("write {{regex: \"{}\"}}", regex_syntax::escape(&text))),
+                None => bad(message, form.words()),
+            }
+        }
         Ok(automaton) => {
             let (bytes, padding) = automaton.to_bytes_little_endian();
             Regex::new(pattern.to_owned(), &bytes[padding..]).map_err(|error| scope.problem(error.to_string(), "")).ok()
@@ -70,6 +81,18 @@ pub(super) fn regex(scope: &Scope<'_>, pattern: &str) -> Option<Regex> {
             let message = format!("`{}` is too large as an automaton: {reason}", pattern.escape_debug());
             bad(message, "expected one of at most 32 KiB: repeat less often, or write several")
         }
+    }
+}
+
+/// What an expression that is one text should say, where that is known.
+fn mended(hir: &Hir, form: Form) -> Option<String> {
+    let HirKind::Literal(literal) = hir.kind() else { return None };
+    let text = std::str::from_utf8(&literal.0).ok()?;
+    match form {
+        Form::Path | Form::PathWithQuery if text.starts_with('/') => template::mended(text),
+        Form::Host => Some(text.trim_end_matches('.').to_ascii_lowercase()).filter(|text| !text.contains(':')),
+        Form::Method => Some(text.to_ascii_uppercase()).filter(|text| !text.contains([' ', ','])),
+        _ => None,
     }
 }
 
@@ -108,7 +131,7 @@ mod tests {
     fn compiled(pattern: &str) -> Result<Regex, String> {
         let node = yaml::documents("a").into_iter().next().unwrap().unwrap_or_else(|_| panic!("a document"));
         let problems = RefCell::default();
-        let compiled = regex(&Scope::root(Path::new("a.yaml"), &node, &problems), pattern);
+        let compiled = regex(&Scope::root(Path::new("a.yaml"), &node, &problems), pattern, Form::Any);
         let told: Vec<String> = problems.into_inner().iter().map(ToString::to_string).collect();
         compiled.ok_or_else(|| told.join("\n"))
     }
@@ -140,7 +163,6 @@ mod tests {
         }
         let regex = compiled(r"/a\?b=.*").unwrap();
         assert!(regex.matches(&[b"/a", b"?", b"b=c"]) && !regex.matches(&[b"/a"]));
-        assert!(regex.may_begin_with(b"/") && !regex.may_begin_with(b"a"));
     }
 
     #[test]

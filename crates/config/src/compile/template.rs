@@ -1,6 +1,7 @@
 //! Paths in conditions: text matches and templates. They are compared with normalised paths, so they must be normalised themselves,
 //! or they would never match.
 
+use super::forms::Form;
 use super::{regex, text};
 use crate::document::TextMatch;
 use crate::problem::Scope;
@@ -13,12 +14,8 @@ pub(crate) fn path(scope: &Scope<'_>, matched: &TextMatch) -> Option<PathMatch> 
         TextMatch::Text(text) => written(scope, text),
         TextMatch::Regex { regex, with_query } => {
             let place = scope.field("regex");
-            let compiled = regex::regex(&place, regex)?;
-            if !compiled.may_begin_with(b"/") {
-                let message = format!("`{}` matches no path", regex.escape_debug());
-                place.problem(message, "paths begin with `/`, and the whole path has to match");
-            }
-            let compiled = Box::new(compiled);
+            let form = if *with_query { Form::PathWithQuery } else { Form::Path };
+            let compiled = Box::new(regex::regex(&place, regex, form)?);
             Some(if *with_query {
                 PathMatch::WithQuery(compiled)
             } else {
@@ -147,7 +144,7 @@ fn is_normal(scope: &Scope<'_>, text: &str, sample: &str) -> bool {
 }
 
 /// The text as it should be written, if there is a way.
-fn mended(text: &str) -> Option<String> {
+pub(super) fn mended(text: &str) -> Option<String> {
     // Variables are no path; while the rest is normalised, something that occurs in no path of ours stands for them.
     let stand_in = |index: usize| format!("~~{index}~~");
     let mut path = String::new();

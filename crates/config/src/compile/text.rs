@@ -1,6 +1,7 @@
 //! Matches of text: strings, identities, address blocks, hosts, methods.
 
 use super::Context;
+use super::forms::Form;
 use super::{fields, regex};
 use crate::document::{RequestPrincipal, TextMatch};
 use crate::id::is_label;
@@ -30,6 +31,7 @@ pub(super) fn matches<S, T>(
 pub(crate) fn or_regex(
     scope: &Scope<'_>,
     matched: &TextMatch,
+    form: Form,
     text: impl Fn(&Scope<'_>, &str) -> Option<StringMatch>,
 ) -> Option<StringMatch> {
     match matched {
@@ -38,7 +40,7 @@ pub(crate) fn or_regex(
             if *with_query {
                 scope.field("withQuery").problem("only a path is followed by a query", "remove it");
             }
-            regex::regex(&scope.field("regex"), regex).map(|regex| StringMatch::Regex(Box::new(regex)))
+            regex::regex(&scope.field("regex"), regex, form).map(|regex| StringMatch::Regex(Box::new(regex)))
         }
     }
 }

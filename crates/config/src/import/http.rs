@@ -2,6 +2,7 @@
 
 use super::report::Report;
 use super::walk;
+use crate::compile::forms::Form;
 use crate::compile::header::{self, Use};
 use crate::compile::{template, text};
 use crate::document::{Condition, Operation, TextMatch};
@@ -22,13 +23,13 @@ pub(super) fn rule(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Operation,
             }
             "method" => {
                 let method = regex(walk::text(&place)?);
-                valid(&place, |place| drop(text::or_regex(place, &method, text::method)))?;
+                valid(&place, |place| drop(text::or_regex(place, &method, Form::Method, text::method)))?;
                 operation.methods = Some(vec![method]);
                 report.enforced(&place);
             }
             "host" => {
                 let host = regex(walk::text(&place)?);
-                valid(&place, |place| drop(text::or_regex(place, &host, text::host)))?;
+                valid(&place, |place| drop(text::or_regex(place, &host, Form::Host, text::host)))?;
                 operation.hosts = Some(vec![host]);
                 report.approximated(&place, "compared with the host in lower case and without port");
             }

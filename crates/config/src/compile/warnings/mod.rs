@@ -1,5 +1,6 @@
 //! What is allowed, and very likely not meant: rules that decide nothing, and functions that nobody reaches. Said, and never in the way.
 
+mod alternatives;
 mod covers;
 
 use super::{Documents, Placed, fields};
@@ -76,6 +77,7 @@ impl Mesh<'_> {
         let root = placed.scope(&self.found);
         let spec = root.field("spec");
         self.audited(&spec, index, &placed.document.spec);
+        self.alternatives(&spec, &placed.document.spec);
         let section = spec.field("authorization");
         let rules = section.field("rules");
         for (number, rule) in self.policies[index].authorization.iter().enumerate() {
