@@ -1,8 +1,9 @@
 //! Something outside of the mesh that functions may call.
 
+use crate::special::{admits, special};
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -87,77 +88,21 @@ pub enum CredentialForm {
     Basic(String),
 }
 
-/// IPv4 addresses that are nobody's on the public internet, or everybody's own.
-const SPECIAL_V4: [(Ipv4Addr, u8); 14] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8),
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 0, 0, 0), 24),
-    (Ipv4Addr::new(192, 88, 99, 0), 24),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(198, 18, 0, 0), 15),
-    (Ipv4Addr::new(224, 0, 0, 0), 4),
-    (Ipv4Addr::new(240, 0, 0, 0), 4),
-    // Azure's and Alibaba's metadata services, which have addresses like anybody's.
-    (Ipv4Addr::new(168, 63, 129, 16), 32),
-    (Ipv4Addr::new(100, 100, 100, 200), 32),
-];
-
-/// The same of IPv6. All that is not `2000::/3`, and what in there leads to IPv4 addresses or is reserved.
-const SPECIAL_V6: [(Ipv6Addr, u8); 12] = [
-    (Ipv6Addr::UNSPECIFIED, 8),
-    (Ipv6Addr::new(0x0064, 0xff9b, 0, 0, 0, 0, 0, 0), 32),
-    (Ipv6Addr::new(0x0100, 0, 0, 0, 0, 0, 0, 0), 8),
-    (Ipv6Addr::new(0x0200, 0, 0, 0, 0, 0, 0, 0), 7),
-    (Ipv6Addr::new(0x0400, 0, 0, 0, 0, 0, 0, 0), 6),
-    (Ipv6Addr::new(0x0800, 0, 0, 0, 0, 0, 0, 0), 5),
-    (Ipv6Addr::new(0x1000, 0, 0, 0, 0, 0, 0, 0), 4),
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
-    (Ipv6Addr::new(0x4000, 0, 0, 0, 0, 0, 0, 0), 2),
-    (Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0), 1),
-    (Ipv6Addr::new(0x2001, 0x0db8, 0, 0, 0, 0, 0, 0), 32),
-];
-
-/// The blocks of special addresses that an address is in.
-fn special(address: IpAddr) -> impl Iterator<Item = Cidr> {
-    let v4 = SPECIAL_V4.iter().map(|(first, prefix)| Cidr { address: (*first).into(), prefix: *prefix });
-    let v6 = SPECIAL_V6.iter().map(|(first, prefix)| Cidr { address: (*first).into(), prefix: *prefix });
-    v4.chain(v6).filter(move |block| block.contains(address))
-}
-
-/// The blocks of special addresses that all of a block is in.
-pub(crate) fn special_around(block: Cidr) -> impl Iterator<Item = Cidr> {
-    special(block.address).filter(move |special| special.prefix <= block.prefix)
-}
-
-/// Whether `list` admits an address: one of its blocks has it and, if the address is special, has none outside of a special block that it is in.
-fn admits(list: &[Cidr], address: IpAddr) -> bool {
-    let has = |listed: &&Cidr| listed.contains(address);
-    let mut blocks = special(address).peekable();
-    if blocks.peek().is_none() {
-        return list.iter().any(|listed| has(&listed));
-    }
-    blocks.all(|block| {
-        let within = |listed: &Cidr| listed.prefix >= block.prefix && block.contains(listed.address);
-        list.iter().filter(has).any(within)
-    })
-}
-
 impl Egress {
-    /// Whether one of its names may have this address. An address that nobody listed must not be special: a name server must not be able to lead a
-    /// function to the machine's own network.
-    pub fn may_resolve_to(&self, address: IpAddr) -> bool {
+    /// Whether one of its names may have this address. A special address has to be listed by itself: a name server must not be able to lead a function
+    /// to the machine's own network, or past the firewall of one of the mesh's machines. `is_machine` knows the addresses of these.
+    pub fn may_resolve_to(&self, address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
         let address = address.to_canonical();
-        if self.resolves_to.is_empty() { special(address).next().is_none() } else { admits(&self.resolves_to, address) }
+        if self.resolves_to.is_empty() {
+            special(address, is_machine).is_empty()
+        } else {
+            admits(&self.resolves_to, address, is_machine)
+        }
     }
 
     /// Whether it may be called by this address.
-    pub fn has_address(&self, address: IpAddr) -> bool {
-        admits(&self.addresses, address.to_canonical())
+    pub fn has_address(&self, address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
+        admits(&self.addresses, address.to_canonical(), is_machine)
     }
 
     /// Whether this is one of its names, which is in lower case and without a dot at its end.
@@ -174,6 +119,13 @@ impl Egress {
         // Who sends plain HTTP to `http://HOST/` asks for port 80.
         named.or_else(|| all.find(|other| port == 80 && other.protocol == EgressProtocol::Https)).copied()
     }
+}
+
+/// Whether something that a document names may be fetched from this address. `listed` are the special addresses that its namespace may fetch from; `None`:
+/// all. Other addresses may always be fetched from.
+pub fn may_fetch_from(listed: Option<&[Cidr]>, address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
+    let address = address.to_canonical();
+    listed.is_none_or(|listed| special(address, is_machine).is_empty() || admits(listed, address, is_machine))
 }
 
 /// What a request for `host` at this port names.
@@ -256,34 +208,84 @@ mod tests {
 
     #[test]
     fn names_do_not_lead_to_special_addresses() {
+        let none = &|_: IpAddr| false;
         let public = egress(&["api.example.com"], &[], &[], &[]);
         let wide = egress(&["api.example.com"], &["0.0.0.0/0", "::/0"], &["0.0.0.0/0", "::/0"], &[]);
         for address in SPECIAL {
             let address = address.parse().unwrap();
-            assert!(!public.may_resolve_to(address), "{address}");
-            assert!(!wide.may_resolve_to(address), "{address}: a block with others does not admit it");
-            assert!(!wide.has_address(address), "{address}: a block with others does not admit it");
+            assert!(!public.may_resolve_to(address, none), "{address}");
+            assert!(!wide.may_resolve_to(address, none), "{address}: a block with others does not admit it");
+            assert!(!wide.has_address(address, none), "{address}: a block with others does not admit it");
         }
         for address in ["93.184.215.14", "1.1.1.1", "192.0.2.7", "2606:2800:21f::1", "2a00:1450::1"] {
             let address = address.parse().unwrap();
-            assert!(public.may_resolve_to(address) && wide.may_resolve_to(address) && wide.has_address(address));
-            assert!(!public.has_address(address), "nobody listed it");
+            assert!(
+                public.may_resolve_to(address, none)
+                    && wide.may_resolve_to(address, none)
+                    && wide.has_address(address, none)
+            );
+            assert!(!public.has_address(address, none), "nobody listed it");
         }
     }
 
     #[test]
     fn what_is_listed_by_itself_is_admitted_and_nothing_else() {
+        let none = &|_: IpAddr| false;
         let inside = egress(&["db.example.com"], &[], &["10.0.0.0/8", "127.0.0.0/30", "fd00::/8"], &[]);
         for good in ["10.255.0.1", "127.0.0.3", "fd12::1", "::ffff:10.0.0.1"] {
-            assert!(inside.may_resolve_to(good.parse().unwrap()), "{good}");
+            assert!(inside.may_resolve_to(good.parse().unwrap(), none), "{good}");
         }
         for bad in ["127.0.0.4", "1.1.1.1", "192.168.0.1", "fe80::1", "2606::1"] {
-            assert!(!inside.may_resolve_to(bad.parse().unwrap()), "{bad}");
+            assert!(!inside.may_resolve_to(bad.parse().unwrap(), none), "{bad}");
         }
         // In two special blocks: both have to have been meant.
         let alibaba = "100.100.100.200".parse().unwrap();
-        assert!(!egress(&["x.example"], &[], &["100.64.0.0/10"], &[]).may_resolve_to(alibaba));
-        assert!(egress(&["x.example"], &[], &["100.100.100.200/32"], &[]).may_resolve_to(alibaba));
+        assert!(!egress(&["x.example"], &[], &["100.64.0.0/10"], &[]).may_resolve_to(alibaba, none));
+        assert!(egress(&["x.example"], &[], &["100.100.100.200/32"], &[]).may_resolve_to(alibaba, none));
+    }
+
+    #[test]
+    fn an_address_that_leads_to_a_special_ipv4_address_needs_that_one_listed() {
+        let none = &|_: IpAddr| false;
+        let inside = egress(&["x.example"], &[], &["64:ff9b::/96", "2002::/16", "2001::/32"], &[]);
+        for good in ["64:ff9b::5db8:d70e", "2002:5db8:d70e::1", "2001:0:5db8:d70e::a247:28f1"] {
+            assert!(inside.may_resolve_to(good.parse().unwrap(), none), "{good}");
+        }
+        for bad in [
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:a9fe:a9fe::1",
+            "2002:a00:1::1",
+            "2001:0:5db8:d70e::80ff:fffe",
+        ] {
+            assert!(!inside.may_resolve_to(bad.parse().unwrap(), none), "{bad}");
+        }
+        let meant = egress(&["x.example"], &[], &["64:ff9b::a00:0/104"], &[]);
+        assert!(meant.may_resolve_to("64:ff9b::a01:203".parse().unwrap(), none));
+    }
+
+    #[test]
+    fn the_addresses_of_the_mesh_s_machines_are_special() {
+        let known = ["93.184.215.14", "1.1.1.1", "2606:2800:21f::1", "10.0.0.5", "127.0.0.1", "127.0.0.2"];
+        let known = known.map(|address| address.parse::<IpAddr>().unwrap());
+        let machines = &move |address: IpAddr| known.contains(&address);
+        let public = egress(&["api.example.com"], &[], &[], &[]);
+        let wide = egress(&["api.example.com"], &["0.0.0.0/0", "::/0"], &["0.0.0.0/0", "10.0.0.0/8", "::/0"], &[]);
+        for bad in ["93.184.215.14", "1.1.1.1", "2606:2800:21f::1", "::ffff:1.1.1.1", "10.0.0.5"] {
+            let bad = bad.parse().unwrap();
+            assert!(!public.may_resolve_to(bad, machines), "{bad}");
+            assert!(!wide.may_resolve_to(bad, machines), "{bad}: a block with others does not admit it");
+            assert!(!wide.has_address(bad, machines), "{bad}: a block with others does not admit it");
+        }
+        for good in ["93.184.215.15", "1.1.1.3", "2606:2800:21f::2"] {
+            assert!(public.may_resolve_to(good.parse().unwrap(), machines), "{good}");
+        }
+        let mapped = egress(&["x.example"], &[], &["64:ff9b::/96"], &[]);
+        assert!(!mapped.may_resolve_to("64:ff9b::101:101".parse().unwrap(), machines), "another way to a machine");
+        let meant = egress(&["x.example"], &[], &["93.184.215.14/32", "10.0.0.5/32", "127.0.0.0/8"], &[]);
+        for listed in ["93.184.215.14", "10.0.0.5", "127.0.0.1", "127.0.0.2"] {
+            assert!(meant.may_resolve_to(listed.parse().unwrap(), machines), "{listed}");
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod secret;
 pub mod size;
 pub mod slice;
 mod snapshot;
+mod special;
 pub mod watch;
 mod yaml;
 

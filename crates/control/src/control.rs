@@ -180,6 +180,7 @@ impl Control {
         for (name, member) in members.all() {
             state.admit(name, member.admission.clone());
             state.limit(name, member.limits);
+            state.locate(name, &member.addresses);
             state.cordon(name, member.cordoned);
         }
         state.await_nodes(members.all().map(|(name, _)| name.clone()));

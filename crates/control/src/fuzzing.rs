@@ -88,6 +88,10 @@ pub fn to_node(bytes: &[u8]) {
     let delta = match message.message {
         Some(to_node::Message::Delta(delta)) => delta,
         Some(to_node::Message::Question(sent)) => return same_question(sent),
+        Some(to_node::Message::Machines(sent)) => {
+            let addresses = wire::machine_addresses(&sent);
+            return assert_eq!(wire::machine_addresses(&wire::machines(addresses.clone())), addresses);
+        }
         Some(
             to_node::Message::Welcome(_)
             | to_node::Message::Renewed(_)

@@ -65,6 +65,8 @@ pub(crate) struct Peer {
     pub addresses: Arc<[IpAddr]>,
     /// Where the connection comes from.
     pub from: SocketAddr,
+    /// The address of this machine at which it arrived.
+    pub at: Option<IpAddr>,
 }
 
 impl Peer {
@@ -136,10 +138,11 @@ async fn handshake(
 ) -> io::Result<Connection> {
     // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
+    let at = stream.local_addr().ok().map(|address| address.ip());
     let stream = acceptor.accept(stream).await?;
     let state = stream.get_ref().1;
     let (identity, membership) = (peer_identity(state), MembershipMark::of_peer(state));
-    let peer = Peer { identity, membership, addresses: peer_addresses(state).into(), from };
+    let peer = Peer { identity, membership, addresses: peer_addresses(state).into(), from, at };
     let ends: Pin<Box<dyn Future<Output = ()> + Send>> = match &peer.identity {
         Some(identity) => {
             let place = shares.nodes.take(identity.to_string());

@@ -240,7 +240,8 @@ impl Conversation {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
         let protocol = wire::shared_protocol(&hello)?;
-        let greeting = Greeting { protocol, ..greeting(&hello)? };
+        let (from, at) = (Some(self.peer.from.ip()), self.peer.at);
+        let greeting = Greeting { protocol, from, at, ..greeting(&hello)? };
         match greeting.inbound {
             Some(inbound) if !self.peer.confirms(inbound.ip()) => Err(Status::permission_denied(format!(
                 "the inbound listener {inbound} is not at an address that this node's certificate confirms: {}",
@@ -277,6 +278,8 @@ pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
         instances: hello.reports.iter().map(wire::reported).collect::<Result<_, _>>()?,
         jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
         capacity: hello.capacity.clone().map(wire::offered),
+        from: None,
+        at: None,
         leases: hello.leases.iter().map(wire::leased).collect::<Result<_, _>>()?,
         protocol: hello.protocols.map_or(0, |protocols| protocols.newest),
         bounds: hello.bounds.iter().map(wire::bounded).collect::<Result<_, _>>()?,

@@ -18,6 +18,7 @@ mod delivery;
 mod jobs;
 mod leasing;
 mod listing;
+mod machines;
 mod placing;
 mod removals;
 mod scaling;
@@ -26,6 +27,7 @@ mod trust;
 use self::behind::Attention;
 use self::delivery::Session;
 use self::jobs::Jobs;
+use self::machines::Machines;
 use self::placing::Index;
 use self::removals::Removals;
 use self::scaling::Scaled;
@@ -48,7 +50,7 @@ use leno_config::{FunctionId, Permissions, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -96,11 +98,16 @@ pub(crate) struct State {
     issuer: Vec<u8>,
     /// Proofs that were asked for.
     proofs: u64,
+    machines: Machines,
 }
 
 struct Node {
     admission: Admission,
     inbound: Option<SocketAddr>,
+    /// The addresses at which it can be reached.
+    addresses: BTreeSet<IpAddr>,
+    /// Where its last stream came from.
+    from: Option<IpAddr>,
     /// The node is connected, or was within the grace period, so its endpoints count.
     present: bool,
     cordoned: bool,
@@ -159,6 +166,9 @@ pub(crate) struct Greeting {
     pub leases: Vec<(FunctionId, Lease)>,
     /// The version of the protocol that is spoken.
     pub protocol: u32,
+    /// Where the stream comes from, and where it has reached the control plane.
+    pub from: Option<IpAddr>,
+    pub at: Option<IpAddr>,
 }
 
 impl State {
@@ -191,6 +201,7 @@ impl State {
             attention: Attention::default(),
             issuer: Vec::new(),
             proofs: 0,
+            machines: Machines::default(),
         };
         for id in state.compiled.functions.keys().cloned().collect::<BTreeSet<_>>() {
             state.define(&id);
@@ -251,6 +262,8 @@ impl State {
         let Some((key, node)) = self.nodes.get_key_value(name) else { return };
         let (name, locality) = (key.clone(), node.admission.locality.clone());
         self.end_session(&name);
+        self.locate(&name, &[]);
+        self.located(&name, None, None);
         self.awaited.remove(&name);
         self.index.set_gateway(&name, false);
         if let Some(node) = self.nodes.get_mut(&name) {
@@ -472,7 +485,8 @@ impl State {
         let (name, _) = self.nodes.get_key_value(name)?;
         let name = name.clone();
         self.sessions += 1;
-        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases, protocol } = greeting;
+        let Greeting { subscribe, held, inbound, mut instances, jobs, capacity, bounds, leases, protocol, from, at } =
+            greeting;
         self.end_session(&name);
         self.recall_bounds(&name, &bounds);
         self.recall_leases(&name, &leases);
@@ -502,6 +516,7 @@ impl State {
         (node.claimed, node.images) = capacity.map_or((None, BTreeSet::new()), |(offer, images)| (Some(offer), images));
         node.cap();
         node.session = Some(session);
+        self.located(&name, from, at);
         self.offer(&name);
         self.adopt(&name, &held);
         let foreign: Vec<_> = instances.keys().filter(|id| !self.may_report(&name, id)).cloned().collect();
@@ -635,6 +650,8 @@ impl Node {
         Self {
             admission,
             inbound: None,
+            addresses: BTreeSet::new(),
+            from: None,
             present: false,
             cordoned: false,
             behind: false,

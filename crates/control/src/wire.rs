@@ -8,6 +8,7 @@ use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash};
 use leno_identity::{AuthorityKeyId, CertificateDer};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 use tonic::Status;
@@ -21,9 +22,11 @@ pub mod v1 {
 /// The release of this crate, for people.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// The versions of the protocol that this crate speaks. `Protocols` in the definition of the protocol tells when a version is new.
-pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=2;
+pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=3;
 /// The first version in which a node says which authorities its certificates are of, and proves that it takes those of another one.
 pub(crate) const AUTHORITIES: u32 = 2;
+/// The first version in which nodes hear of the addresses of the mesh's machines.
+pub(crate) const MACHINES: u32 = 3;
 /// Authorities that a node's certificates may be of. There are two at most.
 const MAX_ISSUERS: usize = 16;
 /// The version since which nodes are asked questions.
@@ -52,6 +55,24 @@ pub(crate) fn shared_protocol(hello: &v1::Hello) -> Result<u32, Status> {
         PROTOCOLS.end()
     );
     Err(Status::failed_precondition(text))
+}
+
+/// The addresses of the mesh's machines.
+pub(crate) fn machines(addresses: impl IntoIterator<Item = IpAddr>) -> v1::Machines {
+    let (mut v4, mut v6) = (Vec::new(), Vec::new());
+    for address in addresses {
+        match address {
+            IpAddr::V4(address) => v4.extend(address.octets()),
+            IpAddr::V6(address) => v6.extend(address.octets()),
+        }
+    }
+    v1::Machines { v4: v4.into(), v6: v6.into() }
+}
+
+/// The addresses in a message. Bytes that make no address are left out.
+pub(crate) fn machine_addresses(sent: &v1::Machines) -> Vec<IpAddr> {
+    let v4 = sent.v4.as_chunks::<4>().0.iter().map(|octets| IpAddr::from(*octets));
+    v4.chain(sent.v6.as_chunks::<16>().0.iter().map(|octets| IpAddr::from(*octets))).collect()
 }
 
 impl From<&Subject> for v1::Subject {

@@ -161,6 +161,49 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
 }
 
 #[test]
+fn names_of_the_outside_do_not_lead_to_machines_of_the_mesh() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root may make network namespaces");
+        return;
+    }
+    let _hub = Hub::enter();
+    // Addresses like any of the internet; one is not of an interface, but comes here all the same.
+    let [own, routed] = [Ipv4Addr::new(93, 184, 215, 14), Ipv4Addr::new(93, 184, 216, 34)];
+    ip(&format!("addr add {own}/32 dev hub"));
+    ip(&format!("route add local {routed}/32 dev lo"));
+    let names = Names::start();
+    let server = Server::http("0.0.0.0:0");
+    let port = server.port();
+    for (name, address) in [("public", own), ("routed", routed), ("wide", own), ("meant", own)] {
+        names.set(&format!("{name}.shop.example"), outside::Answer::Addresses(vec![address], 60));
+    }
+    let of = |name: &str, rest: &str| {
+        let spec = format!("  hosts: [{name}.shop.example]\n{rest}  ports: [{{port: {port}, protocol: http}}]");
+        external(name, &spec) + &reading(name, "")
+    };
+    let documents = caller("public, routed, wide, meant, block")
+        + &of("public", "")
+        + &of("routed", "")
+        + &of("wide", "  resolvesTo: [0.0.0.0/0, 93.184.0.0/16]\n")
+        + &of("meant", &format!("  resolvesTo: [{own}]\n"))
+        + &external("block", &format!("  addresses: [93.184.0.0/16]\n  ports: [{{port: {port}, protocol: http}}]"))
+        + &reading("block", "");
+    let mesh = format!("  instances: {{isolation: process, accounts: node}}\n{}", names.mesh());
+    let leno = std::process::Command::new(env!("CARGO_BIN_EXE_leno"));
+    let mesh = mesh::Mesh::start_with_command(leno, &mesh, &documents, |_| ());
+    let call = |host: &str| mesh.get(&format!("/call/{host}:{port}/")).status;
+    for host in ["public.shop.example", "routed.shop.example", "wide.shop.example"] {
+        assert_eq!(call(host), 503, "{host}");
+    }
+    assert_ne!(call(&own.to_string()), 200, "a block with other addresses");
+    assert_eq!(server.connections(), 0);
+    let output = mesh.leno(&["observe", "--json", "--last", "1000"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.contains("93.184.215.14 (one of the mesh's machines)"), "{told}");
+    assert_eq!(call("meant.shop.example"), 200, "listed by itself");
+}
+
+#[test]
 fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     let names = Names::start();
     names.set("api.shop.example", outside::Answer::Addresses(vec![HERE], 60));

@@ -21,7 +21,7 @@ use leno_function::{Rooms, Settings, Supervisor};
 use leno_identity::{SpiffeId, SvidStore};
 use leno_proxy::Telemetry;
 use leno_proxy::modules::Modules;
-use leno_proxy::{Addresses, Handle, Node, NodeSnapshot};
+use leno_proxy::{Addresses, Handle, Machines, Node, NodeSnapshot};
 use leno_room::Half;
 use std::collections::BTreeSet;
 use std::future::ready;
@@ -159,6 +159,7 @@ pub async fn start(
         let _ = to_be.set(agent.clone());
     }
     let questions = agent.questions();
+    tokio::spawn(follow_machines(agent.machines(), node.machines.clone()));
     let (jobs, jobs_may_start) = watch::channel(succession.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
@@ -194,6 +195,16 @@ pub async fn start(
     let (is_now_ready, is_ready) = watch::channel(false);
     tokio::spawn(watch_readiness(is_applied, wanted_by, svids, is_now_ready));
     Ok(Running { addresses, ready: is_ready, node, supervisor, corridor, outgoing, images, succession })
+}
+
+/// Has the node know the addresses of the mesh's machines. Ends with the node.
+async fn follow_machines(mut told: watch::Receiver<Vec<IpAddr>>, machines: Arc<Machines>) {
+    loop {
+        machines.set_others(told.borrow_and_update().iter().copied());
+        if told.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Where other nodes reach the inbound listener; `None`: it is bound to all addresses, and nobody has said which one of them.

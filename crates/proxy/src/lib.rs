@@ -33,6 +33,7 @@ pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
 pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
 pub use runtime::client::{CaFile, ClientError, FileTls, tls as client_tls};
+pub use runtime::machines::Machines;
 pub use runtime::random;
 pub use state::component::ComponentSecrets;
 pub use state::function::FunctionEntry;

@@ -3,6 +3,7 @@
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod hyper;
+pub(crate) mod machines;
 pub(crate) mod outbox;
 pub mod random;
 pub(crate) mod resolver;

@@ -278,12 +278,20 @@ impl Walk<'_> {
                     if to.iter().zip(after).any(|(to, after)| *to && *after) {
                         self.alternatives(part, before, after, dead);
                     } else {
-                        dead.push(part.to_string());
+                        dead.push(shown(part));
                     }
                 }
             }
             HirKind::Empty | HirKind::Look(_) | HirKind::Literal(_) | HirKind::Class(_) => {}
         }
+    }
+}
+
+/// A text is shown without the group that stands around it otherwise.
+fn shown(part: &Hir) -> String {
+    match part.kind() {
+        HirKind::Literal(literal) => String::from_utf8_lossy(&literal.0).into_owned(),
+        _ => part.to_string(),
     }
 }
 
@@ -354,7 +362,7 @@ mod tests {
             (Form::Path, "/a$/b"),
             (Form::Path, "/a^b"),
             (Form::Path, "/(a b|c d)"),
-            (Form::Path, r"/{id}\{x\}"),
+            (Form::Path, r"/\{id\}"),
             (Form::PathWithQuery, "/a b.*"),
             (Form::PathWithQuery, r"/a\?b#c"),
             (Form::PathWithQuery, r"/a\?b c"),

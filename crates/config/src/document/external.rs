@@ -41,7 +41,7 @@ pub struct ExternalSpec {
     #[serde(default)]
     pub addresses: Vec<String>,
     /// Addresses that its names may have. Without it: all but special ones, which are those of private networks, loopback, link-local, metadata
-    /// services, the mesh, and the like. Special ones are admitted by a block that has no others, such as `10.0.0.0/8`.
+    /// services, the mesh and its machines, and the like. Special ones are admitted by a block that has no others, such as `10.0.0.0/8`.
     #[serde(default)]
     pub resolves_to: Vec<String>,
     /// Its ports.

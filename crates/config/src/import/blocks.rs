@@ -1,6 +1,6 @@
 //! Arithmetic with blocks of addresses.
 
-use crate::egress::special_around;
+use crate::special::special_around;
 use leno_policy::spec::Cidr;
 use std::net::IpAddr;
 

@@ -12,9 +12,9 @@ use crate::document::{
     self, Action, ApiVersion, CalleeRules, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls,
     FunctionSelector, Labels, Metadata, PolicyKind, PolicySpec, Source,
 };
-use crate::egress::special_around;
 use crate::id::FunctionId;
 use crate::slice::EgressProtocol;
+use crate::special::special_around;
 use leno_policy::spec::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -47,8 +47,12 @@ impl Control {
         };
         let authority = self.authority().map_err(AdmitError::Certificate)?;
         certify(&authority, &svids, &identity, &member.addresses, member.mark()).map_err(|error| failed(&error))?;
+        let addresses = member.addresses.clone();
         self.members().insert(node, member);
-        self.state().admit(node, admission);
+        let mut state = self.state();
+        state.admit(node, admission);
+        state.locate(node, &addresses);
+        drop(state);
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
     }
 
@@ -99,6 +103,7 @@ impl Control {
         }
         state.admit(name, member.admission);
         state.limit(name, member.limits);
+        state.locate(name, &member.addresses);
         Ok(chain)
     }
 

@@ -98,6 +98,8 @@ fn golden_messages_are_read_and_written_as_they_were() {
     from_node("proof", from_node::Message::Proof(proof));
     let authority = v1::Authority { key: vec![9; 20].into(), spread_ms: 1500 };
     to_node("authority", to_node::Message::Authority(authority));
+    let machines = wire::machines(["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()));
+    to_node("machines", to_node::Message::Machines(machines));
     to_node("prove", to_node::Message::Prove(v1::Prove { sequence: 4 }));
 
     let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };

@@ -21,7 +21,7 @@ use leno_identity::{CertificateDer, SpiffeId, SvidStore, TlsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -131,6 +131,8 @@ pub(crate) struct Shared {
     /// Notified when certificates have to be renewed earlier than they say.
     renewals: Notify,
     standing: Mutex<Standing>,
+    /// The addresses of the mesh's machines.
+    machines: watch::Sender<Vec<IpAddr>>,
 }
 
 /// How this process stands to other ones of its node.
@@ -160,7 +162,8 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
     let (outbox, outgoing) = mpsc::unbounded_channel();
     let standing = Standing { current: predecessor.is_none(), alone: predecessor.is_none() };
     let (renewals, standing) = (Notify::new(), Mutex::new(standing));
-    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals, standing });
+    let machines = watch::Sender::default();
+    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals, standing, machines });
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
@@ -299,6 +302,11 @@ impl Agent {
         self.0.shared.renewals.notified().await;
     }
 
+    /// The addresses of the mesh's machines, as the control plane said last. The receiver sees each change.
+    pub fn machines(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.0.shared.machines.subscribe()
+    }
+
     /// The state of the stream. The receiver sees each change.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.0.connection.clone()
@@ -368,6 +376,12 @@ impl Shared {
     /// Nothing panics while holding it either.
     pub(crate) fn standing(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes in the addresses of the mesh's machines.
+    pub(crate) fn located(&self, sent: v1::Machines) {
+        self.machines.send_replace(wire::machine_addresses(&sent));
+        self.desired().located(sent);
     }
 
     pub(crate) fn want_renewal(&self) {

@@ -27,6 +27,8 @@ pub(crate) struct Desired {
     payloads: BTreeMap<Subject, Bytes>,
     /// Who signs, as the control plane said last.
     authority: Option<v1::Authority>,
+    /// The addresses of the mesh's machines, as the control plane said last.
+    machines: Option<v1::Machines>,
     /// Gets a copy of everything that is put into force.
     copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
@@ -144,6 +146,12 @@ impl Desired {
         self.authority = Some(authority);
     }
 
+    /// Notes the addresses of the mesh's machines.
+    pub(crate) fn located(&mut self, machines: v1::Machines) {
+        self.pass_on(|| to_node(to_node::Message::Machines(machines.clone())));
+        self.machines = Some(machines);
+    }
+
     fn pass_on(&mut self, message: impl FnOnce() -> Bytes) {
         if let Some(copy) = &self.copy
             && copy.try_send(message()).is_err()
@@ -171,6 +179,7 @@ impl Desired {
         }
         messages.push(delta(&part, &[]));
         messages.extend(self.authority.clone().map(|authority| to_node(to_node::Message::Authority(authority))));
+        messages.extend(self.machines.clone().map(|machines| to_node(to_node::Message::Machines(machines))));
         (messages, receiver)
     }
 

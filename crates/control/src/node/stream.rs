@@ -180,6 +180,10 @@ impl Session {
                     self.signs(v1::Authority { spread_ms: 0, ..sent });
                     Ok(None)
                 }
+                Some(Message::Machines(sent)) => {
+                    self.shared.located(sent);
+                    Ok(None)
+                }
                 _ => Err(Status::internal("something that is not for another process")),
             });
             let Some(update) = update.transpose() else { continue };
@@ -276,6 +280,7 @@ impl Session {
                         Ok(Some(Message::Authority(sent))) => {
                             self.signs(sent);
                         }
+                        Ok(Some(Message::Machines(sent))) => self.shared.located(sent),
                         Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
                         Ok(Some(Message::Question(question))) => self.ask(number, question),
                         Ok(Some(Message::Delta(delta))) => {

@@ -80,7 +80,8 @@ impl Session {
 
     /// Says something that is no configuration, if the node's release knows it. It takes the place of what was not sent yet.
     pub(super) fn notify(&mut self, message: to_node::Message) {
-        if self.speaks_of_authorities() {
+        let since = if matches!(message, to_node::Message::Machines(_)) { wire::MACHINES } else { wire::AUTHORITIES };
+        if self.protocol >= since {
             self.notices.retain(|other| mem::discriminant(other) != mem::discriminant(&message));
             self.notices.push_back(message);
             self.wake.notify_one();

@@ -1,6 +1,7 @@
 //! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
 
 mod egress;
+mod machines;
 mod removals;
 mod scheduled;
 

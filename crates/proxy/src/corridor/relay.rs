@@ -215,8 +215,7 @@ impl Relay {
         let (lease, upstream) = match &callee.outside {
             Some(outside) => {
                 let host = self.host()?;
-                let (stream, address) =
-                    outside::connect(&self.worker.node.resolver, outside, &host, self.port.number).await?;
+                let (stream, address) = outside::connect(&self.worker.node, outside, &host, self.port.number).await?;
                 self.outside = Some((host, address));
                 (None, stream)
             }
@@ -285,7 +284,7 @@ impl Relay {
             Ok((rule, callee)) => {
                 self.rule = rule;
                 if let (Some(outside), Some((host, address))) = (&callee.outside, &self.outside)
-                    && !outside.admits(host, *address)
+                    && !outside.admits(&self.worker.node.machines, host, *address)
                 {
                     return Err(Stop::Refused(format!("{} does not admit {host} at {address} any more", callee.name)));
                 }

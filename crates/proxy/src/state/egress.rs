@@ -3,7 +3,9 @@
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::runtime::client::{self, ClientError, FileTls};
-use crate::runtime::resolver::{LookupError, Resolver};
+use crate::runtime::machines::Machines;
+use crate::runtime::resolver::LookupError;
+use crate::state::node::Node;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
@@ -104,20 +106,25 @@ impl Outside {
     ///
     /// # Errors
     /// It has none now, or none that may be connected to.
-    pub(crate) async fn addresses(&self, resolver: &Resolver, host: &str) -> Result<Vec<IpAddr>, Failure> {
+    pub(crate) async fn addresses(&self, node: &Node, host: &str) -> Result<Vec<IpAddr>, Failure> {
+        let is_machine = |address| node.machines.have(address);
         if let Some(address) = literal(host) {
-            let named = self.egress.has_address(address);
+            let named = self.egress.has_address(address, &is_machine);
             return if named { Ok(vec![address]) } else { Err(Failure::Misdirected) };
         }
         if !self.egress.has_host(host) {
             return Err(Failure::Misdirected);
         }
         let namespace = self.name.split('/').next().unwrap_or_default();
-        let found = resolver.look_up(host, namespace, self.egress.connect_timeout).await?;
+        let found = node.resolver.look_up(host, namespace, self.egress.connect_timeout).await?;
         let mut addresses: Vec<IpAddr> =
-            found.iter().copied().filter(|address| self.egress.may_resolve_to(*address)).collect();
+            found.iter().copied().filter(|address| self.egress.may_resolve_to(*address, &is_machine)).collect();
         if addresses.is_empty() {
-            let found: Vec<String> = found.iter().take(4).map(ToString::to_string).collect();
+            let named = |address: &IpAddr| match is_machine(*address) && !address.is_loopback() {
+                true => format!("{address} (one of the mesh's machines)"),
+                false => address.to_string(),
+            };
+            let found: Vec<String> = found.iter().take(4).map(named).collect();
             let cause = format!("{host} has the address {}, which `resolvesTo` does not admit", found.join(", "));
             return Err(Failure::Lookup { cause });
         }
@@ -128,10 +135,11 @@ impl Outside {
     }
 
     /// Whether a connection to `address`, which was called by `host`, is one of its own.
-    pub(crate) fn admits(&self, host: &str, address: IpAddr) -> bool {
+    pub(crate) fn admits(&self, machines: &Machines, host: &str, address: IpAddr) -> bool {
+        let is_machine = |address| machines.have(address);
         match literal(host) {
-            Some(literal) => literal == address && self.egress.has_address(address),
-            None => self.egress.has_host(host) && self.egress.may_resolve_to(address),
+            Some(literal) => literal == address && self.egress.has_address(address, &is_machine),
+            None => self.egress.has_host(host) && self.egress.may_resolve_to(address, &is_machine),
         }
     }
 

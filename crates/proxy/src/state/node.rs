@@ -1,5 +1,6 @@
 //! State that all workers of a node share.
 
+use crate::runtime::machines::Machines;
 use crate::runtime::resolver::Resolver;
 use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
@@ -47,6 +48,8 @@ pub struct Node {
     pub addresses: Addresses,
     /// Looks up names outside of the mesh.
     pub(crate) resolver: Resolver,
+    /// Knows the addresses of the mesh's machines.
+    pub machines: Arc<Machines>,
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
     /// Counters and caches that programs see as state.
@@ -84,6 +87,7 @@ impl Node {
         let resolver = Resolver::new(snapshot.mesh.name_servers.clone());
         Arc::new(Self {
             resolver,
+            machines: Arc::default(),
             snapshot: ArcSwap::from_pointee(snapshot),
             removed: ArcSwap::default(),
             past: Mutex::default(),

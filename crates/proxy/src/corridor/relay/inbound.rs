@@ -111,8 +111,7 @@ impl Inbound {
             let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
             return Ok((upstream, (Some(lease), counted, permit)));
         };
-        let resolver = &self.worker.node.resolver;
-        let (upstream, address) = outside::connect(resolver, outside, &self.host, self.port.number).await?;
+        let (upstream, address) = outside::connect(&self.worker.node, outside, &self.host, self.port.number).await?;
         self.outside = Some(address);
         Ok((upstream, (None, counted, permit)))
     }
@@ -148,7 +147,7 @@ impl Inbound {
             return Err(Stop::Refused(format!("its TLS names {}, which is not {}", self.name, self.callee)));
         }
         match self.outside {
-            Some(address) if !outside.admits(&self.host, address) => {
+            Some(address) if !outside.admits(&self.worker.node.machines, &self.host, address) => {
                 Err(Stop::Refused(format!("{} does not admit {} at {address}", self.callee, self.host)))
             }
             _ => Ok(()),

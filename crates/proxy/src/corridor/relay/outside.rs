@@ -1,8 +1,8 @@
 //! The last step of a connection without requests to something outside of the mesh.
 
 use super::Stop;
-use crate::runtime::resolver::Resolver;
 use crate::state::egress::Outside;
+use crate::state::node::Node;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::TcpStream;
 
@@ -11,12 +11,12 @@ const MOST_TRIED: usize = 4;
 
 /// Connects to `host`, which is one of its names or addresses. Returns the address as well.
 pub(super) async fn connect(
-    resolver: &Resolver,
+    node: &Node,
     outside: &Outside,
     host: &str,
     port: u16,
 ) -> Result<(TcpStream, IpAddr), Stop> {
-    let addresses = outside.addresses(resolver, host).await;
+    let addresses = outside.addresses(node, host).await;
     let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
     let limit = outside.egress.connect_timeout;
     let mut failed = String::new();

@@ -33,7 +33,7 @@ impl Forward<'_> {
             return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
         }
         let host = head::host(&head);
-        let found = outside.addresses(&exchange.worker.node.resolver, &host).await?;
+        let found = outside.addresses(&exchange.worker.node, &host).await?;
         let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
         let (target, now) = (&self.ruling.target, Instant::now());
         addresses.retain(|address| !target.ejected(*address, now));

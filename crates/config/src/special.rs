@@ -1,0 +1,103 @@
+//! Special addresses: addresses to which no name of the public internet has to lead, and the addresses of the mesh's own machines.
+
+use leno_policy::spec::Cidr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// IPv4 addresses that are nobody's on the public internet, or everybody's own.
+const SPECIAL_V4: [(Ipv4Addr, u8); 14] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+    // Azure's and Alibaba's metadata services, which have addresses like anybody's.
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
+    (Ipv4Addr::new(100, 100, 100, 200), 32),
+];
+
+/// The same of IPv6. All that is not `2000::/3`, and what in there leads to IPv4 addresses or is reserved.
+const SPECIAL_V6: [(Ipv6Addr, u8); 12] = [
+    (Ipv6Addr::UNSPECIFIED, 8),
+    (NAT64, 32),
+    (Ipv6Addr::new(0x0100, 0, 0, 0, 0, 0, 0, 0), 8),
+    (Ipv6Addr::new(0x0200, 0, 0, 0, 0, 0, 0, 0), 7),
+    (Ipv6Addr::new(0x0400, 0, 0, 0, 0, 0, 0, 0), 6),
+    (Ipv6Addr::new(0x0800, 0, 0, 0, 0, 0, 0, 0), 5),
+    (Ipv6Addr::new(0x1000, 0, 0, 0, 0, 0, 0, 0), 4),
+    (TEREDO, 23),
+    (SIX_TO_FOUR, 16),
+    (Ipv6Addr::new(0x4000, 0, 0, 0, 0, 0, 0, 0), 2),
+    (Ipv6Addr::new(0x8000, 0, 0, 0, 0, 0, 0, 0), 1),
+    (Ipv6Addr::new(0x2001, 0x0db8, 0, 0, 0, 0, 0, 0), 32),
+];
+
+const NAT64: Ipv6Addr = Ipv6Addr::new(0x0064, 0xff9b, 0, 0, 0, 0, 0, 0);
+const TEREDO: Ipv6Addr = Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0);
+const SIX_TO_FOUR: Ipv6Addr = Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0);
+
+fn single(address: IpAddr) -> Cidr {
+    Cidr { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
+}
+
+/// The blocks of special addresses that are always there and that an address is in.
+fn fixed(address: IpAddr) -> impl Iterator<Item = Cidr> {
+    let v4 = SPECIAL_V4.iter().map(|(first, prefix)| Cidr { address: (*first).into(), prefix: *prefix });
+    let v6 = SPECIAL_V6.iter().map(|(first, prefix)| Cidr { address: (*first).into(), prefix: *prefix });
+    v4.chain(v6).filter(move |block| block.contains(address))
+}
+
+/// The blocks of special addresses that an address is in. An IPv6 address that leads to an IPv4 address is also in the blocks that lead to that one's.
+/// A loopback address needs no more than the loopback block: all of that is this machine's.
+pub(crate) fn special(address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> Vec<Cidr> {
+    let machine = |address: IpAddr| (!address.is_loopback() && is_machine(address)).then(|| single(address));
+    let mut blocks: Vec<Cidr> = fixed(address).chain(machine(address)).collect();
+    if let IpAddr::V6(v6) = address
+        && let Some((v4, before)) = embedded(v6)
+    {
+        let v4 = IpAddr::V4(v4);
+        let within = fixed(v4).chain(machine(v4));
+        blocks.extend(within.map(|block| Cidr { address, prefix: before + block.prefix }));
+    }
+    blocks
+}
+
+/// The IPv4 address to which an IPv6 address leads, and how many bits stand before it: IPv4-compatible addresses, NAT64 (RFC 6052, RFC 8215), 6to4
+/// (RFC 3056) and Teredo (RFC 4380).
+fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
+    let bits = address.to_bits();
+    let begins = |with: Ipv6Addr, prefix: u32| (bits ^ with.to_bits()) >> (128 - prefix) == 0;
+    let last = bits as u32;
+    if begins(Ipv6Addr::UNSPECIFIED, 96) || begins(NAT64, 32) {
+        Some((Ipv4Addr::from_bits(last), 96))
+    } else if begins(SIX_TO_FOUR, 16) {
+        Some((Ipv4Addr::from_bits((bits >> 80) as u32), 16))
+    } else if begins(TEREDO, 32) {
+        Some((Ipv4Addr::from_bits(!last), 96))
+    } else {
+        None
+    }
+}
+
+/// The blocks of special addresses that all of a block is in.
+pub(crate) fn special_around(block: Cidr) -> impl Iterator<Item = Cidr> {
+    fixed(block.address).filter(move |special| special.prefix <= block.prefix)
+}
+
+/// Whether `list` admits an address: one of its blocks has it and, if the address is special, each special block that it is in was meant: `list` has a
+/// block with it that has no addresses outside of that one.
+pub(crate) fn admits(list: &[Cidr], address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
+    let mut with_it = list.iter().filter(|listed| listed.contains(address)).peekable();
+    if with_it.peek().is_none() {
+        return false;
+    }
+    let meant =
+        |block: Cidr| with_it.clone().any(|listed| listed.prefix >= block.prefix && block.contains(listed.address));
+    special(address, is_machine).into_iter().all(meant)
+}
