@@ -252,17 +252,18 @@ impl Running {
         running.wait_until_ready(rig, policies)
     }
 
-    /// One node with four functions: who is measured, who makes noise, who makes noise with sidecars that have 50 us each, and whose own
-    /// policy never ends.
+    /// One node with a function that is measured, and those of hostile tenants: one makes noise, one does with sidecars that have 50 us each, one has a
+    /// policy that never ends, one writes a megabyte of log for each request, one answers with interim responses, and one opens connections.
     pub(crate) fn leno_tenants(rig: &Rig) -> anyhow::Result<Tenants> {
         let folder = new_folder(rig, "tenants")?;
         let listeners = listeners()?;
         let policies = Policies::NINE;
-        let (upstream, noise) = rig.another_upstream()?;
+        let (upstream, noise) = rig.another_upstream(0)?;
+        let (interim, interim_noise) = rig.another_upstream(INTERIM)?;
         let mesh = mesh(rig, &folder, "wasm", policies, listeners);
         let endless = rig.folder().join("endless.wasm");
         fs::write(&endless, wat::parse_str(ENDLESS)?)?;
-        fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants(upstream, &endless))?;
+        fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants([upstream, interim], &endless)?)?;
         let request = |index| {
             let mut request = rig.material.request(Algorithm::Es256)?;
             request.authorities = vec![host_of(index)];
@@ -272,11 +273,14 @@ impl Running {
         let modest = modest.behind_leno(rig, &folder, listeners, policies)?;
         let plan = modest.plan(HTTP1, Pace::Closed);
         Ok(Tenants {
-            _upstream: noise,
+            _upstreams: [noise, interim_noise],
             elsewhere: Plan { address: upstream, tls: None, ..plan.clone() },
             blast: Plan { request: request(1)?, ..plan.clone() },
             hurried: Plan { request: request(2)?, ..plan.clone() },
-            runaway: Plan { request: request(3)?, ..plan },
+            runaway: Plan { request: request(3)?, ..plan.clone() },
+            output: Plan { request: request(4)?, ..plan.clone() },
+            interim: Plan { request: request(5)?, ..plan.clone() },
+            hoarder: Plan { request: request(6)?, ..plan },
             modest,
         })
     }
@@ -311,6 +315,9 @@ impl Running {
     }
 }
 
+/// Interim responses before each answer of the tenant that sends them.
+const INTERIM: usize = 20_000;
+
 /// The modest tenant, and the others, on one node.
 pub(crate) struct Tenants {
     pub modest: Running,
@@ -319,8 +326,11 @@ pub(crate) struct Tenants {
     pub blast: Plan,
     pub hurried: Plan,
     pub runaway: Plan,
+    pub output: Plan,
+    pub interim: Plan,
+    pub hoarder: Plan,
     /// Of the others.
-    pub _upstream: Noise,
+    pub _upstreams: [Noise; 2],
 }
 
 fn start_envoys(rig: &Rig, configurations: &[PathBuf]) -> anyhow::Result<Proxy> {

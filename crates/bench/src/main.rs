@@ -14,6 +14,7 @@ mod control;
 mod cpu;
 mod density;
 mod hop;
+mod hostile;
 mod html;
 mod instance;
 mod instructions;
@@ -99,6 +100,9 @@ enum Command {
     /// (part of the others) An instance of a function that calls another.
     #[command(hide = true)]
     Instance(instance::Arguments),
+    /// (part of neighbours) An instance that takes what it can get.
+    #[command(hide = true)]
+    Hostile(hostile::Arguments),
     /// (part of control) The control plane.
     #[command(hide = true)]
     ControlPlane(control::plane::Arguments),
@@ -161,6 +165,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Node(arguments) => node::run(&arguments),
         Command::Load => load::run(),
         Command::Instance(arguments) => instance::run(&arguments),
+        Command::Hostile(arguments) => hostile::run(&arguments),
         Command::Function(arguments) => azure::function::run(&arguments),
         Command::Layer(arguments) => azure::layer::run(&arguments),
         Command::Sidecar(arguments) => azure::sidecar::run(&arguments),

@@ -18,6 +18,8 @@ const MODEST: Traffic = Traffic { name: "modest", connections: 4, rate: 200.0, .
 /// The other one's connections.
 const BLAST: usize = 64;
 const LARGE_BODY: usize = 1 << 20;
+/// What a neighbour may make of the p99 of an idle node.
+const MOST_RATIO: f64 = 2.0;
 /// How much longer than the measurement the other one goes on.
 const MARGIN: Duration = Duration::from_secs(1);
 
@@ -33,11 +35,36 @@ enum Blast {
     Deadlines,
     /// An extension of its own that loops until its deadline, with every request.
     Runaway,
+    /// Requests that are refused, each of which the access log tells.
+    Refusals,
+    /// An instance that writes a megabyte to its log for each request.
+    Output,
+    /// An upstream with thousands of interim responses (103) before each answer.
+    Interim,
+    /// An instance that opens connections to the outbound listener and holds them.
+    Hoarder,
 }
 
 impl Blast {
-    const ALL: [Self; 6] =
-        [Self::Nothing, Self::Elsewhere, Self::Requests, Self::LargeBodies, Self::Deadlines, Self::Runaway];
+    const ALL: [Self; 10] = [
+        Self::Nothing,
+        Self::Elsewhere,
+        Self::Requests,
+        Self::LargeBodies,
+        Self::Deadlines,
+        Self::Runaway,
+        Self::Refusals,
+        Self::Output,
+        Self::Interim,
+        Self::Hoarder,
+    ];
+    /// Without those that the full form adds.
+    const QUICK: usize = 6;
+
+    /// Those that are measured.
+    fn of(quick: bool) -> &'static [Self] {
+        &Self::ALL[..if quick { Self::QUICK } else { Self::ALL.len() }]
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -47,6 +74,10 @@ impl Blast {
             Self::LargeBodies => "large_bodies",
             Self::Deadlines => "deadlines",
             Self::Runaway => "runaway",
+            Self::Refusals => "refusals",
+            Self::Output => "log_flood",
+            Self::Interim => "interim_flood",
+            Self::Hoarder => "connection_hoarder",
         }
     }
 
@@ -59,9 +90,12 @@ impl Blast {
         let plan = match self {
             Self::Nothing => return None,
             Self::Elsewhere => &tenants.elsewhere,
-            Self::Requests | Self::LargeBodies => &tenants.blast,
+            Self::Requests | Self::LargeBodies | Self::Refusals => &tenants.blast,
             Self::Deadlines => &tenants.hurried,
             Self::Runaway => &tenants.runaway,
+            Self::Output => &tenants.output,
+            Self::Interim => &tenants.interim,
+            Self::Hoarder => &tenants.hoarder,
         };
         let mut plan = Plan {
             pace: Pace::Closed,
@@ -75,6 +109,12 @@ impl Blast {
             plan.connections = BLAST / 4;
             plan.request.method = "POST".into();
             plan.request.body = LARGE_BODY;
+        }
+        if self == Self::Refusals {
+            plan.request.authorizations.clear();
+        }
+        if matches!(self, Self::Output | Self::Interim | Self::Hoarder) {
+            plan.connections = BLAST / 8;
         }
         Some(plan)
     }
@@ -91,8 +131,9 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     let mut trials = Trials::default();
     let mut blasts = Vec::new();
     for repeat in 0..repeats {
-        for index in 0..Blast::ALL.len() {
-            let blast = Blast::ALL[(index + repeat) % Blast::ALL.len()];
+        let measured = Blast::of(quick);
+        for index in 0..measured.len() {
+            let blast = measured[(index + repeat) % measured.len()];
             let (trial, outcome) = measure(&rig, &tenants, blast, repeat, (seconds, retakes))?;
             eprintln!(
                 "{} #{repeat}: p50 {:.0} us, p99 {:.0} us, core {:.0} %{}",
@@ -188,6 +229,16 @@ fn tell(trials: &Trials, blasts: &[(Blast, Outcome)], report: &mut Report) -> Pa
             ratio.least,
             ratio.most,
         );
+        let of_blast = |trial: &&Trial| trial.contender == blast.name();
+        let refused: u64 = trials.0.iter().filter(of_blast).map(|trial| trial.failed).sum();
+        report.add(&format!("neighbour_{}_refused", blast.name()), refused as f64);
+        if blast.is_at_the_node() && (ratio.median > MOST_RATIO || refused > 0) {
+            println!(
+                "{}: MISSED: {:.2} times the p99 of an idle node (at most {MOST_RATIO}), {refused} requests of the other tenant refused (none)",
+                blast.name(),
+                ratio.median
+            );
+        }
         if blast != Blast::Nothing {
             report.add_figure(&format!("neighbour_p99_ratio_{}", blast.name()), ratio);
             report.add(&format!("neighbour_{}_per_second", blast.name()), rate);

@@ -93,11 +93,11 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts one more upstream for traffic that only makes noise, of the lowest priority.
-    pub(crate) fn another_upstream(&self) -> anyhow::Result<(SocketAddr, Noise)> {
+    /// Starts one more upstream for traffic that only makes noise, of the lowest priority, with so many interim responses before each answer.
+    pub(crate) fn another_upstream(&self, interim: usize) -> anyhow::Result<(SocketAddr, Noise)> {
         let [address] = free_addresses()?;
         let mut child = lowest_priority()?
-            .args(["upstream", "--listen", &address.to_string()])
+            .args(["upstream", "--listen", &address.to_string(), "--interim", &interim.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

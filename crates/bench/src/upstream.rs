@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 13\r\n\r\nHello, world!";
+const INTERIM: &[u8] = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n";
 /// More than any request head here.
 const BUFFER: usize = 64 * 1024;
 
@@ -26,6 +27,9 @@ pub(crate) struct Arguments {
     /// Where to listen for HTTP/2 by prior knowledge.
     #[arg(long, value_name = "ADDRESS")]
     http2: Option<SocketAddr>,
+    /// Interim responses (103) before each answer over HTTP/1.1.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    interim: usize,
 }
 
 /// Serves HTTP/1.1, and HTTP/2 if asked to, until it is killed.
@@ -41,7 +45,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             // A client that goes away is no event.
-            tokio::spawn(async move { drop(serve(stream).await) });
+            let interim = arguments.interim;
+            tokio::spawn(async move { drop(serve(stream, interim).await) });
         }
     })
 }
@@ -58,7 +63,7 @@ async fn serve_http2(listener: TcpListener) {
     }
 }
 
-async fn serve(mut stream: TcpStream) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, interim: usize) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; BUFFER];
     let mut filled = 0;
@@ -102,6 +107,9 @@ async fn serve(mut stream: TcpStream) -> io::Result<()> {
                 }
                 filled = 0;
             }
+        }
+        for _ in 0..interim {
+            stream.write_all(INTERIM).await?;
         }
         stream.write_all(RESPONSE).await?;
     }

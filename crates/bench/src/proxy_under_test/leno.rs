@@ -90,15 +90,31 @@ impl Mesh<'_> {
         [function(&name, spec), self.policy(&name, &[name.as_str()])]
     }
 
-    /// Four functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the others share `noisy`; the third one's
-    /// sidecars are micro-VMs that have 50 us each, and the last one has the extension `endless`, with the usual deadline.
-    pub(crate) fn documents_of_tenants(&self, noisy: SocketAddr, endless: &Path) -> String {
+    /// Functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the next three share `noisy`; the third one's sidecars are
+    /// micro-VMs that have 50 us each, and the fourth has the extension `endless`, with the usual deadline. The fifth and the seventh are instances that
+    /// write to their log and open connections, and the sixth has the upstream `interim`.
+    pub(crate) fn documents_of_tenants(
+        &self,
+        [noisy, interim]: [SocketAddr; 2],
+        endless: &Path,
+    ) -> anyhow::Result<String> {
         let mut documents = vec![self.mesh()];
-        for (index, upstream) in [self.upstream, noisy, noisy, noisy].into_iter().enumerate() {
+        let own = std::env::current_exe()?;
+        let external = |address: SocketAddr| json!({"external": {"addresses": [address.to_string()]}});
+        let hostile = |arguments: [&str; 2]| json!({"command": [own, "hostile", arguments[0], arguments[1]], "isolation": "process", "scale": {"min": 1, "max": 1}});
+        let functions = [
+            external(self.upstream),
+            external(noisy),
+            external(noisy),
+            external(noisy),
+            hostile(["--output", "1048576"]),
+            external(interim),
+            hostile(["--hoard", "64"]),
+        ];
+        for (index, mut spec) in functions.into_iter().enumerate() {
             let name = format!("service-{index}");
-            let expose = json!([{"hosts": [host_of(index)], "path": "/"}]);
-            documents
-                .push(function(&name, json!({"external": {"addresses": [upstream.to_string()]}, "expose": expose})));
+            spec["expose"] = json!([{"hosts": [host_of(index)], "path": "/"}]);
+            documents.push(function(&name, spec));
             let mut policy = self.policy(&name, &[name.as_str()]);
             if index == 2 {
                 policy["spec"]["sidecar"]["deadline"] = json!("50us");
@@ -109,7 +125,7 @@ impl Mesh<'_> {
             }
             documents.push(policy);
         }
-        join(&documents)
+        Ok(join(&documents))
     }
 
     /// The mesh's own document.

@@ -1,0 +1,92 @@
+//! Where this process connects to because a document of a namespace says so: key sets, modules, images.
+//!
+//! A name is looked up once, and the connection goes to one of the addresses that were looked at. Special addresses are refused unless the namespace's
+//! bounds list them: the author of a document must not be able to send requests to this machine, to its metadata service or to other machines of the mesh.
+
+use super::machines::Machines;
+use super::resolver::Resolver;
+use leno_config::{Slice, egress};
+use leno_policy::spec::Cidr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Judges and looks up the addresses that are fetched from.
+#[derive(Clone, Debug)]
+pub struct EgressGuard {
+    resolver: Resolver,
+    machines: Arc<Machines>,
+}
+
+/// Whose document names what is fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Requester {
+    /// The namespace.
+    pub namespace: String,
+    /// The special addresses that it may fetch from; `None`: all, because its documents are the operator's own files.
+    pub egress: Option<Vec<Cidr>>,
+}
+
+impl Requester {
+    /// The requester of what a function's documents name.
+    pub fn of(slice: &Slice) -> Self {
+        Self { namespace: slice.id.namespace().to_owned(), egress: slice.bounds.egress.clone() }
+    }
+}
+
+impl EgressGuard {
+    /// Asks these name servers; none: those of the machine. Look-ups run on the runtime in which this is called.
+    pub fn new(name_servers: Vec<SocketAddr>, machines: Arc<Machines>) -> Self {
+        Self { resolver: Resolver::new(name_servers), machines }
+    }
+
+    pub(crate) fn with_resolver(resolver: Resolver, machines: Arc<Machines>) -> Self {
+        Self { resolver, machines }
+    }
+
+    /// Whether something may be fetched from this address.
+    ///
+    /// # Errors
+    /// Why not, and what allows it.
+    pub fn check(&self, address: IpAddr, requester: &Requester) -> Result<(), String> {
+        if egress::may_fetch_from(requester.egress.as_deref(), address, &|address| self.machines.have(address)) {
+            return Ok(());
+        }
+        Err(format!(
+            "{address} is a special address, and the quota of the namespace {} does not list it in `egress`",
+            requester.namespace
+        ))
+    }
+
+    /// The addresses of a host of a URL that may be fetched from; never none.
+    ///
+    /// # Errors
+    /// It has none, or none that may be fetched from.
+    pub(crate) async fn addresses(
+        &self,
+        host: &str,
+        requester: &Requester,
+        limit: Duration,
+    ) -> Result<Arc<[IpAddr]>, String> {
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let found: Arc<[IpAddr]> = match bare.parse() {
+            Ok(address) => Arc::new([address]),
+            Err(_) => {
+                let name = bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase();
+                let found = self.resolver.look_up(&name, &requester.namespace, limit).await;
+                found.map_err(|error| error.to_string())?
+            }
+        };
+        let (mut good, mut refused) = (Vec::new(), None);
+        for address in found.iter() {
+            match self.check(*address, requester) {
+                Ok(()) => good.push(*address),
+                Err(reason) => refused = Some(reason),
+            }
+        }
+        match refused {
+            Some(reason) if good.is_empty() => Err(format!("{host}: {reason}")),
+            _ => Ok(good.into()),
+        }
+    }
+}
