@@ -2,12 +2,15 @@
 
 mod authorization;
 mod blob;
+mod check;
 
 pub(crate) use blob::Abandoned;
+pub use check::AddressCheck;
 
 use crate::registries::{Credentials, Registries, docker_credentials};
 use crate::{Digest, Error, Result};
 use authorization::Tokens;
+use check::Lookup;
 use leno_files::{FileAccess, MAX_SMALL_FILE};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::{Method, NoProxy, Proxy, Response, StatusCode, redirect};
@@ -29,7 +32,17 @@ pub(crate) struct Client {
     http: reqwest::Client,
     /// For registries that have authorities of their own, by host.
     own: BTreeMap<String, reqwest::Client>,
+    /// For registries that the settings do not name.
+    other: reqwest::Client,
+    /// Of `other`.
+    check: AddressCheck,
+    settings: Arc<Settings>,
+}
+
+struct Settings {
     registries: Registries,
+    /// The authorities of all registries.
+    tls: rustls::ClientConfig,
     /// From the Docker configuration, by host.
     found: BTreeMap<String, Credentials>,
     tokens: Tokens,
@@ -85,23 +98,57 @@ impl Client {
     pub(crate) fn new(registries: Registries) -> Result<Self> {
         let found = registries.docker_config.as_deref();
         let found = found.map(|path| docker_credentials(path, &registries.files)).transpose()?.unwrap_or_default();
-        let http = http(&registries, None)?;
+        let bundle = registries.ca_bundle.as_deref().map(|file| (file, &FileAccess::Any));
+        let tls = tls(bundle.into_iter())?;
+        let any = AddressCheck::default();
+        let http = http(&registries, tls.clone(), &any)?;
         let own = registries.registries.iter().filter_map(|(host, registry)| {
             let file = registry.ca_file.as_deref()?;
-            Some(self::http(&registries, Some(file)).map(|http| (host.clone(), http)))
+            let tls = self::tls(bundle.into_iter().chain([(file, &registries.files)]));
+            Some(tls.and_then(|tls| self::http(&registries, tls, &any)).map(|http| (host.clone(), http)))
         });
         let own = own.collect::<Result<_>>()?;
-        Ok(Self { http, own, registries, found, tokens: Tokens::default() })
+        let settings = Arc::new(Settings { registries, tls, found, tokens: Tokens::default() });
+        Ok(Self { other: http.clone(), http, own, check: any, settings })
+    }
+
+    /// The same client, for an image whose name is not the operator's.
+    pub(crate) fn checked(&self, check: &AddressCheck) -> Result<Self> {
+        let settings = self.settings.clone();
+        let other = match check.is_any() {
+            true => self.http.clone(),
+            false => http(&settings.registries, settings.tls.clone(), check)?,
+        };
+        Ok(Self { http: self.http.clone(), own: self.own.clone(), other, check: check.clone(), settings })
     }
 
     /// Connections to this registry and to where it leads.
     fn http(&self, endpoint: &Endpoint) -> &reqwest::Client {
-        self.own.get(&endpoint.host).unwrap_or(&self.http)
+        match self.own.get(&endpoint.host) {
+            Some(own) => own,
+            None if self.is_named(endpoint) => &self.http,
+            None => &self.other,
+        }
+    }
+
+    /// Whether the operator's settings name this host: as a registry, as a mirror of one, or as the default.
+    fn is_named(&self, endpoint: &Endpoint) -> bool {
+        let Registries { default_registry, registries, .. } = &self.settings.registries;
+        default_registry.as_ref() == Some(&endpoint.host)
+            || registries
+                .iter()
+                .any(|(host, registry)| *host == endpoint.host || registry.mirrors.contains(&endpoint.host))
+    }
+
+    /// Refuses a URL with an address that may not be connected to.
+    fn check(&self, endpoint: &Endpoint, url: &Url) -> Result<()> {
+        let refused = |reason| Error::Unreachable { url: without_query(url), reason };
+        if self.is_named(endpoint) { Ok(()) } else { self.check.url(url).map_err(refused) }
     }
 
     /// The mirrors of a registry in their order, and then the registry itself.
     pub(crate) fn endpoints(&self, registry: &str, repository: &str) -> Result<Vec<Endpoint>> {
-        let mirrors = self.registries.registries.get(registry).map_or(&[][..], |registry| &registry.mirrors);
+        let mirrors = self.settings.registries.registries.get(registry).map_or(&[][..], |registry| &registry.mirrors);
         let mut endpoints = Vec::new();
         for host in mirrors {
             endpoints.push(self.endpoint(host, repository)?);
@@ -111,7 +158,7 @@ impl Client {
     }
 
     fn endpoint(&self, host: &str, repository: &str) -> Result<Endpoint> {
-        let scheme = if self.registries.registries.get(host).is_some_and(|registry| registry.insecure) {
+        let scheme = if self.settings.registries.registries.get(host).is_some_and(|registry| registry.insecure) {
             "http"
         } else {
             "https"
@@ -131,13 +178,14 @@ impl Client {
     }
 
     fn credentials(&self, host: &str) -> Option<&Credentials> {
-        let configured = self.registries.registries.get(host).and_then(|registry| registry.credentials.as_ref());
-        configured.or_else(|| self.found.get(host))
+        let Settings { registries, found, .. } = &*self.settings;
+        let configured = registries.registries.get(host).and_then(|registry| registry.credentials.as_ref());
+        configured.or_else(|| found.get(host))
     }
 
     /// The answer of a registry, within the time for a whole one.
     async fn whole<T>(&self, url: &Url, answer: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = self.registries.answer_timeout;
+        let limit = self.settings.registries.answer_timeout;
         let late =
             || Error::Unreachable { url: without_query(url), reason: format!("no whole answer within {limit:?}") };
         tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| Err(late()))
@@ -160,14 +208,14 @@ impl Client {
 
     /// Sends a request, with what the registry wants to see, once it has said so. Any status is an answer.
     pub(crate) async fn send(&self, endpoint: &Endpoint, access: Access, request: &Request<'_>) -> Result<Response> {
-        let known = self.tokens.get(endpoint, access);
+        let known = self.settings.tokens.get(endpoint, access);
         let response = self.send_with(endpoint, request, known).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
         // A token that was good before may have expired.
         let authorization = Arc::new(self.authorize(endpoint, access, response).await?);
-        self.tokens.put(endpoint, access, authorization.clone());
+        self.settings.tokens.put(endpoint, access, authorization.clone());
         self.send_with(endpoint, request, Some(authorization)).await
     }
 
@@ -177,6 +225,7 @@ impl Client {
         request: &Request<'_>,
         authorization: Option<Arc<HeaderValue>>,
     ) -> Result<Response> {
+        self.check(endpoint, &request.url)?;
         let mut builder =
             self.http(endpoint).request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
         if let Some(authorization) = authorization {
@@ -189,11 +238,12 @@ impl Client {
     }
 }
 
-/// A pool of connections, which trusts these authorities besides those of all registries.
-fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Client> {
+/// Connections to addresses that pass the check, whose servers are proved by these authorities.
+fn http(registries: &Registries, tls: rustls::ClientConfig, check: &AddressCheck) -> Result<reqwest::Client> {
     let insecure: Vec<String> =
         registries.registries.iter().filter(|(_, registry)| registry.insecure).map(|(host, _)| host.clone()).collect();
     // Between hosts, reqwest itself takes the credentials off.
+    let checked = check.clone();
     let redirects = redirect::Policy::custom(move |attempt| {
         let url = attempt.url();
         let plain = url.scheme() != "https" && !host_of(url).is_some_and(|host| insecure.contains(&host));
@@ -205,14 +255,15 @@ fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Clie
                 without_query(url)
             );
             attempt.error(reason)
+        } else if let Err(reason) = checked.url(url) {
+            let reason = format!("redirected to {}: {reason}", without_query(url));
+            attempt.error(reason)
         } else {
             attempt.follow()
         }
     });
-    let bundle = registries.ca_bundle.as_deref().map(|file| (file, &FileAccess::Any));
-    let own = ca_file.map(|file| (file, &registries.files));
     let mut builder = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls(bundle.into_iter().chain(own))?)
+        .tls_backend_preconfigured(tls)
         .user_agent(concat!("leno/", env!("CARGO_PKG_VERSION")))
         .redirect(redirects)
         .referer(false)
@@ -222,6 +273,11 @@ fn http(registries: &Registries, ca_file: Option<&Path>) -> Result<reqwest::Clie
         .pool_max_idle_per_host(0)
         .no_proxy();
     let proxies = &registries.proxies;
+    if !check.is_any() {
+        let host = |url: &String| Some(Url::parse(url).ok()?.host_str()?.to_owned());
+        let proxies = [&proxies.https_proxy, &proxies.http_proxy].into_iter().flatten().filter_map(host).collect();
+        builder = builder.dns_resolver(Arc::new(Lookup { check: check.clone(), proxies }));
+    }
     let except = proxies.no_proxy.as_deref().and_then(NoProxy::from_string);
     type MakeProxy = fn(&str) -> reqwest::Result<Proxy>;
     let kinds: [(&str, &Option<String>, MakeProxy); 2] = [

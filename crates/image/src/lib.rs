@@ -36,6 +36,7 @@ mod store;
 mod tree;
 mod unpack;
 
+pub use client::AddressCheck;
 pub use digest::Digest;
 pub use error::{Error, Result};
 pub use oci_spec::image::ImageConfiguration;

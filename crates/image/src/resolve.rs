@@ -1,6 +1,6 @@
 //! What tags mean. It needs no store, and no rights.
 
-use crate::client::Client;
+use crate::client::{AddressCheck, Client};
 use crate::store::source::resolve;
 use crate::{Digest, Reference, Registries, Result};
 use std::sync::Arc;
@@ -20,6 +20,14 @@ impl Resolver {
     pub fn new(registries: Registries) -> Result<Self> {
         let default_registry = registries.default_registry.clone();
         Ok(Self { client: Arc::new(Client::new(registries)?), default_registry })
+    }
+
+    /// The same resolver, for images that a document names which is not the operator's.
+    ///
+    /// # Errors
+    /// What is wrong with the registries' settings.
+    pub fn checked(&self, check: &AddressCheck) -> Result<Self> {
+        Ok(Self { client: Arc::new(self.client.checked(check)?), default_registry: self.default_registry.clone() })
     }
 
     /// Reads a reference; names without a registry are in the default registry.

@@ -7,7 +7,7 @@ pub(crate) mod source;
 
 pub use image::Image;
 
-use crate::client::Client;
+use crate::client::{AddressCheck, Client};
 use crate::manifest::{self, Blob, Document};
 use crate::progress::{LayerProgress, Progress, Stage};
 use crate::registries::Registries;
@@ -133,6 +133,21 @@ impl Store {
         reference: &Reference,
         progress: &Progress,
     ) -> Result<Image> {
+        self.pull_checked(share, &AddressCheck::default(), reference, progress).await
+    }
+
+    /// As [`Store::pull_for`], for an image that a document names which is not the operator's: `check` judges the addresses of registries that the settings
+    /// do not name.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn pull_checked(
+        &self,
+        share: Option<&Arc<Namespace>>,
+        check: &AddressCheck,
+        reference: &Reference,
+        progress: &Progress,
+    ) -> Result<Image> {
         let digest = reference
             .digest()
             .ok_or_else(|| reference.wrong("it has no digest; resolve its tag first, and keep the digest"))?;
@@ -144,7 +159,8 @@ impl Store {
         let name = reference.to_string();
         // Requests for the manifest take a turn as well.
         let turn = inner.turns.take(share.map_or("", |share| share.name()), &reference.origin()).await;
-        let source = Source::new(reference, &inner.client, &inner.disk, inner.layer_limits(), share.cloned());
+        let client = Arc::new(inner.client.checked(check)?);
+        let source = Source::new(reference, &client, &inner.disk, inner.layer_limits(), share.cloned());
         let source = Arc::new(source.await?);
         let document = source.manifest(digest).await?;
         let (index, manifest_bytes, manifest) = match manifest::read(&name, &document)? {

@@ -4,7 +4,7 @@ mod support;
 
 use leno_files::FileAccess;
 use leno_image::layout::{Builder, Layer, push};
-use leno_image::{Credentials, Error, Progress, Reference, Registries, Registry, Resolver, Stage, Store};
+use leno_image::{AddressCheck, Credentials, Error, Progress, Reference, Registries, Registry, Resolver, Stage, Store};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -328,4 +328,37 @@ async fn mirrors_are_asked_first() {
     let image = pull(&opened(folder.path(), registries), "example:1").await.unwrap();
     assert_eq!(image.layers().len(), 2);
     assert_eq!(asked.load(Ordering::SeqCst), 5, "tag, manifest, configuration and two layers");
+}
+
+#[tokio::test]
+async fn an_address_that_a_check_refuses_is_not_connected_to() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    std::thread::spawn(move || {
+        for _ in listener.incoming() {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let resolver = Resolver::new(support::registries()).unwrap();
+    let loopback = AddressCheck::new(|address| match address.is_loopback() {
+        true => Err("no loopback here".to_owned()),
+        false => Ok(()),
+    });
+    let checked = resolver.checked(&loopback).unwrap();
+    let hosts = [format!("localhost:{port}"), format!("127.0.0.1:{port}")];
+    for host in &hosts {
+        let reference = resolver.reference(&format!("{host}/team/example:1")).unwrap();
+        let error = checked.resolve(&reference).await.unwrap_err().to_string();
+        assert!(error.contains("no loopback here"), "{host}: {error}");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 0);
+    // The operator's word counts: what the settings name is not judged, nor is anything without a check.
+    let named = Resolver::new(insecure(&[&hosts[0]])).unwrap().checked(&loopback).unwrap();
+    let reference = named.reference(&format!("{}/team/example:1", hosts[0])).unwrap();
+    assert!(!named.resolve(&reference).await.unwrap_err().to_string().contains("no loopback here"));
+    let reference = resolver.reference(&format!("{}/team/example:1", hosts[1])).unwrap();
+    assert!(!resolver.resolve(&reference).await.unwrap_err().to_string().contains("no loopback here"));
+    assert!(connections.load(Ordering::SeqCst) >= 2);
 }

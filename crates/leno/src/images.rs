@@ -7,8 +7,9 @@ use leno_config::slice::Container;
 use leno_config::{FunctionId, Problem, Slice, Snapshot};
 use leno_control::{Control, Definitions};
 use leno_files::FileAccess;
-use leno_image::{Digest, Reference, Resolver};
+use leno_image::{AddressCheck, Digest, Reference, Resolver};
 use leno_namespaces::Turns;
+use leno_proxy::{Machines, Requester};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -38,7 +39,14 @@ pub(crate) fn check(snapshot: &Snapshot) -> Vec<Problem> {
 
 /// What registries have said that tags mean.
 #[derive(Clone, Default)]
-pub(crate) struct Tags(HashMap<Reference, Digest>);
+pub(crate) struct Tags(HashMap<Tag, Digest>);
+
+/// A reference, and whose document has it: what one namespace may ask a registry, another may not.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Tag {
+    reference: Reference,
+    requester: Requester,
+}
 
 /// What becomes of a snapshot.
 pub(crate) enum Outcome {
@@ -51,8 +59,9 @@ pub(crate) enum Outcome {
 /// Tags whose meaning is not known yet, and where they stand.
 pub(crate) struct Unknown {
     resolver: Resolver,
+    machines: Arc<Machines>,
     /// By namespace: each looks up its own.
-    tags: HashMap<(String, Reference), Vec<Problem>>,
+    tags: HashMap<Tag, Vec<Problem>>,
 }
 
 /// Makes the definitions of a snapshot, in which each container has its image's digest. Asks registries where that is necessary.
@@ -84,14 +93,15 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
                 }
             };
             let Some(slice) = slices.get_mut(id) else { continue };
-            let said = reference.digest().or_else(|| tags.0.get(&reference).copied()).map(|digest| digest.to_string());
+            let tag = Tag { reference, requester: Requester::of(slice) };
+            let said = tag.reference.digest().or_else(|| tags.0.get(&tag).copied()).map(|digest| digest.to_string());
             match said.or_else(|| unchanged(control, slice)) {
                 Some(digest) => {
                     if let Some(container) = slice.run.container_mut() {
                         container.digest = Some(digest);
                     }
                 }
-                None => unknown.entry((id.namespace.clone(), reference)).or_insert_with(Vec::new).push(place.clone()),
+                None => unknown.entry(tag).or_insert_with(Vec::new).push(place.clone()),
             }
         }
         if !problems.is_empty() {
@@ -100,7 +110,9 @@ pub(crate) fn define(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Res
         }
         if !unknown.is_empty() {
             let resolver = resolver(snapshot).map_err(|problem| vec![problem])?;
-            return Ok(Outcome::Asks(Unknown { resolver, tags: unknown }));
+            let machines = Arc::<Machines>::default();
+            machines.set_others(control.machine_addresses());
+            return Ok(Outcome::Asks(Unknown { resolver, machines, tags: unknown }));
         }
     }
     let (mesh, modules) = (snapshot.mesh_slice().clone(), snapshot.modules().clone());
@@ -114,18 +126,19 @@ impl Unknown {
     /// # Errors
     /// Tags that nobody can say the meaning of, each where it stands.
     pub(crate) async fn ask(self, tags: &mut Tags) -> Result<(), Vec<Problem>> {
-        let (resolver, until) = (&self.resolver, Instant::now() + ALL);
-        let answers = stream::iter(self.tags).map(|((namespace, reference), places)| async move {
-            let answer = timeout_at(until, ask(resolver, &namespace, &reference)).await;
-            let late = |_| Err(format!("{reference}: the tags of this request were not all found out within {ALL:?}"));
-            (answer.unwrap_or_else(late), reference, places)
+        let (resolver, machines, until) = (&self.resolver, &self.machines, Instant::now() + ALL);
+        let answers = stream::iter(self.tags).map(|(tag, places)| async move {
+            let answer = timeout_at(until, ask(resolver, machines, &tag)).await;
+            let late =
+                |_| Err(format!("{}: the tags of this request were not all found out within {ALL:?}", tag.reference));
+            (answer.unwrap_or_else(late), tag, places)
         });
         let (mut answers, mut problems) = (answers.buffer_unordered(AT_A_TIME), Vec::new());
-        while let Some((answer, reference, places)) = answers.next().await {
+        while let Some((answer, tag, places)) = answers.next().await {
             match answer {
                 Ok(digest) => {
-                    tracing::info!("image {reference} is {digest}");
-                    tags.0.insert(reference, digest);
+                    tracing::info!("image {} is {digest}", tag.reference);
+                    tags.0.insert(tag, digest);
                 }
                 Err(message) => {
                     let message = format!("which image that is cannot be found out: {message}");
@@ -155,9 +168,18 @@ fn turns() -> &'static Arc<Turns> {
 }
 
 /// Asks a registry, when it is the namespace's turn.
-async fn ask(resolver: &Resolver, namespace: &str, reference: &Reference) -> Result<Digest, String> {
-    let _turn = turns().take(namespace, &reference.origin()).await;
-    match timeout(LONGEST, resolver.resolve(reference)).await {
+async fn ask(resolver: &Resolver, machines: &Arc<Machines>, tag: &Tag) -> Result<Digest, String> {
+    let Tag { reference, requester } = tag.clone();
+    let _turn = turns().take(&requester.namespace, &reference.origin()).await;
+    let check = match requester.egress {
+        None => AddressCheck::default(),
+        Some(_) => {
+            let machines = machines.clone();
+            AddressCheck::new(move |address| requester.check(address, &machines))
+        }
+    };
+    let resolver = resolver.checked(&check).map_err(|error| error.to_string())?;
+    match timeout(LONGEST, resolver.resolve(&reference)).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!("{reference}: no answer within {LONGEST:?}")),
     }

@@ -161,6 +161,34 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
 }
 
 #[test]
+fn a_namespace_has_key_sets_fetched_only_from_where_it_may() {
+    let issuer = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = issuer.local_addr().unwrap().port();
+    let connections = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = connections.clone();
+    std::thread::spawn(move || {
+        for _ in issuer.incoming() {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    });
+    let count = || connections.load(std::sync::atomic::Ordering::SeqCst);
+    let control = control_of(HERE, "");
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    let _node = Node::join(&control, "one", &[]);
+    let keys = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: login, namespace: test}}\nspec:\n  functions: [caller]\n  \
+         authentication:\n    issuers:\n    - {{issuer: \"https://login.example\", required: false, jwks: {{url: \"http://localhost:{port}/keys\"}}}}\n"
+    );
+    control.apply(&(caller("") + &keys));
+    eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+    assert_eq!(count(), 0, "a special address that no quota lists");
+    control.apply(
+        "apiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {name: test}\nspec: {egress: [127.0.0.0/8, \"::1/128\"]}\n",
+    );
+    eventually("a fetch", || (count() > 0).then_some(()));
+}
+
+#[test]
 fn names_of_the_outside_do_not_lead_to_machines_of_the_mesh() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("SKIPPED: only root may make network namespaces");

@@ -9,12 +9,13 @@ pub(crate) use registries::secret;
 use leno_config::slice;
 use leno_files::FileAccess;
 use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};
-use leno_image::{Image, Limits, Progress, Store};
+use leno_image::{AddressCheck, Image, Limits, Progress, Store};
 use leno_namespaces::{Namespace, Namespaces};
+use leno_proxy::{EgressGuard, Requester};
 use leno_room::{DEFAULT_WRITABLE, Volume};
 use pull::Pull;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
@@ -27,13 +28,15 @@ pub(crate) struct Images {
     /// Those that something in force or running uses, by their namer and by name with digest.
     pulls: Mutex<HashMap<(Namer, String), Weak<Pull>>>,
     namespaces: Arc<Namespaces>,
+    /// Set when the node is there, before anything is pulled.
+    guard: OnceLock<EgressGuard>,
 }
 
-/// The namespace of a document, and the files that it may name.
+/// The namespace of a document, the files that it may name, and the addresses from which it may have images fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Namer {
-    pub namespace: String,
     pub files: FileAccess,
+    pub requester: Requester,
 }
 
 impl Images {
@@ -42,7 +45,19 @@ impl Images {
             Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
             Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
         };
-        Arc::new(Self { settings, no_containers, store: OnceCell::new(), pulls: Mutex::default(), namespaces })
+        Arc::new(Self {
+            settings,
+            no_containers,
+            store: OnceCell::new(),
+            pulls: Mutex::default(),
+            namespaces,
+            guard: OnceLock::new(),
+        })
+    }
+
+    /// Judges the addresses of registries that the operator has not named. A second call changes nothing.
+    pub(crate) fn set_guard(&self, guard: EgressGuard) {
+        let _ = self.guard.set(guard);
     }
 
     /// Whether the store is open. Only one process has it at a time.
@@ -51,8 +66,8 @@ impl Images {
     }
 
     /// Says in a function's spec what its container is, if it is one.
-    pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec) -> FunctionSpec {
-        let namer = Namer { namespace: spec.id.namespace.clone(), files: spec.files.clone() };
+    pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec, requester: &Requester) -> FunctionSpec {
+        let namer = Namer { files: spec.files.clone(), requester: requester.clone() };
         spec.container = spec.run.container().map(|container| self.container(container, namer));
         spec
     }
@@ -92,7 +107,7 @@ impl Images {
             return pull;
         }
         pulls.retain(|_, pull| pull.strong_count() > 0);
-        let share = self.namespaces.of(&namer.namespace);
+        let share = self.namespaces.of(&namer.requester.namespace);
         let pull = Arc::new(Pull::new(self.clone(), (share, namer), image, digest));
         pulls.insert(key, Arc::downgrade(&pull));
         pull
@@ -119,8 +134,18 @@ impl Images {
         let digest = digest.ok_or("nobody has said which image its tag means")?.parse()?;
         let store = self.store.get_or_try_init(|| self.open()).await?;
         let reference = store.reference(image).map_err(|error| error.to_string())?.with_digest(digest);
-        let reference = reference.named_by(&namer.namespace, &namer.files);
-        store.pull_for(Some(share), &reference, progress).await.map_err(|error| error.to_string())
+        let reference = reference.named_by(&namer.requester.namespace, &namer.files);
+        let check = self.check(&namer.requester)?;
+        store.pull_checked(Some(share), &check, &reference, progress).await.map_err(|error| error.to_string())
+    }
+
+    fn check(&self, requester: &Requester) -> Result<AddressCheck, String> {
+        if requester.egress.is_none() {
+            return Ok(AddressCheck::default());
+        }
+        let guard = self.guard.get().ok_or("the node is not there yet")?.clone();
+        let requester = requester.clone();
+        Ok(AddressCheck::new(move |address| guard.check(address, &requester)))
     }
 
     async fn open(&self) -> Result<Store, String> {

@@ -6,6 +6,7 @@ use leno_control::node::Agent;
 use leno_control::{JobReport, JobState, run_of};
 use leno_function::{JobSpec, Supervisor};
 use leno_identity::{SpiffeId, SvidStore};
+use leno_proxy::Requester;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -33,7 +34,7 @@ impl Jobs {
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
         let files = slice.bounds.file_access();
-        let namer = Namer { namespace: slice.id.namespace.clone(), files: files.clone() };
+        let namer = Namer { files: files.clone(), requester: Requester::of(slice) };
         let container = job.process.container.as_ref().map(|container| self.images.container(container, namer));
         let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container, files };
         self.waiting.insert(slice.id.clone(), (identity, spec));

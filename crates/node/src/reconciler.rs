@@ -24,7 +24,7 @@ use leno_proxy::endpoints::Endpoint;
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
 use leno_proxy::stats::Counts;
-use leno_proxy::{CaFile, FunctionEntry, ModuleFetcher, Node};
+use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node, Requester};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -90,8 +90,9 @@ impl Reconciler {
         let routes = self.gateway.then_some(Subject::Routes);
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted].into_iter().chain(routes));
         let mut changes = self.supervisor.changes();
-        let (keys, mut fetched_keys) = JwksFetcher::start(self.node.ledger.unknown_keys.clone(), Pace::default());
-        let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone());
+        let (keys, mut fetched_keys) =
+            JwksFetcher::start(self.node.ledger.unknown_keys.clone(), self.node.egress_guard(), Pace::default());
+        let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone(), self.node.egress_guard());
         let mut tick = tokio::time::interval(REQUEST_COUNTS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let jobs = Jobs::new(self.agent.clone(), self.supervisor.clone(), self.node.svids.clone(), self.images.clone());
@@ -421,7 +422,8 @@ impl Reconciler {
     /// What runs of a function on this node, by revision.
     fn specs(&self, slice: &Slice, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
-        let of = |spec| self.warm.raise(bounds.limit(self.images.contain(spec)));
+        let requester = Requester::of(slice);
+        let of = |spec| self.warm.raise(bounds.limit(self.images.contain(spec, &requester)));
         FunctionSpec::all(slice).into_iter().map(of).collect()
     }
 
@@ -472,8 +474,7 @@ impl Reconciler {
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
         let all = slices.flat_map(|slice| slice.modules().map(move |(module, url)| (slice, module, url)));
         let named = all.clone().map(|(_, module, _)| module).collect();
-        let wanted = all
-            .filter_map(|(slice, module, url)| Some((module, url?.clone(), CaFile::of(slice, url?.ca_file.as_ref()))));
+        let wanted = all.filter_map(|(slice, module, url)| Some((module, Download::module(slice, url?))));
         let wanted: Vec<_> = wanted.collect();
         fetcher.want(&wanted, &named);
     }

@@ -116,6 +116,7 @@ pub async fn start(
 
     let redis = mesh.quotas.clone();
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
+    images.set_guard(node.egress_guard());
     if let Some(redis) = redis {
         quotas::start(redis, &node.ledger)?;
     }

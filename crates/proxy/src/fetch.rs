@@ -1,5 +1,5 @@
 //! Fetches what the configuration names by URL: key sets, and the modules of extensions and components.
 
-mod download;
+pub(crate) mod download;
 pub mod jwks;
 pub(crate) mod modules;

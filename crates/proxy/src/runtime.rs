@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod clock;
+pub(crate) mod guard;
 pub(crate) mod hyper;
 pub(crate) mod machines;
 pub(crate) mod outbox;

@@ -56,6 +56,11 @@ impl Control {
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
     }
 
+    /// The addresses of the mesh's machines that are known: of nodes, and of the control plane as nodes reach it.
+    pub fn machine_addresses(&self) -> Vec<IpAddr> {
+        self.state().machine_addresses()
+    }
+
     /// Makes a token with which a machine can join once. Blocks on the store. `noted` is stored with it or not at all, here and in what follows.
     pub fn grant(&self, grant: TokenGrant, noted: Transaction) -> Result<JoinToken, AdmitError> {
         // Of the authority by which the control plane can be known until the end of a rotation.

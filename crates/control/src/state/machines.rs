@@ -83,6 +83,11 @@ impl State {
         }
     }
 
+    /// All of them.
+    pub(crate) fn machine_addresses(&self) -> Vec<IpAddr> {
+        wire::machine_addresses(&self.machines.message)
+    }
+
     /// Tells all nodes.
     fn tell_machines(&mut self) {
         self.machines.encode();

@@ -100,11 +100,12 @@ impl Client {
         }
         let wrong =
             |reason: &str| Error::Answer { url: without_query(&realm), status: None, reason: reason.to_owned() };
-        let insecure =
-            host_of(&realm).is_some_and(|host| self.registries.registries.get(&host).is_some_and(|it| it.insecure));
+        let insecure = host_of(&realm)
+            .is_some_and(|host| self.settings.registries.registries.get(&host).is_some_and(|it| it.insecure));
         if realm.scheme() != "https" && !(realm.scheme() == "http" && insecure) {
             return Err(wrong("this token server is no HTTPS; list its host as insecure to allow that"));
         }
+        self.check(endpoint, &realm)?;
         let actions = if access == Access::Pull { "pull" } else { "pull,push" };
         let scope = format!("repository:{}:{actions}", endpoint.repository);
         let mut parameters = vec![("scope", scope.as_str())];

@@ -100,7 +100,7 @@ impl Client {
             let (before, chunk) = (Instant::now(), response.chunk().await);
             let length = chunk.as_ref().ok().and_then(|chunk| Some(chunk.as_ref()?.len() as u64)).unwrap_or_default();
             if pace.is_slow(before.elapsed(), length, self) {
-                let (least, time) = (self.registries.least_rate, self.registries.slow_timeout);
+                let (least, time) = (self.settings.registries.least_rate, self.settings.registries.slow_timeout);
                 return Err(wrong(format!("less than {least} bytes a second came for {time:?}; it is given up")));
             }
             let mut chunk = match chunk {
@@ -138,7 +138,7 @@ struct Pace {
 impl Pace {
     /// Notes that so many bytes have come after so long. Returns whether too few have come for too long.
     fn is_slow(&mut self, waited: Duration, bytes: u64, client: &Client) -> bool {
-        let Registries { least_rate, slow_timeout, .. } = &client.registries;
+        let Registries { least_rate, slow_timeout, .. } = &client.settings.registries;
         self.waited += waited;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.waited < *slow_timeout {

@@ -2,15 +2,21 @@
 //! there.
 
 use crate::runtime::client::{self, CaFile, ClientError, with_causes};
+use crate::runtime::guard::{EgressGuard, Requester};
 use bytes::Bytes;
 use http::header::{ACCEPT, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
+use leno_config::Slice;
+use leno_config::slice::{JwksFetch, ModuleUrl};
 use std::time::Duration;
 
 /// Why a download failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DownloadError {
+    /// The host has no address, or none that may be fetched from.
+    #[error("{0}")]
+    Host(String),
     /// The address or the root certificates are wrong.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -35,22 +41,55 @@ fn hint(status: StatusCode) -> &'static str {
     if status.is_redirection() { "; redirects are not followed, name the final address" } else { "" }
 }
 
-/// Downloads `url` with one GET. Fails if the body has more than `largest` bytes, or if it takes longer than `timeout`.
+/// Something to download.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Download {
+    /// Its address.
+    pub(crate) url: String,
+    /// PEM file with the roots to trust for `https`; `None`: the system's.
+    pub(crate) ca_file: Option<CaFile>,
+    /// Whose document names it.
+    pub(crate) requester: Requester,
+}
+
+impl Download {
+    /// A key set that a function's documents name.
+    pub(crate) fn key_set(slice: &Slice, fetch: &JwksFetch) -> Self {
+        let ca_file = CaFile::of(slice, fetch.ca_file.as_ref());
+        Self { url: fetch.url.clone(), ca_file, requester: Requester::of(slice) }
+    }
+
+    /// A module that a function's documents name.
+    pub fn module(slice: &Slice, url: &ModuleUrl) -> Self {
+        let ca_file = CaFile::of(slice, url.ca_file.as_ref());
+        Self { url: url.url.clone(), ca_file, requester: Requester::of(slice) }
+    }
+}
+
+/// Downloads something with one GET. Fails if the body has more than `largest` bytes, or if it takes longer than `timeout`.
 pub(super) async fn download(
-    url: &str,
-    ca_file: Option<CaFile>,
+    guard: &EgressGuard,
+    what: &Download,
     accept: &'static str,
     largest: usize,
     timeout: Duration,
 ) -> Result<Bytes, DownloadError> {
-    let result = tokio::time::timeout(timeout, get(url, ca_file, accept, largest)).await;
+    let result = tokio::time::timeout(timeout, get(guard, what, accept, largest, timeout)).await;
     result.unwrap_or(Err(DownloadError::Timeout(timeout)))
 }
 
-async fn get(url: &str, ca_file: Option<CaFile>, accept: &'static str, largest: usize) -> Result<Bytes, DownloadError> {
-    let address = client::address(url)?;
+async fn get(
+    guard: &EgressGuard,
+    what: &Download,
+    accept: &'static str,
+    largest: usize,
+    timeout: Duration,
+) -> Result<Bytes, DownloadError> {
+    let address = client::address(&what.url)?;
+    let host = address.host().unwrap_or_default();
+    let hosts = guard.addresses(host, &what.requester, timeout).await.map_err(DownloadError::Host)?;
     // Documents are fetched too seldom to keep a connection.
-    let client = client::client(&address, ca_file).await?;
+    let client = client::client_to(&address, hosts, what.ca_file.clone()).await?;
     let request = Request::get(address)
         .header(ACCEPT, accept)
         .header(USER_AGENT, client::USER_AGENT)

@@ -6,12 +6,12 @@
 //! Until an issuer's first key set has arrived, a token of that issuer is neither good nor bad. Requests with such a token get 503, so that
 //! the client tries again.
 //!
-//! Functions that name the same URL share one fetch. If a fetch fails, the old keys stay in use (stale keys are better than none, and the
+//! Functions of a namespace that name the same URL share one fetch. If a fetch fails, the old keys stay in use (stale keys are better than none, and the
 //! program checks expiry anyway), and the next fetch comes sooner. A token that matches no key also makes the next fetch come sooner, but
 //! at most once per [`Pace::soonest`]. Otherwise, anybody with a made-up token could make the node flood the issuer.
 
-use super::download::{DownloadError, download};
-use crate::runtime::client::CaFile;
+use super::download::{Download, DownloadError, download};
+use crate::runtime::guard::EgressGuard;
 use crate::state::ledger::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
@@ -75,27 +75,15 @@ struct Shared {
     /// Wakes the task when it has something else to do than what it waits for.
     changed: Notify,
     unknown: Arc<UnknownKeyReports>,
+    guard: EgressGuard,
     pace: Pace,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    sources: HashMap<Source, Known>,
+    sources: HashMap<Download, Known>,
     /// Each function's slice as given to [`JwksFetcher::follow`], and as last completed with keys.
     functions: HashMap<FunctionId, (Slice, Slice)>,
-}
-
-/// Where a key set comes from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Source {
-    pub(crate) url: String,
-    pub(crate) ca_file: Option<CaFile>,
-}
-
-impl Source {
-    fn of(slice: &Slice, fetch: &JwksFetch) -> Self {
-        Self { url: fetch.url.clone(), ca_file: CaFile::of(slice, fetch.ca_file.as_ref()) }
-    }
 }
 
 /// What is known about a key set.
@@ -110,13 +98,17 @@ struct Known {
     under_way: bool,
 }
 
-type Fetched = (Source, Result<KeySet, FetchError>);
+type Fetched = (Download, Result<KeySet, FetchError>);
 
 impl JwksFetcher {
     /// Starts the task on the current runtime. The task ends when the receiver is dropped. `unknown` is the ledger's list of functions that
     /// saw a token which matches none of their keys.
-    pub fn start(unknown: Arc<UnknownKeyReports>, pace: Pace) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, pace });
+    pub fn start(
+        unknown: Arc<UnknownKeyReports>,
+        guard: EgressGuard,
+        pace: Pace,
+    ) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace });
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(shared.clone().run(sender));
         (Self { shared }, receiver)
@@ -127,7 +119,7 @@ impl JwksFetcher {
     pub fn follow(&self, slice: Slice) -> Slice {
         let mut state = self.shared.state();
         for fetch in &slice.jwks {
-            let source = Source::of(&slice, fetch);
+            let source = Download::key_set(&slice, fetch);
             state.sources.entry(source).or_insert_with(|| Known::new(&self.shared.pace));
         }
         let complete = state.complete(&slice);
@@ -158,7 +150,7 @@ impl Shared {
             let now = Instant::now();
             let (due, next) = self.state().due(now);
             for (source, timeout) in due {
-                let task = tokio::spawn(fetch(source.clone(), timeout));
+                let task = tokio::spawn(fetch(self.guard.clone(), source.clone(), timeout));
                 fetches.spawn(async move { (source, task.await.unwrap_or_else(|error| Err(error.into()))) });
             }
             let at_latest = next.unwrap_or(now + Duration::from_secs(3600));
@@ -194,7 +186,7 @@ impl Known {
 
 impl State {
     /// The key sets to fetch now with their timeouts, and when the next one is due.
-    fn due(&mut self, now: Instant) -> (Vec<(Source, Duration)>, Option<Instant>) {
+    fn due(&mut self, now: Instant) -> (Vec<(Download, Duration)>, Option<Instant>) {
         let (mut due, mut next) = (Vec::new(), None);
         for (source, known) in self.sources.iter_mut().filter(|(_, known)| !known.under_way) {
             if known.next <= now {
@@ -205,7 +197,7 @@ impl State {
                 next = Some(next.map_or(known.next, |next: Instant| next.min(known.next)));
             }
         }
-        let with_timeout = |source: Source| {
+        let with_timeout = |source: Download| {
             let (_, timeout) = self.times(&source);
             (source, timeout)
         };
@@ -215,7 +207,7 @@ impl State {
     /// Records the result of a fetch. Returns the functions whose keys changed, with their completed slices.
     fn learn(
         &mut self,
-        source: &Source,
+        source: &Download,
         result: Result<KeySet, FetchError>,
         pace: &Pace,
         now: Instant,
@@ -246,7 +238,7 @@ impl State {
         self.changed_functions(source)
     }
 
-    fn changed_functions(&mut self, source: &Source) -> Vec<(FunctionId, Slice)> {
+    fn changed_functions(&mut self, source: &Download) -> Vec<(FunctionId, Slice)> {
         let users: Vec<FunctionId> =
             self.functions.iter().filter(|(_, (slice, _))| uses(slice, source)).map(|(id, _)| id.clone()).collect();
         let mut changed = Vec::new();
@@ -279,7 +271,7 @@ impl State {
     fn complete(&self, slice: &Slice) -> Slice {
         let mut complete = slice.clone();
         for fetch in &slice.jwks {
-            let source = Source::of(slice, fetch);
+            let source = Download::key_set(slice, fetch);
             let keys = self.sources.get(&source).and_then(|known| known.keys.as_ref());
             let issuer = complete.inbound.authentication.get_mut(fetch.issuer);
             let (Some(keys), Some(issuer)) = (keys, issuer) else { continue };
@@ -295,10 +287,10 @@ impl State {
     }
 
     /// Refresh interval and timeout of a key set: the shortest that any of its functions asks for.
-    fn times(&self, source: &Source) -> (Duration, Duration) {
+    fn times(&self, source: &Download) -> (Duration, Duration) {
         let slices = self.functions.values().map(|(slice, _)| slice);
         let fetches = slices.flat_map(|slice| slice.jwks.iter().map(move |fetch| (slice, fetch)));
-        let users = fetches.filter(|(slice, fetch)| Source::of(slice, fetch) == *source).map(|(_, fetch)| fetch);
+        let users = fetches.filter(|(slice, fetch)| Download::key_set(slice, fetch) == *source).map(|(_, fetch)| fetch);
         let shortest = |(refresh, timeout): (Duration, Duration), fetch: &JwksFetch| {
             (refresh.min(fetch.refresh), timeout.min(fetch.timeout))
         };
@@ -312,9 +304,9 @@ impl State {
 }
 
 /// Downloads and parses a key set.
-async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchError> {
+async fn fetch(guard: EgressGuard, source: Download, timeout: Duration) -> Result<KeySet, FetchError> {
     let accept = "application/jwk-set+json, application/json";
-    let body = download(&source.url, source.ca_file, accept, LARGEST, timeout).await?;
+    let body = download(&guard, &source, accept, LARGEST, timeout).await?;
     let mut keys = jwks::parse(&body);
     match keys.refused.iter().position(|refused| refused.index.is_none()) {
         Some(whole) => Err(FetchError::NotAKeySet(keys.refused.swap_remove(whole))),
@@ -322,8 +314,9 @@ async fn fetch(source: Source, timeout: Duration) -> Result<KeySet, FetchError> 
     }
 }
 
-fn uses(slice: &Slice, source: &Source) -> bool {
-    slice.jwks.iter().any(|fetch| Source::of(slice, fetch) == *source)
+/// Functions of other namespaces do not share a source: each says how long a fetch may take, and from where it may come.
+fn uses(slice: &Slice, source: &Download) -> bool {
+    slice.jwks.iter().any(|fetch| Download::key_set(slice, fetch) == *source)
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Fetches modules, each until it is there and compiled. A module is never fetched again, because its hash identifies its content.
 
-use super::download::download;
-use crate::runtime::client::CaFile;
+use super::download::{Download, download};
+use crate::runtime::guard::EgressGuard;
 use crate::state::modules::Modules;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_config::ModuleHash;
-use leno_config::slice::ModuleUrl;
 use leno_sandbox::component::LARGEST_COMPONENT;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,37 +26,40 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
 #[derive(Debug)]
 pub struct ModuleFetcher {
     modules: Arc<Modules>,
-    under_way: Mutex<HashMap<ModuleHash, AbortHandle>>,
+    guard: EgressGuard,
+    /// By what is wanted: where several documents name one module, nobody waits for another's server.
+    under_way: Mutex<HashMap<(ModuleHash, Download), AbortHandle>>,
     fetched: mpsc::UnboundedSender<ModuleHash>,
 }
 
 impl ModuleFetcher {
     /// The receiver gets the hash of each module that was fetched, whether it could be compiled or not.
-    pub fn new(modules: Arc<Modules>) -> (Self, mpsc::UnboundedReceiver<ModuleHash>) {
+    pub fn new(modules: Arc<Modules>, guard: EgressGuard) -> (Self, mpsc::UnboundedReceiver<ModuleHash>) {
         let (fetched, receiver) = mpsc::unbounded_channel();
-        (Self { modules, under_way: Mutex::default(), fetched }, receiver)
+        (Self { modules, guard, under_way: Mutex::default(), fetched }, receiver)
     }
 
     /// Fetches the modules in `wanted`, and cancels all other fetches. Forgets the modules that it fetched and that are not in `named` any
     /// more. Must be called on a tokio runtime.
-    pub fn want(&self, wanted: &[(ModuleHash, ModuleUrl, Option<CaFile>)], named: &HashSet<ModuleHash>) {
-        let names: HashSet<ModuleHash> = wanted.iter().map(|(hash, ..)| *hash).collect();
+    pub fn want(&self, wanted: &[(ModuleHash, Download)], named: &HashSet<ModuleHash>) {
+        let wanted: HashSet<(ModuleHash, Download)> = wanted.iter().cloned().collect();
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-        under_way.retain(|hash, task| {
-            let keep = names.contains(hash);
+        under_way.retain(|wish, task| {
+            let keep = wanted.contains(wish);
             if !keep {
                 task.abort();
                 // A module that is still named may have been delivered by now.
-                if !named.contains(hash) {
-                    self.modules.remove(hash);
+                if !named.contains(&wish.0) {
+                    self.modules.remove(&wish.0);
                 }
             }
             keep
         });
-        for (hash, url, ca_file) in wanted {
-            if !self.modules.knows(hash) && under_way.get(hash).is_none_or(AbortHandle::is_finished) {
-                let fetching = fetch(self.modules.clone(), *hash, (url.clone(), ca_file.clone()), self.fetched.clone());
-                under_way.insert(*hash, tokio::spawn(fetching).abort_handle());
+        for (hash, what) in wanted {
+            if !self.modules.knows(&hash) && under_way.get(&(hash, what.clone())).is_none_or(AbortHandle::is_finished) {
+                let fetching =
+                    fetch(self.modules.clone(), self.guard.clone(), hash, what.clone(), self.fetched.clone());
+                under_way.insert((hash, what), tokio::spawn(fetching).abort_handle());
             }
         }
     }
@@ -65,35 +67,38 @@ impl ModuleFetcher {
 
 async fn fetch(
     modules: Arc<Modules>,
+    guard: EgressGuard,
     hash: ModuleHash,
-    (url, ca_file): (ModuleUrl, Option<CaFile>),
+    what: Download,
     fetched: mpsc::UnboundedSender<ModuleHash>,
 ) {
     let mut pauses = PAUSES.build();
     loop {
-        let reason =
-            match download(&url.url, ca_file.clone(), "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
-                Ok(bytes) if ModuleHash::of(&bytes) == hash => {
-                    let known = modules.clone();
-                    let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;
-                    let compiled = compiled.map_err(|error| error.to_string()).flatten();
-                    if modules.knows(&hash) {
-                        match compiled {
-                            Ok(()) => tracing::info!(%hash, url = url.url, "a module was fetched"),
-                            Err(reason) => {
-                                tracing::error!(%hash, url = url.url, "a fetched module cannot be used: {reason}")
-                            }
+        let reason = match download(&guard, &what, "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
+            Ok(bytes) if ModuleHash::of(&bytes) == hash => {
+                let known = modules.clone();
+                let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;
+                let compiled = compiled.map_err(|error| error.to_string()).flatten();
+                if modules.knows(&hash) {
+                    match compiled {
+                        Ok(()) => tracing::info!(%hash, url = what.url, "a module was fetched"),
+                        Err(reason) => {
+                            tracing::error!(%hash, url = what.url, "a fetched module cannot be used: {reason}")
                         }
-                        let _ = fetched.send(hash);
-                        return;
                     }
-                    compiled.err().unwrap_or_default()
+                    let _ = fetched.send(hash);
+                    return;
                 }
-                Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
-                Err(error) => error.to_string(),
-            };
+                compiled.err().unwrap_or_default()
+            }
+            Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
+            Err(error) => error.to_string(),
+        };
         let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
-        tracing::warn!(%hash, url = url.url, again_in = ?pause, "a module cannot be fetched: {reason}");
+        tracing::warn!(%hash, url = what.url, again_in = ?pause, "a module cannot be fetched: {reason}");
         tokio::time::sleep(pause).await;
+        if modules.knows(&hash) {
+            return;
+        }
     }
 }

@@ -6,20 +6,49 @@ use http_body_util::Full;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
 use leno_config::Slice;
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
+use std::convert::Infallible;
 use std::error::Error;
+use std::future::{Ready, ready};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio_rustls::rustls::crypto::aws_lc_rs;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tower_service::Service;
 use zeroize::Zeroizing;
 
 /// HTTP/1.1, with TLS for `https` addresses.
 pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// The same, to addresses that are known.
+pub(crate) type ClientTo = HyperClient<HttpsConnector<HttpConnector<Known>>, Full<Bytes>>;
+
+/// Answers with the same addresses for each name, so that a name is not looked up again after its addresses were checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Known(Arc<[IpAddr]>);
+
+impl Service<Name> for Known {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Name) -> Self::Future {
+        // The connector sets the port.
+        let addresses: Vec<_> = self.0.iter().map(|address| SocketAddr::new(*address, 0)).collect();
+        ready(Ok(addresses.into_iter()))
+    }
+}
 
 /// The `user-agent` field of each request.
 pub(crate) const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
@@ -88,19 +117,36 @@ impl CaFile {
 /// Makes a client for this address. Each request has a connection that carries nothing else, so a late or second answer of a server answers no other
 /// request. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
 pub(crate) async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
+    let tls = tls_for(address, ca_file).await?;
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+    Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
+}
+
+/// The same. It connects to one of `hosts`, whatever name the address has.
+pub(crate) async fn client_to(
+    address: &Uri,
+    hosts: Arc<[IpAddr]>,
+    ca_file: Option<CaFile>,
+) -> Result<ClientTo, ClientError> {
+    let tls = tls_for(address, ca_file).await?;
+    let mut http = HttpConnector::new_with_resolver(Known(hosts));
+    http.enforce_http(false);
+    let connector =
+        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
+    Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
+}
+
+async fn tls_for(address: &Uri, ca_file: Option<CaFile>) -> Result<ClientConfig, ClientError> {
     // Without TLS there is no certificate to check.
-    let needs_roots = address.scheme_str() == Some("https");
-    let tls = match (needs_roots, ca_file) {
-        (true, Some(file)) => file.tls().await?,
+    match (address.scheme_str() == Some("https"), ca_file) {
+        (true, Some(file)) => file.tls().await,
         (true, None) => {
             let read =
                 readers::run(readers::OPERATOR, readers::MAX_WAIT, || Ok(tls(None, None, &FileAccess::Any))).await;
-            read.map_err(|error| ClientError::Tls(error.to_string()))??.config
+            Ok(read.map_err(|error| ClientError::Tls(error.to_string()))??.config)
         }
-        (false, _) => configuration(RootCertStore::empty(), None)?,
-    };
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-    Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
+        (false, _) => configuration(RootCertStore::empty(), None),
+    }
 }
 
 /// A TLS configuration that was made of files.

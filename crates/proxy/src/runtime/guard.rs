@@ -7,6 +7,7 @@ use super::machines::Machines;
 use super::resolver::Resolver;
 use leno_config::{Slice, egress};
 use leno_policy::spec::Cidr;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub struct EgressGuard {
 }
 
 /// Whose document names what is fetched.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// The namespace.
     pub namespace: String,
@@ -30,7 +31,30 @@ pub struct Requester {
 impl Requester {
     /// The requester of what a function's documents name.
     pub fn of(slice: &Slice) -> Self {
-        Self { namespace: slice.id.namespace().to_owned(), egress: slice.bounds.egress.clone() }
+        Self { namespace: slice.id.namespace.clone(), egress: slice.bounds.egress.clone() }
+    }
+}
+
+/// The namespace tells almost all of them apart.
+impl Hash for Requester {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.namespace.hash(state);
+    }
+}
+
+impl Requester {
+    /// Whether something may be fetched from this address.
+    ///
+    /// # Errors
+    /// Why not, and what allows it.
+    pub fn check(&self, address: IpAddr, machines: &Machines) -> Result<(), String> {
+        if egress::may_fetch_from(self.egress.as_deref(), address, &|address| machines.have(address)) {
+            return Ok(());
+        }
+        let namespace = &self.namespace;
+        Err(format!(
+            "{address} is a special address; `egress` of the namespace's quota (NamespaceQuota {namespace}) would have to list it"
+        ))
     }
 }
 
@@ -49,13 +73,7 @@ impl EgressGuard {
     /// # Errors
     /// Why not, and what allows it.
     pub fn check(&self, address: IpAddr, requester: &Requester) -> Result<(), String> {
-        if egress::may_fetch_from(requester.egress.as_deref(), address, &|address| self.machines.have(address)) {
-            return Ok(());
-        }
-        Err(format!(
-            "{address} is a special address, and the quota of the namespace {} does not list it in `egress`",
-            requester.namespace
-        ))
+        requester.check(address, &self.machines)
     }
 
     /// The addresses of a host of a URL that may be fetched from; never none.

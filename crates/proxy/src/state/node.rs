@@ -1,5 +1,6 @@
 //! State that all workers of a node share.
 
+use crate::runtime::guard::EgressGuard;
 use crate::runtime::machines::Machines;
 use crate::runtime::resolver::Resolver;
 use crate::state::addresses::Addresses;
@@ -109,6 +110,11 @@ impl Node {
             telemetry,
             inbound: OnceLock::new(),
         })
+    }
+
+    /// Judges and looks up what is fetched because documents say so.
+    pub fn egress_guard(&self) -> EgressGuard {
+        EgressGuard::with_resolver(self.resolver.clone(), self.machines.clone())
     }
 
     /// Makes `snapshot` the current one.

@@ -109,7 +109,8 @@ async fn tokens_are_judged_when_their_keys_have_come_and_bad_ones_are_limited() 
         .function("web", AppProtocol::Http1, upstream.address)
         .slice("web", |slice| wants_tokens(slice, format!("http://{}/keys", issuer.address)))
         .start();
-    let (fetcher, mut fetched) = JwksFetcher::start(mesh.node.ledger.unknown_keys.clone(), Pace::default());
+    let (fetcher, mut fetched) =
+        JwksFetcher::start(mesh.node.ledger.unknown_keys.clone(), mesh.node.egress_guard(), Pace::default());
     let before = mesh.node.snapshot.load().functions.get(&id("web")).unwrap().slice.clone();
     fetcher.follow(before);
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::runtime::client::{CaFile, ClientError};
+use crate::runtime::guard::Requester;
 use crate::testing;
 use crate::testing::SigningKey;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
@@ -124,10 +125,49 @@ fn kids(slice: &Slice) -> Vec<&str> {
     slice.inbound.authentication[0].keys.iter().filter_map(|key| key.kid.as_deref()).collect()
 }
 
+fn guard() -> EgressGuard {
+    EgressGuard::new(Vec::new(), Arc::default())
+}
+
+fn named(url: &str, ca_file: Option<CaFile>) -> Download {
+    let requester = Requester { namespace: "shop".into(), egress: None };
+    Download { url: url.into(), ca_file, requester }
+}
+
+#[tokio::test]
+async fn special_addresses_are_fetched_from_only_if_the_namespace_may() {
+    let server = Server::start(&[ok(&key_set("one"))]).await;
+    let of = |url: &str, egress: Option<&[&str]>| {
+        let block = |text: &&str| {
+            let (address, prefix) = text.split_once('/').unwrap();
+            leno_policy::spec::Cidr { address: address.parse().unwrap(), prefix: prefix.parse().unwrap() }
+        };
+        let egress = egress.map(|blocks| blocks.iter().map(block).collect());
+        Download { requester: Requester { namespace: "shop".into(), egress }, ..named(url, None) }
+    };
+    let fetched = |what: Download| fetch(guard(), what, Duration::from_secs(10));
+    let port = server.url.rsplit(':').next().unwrap();
+    for host in ["localhost", "LOCALHOST.", "127.0.0.1", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0", "169.254.169.254"] {
+        let url = format!("http://{host}:{port}");
+        for listed in [&[][..], &["10.0.0.0/8"], &["0.0.0.0/0"]] {
+            let refused = fetched(of(&url, Some(listed))).await.unwrap_err().to_string();
+            assert!(refused.contains("special address") && refused.contains("`egress`"), "{url} {listed:?}: {refused}");
+        }
+    }
+    assert_eq!(server.answers.lock().unwrap().len(), 1);
+    for (url, listed) in [(&server.url, None), (&server.url, Some(&["127.0.0.0/8"][..]))] {
+        fetched(of(url, listed)).await.unwrap();
+    }
+    let moved = format!("HTTP/1.1 302 Found\r\nlocation: {}\r\ncontent-length: 0\r\n\r\n", server.url);
+    let moving = Server::start(&[moved]).await;
+    let refused = fetched(of(&moving.url, None)).await.unwrap_err().to_string();
+    assert!(refused.contains("redirects are not followed"), "{refused}");
+}
+
 #[tokio::test]
 async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
     let server = Server::start(&[ok(&key_set("one")), ok(&key_set("never"))]).await;
-    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), FAST);
+    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
     for name in ["shop/orders", "shop/invoices"] {
         let before = fetcher.follow(slice(name, &server.url));
         assert!(kids(&before).is_empty() && before.inbound.authentication[0].keys_pending);
@@ -152,7 +192,7 @@ async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
 async fn an_unknown_key_has_the_set_fetched_again() {
     let server = Server::start(&[ok(&key_set("one")), ok(&key_set("two"))]).await;
     let unknown = Arc::new(UnknownKeyReports::default());
-    let (fetcher, mut updates) = JwksFetcher::start(unknown.clone(), FAST);
+    let (fetcher, mut updates) = JwksFetcher::start(unknown.clone(), guard(), FAST);
     fetcher.follow(slice("shop/orders", &server.url));
     assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);
     unknown.report(&"shop/others".parse().unwrap());
@@ -165,7 +205,7 @@ async fn reports_do_not_flood_the_issuer() {
     let mut state = State::default();
     let (soon, now) = (Pace { soonest: Duration::from_secs(30), ..FAST }, Instant::now());
     let id: FunctionId = "shop/orders".parse().unwrap();
-    let source = Source { url: "http://login.example/keys".into(), ca_file: None };
+    let source = named("http://login.example/keys", None);
     let mine = slice("shop/orders", &source.url);
     state.functions.insert(id.clone(), (mine.clone(), mine));
     state.sources.insert(source.clone(), Known { next: now, ..Known::new(&FAST) });
@@ -186,7 +226,7 @@ async fn reports_do_not_flood_the_issuer() {
 async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
     let mut state = State::default();
     let (pace, now) = (Pace { after_failure: Duration::from_secs(1), ..FAST }, Instant::now());
-    let source = Source { url: "http://login.example/keys".into(), ca_file: None };
+    let source = named("http://login.example/keys", None);
     let mine = slice("shop/orders", &source.url);
     state.functions.insert(mine.id.clone(), (mine.clone(), mine.clone()));
     state.sources.insert(source.clone(), Known { next: now, ..Known::new(&pace) });
@@ -209,7 +249,7 @@ async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
 async fn a_failing_issuer_is_asked_again_until_it_answers() {
     let answers = ["HTTP/1.1 503 Busy\r\n\r\n".to_owned(), ok("{"), ok(&key_set("one"))];
     let server = Server::start(&answers).await;
-    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), FAST);
+    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
     fetcher.follow(slice("shop/orders", &server.url));
     assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);
 }
@@ -228,15 +268,15 @@ async fn what_is_not_a_key_set_is_refused() {
         (ok("{}"), "no list `keys`"),
     ] {
         let server = Server::start(&[answer]).await;
-        let source = Source { url: server.url, ca_file: None };
-        let error = fetch(source, Duration::from_secs(10)).await.unwrap_err().to_string();
+        let source = named(&server.url, None);
+        let error = fetch(guard(), source, Duration::from_secs(10)).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
     for url in ["", "/keys", "ftp://a/", "localhost:80", "http://"] {
-        let source = Source { url: url.into(), ca_file: None };
+        let source = named(url, None);
         assert!(
             matches!(
-                fetch(source, Duration::from_secs(10)).await,
+                fetch(guard(), source, Duration::from_secs(10)).await,
                 Err(FetchError::Download(DownloadError::Client(ClientError::Address(_))))
             ),
             "{url}"
@@ -248,7 +288,7 @@ async fn what_is_not_a_key_set_is_refused() {
 async fn an_issuer_that_never_answers_costs_its_timeout_only() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/keys", listener.local_addr().unwrap());
-    let error = fetch(Source { url, ca_file: None }, Duration::from_millis(20)).await.unwrap_err();
+    let error = fetch(guard(), named(&url, None), Duration::from_millis(20)).await.unwrap_err();
     assert!(matches!(error, FetchError::Download(DownloadError::Timeout(_))), "{error}");
 }
 
@@ -296,8 +336,8 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
         });
         // The answer and the end of the connection arrive together, or one after the other.
         for _ in 0..20 {
-            let source = Source { url: url.clone(), ca_file: Some(CaFile::any(&file)) };
-            let fetched = fetch(source, Duration::from_secs(10)).await;
+            let source = named(&url, Some(CaFile::any(&file)));
+            let fetched = fetch(guard(), source, Duration::from_secs(10)).await;
             assert_eq!(fetched.is_ok(), complete, "{fetched:?} of {answer}");
         }
         server.abort();
@@ -312,8 +352,8 @@ async fn https_trusts_the_named_roots_and_no_others() {
     let file = std::env::temp_dir().join(format!("leno-jwks-{}.pem", std::process::id()));
     std::fs::write(&file, certificate).unwrap();
     let get = |url: &str, ca_file: Option<&std::path::Path>| {
-        let source = Source { url: url.to_owned(), ca_file: ca_file.map(CaFile::any) };
-        async move { fetch(source, Duration::from_secs(10)).await }
+        let source = named(url, ca_file.map(CaFile::any));
+        async move { fetch(guard(), source, Duration::from_secs(10)).await }
     };
     let keys = get(&server.url, Some(&file)).await.unwrap();
     assert_eq!(keys.keys.len(), 1);
@@ -338,7 +378,7 @@ async fn https_trusts_the_named_roots_and_no_others() {
 
 #[tokio::test]
 async fn forgotten_functions_are_not_fetched_for() {
-    let (fetcher, _updates) = JwksFetcher::start(Arc::default(), FAST);
+    let (fetcher, _updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
     fetcher.follow(slice("shop/orders", "http://127.0.0.1:1/keys"));
     assert_eq!(fetcher.shared.state().sources.len(), 1);
     fetcher.follow(slice("shop/orders", "http://127.0.0.1:2/keys"));
@@ -349,7 +389,7 @@ async fn forgotten_functions_are_not_fetched_for() {
 
 #[tokio::test]
 async fn the_latest_slice_of_a_function_is_told_as_long_as_it_is_followed() {
-    let (fetcher, _changed) = JwksFetcher::start(Arc::default(), Pace::default());
+    let (fetcher, _changed) = JwksFetcher::start(Arc::default(), guard(), Pace::default());
     let (old, new) = (slice("shop/a", "http://127.0.0.1:1/"), slice("shop/a", "http://127.0.0.1:2/"));
     let id = new.id.clone();
     fetcher.follow(old);
