@@ -163,7 +163,7 @@ impl Prepared {
 pub(crate) fn shown(paths: &[PathBuf], owner: u32) -> io::Result<Vec<OwnedFd>> {
     shown::take_rights(owner)?;
     let real = paths.iter().map(|path| shown::resolved(path)).collect::<io::Result<Vec<_>>>()?;
-    shown::mounts(&real)
+    shown::mounts(Path::new("/"), &real)
 }
 
 fn argv(Container { image, command, args, .. }: &Container) -> io::Result<Vec<String>> {

@@ -6,7 +6,7 @@ use crate::rights::{self, give_up_rights, limit};
 use crate::step::{During, Unmade};
 use crate::view::At;
 use crate::wire::{self, Contained, Event, Kind, MOST_DESCRIPTORS, Order, Task};
-use crate::{children, network, runtime, view};
+use crate::{children, network, runtime, shown, view};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::signalfd::SignalFd;
@@ -23,6 +23,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// User and group ID of a room's processes, as they see it, where it is not made for a container.
@@ -175,6 +176,12 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
     let mounts: Vec<OwnedFd> = descriptors.collect();
     let task: Task = read(task).during("the task")?;
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
+    let mounts = if has_account {
+        mounts
+    } else {
+        let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();
+        shown::mounts(Path::new(view::HOST), &real).during("the file system")?
+    };
     view::complete(&task.visible, &mounts, !has_account, &task.secrets).during("the file system")?;
     drop(mounts);
     // The node has put this process into the control groups in which the program stays. Their names are nothing for the program: they are its root.

@@ -77,7 +77,7 @@ fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
         return Err(bad(format!("a room shows at most {} paths", MOST_DESCRIPTORS - 3)));
     }
     let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();
-    shown::mounts(&real)
+    shown::mounts(Path::new("/"), &real)
 }
 
 /// A path in which `..` is resolved: what it means depends on the links before it.

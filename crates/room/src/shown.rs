@@ -71,14 +71,15 @@ pub(crate) fn open(root: BorrowedFd<'_>, real: &Path) -> io::Result<OwnedFd> {
     Ok(found)
 }
 
-/// Makes a read-only mount of each path, attached nowhere. Blocks as long as their file systems do.
-pub(crate) fn mounts(paths: &[PathBuf]) -> io::Result<Vec<OwnedFd>> {
-    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+/// Makes a read-only mount of each path, attached nowhere. `machine` is where the machine's tree is. Blocks as long as their file systems do.
+pub(crate) fn mounts(machine: &Path, paths: &[PathBuf]) -> io::Result<Vec<OwnedFd>> {
+    let root = openat(CWD, machine, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let table = if paths.is_empty() { String::new() } else { fs::read_to_string("/proc/thread-self/mountinfo")? };
     let mount = |path: &PathBuf| {
         let found = open(root.as_fd(), path)?;
         // All that is mounted in a folder is shown with it.
-        if let Some((kind, inner)) = kernel_mounts(&table).find(|(_, inner)| inner.starts_with(path)) {
+        let here = machine.join(path.strip_prefix("/").unwrap_or(path));
+        if let Some((kind, inner)) = kernel_mounts(&table).find(|(_, inner)| inner.starts_with(&here)) {
             return Err(cannot(path, &format!("{kind} is mounted at {} in it", inner.display())));
         }
         view::tree(found.as_fd()).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -233,7 +234,7 @@ mod tests {
             let paths = [home.clone(), home.join("open"), home.join("open/file")];
             std::thread::spawn(move || {
                 take_rights(0x7000_0001).unwrap();
-                paths.map(|path| resolved(&path).and_then(|real| mounts(&[real])).is_ok())
+                paths.map(|path| resolved(&path).and_then(|real| mounts(Path::new("/"), &[real])).is_ok())
             })
             .join()
             .unwrap()

@@ -4,7 +4,6 @@
 //! The base is made ahead of need. Where the node cannot make the mounts of a function's own paths ([`tree`]), the machine's tree stays under [`HOST`] until
 //! the function is known.
 
-use crate::shown;
 use crate::wire::Contained;
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -22,7 +21,7 @@ pub(crate) const CONTAINER_ROOT: &str = "/.bundle/rootfs";
 /// A container's secrets.
 pub(crate) const CONTAINER_SECRETS: &str = "/.bundle/secrets";
 /// Where the machine's tree is while the room is made.
-const HOST: &str = "/.host";
+pub(crate) const HOST: &str = "/.host";
 /// An empty folder, which overlayfs needs while the room is made.
 const NOTHING: &str = "/.nothing";
 /// Largest file of the machine's settings that a room has its own copy of.
@@ -137,22 +136,18 @@ fn let_go() -> io::Result<()> {
 }
 
 /// Shows what a function needs besides. From here on the root is read-only. `visible` are paths on the machine and in the room, `mounts` what [`tree`]
-/// made of them, if the node could; otherwise the machine's tree is still there, and let go now.
+/// made of them. If the machine's tree is still there, it is let go now.
 pub(crate) fn complete(
     visible: &[(PathBuf, PathBuf)],
     mounts: &[OwnedFd],
     keeps_host: bool,
     secrets: &[(String, Vec<u8>)],
 ) -> io::Result<()> {
-    for (index, (on_machine, in_room)) in visible.iter().enumerate() {
-        match mounts.get(index) {
-            Some(mount) => attach(mount, in_room).at(in_room.display())?,
-            None => {
-                let host = open_tree(CWD, HOST, OpenTreeFlags::OPEN_TREE_CLOEXEC).at(HOST)?;
-                let found = shown::open(host.as_fd(), on_machine)?;
-                attach(&tree(found.as_fd()).at(on_machine.display())?, in_room).at(in_room.display())?;
-            }
-        }
+    if mounts.len() != visible.len() {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    for ((_, in_room), mount) in visible.iter().zip(mounts) {
+        attach(mount, in_room).at(in_room.display())?;
     }
     if !secrets.is_empty() {
         DirBuilder::new().mode(0o700).create(crate::SECRETS).at(crate::SECRETS)?;
