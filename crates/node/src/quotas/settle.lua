@@ -231,7 +231,7 @@ for index = 1, (#KEYS - 1) / 3 do
     return tonumber(ARGV[at + offset])
   end
   local limit = { bucket = ARGV[at + 1] == 'b', requests = number(2), period = number(3), capacity = number(4) }
-  results[1 + index] = settle(
+  results[2 + index] = settle(
     KEYS[key + 1], KEYS[key + 2], KEYS[key + 3], limit, number(5), number(6), number(7), number(8)
   )
 end
