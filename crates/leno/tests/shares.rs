@@ -3,6 +3,7 @@
 mod mesh;
 
 use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use std::time::Instant;
 
 fn document(kind: &str, name: &str, namespace: &str, command: &[&str], spec: &str) -> String {
     let command = serde_json::to_string(command).unwrap();
@@ -22,14 +23,15 @@ fn an_instance_that_writes_without_end_fills_no_log_and_hides_no_other_line() {
     let flood = "while :; do echo \"flood flood flood flood flood flood flood flood flood flood\"; done";
     let quiet = "i=0; while :; do i=$((i+1)); echo \"quiet line $i.\"; sleep 0.05; done";
     let job = |name, namespace, script| document("Job", name, namespace, &["/bin/sh", "-c", script], "");
+    let begin = Instant::now();
     let mut mesh = Mesh::start(&(job("flood", "hostile", flood) + &job("quiet", "calm", quiet)));
     let said = |line: &&String| line.contains("of hostile/flood left out in") && line.contains(" lines (");
     mesh.wait_for("what is left out to be said", |mesh| mesh.output().iter().find(said).is_some());
-    let (before, lines) = (flooded(&mesh), mesh.output().len());
+    let lines = mesh.output().len();
     mesh.wait_for("it to be said again", |mesh| mesh.output()[lines..].iter().find(said).is_some());
-    // Some seconds at the default rate, with the burst that may have been left.
-    let written = flooded(&mesh) - before;
-    assert!(written < 4 << 20, "{written} bytes");
+    // The default rate since the start, and the burst of four seconds.
+    let (written, seconds) = (flooded(&mesh), begin.elapsed().as_secs_f64());
+    assert!(written as f64 <= (seconds + 4.0) * f64::from(1 << 20), "{written} bytes in {seconds} s");
     let output = mesh.output();
     let number = |line: &String| line.split_once("quiet line ")?.1.strip_suffix('.')?.parse::<usize>().ok();
     let numbers: Vec<usize> = output.iter().filter_map(number).collect();

@@ -108,7 +108,7 @@ async fn bounded(request: Request, next: Next) -> Response {
 
 /// Applies and deletes documents: all of it, or nothing.
 #[utoipa::path(
-    post, path = "/v1/changes",
+    post, path = "/v1/changes", request_body = ChangeRequest,
     responses(
         (status = 200, description = "It is in force, or would be.", body = ChangeAnswer),
         (status = 400, description = "The request makes no sense.", body = Refusal),
@@ -304,7 +304,7 @@ async fn tokens(caller: Caller, State(service): State<Arc<Service>>) -> Result<J
 
 /// Makes a token.
 #[utoipa::path(
-    post, path = "/v1/tokens",
+    post, path = "/v1/tokens", request_body = TokenRequest,
     responses(
         (status = 200, description = "The token, once.", body = NewToken),
         (status = 401, description = "There is no valid token.", body = Refusal),
@@ -344,7 +344,7 @@ async fn revoke_token(
 
 /// Makes a token with which a machine becomes a node, once. For tokens of admins of the whole mesh.
 #[utoipa::path(
-    post, path = "/v1/join-tokens",
+    post, path = "/v1/join-tokens", request_body = JoinTokenRequest,
     responses(
         (status = 200, description = "The token, once.", body = NewJoinToken),
         (status = 400, description = "The request makes no sense.", body = Refusal),
@@ -384,7 +384,7 @@ async fn revoke_node(
 
 /// Cordons a node, or ends that. For tokens of admins of the whole mesh.
 #[utoipa::path(
-    post, path = "/v1/nodes/{name}/cordon",
+    post, path = "/v1/nodes/{name}/cordon", request_body = CordonRequest,
     params(("name" = String, Path, description = "Name of the node.")),
     responses(
         (status = 200, description = "It is so."),
@@ -420,7 +420,7 @@ async fn authority(caller: Caller, State(service): State<Arc<Service>>) -> Resul
 
 /// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the answer. For tokens of admins of the whole mesh.
 #[utoipa::path(
-    post, path = "/v1/authority/rotation",
+    post, path = "/v1/authority/rotation", request_body = RotationRequest,
     responses(
         (status = 200, description = "It has begun, or has changed.", body = AuthorityAnswer),
         (status = 400, description = "The request makes no sense.", body = Refusal),
