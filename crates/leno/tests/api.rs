@@ -389,6 +389,9 @@ fn a_slow_registry_delays_nobody_else() {
     let control = Control::start(tempfile::tempdir().unwrap(), &[]);
     let waits = function("waits", "a").replace("command: [\"true\"]", &format!("image: \"{image}\""));
     let change = |text: &str| json!({ "apply": [{ "name": "x", "text": text }] });
+    control.apply(
+        "apiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {name: a}\nspec: {egress: [127.0.0.1/32]}\n",
+    );
     let token = control.token();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| control.post(&token, "/v1/changes", &change(&waits)));
@@ -402,7 +405,7 @@ fn a_slow_registry_delays_nobody_else() {
         assert_eq!(status, 422, "{refusal}");
         assert!(refusal.to_string().contains("which image that is cannot be found out"), "{refusal}");
     });
-    assert_eq!(control.documents().len(), 1);
+    assert_eq!(control.documents().len(), 2, "the quota and the quick function");
 }
 
 #[test]
