@@ -3,7 +3,6 @@
 use crate::document;
 use crate::id::FunctionId;
 use crate::run::ModuleHash;
-use crate::snapshot::Snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The policies of a mesh, by fingerprint.
@@ -29,15 +28,11 @@ impl FromIterator<FunctionId> for Permissions {
 }
 
 impl Permissions {
-    pub(crate) fn of_snapshot(snapshot: &Snapshot) -> Self {
-        let of = |index: &usize| snapshot.fingerprints.get(*index).copied();
-        let functions = snapshot.functions.iter();
-        Self {
-            policies: snapshot.fingerprints.iter().copied().collect(),
-            functions: functions
-                .map(|(id, function)| (id.clone(), function.policies.iter().filter_map(of).collect()))
-                .collect(),
-        }
+    pub(crate) fn new(
+        policies: impl IntoIterator<Item = Fingerprint>,
+        functions: impl IntoIterator<Item = (FunctionId, Vec<Fingerprint>)>,
+    ) -> Self {
+        Self { policies: policies.into_iter().collect(), functions: functions.into_iter().collect() }
     }
 
     /// The policies of a function; `None`: they are not known.

@@ -175,7 +175,10 @@ const DEADLINE: Duration = Duration::from_millis(2);
 impl Snapshot {
     /// Which policies permit calls to which functions.
     pub fn permissions(&self) -> Permissions {
-        Permissions::of_snapshot(self)
+        let of = |index: &usize| self.fingerprints.get(*index).copied();
+        let functions = self.functions.iter();
+        let functions = functions.map(|(id, function)| (id.clone(), function.policies.iter().filter_map(of).collect()));
+        Permissions::new(self.fingerprints.iter().copied(), functions)
     }
 
     /// Hash over all that was read: equal versions, equal configuration.

@@ -108,13 +108,13 @@ async fn a_stream_begins_with_one_hello() {
 #[tokio::test]
 async fn releases_talk_if_they_share_a_version_of_the_protocol() {
     let (_control, served, member) = served_one().await;
-    for (oldest, newest, shared) in [(1, 1, 1), (1, 7, 2), (0, 1, 1), (0, 7, 2), (2, 2, 2)] {
+    for (oldest, newest, shared) in [(1, 1, 1), (1, 7, 3), (0, 1, 1), (0, 7, 3), (2, 2, 2), (1, 2, 2), (3, 3, 3)] {
         let mut node = RawNode::hello(&served, &member, speaking(oldest, newest)).await;
         let v1::to_node::Message::Welcome(welcome) = node.next().await else { panic!("no welcome") };
         assert_eq!((welcome.protocol, welcome.release.as_str()), (shared, env!("CARGO_PKG_VERSION")));
     }
     let strangers = [
-        speaking(3, 7),
+        speaking(4, 7),
         speaking(0, 0),
         speaking(7, 1),
         // A release from before versions.
@@ -125,7 +125,7 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
         let status = RawNode::hello(&served, &member, hello).await.end().await;
         assert_eq!(status.code(), Code::FailedPrecondition);
         let text = format!(
-            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 2",
+            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 3",
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(status.message(), text);

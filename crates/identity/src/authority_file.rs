@@ -12,7 +12,7 @@ use crate::request::KeyRequest;
 use crate::saved::{content, read, replace};
 use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::store::SvidStore;
-use crate::{SavedError, verify};
+use crate::{SavedError, constraints, verify};
 use pem::Pem;
 use pkcs8::{EncryptedPrivateKeyInfoRef, PrivateKeyInfoRef};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyUsagePurpose};
@@ -172,7 +172,7 @@ impl AuthorityFile {
         if public_key != key.public_key_info() {
             return Err(self.unusable(&"the first certificate is for another key than the one in the file"));
         }
-        if let Some(reason) = chain.iter().find_map(verify::unknown_constraints) {
+        if let Some(reason) = chain.iter().find_map(constraints::unknown_constraints) {
             return Err(self.unusable(&format!("a certificate in it has {reason}")));
         }
         let authority = Authority::of_chain(&self.trust_domain, key, chain, Arc::new(DefaultTimeProvider))?;

@@ -1,7 +1,7 @@
 //! The roots that a trust domain's identities chain to.
 
+use crate::constraints::{UnknownConstraints, constraints_of};
 use crate::spiffe::{BadSpiffeId, TrustDomain};
-use crate::verify::{UnknownConstraints, constraints_of};
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use std::borrow::Cow;

@@ -4,6 +4,7 @@
 //! extended key usage must be there.
 
 use crate::bundle::{BundleError, TrustBundle, unix_time};
+use crate::constraints::{UnknownConstraints, unknown_constraints};
 use crate::spiffe::{BadSpiffeId, SpiffeId, TrustDomain};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -83,13 +84,6 @@ pub enum PeerError {
         presented: SpiffeId,
     },
 }
-
-/// Name constraints of a kind that path validation does not understand. It refuses every identity under a certificate that has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "name constraints on {0}, which Leno cannot check: no identity under it would be accepted. Use a certificate without them (constraints on DNS names and IP addresses are checked)"
-)]
-pub struct UnknownConstraints(&'static str);
 
 impl PeerError {
     /// What a handshake failed of, where it failed because of the peer's identity; its text reads better in a log than the TLS
@@ -180,23 +174,6 @@ fn check_intermediate(der: &CertificateDer<'_>, trust_domain: &TrustDomain) -> R
         }
     }
     Ok(())
-}
-
-/// The name constraints of a certificate by which path validation refuses everything under it.
-pub(crate) fn unknown_constraints(der: &CertificateDer<'_>) -> Option<UnknownConstraints> {
-    constraints_of(&parse(der).ok()?)
-}
-
-/// The same of a parsed certificate.
-pub(crate) fn constraints_of(certificate: &X509Certificate<'_>) -> Option<UnknownConstraints> {
-    let constraints = certificate.name_constraints().ok()??.value;
-    let subtrees = constraints.permitted_subtrees.iter().chain(&constraints.excluded_subtrees).flatten();
-    let unknown = |base: &GeneralName<'_>| match base {
-        GeneralName::URI(_) => Some(UnknownConstraints("URIs")),
-        GeneralName::DirectoryName(_) => Some(UnknownConstraints("directory names")),
-        _ => None,
-    };
-    subtrees.map(|subtree| &subtree.base).find_map(unknown)
 }
 
 /// The identity that a certificate states, if it has the profile of a leaf. Says nothing about who signed it.

@@ -7,7 +7,7 @@ use mesh::{Mesh, echo, example, policy, public_folder};
 use nix::sched::{CloneFlags, unshare};
 use outside::{Answer, Authority, Names, Server};
 use std::net::Ipv4Addr;
-use std::process::Command;
+use std::process::{Child, Command};
 
 fn function(name: &str, labels: &str, spec: &str) -> String {
     format!(
@@ -85,6 +85,16 @@ fn they_decide_what_enters_and_what_is_called() {
     mesh.wait_for("the caller to have its labels again", |mesh| mesh.get("/call/callee/ok/12").status == 200);
 }
 
+/// A process that ends with the test.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 const OUTSIDE: &str = "---
 apiVersion: cilium.io/v2
 kind: CiliumNetworkPolicy
@@ -129,20 +139,40 @@ fn they_open_the_outside_by_name_and_by_address() {
         eprintln!("SKIPPED: only root may make a network namespace, in which public addresses are the test's own");
         return;
     }
-    // This thread, and all that it starts, has a network in which every address is local.
+    // The servers are in a network with public addresses, the mesh in one that leads there: its machine has none of these addresses.
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
-    for arguments in ["link set lo up", "route add local 0.0.0.0/0 dev lo src 127.0.0.1"] {
-        assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success());
+    let ip = |enter: &[String], arguments: &str| {
+        let words = enter.iter().map(String::as_str).chain(["ip"]).chain(arguments.split(' '));
+        let words: Vec<&str> = words.collect();
+        assert!(Command::new(words[0]).args(&words[1..]).status().unwrap().success(), "ip {arguments}");
+    };
+    for arguments in
+        ["link set lo up", "route add local 203.0.113.0/24 dev lo", "route add local 198.51.100.0/24 dev lo"]
+    {
+        ip(&[], arguments);
     }
-    let (names, authority) = (Names::start(), Authority::new());
+    let authority = Authority::new();
+    let plain = Server::http("0.0.0.0:80");
+    let secure = Server::https("0.0.0.0:443", &authority, &["api.shop.example"], None);
+    let cache = Server::http("0.0.0.0:6379");
+    // The network can be named as long as this process runs.
+    let holder = Holder(Command::new("sleep").arg("infinity").spawn().unwrap());
+    unshare(CloneFlags::CLONE_NEWNET).unwrap();
+    let there = ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", holder.0.id())];
+    ip(&[], &format!("link add there type veth peer name here netns {}", holder.0.id()));
+    for arguments in ["link set lo up", "addr add 192.0.2.1/24 dev there", "link set there up"] {
+        ip(&[], arguments);
+    }
+    for arguments in ["addr add 192.0.2.2/24 dev here", "link set here up"] {
+        ip(&there, arguments);
+    }
+    ip(&[], "route add default via 192.0.2.2");
+    let names = Names::start();
     let outside = Ipv4Addr::new(203, 0, 113, 7);
     for name in ["api.shop.example", "form.shop.example", "other.shop.example"] {
         names.set(name, Answer::Addresses(vec![outside], 0));
     }
     names.set("inner.shop.example", Answer::Addresses(vec![Ipv4Addr::LOCALHOST], 0));
-    let plain = Server::http("0.0.0.0:80");
-    let secure = Server::https("0.0.0.0:443", &authority, &["api.shop.example"], None);
-    let cache = Server::http("0.0.0.0:6379");
 
     let function = |name: &str| {
         format!(

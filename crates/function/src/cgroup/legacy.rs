@@ -2,6 +2,7 @@
 //! group in each. Nothing is killed through them, and a process cannot be started in them: they are for rooms, whose first process joins before there is
 //! a program.
 
+use super::owner::Owner;
 use leno_config::slice::Resources;
 use std::fs;
 use std::io;
@@ -141,11 +142,16 @@ fn place(mounts: &str, groups: &str, controller: &str) -> Option<PathBuf> {
     Some(Path::new(mount).join(below.trim_start_matches('/')))
 }
 
-/// Removes empty groups of nodes. One that a live node has just made, for a room that has not joined it, goes too: that start fails, and is made again.
+/// Removes empty groups of nodes that have ended. Groups whose names say nothing are of earlier releases, which made them again.
 fn sweep(hierarchy: &Path, prefix: &str) {
-    let entries = fs::read_dir(hierarchy).into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix)) {
-        let _ = super::remove(&entry.path());
+    for entry in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(owner) = name.to_str().and_then(|name| name.strip_prefix(prefix)) else { continue };
+        // A node of another PID namespace may be alive.
+        let is_left_behind = Owner::of(owner).is_none_or(|owner| owner.has_ended() == Some(true));
+        if is_left_behind {
+            let _ = super::remove(&entry.path());
+        }
     }
 }
 
@@ -192,6 +198,26 @@ impl Drop for Groups {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_sweep_leaves_the_empty_groups_of_live_nodes() {
+        let folder = std::env::temp_dir().join(format!("leno-sweep-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let make = |owner: &str| {
+            let group = folder.join(format!("leno-node-{owner}-0123-ns-shop"));
+            fs::create_dir(&group).unwrap();
+            group
+        };
+        let mut ended = Command::new("sleep").arg("infinity").spawn().unwrap();
+        let of_ended = make(&Owner::of_process(i32::try_from(ended.id()).unwrap()).unwrap().name());
+        ended.kill().unwrap();
+        ended.wait().unwrap();
+        let of_live = make(&Owner::this().unwrap().name());
+        sweep(&folder, "leno-node-");
+        assert!(of_live.exists(), "the next instance of the namespace would not start");
+        assert!(!of_ended.exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn what_waits_in_sockets_is_within_the_limit_on_memory() {
