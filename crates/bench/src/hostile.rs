@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     hoard: usize,
 }
 
-/// What the instance holds.
+/// The connections that the instance holds.
 struct Hoard {
     connections: Vec<TcpStream>,
     asked: Instant,

@@ -18,7 +18,7 @@ const MODEST: Traffic = Traffic { name: "modest", connections: 4, rate: 200.0, .
 /// The other one's connections.
 const BLAST: usize = 64;
 const LARGE_BODY: usize = 1 << 20;
-/// What a neighbour may make of the p99 of an idle node.
+/// Largest p99 beside a neighbour, as a multiple of the p99 of an idle node.
 const MOST_RATIO: f64 = 2.0;
 /// How much longer than the measurement the other one goes on.
 const MARGIN: Duration = Duration::from_secs(1);

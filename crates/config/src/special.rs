@@ -3,7 +3,7 @@
 use leno_policy::spec::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IPv4 addresses that are nobody's on the public internet, or everybody's own.
+/// IPv4 addresses that are not assigned on the public internet, or that every machine has.
 const SPECIAL_V4: [(Ipv4Addr, u8); 14] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),

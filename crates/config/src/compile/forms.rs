@@ -11,7 +11,7 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
-/// What a text is.
+/// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A normalised path.

@@ -9,7 +9,7 @@ use crate::problem::Scope;
 const PER_BYTE: u64 = 100;
 
 impl Mesh<'_> {
-    /// Of a list of alternatives, those that can never match: what was meant is not denied, or not allowed.
+    /// Of a list of alternatives, those that can never match: the intended requests are not denied, or not allowed.
     pub(super) fn alternatives(&self, spec: &Scope<'_>, document: &PolicySpec) {
         let rules = spec.field("authorization");
         let rules = rules.field("rules");
