@@ -11,11 +11,25 @@ mod error;
 #[allow(dead_code)]
 #[path = "../../crates/image/src/manifest.rs"]
 mod manifest;
+#[allow(dead_code)]
+#[path = "../../crates/image/src/platform.rs"]
+mod platform;
 
 pub use digest::Digest;
 pub use error::{Error, Result};
 use libfuzzer_sys::fuzz_target;
-use manifest::{Document, MAX_CONFIG_BYTES, MAX_LAYERS};
+use manifest::{Document, MAX_CONFIG_BYTES, MAX_LAYERS, Manifest};
+use std::sync::LazyLock;
+
+/// For configurations, which have to fit a manifest.
+static MANIFEST: LazyLock<Manifest> = LazyLock::new(|| {
+    let blob = format!(r#"{{"digest":"{}","size":1}}"#, Digest::of(b""));
+    let text = format!(r#"{{"schemaVersion":2,"config":{blob},"layers":[{blob}]}}"#);
+    match manifest::read("example", text.as_bytes()) {
+        Ok(Document::Manifest(manifest)) => manifest,
+        other => panic!("{other:?}"),
+    }
+});
 
 fuzz_target!(|bytes: &[u8]| {
     match manifest::read("example", bytes) {
@@ -23,13 +37,18 @@ fuzz_target!(|bytes: &[u8]| {
             assert!((1..=MAX_LAYERS).contains(&manifest.layers.len()));
             assert!(manifest.config.size <= MAX_CONFIG_BYTES as u64);
         }
-        Ok(Document::Index(_)) => {}
+        Ok(Document::Index(entries)) => {
+            for entry in entries {
+                let _ = (entry.blob(), entry.is_index());
+                if let Some(platform) = entry.platform() {
+                    assert!(platform.rank().is_none_or(|_| platform.is_our_architecture()));
+                    assert!(platform.to_string().len() < 1000);
+                }
+            }
+        }
         Err(error) => assert!(error.to_string().len() < 64 << 10),
     }
-    for layers in [1, 2] {
-        if let Ok((_, ids)) = manifest::config("example", bytes, layers) {
-            assert_eq!(ids.len(), layers);
-            assert_eq!(Digest::chain(&ids).len(), layers);
-        }
+    if let Ok(read) = manifest::configuration("example", bytes, &MANIFEST) {
+        assert_eq!(Digest::chain(&read.diff_ids).len(), 1);
     }
 });

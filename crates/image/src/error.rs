@@ -58,10 +58,12 @@ pub enum Error {
         reason: String,
     },
     /// No manifest, or no platform of it, for this node.
-    #[error("image {image} is not made for linux/amd64; it is there for: {}", there.join(", "))]
+    #[error("image {image} is not made for {machine}; it is there for: {}", there.join(", "))]
     Platform {
         /// The image.
         image: String,
+        /// This machine, such as `linux/amd64`.
+        machine: String,
         /// The platforms that there are, such as `linux/arm64`.
         there: Vec<String>,
     },

@@ -1,9 +1,12 @@
 //! Indexes, manifests and configurations: read, checked and brought into the form that a pull needs.
+//!
+//! They are read as Go reads them, because Go wrote them: each member may be missing or `null`, and both mean the same.
 
+use crate::platform::{Platform, this_machine};
 use crate::{Digest, Error, Result};
-use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::collections::BTreeMap;
 
 /// How long a manifest or an index may be, in bytes: what registries accept.
 pub(crate) const MAX_MANIFEST_BYTES: usize = 4 << 20;
@@ -12,17 +15,24 @@ pub(crate) const MAX_CONFIG_BYTES: usize = 4 << 20;
 /// How many layers an image may have. Docker's own limit is 127; overlayfs takes 500.
 pub(crate) const MAX_LAYERS: usize = 128;
 
+pub(crate) const INDEX_TYPES: [&str; 2] =
+    ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
+pub(crate) const MANIFEST_TYPES: [&str; 2] =
+    ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"];
+const CONFIG_TYPES: [&str; 2] =
+    ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
+
 /// What a digest leads to.
 #[derive(Debug)]
 pub(crate) enum Document {
-    /// The manifest of linux/amd64 in it.
-    Index(Blob),
+    Index(Vec<Descriptor>),
     Manifest(Manifest),
 }
 
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) config: Blob,
+    config_type: String,
     /// Bottom to top.
     pub(crate) layers: Vec<Blob>,
 }
@@ -34,237 +44,217 @@ pub(crate) struct Blob {
     pub(crate) size: u64,
 }
 
-/// Reads what has come for an image; its digest has been verified.
+/// A descriptor as it came. Those of other platforms need not be understood.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    media_type: Option<String>,
+    digest: Option<String>,
+    size: Option<u64>,
+    platform: Option<Platform>,
+    annotations: Option<BTreeMap<String, Option<String>>>,
+}
+
+impl Descriptor {
+    pub(crate) fn blob(&self) -> Result<Blob, String> {
+        let digest = self.digest.as_deref().unwrap_or_default().parse()?;
+        Ok(Blob { digest, size: self.size.unwrap_or_default() })
+    }
+
+    fn media_type(&self) -> &str {
+        self.media_type.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn is_index(&self) -> bool {
+        INDEX_TYPES.contains(&self.media_type())
+    }
+
+    /// `None` also where a platform is written that names nothing.
+    pub(crate) fn platform(&self) -> Option<&Platform> {
+        self.platform.as_ref().filter(|platform| !platform.is_unnamed())
+    }
+
+    pub(crate) fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.as_ref()?.get(name)?.as_deref()
+    }
+}
+
+/// Reads a manifest or an index, whose digest has been verified.
 pub(crate) fn read(image: &str, bytes: &[u8]) -> Result<Document> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
     struct Shape {
-        #[serde(default)]
-        schema_version: u64,
+        schema_version: Option<u64>,
         media_type: Option<String>,
+        config: Option<IgnoredAny>,
         layers: Option<IgnoredAny>,
         manifests: Option<IgnoredAny>,
     }
     let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
     let shape: Shape =
         serde_json::from_slice(bytes).map_err(|error| wrong(format!("its manifest is not readable: {error}")))?;
-    if shape.schema_version != 2 {
-        return Err(wrong(format!(
-            "its manifest has schema version {}; expected 2 (push it again with a newer tool)",
-            shape.schema_version
-        )));
+    // Go leaves out, or writes as 0, what no tool has set.
+    let version = shape.schema_version.unwrap_or_default();
+    if version != 2 && version != 0 {
+        let hint = "expected 2 (push it again with a newer tool)";
+        return Err(wrong(format!("its manifest has schema version {version}; {hint}")));
     }
     let media_type = shape.media_type.as_deref().unwrap_or_default();
-    let is_index = match (shape.layers.is_some(), shape.manifests.is_some()) {
+    let is_index = match (shape.layers.is_some() || shape.config.is_some(), shape.manifests.is_some()) {
         (true, false) => false,
         (false, true) => true,
         // Who reads it as a manifest and who reads it as an index would see different images.
         (true, true) => {
-            return Err(wrong("its manifest has both `layers` and `manifests`; expected one of them".to_owned()));
+            let reason = "its manifest has both `layers` (or `config`) and `manifests`; expected one of them";
+            return Err(wrong(reason.to_owned()));
         }
+        (false, false) if INDEX_TYPES.contains(&media_type) => true,
         (false, false) => return Err(wrong("its manifest has neither `layers` nor `manifests`".to_owned())),
     };
-    let expected = match is_index {
-        true => {
-            ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"]
-        }
-        false => ["application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"],
-    };
+    let expected = if is_index { INDEX_TYPES } else { MANIFEST_TYPES };
     if !media_type.is_empty() && !expected.contains(&media_type) {
         return Err(wrong(format!("its manifest says that it is `{media_type}`; expected `{}`", expected[0])));
     }
     if is_index { index(image, bytes).map(Document::Index) } else { manifest(image, bytes).map(Document::Manifest) }
 }
 
-fn index(image: &str, bytes: &[u8]) -> Result<Blob> {
-    let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
-    let index: ImageIndex =
-        serde_json::from_slice(bytes).map_err(|error| wrong(format!("its index is not readable: {error}")))?;
-    let mut there = Vec::new();
-    for descriptor in index.manifests() {
-        let Some(platform) = descriptor.platform() else {
-            // What has no platform is for any; an index of one image is often written so.
-            if index.manifests().len() == 1 {
-                return blob(descriptor).map_err(wrong);
-            }
-            continue;
-        };
-        if *platform.os() == Os::Linux && *platform.architecture() == Arch::Amd64 {
-            return blob(descriptor).map_err(wrong);
-        }
-        there.push(match platform.variant() {
-            Some(variant) => format!("{}/{}/{variant}", platform.os(), platform.architecture()),
-            None => format!("{}/{}", platform.os(), platform.architecture()),
-        });
+/// The descriptors of an index, or of the `index.json` of a layout.
+pub(crate) fn index(image: &str, bytes: &[u8]) -> Result<Vec<Descriptor>> {
+    #[derive(Deserialize)]
+    struct Index {
+        manifests: Option<Vec<Option<Descriptor>>>,
     }
+    let index: Index = serde_json::from_slice(bytes).map_err(|error| Error::Image {
+        image: image.to_owned(),
+        reason: format!("its index is not readable: {error}"),
+    })?;
+    Ok(index.manifests.into_iter().flatten().flatten().collect())
+}
+
+fn manifest(image: &str, bytes: &[u8]) -> Result<Manifest> {
+    #[derive(Deserialize)]
+    struct Layers {
+        config: Option<Descriptor>,
+        layers: Option<Vec<Descriptor>>,
+    }
+    let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
+    let Layers { config, layers } =
+        serde_json::from_slice(bytes).map_err(|error| wrong(format!("its manifest is not readable: {error}")))?;
+    let (config, layers) = (config.unwrap_or_default(), layers.unwrap_or_default());
+    let config_type = config.media_type().to_owned();
+    let size = config.size.unwrap_or_default();
+    if size > MAX_CONFIG_BYTES as u64 {
+        return Err(wrong(format!("its configuration has {size} bytes; the limit is {MAX_CONFIG_BYTES}")));
+    }
+    let config = config.blob().map_err(|reason| wrong(format!("its configuration: {reason}")))?;
+    let count = layers.len();
+    if count == 0 || count > MAX_LAYERS {
+        return Err(wrong(format!("it has {count} layers; expected 1 to {MAX_LAYERS}")));
+    }
+    // Of a layer's media type nothing is believed: its bytes say what they are. Only encrypted ones do not.
+    if let Some(encrypted) = layers.iter().find(|layer| layer.media_type().ends_with("+encrypted")) {
+        let media_type = encrypted.media_type();
+        return Err(wrong(format!("a layer has type `{media_type}`; encrypted layers are not supported")));
+    }
+    let layers: Result<_, String> = layers.iter().map(Descriptor::blob).collect();
+    Ok(Manifest { config, config_type, layers: layers.map_err(|reason| wrong(format!("a layer: {reason}")))? })
+}
+
+/// What an image's configuration says of the container. Members that Leno has no use for are not read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub(crate) struct Config {
+    pub(crate) user: Option<String>,
+    pub(crate) env: Option<Vec<Option<String>>>,
+    pub(crate) entrypoint: Option<Words>,
+    pub(crate) cmd: Option<Words>,
+    pub(crate) working_dir: Option<String>,
+    pub(crate) stop_signal: Option<String>,
+    pub(crate) exposed_ports: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+/// A command. Docker also reads one word without a list.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Words {
+    Many(Vec<Option<String>>),
+    One(String),
+}
+
+impl Words {
+    pub(crate) fn list(self) -> Vec<String> {
+        match self {
+            Self::Many(words) => words.into_iter().map(Option::unwrap_or_default).collect(),
+            Self::One(word) => vec![word],
+        }
+    }
+}
+
+/// A configuration, read.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    pub(crate) platform: Platform,
+    pub(crate) config: Config,
+    /// Of the unpacked layers, bottom to top.
+    pub(crate) diff_ids: Vec<Digest>,
+}
+
+/// Reads the configuration of an image.
+pub(crate) fn configuration(image: &str, bytes: &[u8], manifest: &Manifest) -> Result<Configuration> {
+    #[derive(Deserialize)]
+    struct Shape {
+        os: Option<String>,
+        architecture: Option<String>,
+        variant: Option<String>,
+        config: Option<Config>,
+        rootfs: Option<RootFs>,
+    }
+    #[derive(Deserialize)]
+    struct RootFs {
+        r#type: Option<String>,
+        diff_ids: Option<Vec<Option<String>>>,
+    }
+    let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
+    // Other things than images are kept in registries as well. Their configuration says what they are, if anything does.
+    let artifact = || {
+        let known = CONFIG_TYPES.contains(&manifest.config_type.as_str()) || manifest.config_type.is_empty();
+        (!known).then(|| {
+            wrong(format!("it is an artifact of type `{}`, no image that can be started", manifest.config_type))
+        })
+    };
+    let shape: Shape = serde_json::from_slice(bytes)
+        .map_err(|error| artifact().unwrap_or_else(|| wrong(format!("its configuration is not readable: {error}"))))?;
+    let Some(rootfs) = shape.rootfs else {
+        return Err(artifact().unwrap_or_else(|| wrong("its configuration has no `rootfs`".to_owned())));
+    };
+    let kind = rootfs.r#type.unwrap_or_default();
+    if !matches!(kind.as_str(), "layers" | "") {
+        return Err(wrong(format!("its configuration has `rootfs.type: {kind}`; expected `layers`")));
+    }
+    let ids = rootfs.diff_ids.unwrap_or_default().into_iter().map(Option::unwrap_or_default);
+    let diff_ids: Vec<Digest> =
+        ids.map(|id| id.parse().map_err(|error| wrong(format!("rootfs.diff_ids: {error}")))).collect::<Result<_>>()?;
+    let layers = manifest.layers.len();
+    if diff_ids.len() != layers {
+        return Err(wrong(format!("its manifest has {layers} layers, its configuration {}", diff_ids.len())));
+    }
+    let platform = Platform::new(shape.os.as_deref(), shape.architecture.as_deref(), shape.variant.as_deref());
+    Ok(Configuration { platform, config: shape.config.unwrap_or_default(), diff_ids })
+}
+
+/// The error for an image that is there for these platforms only.
+pub(crate) fn not_for_this_machine<'a>(image: &str, platforms: impl Iterator<Item = &'a Platform>) -> Error {
+    let named: Vec<&Platform> = platforms.filter(|platform| !platform.is_unknown()).collect();
+    let machine = this_machine(named.iter().any(|platform| platform.is_our_architecture()));
+    let mut there: Vec<String> = named.iter().map(ToString::to_string).collect();
     there.sort();
     there.dedup();
     there.truncate(20);
     if there.is_empty() {
         there.push("no platform that its index names".to_owned());
     }
-    Err(Error::Platform { image: image.to_owned(), there })
-}
-
-fn manifest(image: &str, bytes: &[u8]) -> Result<Manifest> {
-    let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
-    let manifest: ImageManifest =
-        serde_json::from_slice(bytes).map_err(|error| wrong(format!("its manifest is not readable: {error}")))?;
-    match manifest.config().media_type() {
-        MediaType::ImageConfig => {}
-        MediaType::Other(other) if other == "application/vnd.docker.container.image.v1+json" => {}
-        other => return Err(wrong(format!("it is an artifact of type `{other}`, no image that can be started"))),
-    }
-    if manifest.config().size() > MAX_CONFIG_BYTES as u64 {
-        return Err(wrong(format!(
-            "its configuration has {} bytes; the limit is {MAX_CONFIG_BYTES}",
-            manifest.config().size()
-        )));
-    }
-    let count = manifest.layers().len();
-    if count == 0 || count > MAX_LAYERS {
-        return Err(wrong(format!("it has {count} layers; expected 1 to {MAX_LAYERS}")));
-    }
-    let mut layers = Vec::with_capacity(count);
-    for descriptor in manifest.layers() {
-        match descriptor.media_type() {
-            MediaType::ImageLayer | MediaType::ImageLayerGzip | MediaType::ImageLayerZstd => {}
-            MediaType::Other(other)
-                if [
-                    "application/vnd.docker.image.rootfs.diff.tar.gzip",
-                    "application/vnd.docker.image.rootfs.diff.tar",
-                ]
-                .contains(&other.as_str()) => {}
-            other => {
-                return Err(wrong(format!(
-                    "a layer has type `{other}`; expected a tar archive, plain or compressed with gzip or zstd"
-                )));
-            }
-        }
-        layers.push(blob(descriptor).map_err(wrong)?);
-    }
-    Ok(Manifest { config: blob(manifest.config()).map_err(wrong)?, layers })
-}
-
-fn blob(descriptor: &Descriptor) -> Result<Blob, String> {
-    Ok(Blob { digest: descriptor.digest().to_string().parse()?, size: descriptor.size() })
-}
-
-/// Reads the configuration of an image with so many layers, and the digests of its unpacked layers, bottom to top.
-pub(crate) fn config(image: &str, bytes: &[u8], layers: usize) -> Result<(ImageConfiguration, Vec<Digest>)> {
-    let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
-    let config: ImageConfiguration =
-        serde_json::from_slice(bytes).map_err(|error| wrong(format!("its configuration is not readable: {error}")))?;
-    if *config.os() != Os::Linux || *config.architecture() != Arch::Amd64 {
-        let there = vec![format!("{}/{}", config.os(), config.architecture())];
-        return Err(Error::Platform { image: image.to_owned(), there });
-    }
-    if config.rootfs().typ() != "layers" {
-        return Err(wrong(format!(
-            "its configuration has `rootfs.type: {}`; expected `layers`",
-            config.rootfs().typ()
-        )));
-    }
-    let diff_ids: Vec<Digest> = config
-        .rootfs()
-        .diff_ids()
-        .iter()
-        .map(|id| id.parse().map_err(|error| wrong(format!("rootfs.diff_ids: {error}"))))
-        .collect::<Result<_>>()?;
-    if diff_ids.len() != layers {
-        return Err(wrong(format!("its manifest has {layers} layers, its configuration {}", diff_ids.len())));
-    }
-    Ok((config, diff_ids))
+    Error::Platform { image: image.to_owned(), machine, there }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn descriptor(kind: &str) -> String {
-        format!(
-            r#"{{"mediaType":"application/vnd.oci.image.{kind}","digest":"{}","size":3}}"#,
-            Digest::of(kind.as_bytes())
-        )
-    }
-
-    fn refused(text: &str) -> String {
-        read("example/x", text.as_bytes()).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn a_manifest_is_read() {
-        let (config, layer) = (descriptor("config.v1+json"), descriptor("layer.v1.tar+gzip"));
-        let text = format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{layer}]}}"#);
-        let Document::Manifest(manifest) = read("example/x", text.as_bytes()).unwrap() else { panic!() };
-        assert_eq!(manifest.config, Blob { digest: Digest::of(b"config.v1+json"), size: 3 });
-        assert_eq!(manifest.layers, [Blob { digest: Digest::of(b"layer.v1.tar+gzip"), size: 3 }]);
-    }
-
-    #[test]
-    fn of_an_index_the_manifest_for_this_platform_is_taken() {
-        let entry = |platform: &str| {
-            let digest = Digest::of(platform.as_bytes());
-            let (os, architecture) = platform.split_once('/').unwrap();
-            format!(
-                r#"{{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"{digest}","size":3,"platform":{{"os":"{os}","architecture":"{architecture}"}}}}"#
-            )
-        };
-        let text = |entries: &[&str]| {
-            let entries: Vec<String> = entries.iter().map(|platform| entry(platform)).collect();
-            format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, entries.join(","))
-        };
-        let found = read("example/x", text(&["windows/amd64", "linux/arm64", "linux/amd64"]).as_bytes()).unwrap();
-        assert!(matches!(found, Document::Index(blob) if blob.digest == Digest::of(b"linux/amd64")));
-        let error = refused(&text(&["windows/amd64", "linux/arm64", "linux/arm64"]));
-        assert_eq!(error, "image example/x is not made for linux/amd64; it is there for: linux/arm64, windows/amd64");
-    }
-
-    #[test]
-    fn what_is_no_image_is_refused() {
-        let (config, layer) = (descriptor("config.v1+json"), descriptor("layer.v1.tar"));
-        let many = vec![layer.clone(); 10_000].join(",");
-        for (text, expected) in [
-            ("{".to_owned(), "not readable"),
-            (r#"{"schemaVersion":1,"fsLayers":[]}"#.to_owned(), "schema version 1"),
-            (r#"{"schemaVersion":2}"#.to_owned(), "neither"),
-            (r#"{"schemaVersion":2,"layers":[],"manifests":[]}"#.to_owned(), "both"),
-            (
-                r#"{"schemaVersion":2,"layers":[],"mediaType":"application/vnd.oci.image.index.v1+json"}"#.to_owned(),
-                "says that it is",
-            ),
-            (format!(r#"{{"schemaVersion":2,"config":{config},"layers":[]}}"#), "it has 0 layers"),
-            (
-                format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{many}]}}"#),
-                "it has 10000 layers; expected 1 to 128",
-            ),
-            (format!(r#"{{"schemaVersion":2,"config":{layer},"layers":[{layer}]}}"#), "artifact of type"),
-            (format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{config}]}}"#), "a layer has type"),
-            (
-                format!(
-                    r#"{{"schemaVersion":2,"config":{config},"layers":[{}]}}"#,
-                    descriptor("layer.nondistributable.v1.tar+gzip")
-                ),
-                "nondistributable",
-            ),
-        ] {
-            let error = refused(&text);
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_configuration_has_to_fit_the_manifest() {
-        let text = |architecture: &str| {
-            let id = Digest::of(b"layer");
-            format!(
-                r#"{{"os":"linux","architecture":"{architecture}","rootfs":{{"type":"layers","diff_ids":["{id}"]}}}}"#
-            )
-        };
-        assert_eq!(config("x", text("amd64").as_bytes(), 1).unwrap().1, [Digest::of(b"layer")]);
-        let error = config("x", text("amd64").as_bytes(), 2).unwrap_err().to_string();
-        assert!(error.contains("2 layers, its configuration 1"), "{error}");
-        let error = config("x", text("arm64").as_bytes(), 1).unwrap_err().to_string();
-        assert!(error.contains("there for: linux/arm64"), "{error}");
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! The store: what is pulled is verified, unpacked and kept until others need the room.
 
+mod choose;
 mod disk;
 mod image;
 mod layer;
@@ -8,13 +9,14 @@ pub(crate) mod source;
 pub use image::Image;
 
 use crate::client::{AddressCheck, Client};
-use crate::manifest::{self, Blob, Document};
+use crate::manifest::Blob;
 use crate::progress::{LayerProgress, Progress, Stage};
 use crate::registries::Registries;
 use crate::settle::settle;
 use crate::tree::Refusal;
 use crate::unpack::Limits as LayerLimits;
 use crate::{Digest, Error, Reference, Result};
+use choose::{Choice, choose};
 use disk::{Disk, Documents, Layer};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
@@ -162,22 +164,8 @@ impl Store {
         let client = Arc::new(inner.client.checked(check)?);
         let source = Source::new(reference, &client, &inner.disk, inner.layer_limits(), share.cloned());
         let source = Arc::new(source.await?);
-        let document = source.manifest(digest).await?;
-        let (index, manifest_bytes, manifest) = match manifest::read(&name, &document)? {
-            Document::Manifest(manifest) => (None, document, manifest),
-            Document::Index(chosen) => {
-                let bytes = source.manifest(chosen.digest).await?;
-                match manifest::read(&name, &bytes)? {
-                    Document::Manifest(manifest) => (Some(document), bytes, manifest),
-                    Document::Index(_) => {
-                        return Err(Error::Image {
-                            image: name,
-                            reason: "its index leads to another index".to_owned(),
-                        });
-                    }
-                }
-            }
-        };
+        let Choice { indexes, manifest_bytes, manifest, config_bytes, configuration } =
+            choose(&source, &name, digest).await?;
         let compressed = manifest.layers.iter().fold(0, |all: u64, layer| all.saturating_add(layer.size));
         if compressed > inner.limits.image_bytes {
             let reason = format!(
@@ -186,12 +174,11 @@ impl Store {
             );
             return Err(Error::Image { image: name, reason });
         }
-        let config_bytes = source.config(manifest.config).await?;
-        let (config, diff_ids) = manifest::config(&name, &config_bytes, manifest.layers.len())?;
         drop(turn);
 
+        let diff_ids = &configuration.diff_ids;
         let (mut flights, mut parts, mut below) = (Vec::new(), Vec::new(), None);
-        for ((blob, diff_id), chain) in manifest.layers.iter().zip(&diff_ids).zip(Digest::chain(&diff_ids)) {
+        for ((blob, diff_id), chain) in manifest.layers.iter().zip(diff_ids).zip(Digest::chain(diff_ids)) {
             let (flight, part) = inner.flight(&source, *blob, *diff_id, chain, below);
             below = Some(flight.clone());
             flights.push(flight);
@@ -203,8 +190,8 @@ impl Store {
 
         progress.stage(Stage::Sync);
         let disk = inner.disk.clone();
-        let documents = Documents { index, manifest: manifest_bytes, config: config_bytes };
-        let image = blocking(move || disk.keep_image(digest, &documents, config, &layers)).await?;
+        let documents = Documents { indexes, manifest: manifest_bytes, config: config_bytes };
+        let image = blocking(move || disk.keep_image(digest, &documents, configuration.config, &layers)).await?;
         progress.stage(Stage::Done);
         Ok(image)
     }

@@ -3,10 +3,12 @@
 mod support;
 
 use leno_image::layout::{Builder, Layer};
-use leno_image::{Digest, Error, Limits, Store};
+use leno_image::{Digest, Error, Limits, Result, Store};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use support::layout::{Blobs, CONFIG, MANIFEST};
 use support::{pull, registries, run, tool};
 
 const MIB: usize = 1 << 20;
@@ -169,4 +171,150 @@ fn without_root_there_is_no_store() {
         let output = run(command.env("LENO_TEST_STORE", folder.path().join("store")));
         assert!(output.contains("refused: ") && output.contains(expected), "{output}");
     }
+}
+
+/// The file of the image that is chosen from an index with these entries.
+async fn chosen(make: impl FnOnce(&mut Blobs) -> Vec<Value>) -> Result<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut blobs = Blobs::default();
+    let entries = make(&mut blobs);
+    let index = blobs.index(&entries);
+    let reference = blobs.write(&folder.path().join("layout"), &[index]);
+    let store = open(folder.path(), 100);
+    let image = pull(&store, &reference).await?;
+    let digest = image.digest();
+    let layers = image.layers();
+    drop((image, store));
+    let again = open(folder.path(), 100).image(digest).expect("the image is still known after a restart");
+    assert_eq!(again.layers(), layers);
+    let names: Vec<_> = fs::read_dir(&layers[0]).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    Ok(names[0].to_str().unwrap().to_owned())
+}
+
+/// The level of x86-64 that the kernel says this processor has.
+fn level() -> u32 {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let flags: Vec<&str> = text.lines().find(|line| line.starts_with("flags")).unwrap().split_whitespace().collect();
+    let levels = [
+        "cx16 popcnt pni ssse3 sse4_1 sse4_2",
+        "avx avx2 bmi1 bmi2 f16c fma abm movbe",
+        "avx512f avx512bw avx512cd avx512dq avx512vl",
+    ];
+    let has = |names: &&&str| names.split(' ').all(|name| flags.contains(&name));
+    1 + u32::try_from(levels.iter().take_while(has).count()).unwrap()
+}
+
+#[tokio::test]
+async fn the_best_variant_that_the_processor_runs_is_chosen() {
+    let amd64 = |variant: &str| json!({ "os": "linux", "architecture": "amd64", "variant": variant });
+    let all = ["v9", "v1", "v3", "v4", "v2", "haswell"];
+    let found = chosen(|blobs| all.map(|variant| blobs.named(variant, amd64(variant))).to_vec()).await.unwrap();
+    assert_eq!(found, format!("v{}", level()));
+    // The order of the index decides between equals, and an image that names no variant is for every processor.
+    let found = chosen(|blobs| {
+        let plain = json!({ "os": "linux", "architecture": "amd64" });
+        vec![blobs.named("v9", amd64("v9")), blobs.named("plain", plain), blobs.named("v1", amd64("v1"))]
+    });
+    assert_eq!(found.await.unwrap(), "plain");
+    let found =
+        chosen(|blobs| vec![blobs.named("a", json!({ "os": "Linux", "architecture": "x86_64", "variant": null }))]);
+    assert_eq!(found.await.unwrap(), "a");
+
+    let error = chosen(|blobs| vec![blobs.named("v9", amd64("v9")), blobs.named("x", amd64("x"))]).await.unwrap_err();
+    let expected =
+        format!("not made for linux/amd64 up to v{}; it is there for: linux/amd64/v9, linux/amd64/x", level());
+    assert!(error.to_string().contains(&expected), "{error}");
+    // What the index does not say, the configuration does.
+    let config = json!({ "os": "linux", "architecture": "amd64", "variant": "v9" });
+    let error = chosen(|blobs| vec![blobs.image("x", config.clone())]).await.unwrap_err();
+    assert!(matches!(error, Error::Platform { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn indexes_may_lead_to_indexes() {
+    let amd64 = json!({ "os": "linux", "architecture": "amd64" });
+    let arm64 = json!({ "os": "linux", "architecture": "arm64" });
+    let nested = |blobs: &mut Blobs, depth: usize| {
+        let mut entry = blobs.named("found", amd64.clone());
+        for _ in 0..depth {
+            let other = blobs.named("other", arm64.clone());
+            entry = blobs.index(&[other, entry]);
+        }
+        vec![entry]
+    };
+    assert_eq!(chosen(|blobs| nested(blobs, 1)).await.unwrap(), "found");
+    assert_eq!(chosen(|blobs| nested(blobs, 3)).await.unwrap(), "found");
+    let error = chosen(|blobs| nested(blobs, 4)).await.unwrap_err().to_string();
+    assert!(error.contains("more than 4 deep"), "{error}");
+    let many = |blobs: &mut Blobs| {
+        let inner = |at: usize, blobs: &mut Blobs| {
+            let image = blobs.named(&format!("image{at}"), arm64.clone());
+            blobs.index(&[image])
+        };
+        (0..100).map(|at| inner(at, blobs)).collect()
+    };
+    let error = chosen(many).await.unwrap_err().to_string();
+    assert!(error.contains("more than 32"), "{error}");
+    // The same index many times is read once; an entry may call an index a manifest, or say its platform.
+    let same = |blobs: &mut Blobs| {
+        let mut inner = nested(blobs, 1).remove(0);
+        inner["platform"] = amd64.clone();
+        let mut mistyped = inner.clone();
+        mistyped["mediaType"] = json!(MANIFEST);
+        let mut all = vec![inner; 100];
+        all.insert(0, mistyped);
+        all
+    };
+    assert_eq!(chosen(same).await.unwrap(), "found");
+    // The best of all indexes, not of the first.
+    let spread = |blobs: &mut Blobs| {
+        let one = blobs.named("one", amd64.clone());
+        let best =
+            blobs.named("best", json!({ "os": "linux", "architecture": "amd64", "variant": format!("v{}", level()) }));
+        vec![blobs.index(&[one]), blobs.index(&[best])]
+    };
+    assert_eq!(chosen(spread).await.unwrap(), if level() > 1 { "best" } else { "one" });
+}
+
+#[tokio::test]
+async fn attestations_and_entries_without_a_platform_are_told_from_images() {
+    let attestation = |blobs: &mut Blobs| {
+        let layer = blobs.put("application/vnd.in-toto+json", "{}");
+        let config = blobs.json(CONFIG, &json!({ "os": "unknown", "architecture": "unknown", "rootfs": { "type": "layers", "diff_ids": [layer["digest"]] } }));
+        let mut manifest = blobs.json(MANIFEST, &json!({ "schemaVersion": 2, "config": config, "layers": [layer] }));
+        manifest["annotations"] = json!({ "vnd.docker.reference.type": "attestation-manifest", "x": null });
+        manifest
+    };
+    let buildkit = |blobs: &mut Blobs| {
+        let mut unknown = attestation(blobs);
+        unknown["platform"] = json!({ "os": "unknown", "architecture": "unknown" });
+        vec![unknown, blobs.named("image", json!({ "os": "linux", "architecture": "amd64" }))]
+    };
+    assert_eq!(chosen(buildkit).await.unwrap(), "image");
+    let unnamed = |blobs: &mut Blobs| {
+        let arm64 = blobs.image("arm64", json!({ "os": "linux", "architecture": "arm64" }));
+        let mut amd64 = blobs.image("amd64", json!({ "os": "linux", "architecture": "amd64" }));
+        amd64["platform"] = json!({ "os": "", "architecture": "" });
+        let empty = blobs.put("application/vnd.oci.empty.v1+json", "{}");
+        let signature = blobs.json(MANIFEST, &json!({ "schemaVersion": 2, "config": empty, "layers": [empty] }));
+        vec![attestation(blobs), signature, arm64, Value::Null, amd64]
+    };
+    assert_eq!(chosen(unnamed).await.unwrap(), "amd64");
+    let error = chosen(|blobs| vec![attestation(blobs)]).await.unwrap_err().to_string();
+    assert!(error.contains("no platform that its index names"), "{error}");
+}
+
+#[tokio::test]
+async fn a_layout_may_have_a_tag_for_each_platform() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut blobs = Blobs::default();
+    let tagged = |mut entry: Value| {
+        entry["annotations"] = json!({ "org.opencontainers.image.ref.name": "1", "other": null });
+        entry
+    };
+    let arm64 = tagged(blobs.named("arm64", json!({ "os": "linux", "architecture": "arm64" })));
+    let amd64 = tagged(blobs.named("amd64", json!({ "os": "linux", "architecture": "amd64" })));
+    let reference = blobs.write(&folder.path().join("layout"), &[arm64, amd64.clone(), amd64]);
+    let image = pull(&open(folder.path(), 100), &format!("{reference}:1")).await.unwrap();
+    assert!(image.layers()[0].join("amd64").exists());
 }

@@ -4,17 +4,16 @@
 //! lock                       held by the process that has the store
 //! layers/CHAIN/root          an unpacked layer, as overlayfs wants it
 //! layers/CHAIN/layer.json    its size
-//! images/DIGEST/             manifest.json, config.json, index.json (if the digest is that of an index)
+//! images/DIGEST/             manifest.json, config.json; index.json, index-1.json, … (if the digest is that of an index, outermost first)
 //! tmp/                       what is being made or removed
 //! ```
 //! Whatever is made appears by a rename. Layers may be incomplete after a power failure, until an image of them is there: it comes after `syncfs`. So
 //! when the store is opened, layers of no image are removed.
 
-use super::image::{Image, Lease};
-use crate::manifest::{self, Document};
+use super::image::{Command, Image, Lease};
+use crate::manifest::{self, Config, Configuration, Descriptor, Document};
 use crate::tree::{OPAQUE, is_opaque};
 use crate::{Digest, Error, Result};
-use oci_spec::image::ImageConfiguration;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -49,7 +48,7 @@ struct State {
 }
 
 struct Stored {
-    config: Arc<ImageConfiguration>,
+    config: Arc<Command>,
     /// Bottom to top.
     layers: Vec<Digest>,
     lease: Weak<Lease>,
@@ -72,7 +71,8 @@ struct LayerFile {
 
 /// What came for an image, as it came.
 pub(crate) struct Documents {
-    pub(crate) index: Option<Vec<u8>>,
+    /// Those that lead to the manifest, outermost first.
+    pub(crate) indexes: Vec<Vec<u8>>,
     pub(crate) manifest: Vec<u8>,
     pub(crate) config: Vec<u8>,
 }
@@ -241,22 +241,17 @@ impl Disk {
         self: &Arc<Self>,
         digest: Digest,
         documents: &Documents,
-        config: ImageConfiguration,
+        config: Config,
         layers: &[Arc<Layer>],
     ) -> Result<Image> {
         let folder = File::open(&self.folder).map_err(Error::io("cannot open", &self.folder))?;
         rustix::fs::syncfs(&folder).map_err(Error::io("cannot write to the disk", &self.folder))?;
         let temp = self.temp()?;
-        let files = [
-            ("manifest.json", Some(&documents.manifest)),
-            ("config.json", Some(&documents.config)),
-            ("index.json", documents.index.as_ref()),
-        ];
-        for (name, content) in files {
-            if let Some(content) = content {
-                let path = temp.path.join(name);
-                fs::write(&path, content).and_then(|()| sync(&path)).map_err(Error::io("cannot write", &path))?;
-            }
+        let files = [("manifest.json".to_owned(), &documents.manifest), ("config.json".to_owned(), &documents.config)];
+        let indexes = documents.indexes.iter().enumerate().map(|(depth, index)| (index_name(depth), index));
+        for (name, content) in files.into_iter().chain(indexes) {
+            let path = temp.path.join(name);
+            fs::write(&path, content).and_then(|()| sync(&path)).map_err(Error::io("cannot write", &path))?;
         }
         sync(&temp.path).map_err(Error::io("cannot write", &temp.path))?;
         let place = self.image_folder(digest);
@@ -266,7 +261,7 @@ impl Disk {
             fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
             sync(&self.folder.join("images")).map_err(Error::io("cannot write", &place))?;
             let layers = layers.iter().map(|layer| layer.chain).collect();
-            entry.insert(Stored { config: Arc::new(config), layers, lease: Weak::new() });
+            entry.insert(Stored { config: Arc::new(config.into()), layers, lease: Weak::new() });
         }
         let lost = || Error::Io { doing: "cannot find", path: place, source: Arc::new(io::ErrorKind::NotFound.into()) };
         self.lease(&mut state, digest).ok_or_else(lost)
@@ -411,20 +406,37 @@ fn load_layer(path: &Path) -> Option<Layer> {
 fn load_image(path: &Path) -> Option<(Digest, Stored)> {
     let digest = Digest::from_hex(path.file_name()?.to_str()?)?;
     let name = digest.to_string();
+    let mut next = digest;
     let manifest = fs::read(path.join("manifest.json")).ok()?;
-    match fs::read(path.join("index.json")) {
-        Err(_) if Digest::of(&manifest) == digest => {}
-        Ok(index) if Digest::of(&index) == digest => match manifest::read(&name, &index).ok()? {
-            Document::Index(chosen) if chosen.digest == Digest::of(&manifest) => {}
-            _ => return None,
-        },
-        _ => return None,
+    let found = Digest::of(&manifest);
+    for depth in 0.. {
+        let Ok(index) = fs::read(path.join(index_name(depth))) else { break };
+        let Document::Index(entries) = manifest::read(&name, &index).ok().filter(|_| Digest::of(&index) == next)?
+        else {
+            return None;
+        };
+        let inner = fs::read(path.join(index_name(depth + 1))).map_or(found, |inner| Digest::of(&inner));
+        // The disk may have come to a machine with another processor.
+        let leads = |entry: &Descriptor| {
+            let runs = entry.platform().is_none_or(|platform| platform.rank().is_some());
+            runs && entry.blob().is_ok_and(|blob| blob.digest == inner)
+        };
+        next = entries.iter().any(leads).then_some(inner)?;
     }
-    let Document::Manifest(manifest) = manifest::read(&name, &manifest).ok()? else { return None };
+    let Document::Manifest(manifest) = manifest::read(&name, &manifest).ok().filter(|_| found == next)? else {
+        return None;
+    };
     let config =
         fs::read(path.join("config.json")).ok().filter(|config| Digest::of(config) == manifest.config.digest)?;
-    let (config, diff_ids) = manifest::config(&name, &config, manifest.layers.len()).ok()?;
-    Some((digest, Stored { config: Arc::new(config), layers: Digest::chain(&diff_ids), lease: Weak::new() }))
+    let configuration = manifest::configuration(&name, &config, &manifest).ok()?;
+    let Configuration { config, diff_ids, platform } = configuration;
+    platform.rank()?;
+    Some((digest, Stored { config: Arc::new(config.into()), layers: Digest::chain(&diff_ids), lease: Weak::new() }))
+}
+
+/// The file of an index that so many others lead to.
+fn index_name(depth: usize) -> String {
+    if depth == 0 { "index.json".to_owned() } else { format!("index-{depth}.json") }
 }
 
 fn root_is_opaque(root: &Path) -> io::Result<bool> {

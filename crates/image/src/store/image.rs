@@ -1,6 +1,7 @@
 use super::disk::{Disk, Layer};
 use crate::Digest;
-use oci_spec::image::{Config, ImageConfiguration};
+use crate::manifest::{Config, Words};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,10 +12,37 @@ pub struct Image(pub(super) Arc<Lease>);
 
 pub(crate) struct Lease {
     pub(super) digest: Digest,
-    pub(super) config: Arc<ImageConfiguration>,
+    pub(super) config: Arc<Command>,
     /// Bottom to top.
     pub(super) layers: Vec<Arc<Layer>>,
     pub(super) disk: Arc<Disk>,
+}
+
+/// What a configuration says of the container's program.
+#[derive(Debug, Default)]
+pub(crate) struct Command {
+    user: Option<String>,
+    env: Vec<String>,
+    entrypoint: Vec<String>,
+    cmd: Vec<String>,
+    working_dir: Option<String>,
+    stop_signal: Option<String>,
+    exposed_ports: Vec<String>,
+}
+
+impl From<Config> for Command {
+    fn from(config: Config) -> Self {
+        let words = |words: Option<Words>| words.map(Words::list).unwrap_or_default();
+        Self {
+            user: config.user,
+            env: config.env.into_iter().flatten().flatten().collect(),
+            entrypoint: words(config.entrypoint),
+            cmd: words(config.cmd),
+            working_dir: config.working_dir,
+            stop_signal: config.stop_signal,
+            exposed_ports: config.exposed_ports.into_iter().flat_map(BTreeMap::into_keys).collect(),
+        }
+    }
 }
 
 impl Drop for Lease {
@@ -42,48 +70,39 @@ impl Image {
         self.0.layers.iter().map(|layer| layer.bytes).sum()
     }
 
-    /// The whole configuration.
-    pub fn configuration(&self) -> &ImageConfiguration {
-        &self.0.config
-    }
-
     /// `user`, `user:group`, names or numbers. `None` (or empty): root.
     pub fn user(&self) -> Option<&str> {
-        self.config()?.user().as_deref().filter(|user| !user.is_empty())
+        self.0.config.user.as_deref().filter(|user| !user.is_empty())
     }
 
     /// `NAME=value`.
     pub fn env(&self) -> &[String] {
-        self.config().and_then(|config| config.env().as_deref()).unwrap_or_default()
+        &self.0.config.env
     }
 
     /// The beginning of the command.
     pub fn entrypoint(&self) -> &[String] {
-        self.config().and_then(|config| config.entrypoint().as_deref()).unwrap_or_default()
+        &self.0.config.entrypoint
     }
 
     /// The rest of the command, which who starts it may replace.
     pub fn cmd(&self) -> &[String] {
-        self.config().and_then(|config| config.cmd().as_deref()).unwrap_or_default()
+        &self.0.config.cmd
     }
 
     /// `None` (or empty): `/`.
     pub fn working_dir(&self) -> Option<&str> {
-        self.config()?.working_dir().as_deref().filter(|folder| !folder.is_empty())
+        self.0.config.working_dir.as_deref().filter(|folder| !folder.is_empty())
     }
 
     /// A name or number, such as `SIGINT`. `None`: SIGTERM.
     pub fn stop_signal(&self) -> Option<&str> {
-        self.config()?.stop_signal().as_deref().filter(|signal| !signal.is_empty())
+        self.0.config.stop_signal.as_deref().filter(|signal| !signal.is_empty())
     }
 
     /// Such as `8080/tcp`.
     pub fn exposed_ports(&self) -> &[String] {
-        self.config().and_then(|config| config.exposed_ports().as_deref()).unwrap_or_default()
-    }
-
-    fn config(&self) -> Option<&Config> {
-        self.0.config.config().as_ref()
+        &self.0.config.exposed_ports
     }
 }
 

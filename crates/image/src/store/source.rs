@@ -4,7 +4,8 @@ use super::disk::{Disk, Room, Temp};
 use super::layer::{self, Received};
 use crate::client::{Abandoned, Client, Endpoint};
 use crate::decompress::decompress;
-use crate::manifest::{Blob, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
+use crate::manifest::{self, Blob, Descriptor, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
+use crate::platform::Platform;
 use crate::progress::LayerProgress;
 use crate::reference::{Local, Place, Reference};
 use crate::tree::Inside;
@@ -12,7 +13,6 @@ use crate::unpack::{self, Limits};
 use crate::{Digest, Error, Result};
 use leno_files::{FileAccess, readers};
 use leno_namespaces::Namespace;
-use oci_spec::image::ImageIndex;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
@@ -125,7 +125,8 @@ impl Source {
             Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Config(blob.digest)).await?,
             Kind::Layout(layout) => self.local(layout, blob.digest, MAX_CONFIG_BYTES).await?,
         };
-        if bytes.len() as u64 != blob.size {
+        // Where a tool has left the size out, the digest still holds.
+        if blob.size != 0 && bytes.len() as u64 != blob.size {
             let reason = format!("its configuration has {} bytes; its manifest says {}", bytes.len(), blob.size);
             return Err(Error::Image { image: self.image.clone(), reason });
         }
@@ -274,21 +275,41 @@ impl Layout {
     }
 }
 
-/// The image in a layout's index that has this tag; without one, the only image.
+/// The image in a layout's index that has this tag; without one, the only image. Where a tag names one image for each platform, this machine's.
 fn chosen(index: &[u8], tag: Option<&str>, image: &str) -> Result<Digest> {
     let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
-    let index: ImageIndex =
-        serde_json::from_slice(index).map_err(|error| wrong(format!("{INDEX}: {error}; expected an OCI layout")))?;
-    let tag_of = |at: usize| index.manifests().get(at)?.annotations().as_ref()?.get(TAG).map(String::as_str);
-    let found: Vec<usize> = (0..index.manifests().len()).filter(|at| tag.is_none() || tag_of(*at) == tag).collect();
+    let entries =
+        manifest::index(image, index).map_err(|error| wrong(format!("{INDEX}: {error}; expected an OCI layout")))?;
+    let tag_of = |entry: &Descriptor| entry.annotation(TAG).map(str::to_owned);
+    let named: Vec<&Descriptor> =
+        entries.iter().filter(|entry| tag.is_none() || tag_of(entry).as_deref() == tag).collect();
+    let mut found = digests(named.iter().copied()).map_err(wrong)?;
+    if found.len() > 1 {
+        let rank = |entry: &&Descriptor| entry.platform().and_then(Platform::rank);
+        if let Some(best) = named.iter().filter_map(rank).max() {
+            found = digests(named.iter().copied().filter(|entry| rank(entry) == Some(best))).map_err(wrong)?;
+        }
+    }
     match found[..] {
-        [at] => index.manifests()[at].digest().to_string().parse().map_err(wrong),
+        [digest] => Ok(digest),
         _ => {
-            let tags: Vec<&str> = (0..index.manifests().len()).filter_map(tag_of).take(20).collect();
+            let tags: Vec<String> = entries.iter().filter_map(tag_of).take(20).collect();
             let asked = tag.map_or_else(|| "of any tag".to_owned(), |tag| format!("with the tag `{tag}`"));
             Err(wrong(format!("the layout has {} images {asked}; its tags are: {}", found.len(), tags.join(", "))))
         }
     }
+}
+
+/// Each digest once.
+fn digests<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> Result<Vec<Digest>, String> {
+    let mut digests = Vec::new();
+    for entry in entries {
+        let Blob { digest, .. } = entry.blob()?;
+        if !digests.contains(&digest) {
+            digests.push(digest);
+        }
+    }
+    Ok(digests)
 }
 
 /// The digest of what a reference means now.

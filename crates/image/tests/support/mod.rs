@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod layer;
+pub mod layout;
 pub mod registry;
 
 use leno_files::FileAccess;
