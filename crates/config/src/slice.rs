@@ -391,7 +391,7 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub h2_streams: u32,
-    /// Between SIGTERM and the end of the last exchange.
+    /// How long exchanges may go on when the instance or the node that serves them ends.
     pub drain_timeout: Duration,
     /// Connections at the gateway, from instances, and from other nodes: each.
     pub connections: u32,

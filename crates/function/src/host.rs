@@ -64,6 +64,11 @@ pub trait Host: Send + Sync + 'static {
         let _ = (function, instance, address);
     }
 
+    /// A draining instance has had the drain timeout. The host ends the requests that are still under way and says that the mesh ends them.
+    fn end_requests(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        let _ = (function, instance, address);
+    }
+
     /// The last process of an instance has ended. Called once for each instance, even if it was never ready.
     fn ended(&self, function: &FunctionId, instance: InstanceId) {
         let _ = (function, instance);

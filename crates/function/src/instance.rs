@@ -25,9 +25,10 @@ use tokio::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TargetState {
     Run,
-    /// The instance is not needed any more. Drain it, however long its requests take; then SIGTERM, and SIGKILL after the grace period.
+    /// The instance is not needed any more. It gets no new request, and its requests may take as long as the drain timeout; then SIGTERM, and SIGKILL
+    /// after the grace period.
     Drain,
-    /// Like `Drain`, but the drain is limited in time.
+    /// Like `Drain`, but the drain timeout is over.
     Stop,
     /// SIGKILL at once.
     Kill,
@@ -67,6 +68,8 @@ pub(crate) struct Instance {
     pub protocol: AppProtocol,
     pub dispatcher: Arc<Dispatcher>,
     pub target: watch::Receiver<TargetState>,
+    /// The drain timeout, which may change.
+    pub drain: watch::Receiver<Duration>,
     pub reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -202,16 +205,18 @@ impl Instance {
         tokio::select! {
             () = slot.drained() => {}
             () = tree.exited() => {}
-            () = self.drain_expired() => {}
+            () = drain_over(&mut self.target, &mut self.drain) => self.end_requests(&slot, &tree).await,
         }
         self.finish(tree).await;
     }
 
-    /// Resolves when the drain has lasted long enough.
-    async fn drain_expired(&mut self) {
-        at_least(&mut self.target, TargetState::Stop).await;
+    /// Has the host end the requests that are still under way, and waits until they are over.
+    async fn end_requests(&mut self, slot: &Slot, tree: &ProcessTree) {
+        self.owner.host.end_requests(&self.owner.function, self.owner.id, slot.address);
         tokio::select! {
-            () = tokio::time::sleep(self.owner.settings.drain) => {}
+            () = slot.drained() => {}
+            () = tree.exited() => {}
+            () = tokio::time::sleep(LAST_BYTES) => {}
             () = at_least(&mut self.target, TargetState::Kill) => {}
         }
     }
@@ -256,6 +261,9 @@ impl Instance {
 /// How long after its link a program may end so that its exit status is the reason.
 const LINK_BEFORE_EXIT: Duration = Duration::from_millis(500);
 
+/// How long the host may take to end the requests of an instance whose drain timeout is over.
+const LAST_BYTES: Duration = Duration::from_secs(2);
+
 /// Ports below are the mesh's in a room, where nothing that a program binds can be mistaken for them.
 const LOWEST_PORT_IN_A_ROOM: u16 = 1024;
 
@@ -286,6 +294,32 @@ enum Start {
     Exited,
     /// The instance was not ready in time, or another process listens on its port.
     Failed(AcquireError),
+}
+
+/// Resolves when an instance that begins to drain now has had the drain timeout, or has the target [`TargetState::Stop`].
+async fn drain_over(target: &mut watch::Receiver<TargetState>, drain: &mut watch::Receiver<Duration>) {
+    let begin = Instant::now();
+    let expired = async {
+        loop {
+            let limit = *drain.borrow_and_update();
+            tokio::select! {
+                () = sleep_until(begin.checked_add(limit)) => return,
+                changed = drain.changed() => if changed.is_err() { return },
+            }
+        }
+    };
+    tokio::select! {
+        () = expired => {}
+        () = at_least(target, TargetState::Stop) => {}
+    }
+}
+
+/// Sleeps until `time`; without one, for ever.
+pub(crate) async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Resolves when the target is `least` or comes after it. If the function's task is gone, that counts as [`TargetState::Kill`].

@@ -5,7 +5,7 @@ use crate::child::Owner;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::host::Host;
-use crate::instance::{Failure, Instance, Report, TargetState};
+use crate::instance::{Failure, Instance, Report, TargetState, sleep_until};
 use crate::instance_id::InstanceId;
 use crate::reach::Reach;
 use crate::scaling::Scaler;
@@ -30,10 +30,10 @@ const PLACE_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) enum Order {
     /// Apply this spec.
     Apply(Box<FunctionSpec>),
-    /// End all instances, then the task.
+    /// Drain and end all instances, then the task.
     Remove,
-    /// Like `Remove`, but in-flight requests may take as long as they need.
-    Retire,
+    /// Like `Remove`, but the drain timeout is over.
+    Stop,
     /// Kill all instances.
     Kill,
 }
@@ -45,6 +45,7 @@ pub(crate) struct Shared {
     pub next_instance: Arc<AtomicU64>,
     pub dispatcher: Arc<Dispatcher>,
     pub board: Arc<Board>,
+    pub drain: watch::Receiver<Duration>,
     pub cgroups: Option<Arc<Cgroups>>,
     pub starts: Arc<Turns>,
 }
@@ -127,7 +128,7 @@ impl Lifecycle {
             tokio::select! {
                 order = orders.recv(), if supervised => {
                     supervised = order.is_some();
-                    self.obey(order.unwrap_or(Order::Remove));
+                    self.obey(order.unwrap_or(Order::Stop));
                 }
                 Some(report) = self.reports.recv() => self.note(report),
                 () = dispatcher.demand.notified(), if self.scales() => self.scaler.woken(&self.spec),
@@ -152,8 +153,8 @@ impl Lifecycle {
                     self.scaler.configure(&self.spec);
                 }
             }
-            Order::Remove => self.end(TargetState::Stop),
-            Order::Retire => self.end(TargetState::Drain),
+            Order::Remove => self.end(TargetState::Drain),
+            Order::Stop => self.end(TargetState::Stop),
             Order::Kill => self.instances.values().for_each(|instance| set_target(instance, TargetState::Kill)),
         }
     }
@@ -230,7 +231,7 @@ impl Lifecycle {
         !self.removed && self.spec.command().is_some()
     }
 
-    /// Starts missing instances and stops surplus ones. Ready instances of an old generation are stopped once the new ones are ready, or at once if
+    /// Starts missing instances and drains surplus ones. Ready instances of an old generation are drained once the new ones are ready, or at once if
     /// both need the same port.
     fn reconcile(&mut self) {
         let desired = self.desired();
@@ -242,7 +243,7 @@ impl Lifecycle {
         for old in self.instances.values().filter(|instance| instance.generation != self.generation) {
             let in_the_way = fixed_port.is_some() && old.port == fixed_port;
             if old.counts() && (old.slot.is_none() || in_the_way || ready >= desired) {
-                set_target(old, TargetState::Stop);
+                set_target(old, TargetState::Drain);
             }
         }
         let surplus = have.saturating_sub(desired);
@@ -298,6 +299,7 @@ impl Lifecycle {
             protocol: self.spec.protocol,
             dispatcher: Arc::clone(&self.shared.dispatcher),
             target: target_watch,
+            drain: self.shared.drain.clone(),
             reports: self.reporter.clone(),
         };
         self.instances.insert(id, running);
@@ -381,14 +383,6 @@ impl Lifecycle {
 impl Drop for Lifecycle {
     fn drop(&mut self) {
         self.shared.dispatcher.close();
-    }
-}
-
-/// Sleeps until `time`; without one, for ever.
-pub(crate) async fn sleep_until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -161,7 +161,8 @@ pub struct Settings {
     pub first_instance: u64,
     /// Soft limit of instances on file descriptors; `None`: the node's own, which the node may have raised for its connections.
     pub descriptors: Option<u64>,
-    /// Longest wait for the in-flight requests of an instance that is being stopped, before SIGTERM.
+    /// The drain timeout until [`crate::Supervisor::set_drain_timeout`] changes it: how long the requests of an instance that is not needed any more may
+    /// go on before SIGTERM.
     pub drain: Duration,
     /// Bytes of output that are kept of each instance.
     pub kept_output: usize,
@@ -190,7 +191,7 @@ impl Default for Settings {
             rooms: Rooms::None("nobody asked for any".to_owned()),
             first_instance: 1,
             descriptors: None,
-            drain: Duration::from_secs(10),
+            drain: Duration::from_secs(60),
             kept_output: 64 << 10,
             line_bytes: 8192,
             namespaces: Arc::default(),

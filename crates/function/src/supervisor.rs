@@ -57,6 +57,7 @@ struct Inner {
     ending: Mutex<Vec<(FunctionId, Task)>>,
     shut_down: AtomicBool,
     changes: Arc<Changes>,
+    drain: watch::Sender<Duration>,
 }
 
 struct Entry {
@@ -112,6 +113,7 @@ impl Supervisor {
             starts: Arc::clone(&starts),
             changes: watch::Sender::new(0),
         };
+        let drain = watch::Sender::new(settings.drain);
         let inner = Inner {
             buffer,
             cgroups,
@@ -126,6 +128,7 @@ impl Supervisor {
             ending: Mutex::default(),
             shut_down: AtomicBool::new(false),
             changes,
+            drain,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -190,15 +193,19 @@ impl Supervisor {
         function
     }
 
-    /// Removes the revisions of a function that are not in `keep`. Call it once no new request is routed to them. Their instances drain without a
-    /// time limit and then end.
+    /// Sets how long the requests of an instance that is not needed any more may go on. It holds for instances that drain already, too.
+    pub fn set_drain_timeout(&self, limit: Duration) {
+        self.inner.drain.send_if_modified(|before| std::mem::replace(before, limit) != limit);
+    }
+
+    /// Removes the revisions of a function that are not in `keep`. Call it once no new request is routed to them. Their instances drain and then end.
     pub fn retire(&self, id: &FunctionId, keep: &[u32]) {
         let mut functions = self.functions_mut();
         let Some(entries) = functions.get_mut(id) else { return };
         let gone: Vec<Entry> = entries.extract_if(.., |entry| !keep.contains(&entry.revision)).collect();
         drop(functions);
         for entry in gone {
-            self.end(id.clone(), entry.task, Order::Retire);
+            self.end(id.clone(), entry.task, Order::Remove);
         }
     }
 
@@ -213,6 +220,7 @@ impl Supervisor {
             next_instance: Arc::clone(&self.inner.next_instance),
             dispatcher: Arc::clone(&function.dispatcher),
             board: Arc::clone(&function.board),
+            drain: self.inner.drain.subscribe(),
             cgroups: self.inner.cgroups.clone(),
             starts: Arc::clone(&self.inner.starts),
         };
@@ -232,9 +240,18 @@ impl Supervisor {
 
     /// Removes a function. Its instances are drained and ended in the background.
     pub fn remove(&self, id: &FunctionId) {
+        self.remove_with(id, || Order::Remove);
+    }
+
+    /// Removes a function that has had the drain timeout. Its instances are ended in the background.
+    pub fn remove_drained(&self, id: &FunctionId) {
+        self.remove_with(id, || Order::Stop);
+    }
+
+    fn remove_with(&self, id: &FunctionId, order: impl Fn() -> Order) {
         let entries = self.functions_mut().remove(id);
         for entry in entries.into_iter().flatten() {
-            self.end(id.clone(), entry.task, Order::Remove);
+            self.end(id.clone(), entry.task, order());
         }
     }
 
@@ -266,17 +283,17 @@ impl Supervisor {
         self.inner.jobs.output(id)
     }
 
-    /// Ends all functions, all jobs and the launcher of rooms, and waits until none of their processes is left. What has not ended within `limit` is
-    /// killed.
+    /// Ends all functions, all jobs and the launcher of rooms, and waits until none of their processes is left. It does not drain: requests under way are
+    /// ended. A process that has not ended within `limit` is killed.
     pub async fn shutdown(&self, limit: Duration) {
         self.inner.shut_down.store(true, Ordering::SeqCst);
         let functions = std::mem::take(&mut *self.functions_mut());
         for (id, entries) in functions {
-            entries.into_iter().for_each(|entry| self.end(id.clone(), entry.task, Order::Remove));
+            entries.into_iter().for_each(|entry| self.end(id.clone(), entry.task, Order::Stop));
         }
         let tasks: Vec<Task> = self.ending().iter().map(|(_, task)| task.clone()).collect();
-        // Retired revisions drain without a time limit; that ends now.
-        tasks.iter().for_each(|task| drop(task.orders.send(Order::Remove)));
+        // Removed functions and revisions may still drain.
+        tasks.iter().for_each(|task| drop(task.orders.send(Order::Stop)));
         self.inner.jobs.close();
         let all_ended = async {
             for task in tasks.clone() {
@@ -597,6 +614,10 @@ impl<H: Host> Host for Announcing<H> {
     fn draining(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
         self.host.draining(function, instance, address);
         self.changed(function);
+    }
+
+    fn end_requests(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        self.host.end_requests(function, instance, address);
     }
 
     fn ended(&self, function: &FunctionId, instance: InstanceId) {

@@ -90,8 +90,7 @@ async fn goes_to_zero_when_nobody_asks_and_comes_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_under_way_keep_their_instance_and_count_as_load() {
     let witness = Witness::default();
-    // Patience for requests of instances that are not needed is endless, whatever this says.
-    let supervisor = Supervisor::start(Settings { drain: Duration::ZERO, ..settings() }, witness.clone());
+    let supervisor = Supervisor::start(settings(), witness.clone());
     let scale = |min, max| Scale { min, max, ..brisk() };
     let function = supervisor.apply(FunctionSpec { scale: scale(3, 3), ..spec(command(&[SERVER])) });
     until("all are ready", || function.endpoints().len() == 3).await;

@@ -5,6 +5,7 @@
 
 use crate::api::{self, Certificate, Leading, Lines, Service};
 use crate::authority_file;
+use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
 use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
@@ -15,7 +16,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::sleep;
@@ -157,25 +157,6 @@ fn backend(options: &Options, data: &Path) -> Result<Arc<dyn Backend>> {
         identity,
         lease: Duration::from_secs(options.etcd_lease),
     })?))
-}
-
-/// The signals that end the process.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Stop {
-    fn new() -> Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }
 
 /// Follows until nobody else leads. `None`: the process is to end.

@@ -26,6 +26,7 @@ mod rooms;
 mod scaling;
 mod scrape;
 mod screen;
+mod signals;
 mod successor;
 mod suggest;
 mod table;
@@ -58,7 +59,8 @@ enum Command {
     /// Start control plane, node and gateway in one process, and apply changes to the documents as they are saved.
     ///
     /// A change with an error in it is refused as a whole, with file, line, field and the fix; what was running goes on.
-    /// SIGTERM or Ctrl-C drains: no new connections, requests under way end, functions are stopped.
+    /// SIGTERM or Ctrl-C drains: no new connections, requests under way end (`limits.drainTimeout`), functions are stopped. A second one does not wait for
+    /// requests.
     Up {
         /// A YAML file, or a folder of them.
         path: PathBuf,

@@ -1,6 +1,7 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
 use crate::admin::{self, Address, Admin, Inherited, Listener, PREDECESSOR};
+use crate::signals::Stop;
 use crate::successor::{Own, Program, Request, Successor};
 use crate::{Guards, allocator, harden, notify, rooms, telemetry};
 use anyhow::{Context, Result, bail, ensure};
@@ -275,8 +276,8 @@ async fn node(
         // Of a new process that does not get the node any more.
         end_orphans().await;
     }
-    tracing::info!("ending: no new connections, requests under way may end");
-    running.stop().await?;
+    tracing::info!("ending: no new connections, requests under way may end; another signal ends them");
+    running.stop_unless(Stop::new()?.asked()).await?;
     Ok(ExitCode::SUCCESS)
 }
 

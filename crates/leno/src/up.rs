@@ -7,6 +7,7 @@ use crate::check;
 use crate::harden;
 use crate::images;
 use crate::rooms;
+use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result};
 use leno_config::{MeshSlice, Problem, Snapshot, Standing};
@@ -173,8 +174,8 @@ async fn up(
             _ = interrupt.recv() => break,
         };
     }
-    tracing::info!("ending: no new connections, requests under way may end");
-    running.stop().await?;
+    tracing::info!("ending: no new connections, requests under way may end; another signal ends them");
+    running.stop_unless(Stop::new()?.asked()).await?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -322,6 +322,12 @@ impl Host for InstanceHost {
         }
     }
 
+    fn end_requests(&self, function: &FunctionId, instance: InstanceId, _: SocketAddr) {
+        if let Some(node) = self.node() {
+            node.end_requests(&instance.name(function));
+        }
+    }
+
     fn ended(&self, function: &FunctionId, instance: InstanceId) {
         let name = instance.name(function);
         if let Some(node) = self.node() {

@@ -390,7 +390,9 @@ impl Reconciler {
         let snapshot = next.finish();
         let snapshot = Arc::new(snapshot);
         // An exchange that does not find a function in the new snapshot finds it among the draining ones.
-        draining.add(&self.node, before, removed, snapshot.mesh.limits.drain_timeout);
+        let drain_timeout = snapshot.mesh.limits.drain_timeout;
+        self.supervisor.set_drain_timeout(drain_timeout);
+        draining.add(&self.node, before, removed, drain_timeout);
         draining.withdraw(&self.node, &withdrawn);
         self.node.publish(snapshot.clone());
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
@@ -438,7 +440,7 @@ impl Reconciler {
             functions.remove(id);
         }
         self.hosted.set(functions.clone());
-        gone.iter().for_each(|id| self.supervisor.remove(id));
+        gone.iter().for_each(|id| self.supervisor.remove_drained(id));
         self.set_wanted(self.node.snapshot.load().functions.values().chain(draining.entries()));
         self.forget(draining);
     }

@@ -300,8 +300,16 @@ impl Running {
 
     /// Stops the node. It accepts no new connections, in-flight exchanges end, then the instances are stopped, and everything recorded is written.
     pub async fn stop(self) -> Result<()> {
+        self.stop_unless(std::future::pending()).await
+    }
+
+    /// The same, but does not wait for in-flight exchanges any more when `hurry` resolves.
+    pub async fn stop_unless(self, hurry: impl Future<Output = ()>) -> Result<()> {
         let grace = self.longest_grace();
-        self.corridor.drain().await;
+        tokio::select! {
+            () = self.corridor.drain() => {}
+            () = hurry => {}
+        }
         self.supervisor.shutdown(grace).await;
         let node = self.node;
         omissions::log(&node.telemetry.namespaces);

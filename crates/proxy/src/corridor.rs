@@ -17,7 +17,7 @@ mod upstream;
 mod watch;
 pub(crate) mod worker;
 
-use crate::http::body::{Body, Closed, grpc_status};
+use crate::http::body::{Body, Closed, ClosedBy, grpc_status};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::runtime::schedule;
@@ -207,6 +207,9 @@ impl Exchange {
 
     /// Answers a request that was closed before there was a response.
     fn close(self, closed: &Closed) -> Response<Body> {
+        if closed.by == ClosedBy::Mesh {
+            return self.fail(closed.failure());
+        }
         self.record.failure(&closed.failure());
         self.refuse(Refusal { status: closed.status, headers: HeaderMap::new(), own: None })
     }

@@ -297,7 +297,9 @@ pub struct MeshLimits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub http2_streams: u32,
-    /// How long exchanges may go on after the node was told to stop, and those of a function after it was removed.
+    /// How long requests, streams, WebSockets and connections that are under way may go on when what serves them ends: an instance that a change, a
+    /// rollout or the autoscaler replaces or ends, a removed function, a node that stops, the old process of an upgrade. Then the mesh ends them, and says
+    /// so: gRPC status UNAVAILABLE, WebSocket code 1012. `0s`: at once.
     pub drain_timeout: Duration,
     /// Connections that clients may have open at the gateway, as many from the instances of the node, and as many from other nodes. Beyond
     /// that, the oldest one that asks nothing is closed for a new one. All together get no more than half of the file descriptors that
@@ -323,7 +325,7 @@ impl Default for MeshLimits {
             idle_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(30),
             http2_streams: 100,
-            drain_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(60),
             connections: 16_384,
             connections_per_address: 1024,
             extension_instances_per_function: 100,

@@ -6,7 +6,10 @@
 //! - `/call/<host>/<path…>` calls that host through its outbound sidecar and answers with what came back
 //! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of each, or why there was none
 //! - `/websocket` answers with 101, and then with the bytes that it gets
+//! - `/stream` answers with a response that does not end, with a gRPC message a tenth of a second
 //! - `/crash` ends the process
+//! - `/deaf` closes the listener; what is connected goes on
+//! - `/sick` has `/healthz` answer with 503 from now on
 //!
 //! With `CHAIN` in its environment it is a function of a chain. Then it also has
 //!
@@ -22,7 +25,8 @@ mod chain;
 mod hostile;
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use http_body_util::{BodyExt, Full};
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -30,9 +34,16 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+
+/// Notified when the listener is to be closed.
+static DEAF: Notify = Notify::const_new();
+/// Whether `/healthz` answers with 503.
+static SICK: AtomicBool = AtomicBool::new(false);
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -49,15 +60,33 @@ async fn serve() -> Result<(), Error> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on {port}");
     loop {
-        let (stream, _) = listener.accept().await?;
+        let (stream, _) = tokio::select! {
+            accepted = listener.accept() => accepted?,
+            () = DEAF.notified() => break,
+        };
         tokio::spawn(async move {
             let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
             let _ = server.serve_connection_with_upgrades(TokioIo::new(stream), service_fn(answer)).await;
         });
     }
+    drop(listener);
+    std::future::pending().await
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Error> {
+async fn answer(request: Request<Incoming>) -> Result<Response<Either<Full<Bytes>, Channel<Bytes>>>, Error> {
+    if request.uri().path() != "/stream" {
+        return Ok(reply(request).await?.map(Either::Left));
+    }
+    let (mut sender, body) = Channel::new(1);
+    tokio::spawn(async move {
+        while sender.send_data(Bytes::from_static(b"\0\0\0\0\x05event")).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    Ok(Response::builder().header("content-type", "application/grpc").body(Either::Right(body))?)
+}
+
+async fn reply(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Error> {
     let path = request.uri().path().to_owned();
     let mut segments = path.split('/').skip(1);
     match (segments.next(), segments.next()) {
@@ -106,6 +135,15 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Err
             Ok(response.body(Full::default())?)
         }
         (Some("crash"), _) => std::process::exit(3),
+        (Some("deaf"), _) => {
+            DEAF.notify_one();
+            echo(request, 200).await
+        }
+        (Some("sick"), _) => {
+            SICK.store(true, Ordering::Relaxed);
+            echo(request, 200).await
+        }
+        (Some("healthz"), _) if SICK.load(Ordering::Relaxed) => echo(request, 503).await,
         _ => {
             let status = std::env::var("STATUS").map_or(Ok(200), |status| status.parse())?;
             echo(request, status).await

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// then.
 pub const GRACE: Duration = Duration::from_secs(5);
 /// A closed exchange that does not end within this time, because its client reads nothing, loses its HTTP/1.1 connection.
-const LAST_BYTES: Duration = Duration::from_secs(1);
+pub(crate) const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// How much later than it is due an exchange may be judged again. The ends of tokens differ by fractions of a second from request to request, even of one
 /// token, because clocks drift; not each of them sets the timer anew.
@@ -163,6 +163,11 @@ impl OpenExchanges {
         }
         self.next.set(next);
         due
+    }
+
+    /// The open exchanges that no one has closed.
+    pub(crate) fn all(&self) -> Vec<Rc<Open>> {
+        self.exchanges.borrow().iter().map(|(_, open)| open.clone()).filter(|open| !open.is_closed()).collect()
     }
 
     /// Waits until an exchange is due.

@@ -71,6 +71,8 @@ pub(crate) struct Relay {
     carried: bool,
     /// The callee was on this node, or outside of the mesh, when it was connected to.
     is_here: bool,
+    /// The instance that takes it, if that is on this node.
+    instance: Option<SocketAddr>,
     /// The name that its TLS asked for; empty: it is not known.
     name: String,
     /// What it led to outside of the mesh: the name or address that was called, and the address that was connected to.
@@ -141,6 +143,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         spliced: false,
         carried: false,
         is_here: false,
+        instance: None,
         name: String::new(),
         outside: None,
     }))
@@ -221,7 +224,9 @@ impl Relay {
             }
             None => {
                 let taken = take_instance(&self.worker, &callee, self.port.number, self.port.splice).await;
-                taken.map(|(lease, upstream)| (Some(lease), upstream))?
+                let (lease, upstream) = taken?;
+                self.instance = Some(lease.address);
+                (Some(lease), upstream)
             }
         };
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
@@ -262,6 +267,7 @@ impl Relay {
 
     /// Judges the connection by the current snapshot. Returns where the callee is.
     fn judge(&mut self, entry: &FunctionEntry) -> Result<Callees, Stop> {
+        check_instance(&self.worker, self.instance)?;
         let found = self.worker.snapshot_with(&self.caller.function);
         let (snapshot, current) = found.ok_or_else(|| Stop::Refused("the caller's function is gone".to_owned()))?;
         if !current.slice.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port))
@@ -386,6 +392,14 @@ fn take_connection(share: Option<&Arc<Namespace>>) -> Result<Option<Permit>, Sto
     permit.map(Some).ok_or_else(|| Stop::Refused(share.refusal(Resource::Connections)))
 }
 
+/// Whether the instance that takes a connection may go on with it.
+fn check_instance(worker: &Worker, instance: Option<SocketAddr>) -> Result<(), Stop> {
+    if instance.is_some_and(|address| worker.node.terminating.is_overdue(address)) {
+        return Err(Stop::Failed("the instance ends, and the drain timeout is over".to_owned()));
+    }
+    Ok(())
+}
+
 /// Connects to a port of an instance, which is started if there is none.
 async fn take_instance(
     worker: &Worker,
@@ -413,7 +427,8 @@ async fn take_instance(
     Ok((lease, upstream))
 }
 
-/// Carries bytes until both ends are done, or `judge`, which is asked by each new snapshot, does not allow it any more. `expires`: when the certificate of the
+/// Carries bytes until both ends are done, or `judge`, which is asked at each new snapshot and when an instance has had the drain timeout, does not allow it
+/// any more. `expires`: when the certificate of the
 /// sidecar at the other end expires.
 async fn copy_both(
     node: &Node,

@@ -6,7 +6,7 @@
 
 mod frames;
 
-use crate::http::body::{Body, Guard};
+use crate::http::body::{Body, Closed, ClosedBy, Guard};
 use crate::http::failure::Failure;
 use crate::runtime::schedule;
 use frames::Frames;
@@ -84,31 +84,31 @@ async fn copy(client: Upgraded, upstream: Upgraded, guard: Option<Box<dyn Guard>
     let (mut client, mut upstream) = (end(client, true), end(upstream, false));
     // When one direction ends, it is shut down at the other end. The opposite direction goes on.
     match unless_closed(guard.as_deref(), tokio::io::copy_bidirectional(&mut client, &mut upstream)).await {
-        Some(Ok(_)) => {}
-        Some(Err(error)) => tracing::debug!(%error, "an upgraded connection broke off"),
-        None => {
-            let close = async { tokio::join!(client.close(false), upstream.close(true)) };
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an upgraded connection broke off"),
+        Err(closed) => {
+            let close = async { tokio::join!(client.close(closed.by, false), upstream.close(closed.by, true)) };
             // Whoever does not read it in time sees the connection break off.
             let _ = tokio::time::timeout(LAST_FRAME, close).await;
         }
     }
 }
 
-/// Runs `future`; `None`: the exchange was closed first.
-async fn unless_closed<F: Future>(guard: Option<&dyn Guard>, future: F) -> Option<F::Output> {
+/// Runs `future` unless the exchange is closed first.
+async fn unless_closed<F: Future>(guard: Option<&dyn Guard>, future: F) -> Result<F::Output, Rc<Closed>> {
     let mut future = pin!(future);
     poll_fn(|cx| {
         if let Some(guard) = guard
             && let Some(closed) = guard.closed()
         {
             guard.failure(&closed.failure());
-            return Poll::Ready(None);
+            return Poll::Ready(Err(closed.clone()));
         }
         let polled = future.as_mut().poll(cx);
         if let (Some(guard), Poll::Pending) = (guard, &polled) {
             guard.wake_when_closed(cx.waker());
         }
-        polled.map(Some)
+        polled.map(Ok)
     })
     .await
 }
@@ -123,9 +123,9 @@ struct End<T> {
 
 impl<T: AsyncWrite + Unpin> End<T> {
     /// Ends the WebSocket with a frame that says why. Within another frame it just ends.
-    async fn close(&mut self, masked: bool) -> std::io::Result<()> {
+    async fn close(&mut self, by: ClosedBy, masked: bool) -> std::io::Result<()> {
         if self.written.is_between() {
-            self.stream.write_all(&frames::close(masked)).await?;
+            self.stream.write_all(&frames::close(by, masked)).await?;
         }
         self.stream.shutdown().await
     }

@@ -279,6 +279,7 @@ impl Forward<'_> {
         let lease = self.lease(entry, revision, avoid).await?;
         let body = body.deliver(&entry.identity_fields);
         self.endpoint.set(Some(lease.address));
+        exchange.record.handled_by(lease.address);
         exchange.record.stage(Stage::Upstream);
         exchange.finalize_request(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref();

@@ -6,8 +6,9 @@
 use crate::corridor::judge::{self, Reopened, Withdrawn};
 use crate::corridor::open::{GRACE, Open, OpenExchanges};
 use crate::corridor::worker::Worker;
-use crate::http::body::Closed;
+use crate::http::body::{Closed, ClosedBy};
 use crate::http::head;
+use crate::http::peer::TrafficDirection;
 use crate::runtime::clock::unix_ms;
 use crate::runtime::schedule;
 use crate::runtime::schedule::Class;
@@ -53,7 +54,22 @@ impl Worker {
         let is_same = || self.present(&entry).is_some_and(|present| Arc::ptr_eq(&present, &entry));
         let is_changed = open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same();
         let changed = is_changed.then(|| Instant::now() + GRACE);
-        [changed, self.removed_until(&entry)].into_iter().flatten().min()
+        let overdue = self.is_overdue(open).then(Instant::now);
+        [changed, overdue, self.removed_until(&entry)].into_iter().flatten().min()
+    }
+
+    /// Whether the instance that handles the request has had the drain timeout.
+    fn is_overdue(&self, open: &Open) -> bool {
+        open.record().and_then(|record| record.instance()).is_some_and(|it| self.node.terminating.is_overdue(it))
+    }
+
+    /// Ends all open exchanges, because the node ends.
+    pub(crate) fn end_all(&self) {
+        for open in self.open.all() {
+            if let Some(record) = open.record() {
+                end(&self.open, &open, "drain", "the node ends, and the drain timeout is over", &record);
+            }
+        }
     }
 
     /// When the exchanges of a removed function are closed.
@@ -78,6 +94,11 @@ impl Worker {
             }
             let Some(record) = open.record() else { continue };
             schedule::charge(open.entry.borrow().class);
+            if self.is_overdue(&open) {
+                let reason = "the instance is not needed any more, and the drain timeout is over";
+                end(&self.open, &open, "drain", reason, &record);
+                continue;
+            }
             match self.judge_again(&open, &record) {
                 Ok(ends) => {
                     self.open.end_at(&open, ends);
@@ -156,14 +177,33 @@ fn close(exchanges: &OpenExchanges, open: &Open, withdrawn: Withdrawn, record: &
         RecordedVerdict::Deny { policy, .. } => policy_name(*policy),
         _ => "error",
     };
-    let outbound = open.permission.direction == crate::http::peer::TrafficDirection::Outbound;
-    record.metrics().closed(&function, outbound, policy);
+    record.metrics().closed(&function, is_outbound(open), policy);
     let reason = match verdict.rule_and_clause() {
         ("", clause) => format!("{function}: {clause}"),
         (rule, clause) => format!("{function}: {rule}: {clause}"),
     };
     judge::overrule(record, verdict);
-    let closed = Closed { status, reason, grpc: open.permission.protocol == Protocol::Grpc };
+    finish(exchanges, open, record, Closed { status, reason, grpc: is_grpc(open), by: ClosedBy::Policy });
+}
+
+/// Ends an exchange that is still permitted. `cause`: its name in the metric.
+fn end(exchanges: &OpenExchanges, open: &Open, cause: &'static str, reason: &str, record: &Record) {
+    let function = open.entry.borrow().name.clone();
+    record.metrics().closed(&function, is_outbound(open), cause);
+    let reason = format!("{function}: {reason}");
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    finish(exchanges, open, record, Closed { status, reason, grpc: is_grpc(open), by: ClosedBy::Mesh });
+}
+
+fn finish(exchanges: &OpenExchanges, open: &Open, record: &Record, closed: Closed) {
     record.failure(&closed.failure());
     exchanges.close(open, closed);
+}
+
+fn is_grpc(open: &Open) -> bool {
+    open.permission.protocol == Protocol::Grpc
+}
+
+fn is_outbound(open: &Open) -> bool {
+    open.permission.direction == TrafficDirection::Outbound
 }

@@ -59,26 +59,57 @@ pub trait Meter: fmt::Debug {
     fn wake_when_closed(&self, waker: &Waker);
 }
 
-/// Why an open exchange is closed, and how that is told.
+/// Why an open exchange is closed, and how its client learns that.
 #[derive(Debug)]
 pub(crate) struct Closed {
     /// The status that the same request would get now.
     pub status: StatusCode,
-    /// Which rule withdrew the permission, in words. For records, never for the client.
+    /// Which rule withdrew the permission, or why the mesh ends the exchange, in words. For records, never for the client.
     pub reason: String,
     /// It is a gRPC call, which ends with a status in its trailers.
     pub grpc: bool,
+    pub by: ClosedBy,
+}
+
+/// Who closes an open exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClosedBy {
+    /// A policy: the exchange is not permitted any more.
+    Policy,
+    /// The mesh, for reasons that have nothing to do with the client: the client may begin anew at once.
+    Mesh,
+}
+
+impl ClosedBy {
+    /// The code and the reason of a WebSocket's close frame (RFC 6455, 7.4.1, and IANA's registry).
+    pub(crate) fn websocket(self) -> (u16, &'static str) {
+        match self {
+            Self::Policy => (1008, self.message()),
+            Self::Mesh => (1012, self.message()),
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Self::Policy => "not permitted any more",
+            Self::Mesh => "ended by the mesh, connect again",
+        }
+    }
 }
 
 impl Closed {
     pub(crate) fn failure(&self) -> Failure {
-        Failure::Closed { status: self.status, reason: self.reason.clone() }
+        let reason = self.reason.clone();
+        match self.by {
+            ClosedBy::Policy => Failure::Closed { status: self.status, reason },
+            ClosedBy::Mesh => Failure::Ended { reason },
+        }
     }
 
     /// The end of a gRPC call.
     fn trailers(&self) -> HeaderMap {
         let status = HeaderValue::from(u16::from(failure::grpc_status(self.status)));
-        let message = HeaderValue::from_static("not permitted any more");
+        let message = HeaderValue::from_static(self.by.message());
         HeaderMap::from_iter([(GRPC_STATUS, status), (GRPC_MESSAGE, message)])
     }
 }
@@ -134,8 +165,8 @@ pub(crate) enum BodyError {
     /// The timeout of the exchange has passed.
     #[error("the time for the exchange, {0:?}, is over")]
     Timeout(Duration),
-    /// The exchange is not permitted any more. HTTP/2 streams are reset with this code.
-    #[error("it is not permitted any more")]
+    /// The exchange is closed. HTTP/2 streams are reset with this code.
+    #[error("it is closed")]
     Closed(#[source] h2::Error),
     /// A later attempt has taken over the body.
     #[error("another try has taken over")]

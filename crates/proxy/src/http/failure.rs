@@ -90,6 +90,12 @@ pub enum Failure {
         /// Who withdrew the permission, and why.
         reason: String,
     },
+    /// The exchange was open when the mesh ended it for reasons that have nothing to do with its client.
+    #[error("ended by the mesh: {reason}")]
+    Ended {
+        /// The cause, in words.
+        reason: String,
+    },
     /// The response's body broke off after its head was forwarded.
     #[error("the upstream broke off within the response's body: {0}")]
     BrokenBody(String),
@@ -155,6 +161,7 @@ impl Failure {
             | Self::NoMemory(_)
             | Self::Connect { .. }
             | Self::Lookup { .. }
+            | Self::Ended { .. }
             | Self::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
@@ -169,6 +176,7 @@ impl Failure {
         match self {
             Self::Malformed(_) => "DPE",
             Self::Credential | Self::StolenCredential(_) | Self::Closed { .. } => "UAEX",
+            Self::Ended { .. } => "DT",
             Self::NoRoute | Self::Misdirected | Self::NoHttp(_) => "NR",
             Self::Unavailable(_) | Self::Ejected => "UH",
             Self::Overflow | Self::Bound(_) | Self::NoMemory(_) | Self::TooLong(_) => "UO",

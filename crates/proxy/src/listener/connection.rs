@@ -2,6 +2,7 @@
 
 use super::Listener;
 use crate::corridor::exchange::{Arrival, Exchange, Origin};
+use crate::corridor::open::LAST_BYTES;
 use crate::corridor::relay::inbound::Inbound;
 use crate::corridor::relay::{self, Path};
 use crate::corridor::worker::{Pinned, Worker};
@@ -626,11 +627,11 @@ impl<S: Serving> Future for Drive<'_, S> {
             if self.head && !connection.activity.is_busy() {
                 return Poll::Ready(Ok(()));
             }
-            self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout);
+            self.drain();
         }
         // An HTTP/1.1 connection that is idle stays: its client may just be sending a request. The response to that says that it was the last.
         if !self.head && connection.is_leaving() && self.cut_off_at.is_none() {
-            self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout);
+            self.drain();
         }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(io::Error::other));
@@ -652,7 +653,7 @@ impl<S: Serving> Future for Drive<'_, S> {
                 (TimeoutCheck::Until(until), None) => until,
                 (TimeoutCheck::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
                 (TimeoutCheck::Idle, None) => self.shut_down(GRACEFUL_CLOSE),
-                (TimeoutCheck::Expired, None) => self.shut_down(connection.worker.snapshot().mesh.limits.drain_timeout),
+                (TimeoutCheck::Expired, None) => self.drain(),
             };
             match &mut self.timer {
                 None => self.timer = Some(Box::pin(tokio::time::sleep_until(until.into()))),
@@ -668,6 +669,12 @@ impl<S: Serving> Future for Drive<'_, S> {
 }
 
 impl<S: Serving> Drive<'_, S> {
+    /// Ends the connection with its last exchange. What the drain timeout ends has a moment more to say so.
+    fn drain(&mut self) -> Instant {
+        let limit = self.connection.worker.snapshot().mesh.limits.drain_timeout;
+        self.shut_down(limit.saturating_add(LAST_BYTES))
+    }
+
     fn shut_down(&mut self, within: Duration) -> Instant {
         self.serving.as_mut().shut_down();
         let end = Instant::now() + within;

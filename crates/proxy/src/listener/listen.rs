@@ -9,6 +9,7 @@
 use super::Listener;
 use super::connection::OpenConnection;
 use super::intercept::{self, Entrance, Interceptor};
+use crate::corridor::open::LAST_BYTES;
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::listener::{connection, descriptors};
@@ -326,7 +327,11 @@ async fn work(
     }
     drop(intercepting);
     worker.connections.drain();
-    if tokio::time::timeout_at(end, worker.connections.fewer_than(1)).await.is_err() {
+    if tokio::time::timeout_at(end, worker.connections.fewer_than(1)).await.is_ok() {
+        return;
+    }
+    worker.end_all();
+    if tokio::time::timeout(LAST_BYTES, worker.connections.fewer_than(1)).await.is_err() {
         tracing::warn!(connections = worker.connections.count(), "cutting off what did not end within {limit:?}");
     }
 }

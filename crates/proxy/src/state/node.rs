@@ -69,7 +69,7 @@ pub struct Node {
     past: Mutex<Vec<Weak<NodeSnapshot>>>,
     /// Snapshots by which removed functions were judged before, as long as an exchange holds them.
     past_removed: Mutex<Vec<Weak<NodeSnapshot>>>,
-    /// Notified when there is a new snapshot.
+    /// Notified when there is a new snapshot, and when the requests of an instance are to end.
     changed: Notify,
     /// The kernel's part; set once, before rooms are served.
     kernel: OnceLock<Arc<dyn Kernel>>,
@@ -150,6 +150,12 @@ impl Node {
         self.changed.notify_waiters();
     }
 
+    /// Ends the requests that a draining instance still has: it has had the drain timeout.
+    pub fn end_requests(&self, instance: &str) {
+        self.terminating.set_overdue(instance);
+        self.changed.notify_waiters();
+    }
+
     /// When the exchanges of a function are closed, because it was removed. `None`: it was not, or its time was up before.
     pub(crate) fn removed_until(&self, function: &FunctionId) -> Option<Instant> {
         if self.snapshot.load().functions.get(function).is_some() { None } else { self.removed.load().until(function) }
@@ -193,7 +199,7 @@ impl Node {
             && !is_held(&self.past_removed, u64::MAX)
     }
 
-    /// Waits for the snapshot after the current one.
+    /// Waits for the snapshot after the current one, or until the requests of an instance are to end.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }

@@ -219,7 +219,7 @@ impl Shard {
         self.count(&mut self.lock().proxy_protocol_refusals, &reason, |reason| reason);
     }
 
-    /// Counts an open exchange that was closed, because `function` does not permit it any more.
+    /// Counts an open exchange of `function` that was closed, by the policy that does not permit it any more or by the mesh.
     pub fn closed(&self, function: &Arc<str>, outbound: bool, policy: &'static str) {
         self.count(&mut self.lock().closed, &(function.clone(), outbound, policy), Clone::clone);
     }

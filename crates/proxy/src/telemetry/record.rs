@@ -33,6 +33,8 @@ struct Open {
     observed: RefCell<Option<Observed>>,
     /// No more of the request's body is passed on.
     closed: Cell<bool>,
+    /// The instance of this node that handles the request.
+    instance: Cell<Option<SocketAddr>>,
     /// Counts the exchange for its namespace.
     permit: RefCell<Option<Permit>>,
     /// What passes the request's body on, while it waits for more of it.
@@ -88,6 +90,7 @@ impl Record {
             recorder: recorder.clone(),
             observed: RefCell::new(Some(observed)),
             closed: Cell::new(false),
+            instance: Cell::default(),
             permit: RefCell::default(),
             upload: RefCell::default(),
         }))
@@ -98,6 +101,16 @@ impl Record {
         self.note(|observed| {
             observed.stages[stage as usize].get_or_insert_with(Instant::now);
         });
+    }
+
+    /// Notes which instance of this node handles the request.
+    pub(crate) fn handled_by(&self, instance: SocketAddr) {
+        self.0.instance.set(Some(instance));
+    }
+
+    /// The instance of this node that handles the request.
+    pub(crate) fn instance(&self) -> Option<SocketAddr> {
+        self.0.instance.get()
     }
 
     /// Notes the callee: `namespace/name`.

@@ -3,10 +3,15 @@
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
 use crate::upstream::{self, Upstream, answer, connect_h2, empty, full, until};
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Frame;
 use leno_config::slice::AppProtocol;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
@@ -64,7 +69,7 @@ async fn until_refused(address: std::net::SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_end_is_cut_off() {
+async fn what_does_not_end_is_ended_and_learns_it() {
     let (upstream, _gate) = gated().await;
     let mesh = Builder::new()
         .function("web", AppProtocol::Http1, upstream.address)
@@ -75,7 +80,77 @@ async fn what_does_not_end_is_cut_off() {
     stuck.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
     until(|| upstream.requests() == 1).await;
     mesh.handle.drain().await;
-    assert_eq!(stuck.rest().await, "");
+    assert_eq!(raw::status(&stuck.rest().await), 503);
+}
+
+/// An HTTP/2 function that begins a response and does not end it.
+async fn endless() -> Upstream {
+    upstream::h2c(|_| async {
+        let (sender, body) = upstream::channel();
+        tokio::spawn(async move {
+            while sender.send(Frame::data(Bytes::from_static(b"\0\0\0\0\x05event"))).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        Response::builder().header("content-type", "application/grpc").body(body).unwrap()
+    })
+    .await
+}
+
+/// Opens WebSockets, says hello in a frame, and says nothing more.
+async fn greeter() -> SocketAddr {
+    const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                            sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n\u{1}\u{5}hello";
+    raw::server(|mut client| async move {
+        client.head().await;
+        client.send(SWITCHED).await;
+        client.rest().await;
+    })
+    .await
+}
+
+/// A client that does nothing wrong must not take the end of the node, or of an instance, for a refusal.
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_learn_that_the_mesh_ends_them() {
+    for end in ["drain", "hand-over", "instance"] {
+        let (chat, rpc) = (greeter().await, endless().await);
+        let mesh = Builder::new()
+            .function("web", AppProtocol::Http1, chat)
+            .function("rpc", AppProtocol::Grpc, rpc.address)
+            .limits(|limits| limits.drain_timeout = Duration::from_millis(300))
+            .start();
+        let mut websocket = Raw::connect(mesh.gateway()).await;
+        websocket.send(format!("GET /chat HTTP/1.1\r\n{}\r\n", crate::websocket::HANDSHAKE)).await;
+        websocket.until("hello").await;
+        let mut h2 = connect_h2(mesh.gateway()).await;
+        let call = Request::post("http://rpc/s/m").header("content-type", "application/grpc").header("te", "trailers");
+        let mut call = h2.send_request(call.body(empty()).unwrap()).await.unwrap().into_body();
+        assert!(call.frame().await.unwrap().unwrap().is_data());
+        let node = mesh.node.clone();
+        match end {
+            "drain" => mesh.handle.drain().await,
+            "hand-over" => mesh.handle.hand_over().await,
+            _ => {
+                for (name, address) in [("web-1", chat), ("rpc-1", rpc.address)] {
+                    node.terminating.add(name, address);
+                    node.end_requests(name);
+                }
+            }
+        }
+        let (mut rest, close) = (Vec::new(), b"\x88\x22\x03\xf4ended by the mesh, connect again");
+        tokio::time::timeout(raw::TIMEOUT, websocket.0.read_to_end(&mut rest)).await.unwrap().unwrap();
+        assert_eq!(rest, close, "{end}");
+        let trailers = loop {
+            let frame = call.frame().await.expect(end).unwrap();
+            match frame.into_trailers() {
+                Ok(trailers) => break trailers,
+                Err(_) => continue,
+            }
+        };
+        assert_eq!(trailers["grpc-status"], "14", "{end}");
+        let counted = r#"leno_exchanges_closed_total{function="shop/rpc",direction="inbound",policy="drain"} 1"#;
+        until(|| node.telemetry.metrics_text(node.ledger.entries(), Vec::new()).contains(counted)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The callee's side of a connection without requests from another node: judge, connect to an instance or to the outside, carry bytes.
 
 use super::framed::Framed;
-use super::{Counted, ResetUnlessDone, Stop, copy_both, outside, take_connection, take_instance};
+use super::{Counted, ResetUnlessDone, Stop, check_instance, copy_both, outside, take_connection, take_instance};
 use crate::corridor::worker::Worker;
 use crate::http::hop;
 use crate::http::peer::Peer;
@@ -41,6 +41,8 @@ pub(crate) struct Inbound {
     rule: String,
     /// The address outside of the mesh that was connected to.
     outside: Option<IpAddr>,
+    /// The instance that takes it.
+    instance: Option<SocketAddr>,
 }
 
 /// A connection to the instance or the outside, not used yet.
@@ -83,6 +85,7 @@ impl Inbound {
             started: (SystemTime::now(), Instant::now()),
             rule: String::new(),
             outside: None,
+            instance: None,
         })
     }
 
@@ -109,6 +112,7 @@ impl Inbound {
         let permit = take_connection(Some(&self.worker.node.telemetry.namespaces.of(&self.caller.namespace)))?;
         let Some(outside) = &entry.outside else {
             let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
+            self.instance = Some(lease.address);
             return Ok((upstream, (Some(lease), counted, permit)));
         };
         let (upstream, address) = outside::connect(&self.worker.node, outside, &self.host, self.port.number).await?;
@@ -118,6 +122,7 @@ impl Inbound {
 
     /// Judges by the current snapshot. Returns the callee.
     fn judge(&mut self) -> Result<Arc<FunctionEntry>, Stop> {
+        check_instance(&self.worker, self.instance)?;
         self.rule.clear();
         let found = self.worker.snapshot_with(&self.callee);
         let (_, entry) = found.ok_or_else(|| Stop::Refused("the function is gone".to_owned()))?;

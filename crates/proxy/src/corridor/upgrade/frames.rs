@@ -1,10 +1,9 @@
 //! Where the frames of a WebSocket end (RFC 6455, 5.2), so that the mesh can put in a last one of its own.
 
+use crate::http::body::ClosedBy;
+
 /// The longest header of a frame: two bytes, a length of eight, a mask of four.
 const LONGEST_HEADER: usize = 14;
-/// "Policy violation" (RFC 6455, 7.4.1).
-const POLICY_VIOLATION: u16 = 1008;
-const REASON: &[u8] = b"not permitted any more";
 
 /// Follows the frames of one direction.
 #[derive(Debug, Default)]
@@ -65,8 +64,9 @@ impl Frames {
 
 /// The frame that ends a WebSocket. `masked`: it goes to a server, to which clients send masked frames only. The mask changes nothing: there is nothing in it
 /// to hide.
-pub(super) fn close(masked: bool) -> Vec<u8> {
-    let payload = [&POLICY_VIOLATION.to_be_bytes(), REASON].concat();
+pub(super) fn close(by: ClosedBy, masked: bool) -> Vec<u8> {
+    let (code, reason) = by.websocket();
+    let payload = [&code.to_be_bytes(), reason.as_bytes()].concat();
     // Control frames have at most 125 bytes.
     let length = u8::try_from(payload.len()).unwrap_or(125);
     let mask: &[u8] = if masked { &[0; 4] } else { &[] };
@@ -110,12 +110,16 @@ mod tests {
 
     #[test]
     fn the_last_frame_is_one() {
-        for masked in [false, true] {
-            let mut frames = Frames::default();
-            let close = close(masked);
-            frames.pass(&close);
-            assert!(frames.is_between());
-            assert!(close.ends_with(b"\x03\xf0not permitted any more"));
+        let policy: &[u8] = b"\x03\xf0not permitted any more";
+        let mesh: &[u8] = b"\x03\xf4ended by the mesh, connect again";
+        for (by, payload) in [(ClosedBy::Policy, policy), (ClosedBy::Mesh, mesh)] {
+            for masked in [false, true] {
+                let mut frames = Frames::default();
+                let close = close(by, masked);
+                frames.pass(&close);
+                assert!(frames.is_between());
+                assert!(close.ends_with(payload));
+            }
         }
     }
 

@@ -178,7 +178,7 @@ impl Collector for Scrape {
         let help = "Connections to the gateway that were closed for want of an acceptable PROXY header.";
         let refusals = self.sum.proxy_protocol_refusals.iter();
         counters(&mut encoder, "leno_proxy_protocol_refusals", help, refusals, |reason| [("reason", *reason)])?;
-        let help = "Open exchanges that were closed, because they were not permitted any more.";
+        let help = "Open exchanges that were closed, by the policy that does not permit them any more, or by the mesh (`drain`).";
         let labels = |(function, outbound, policy): &ClosedKey| {
             let direction = if *outbound { "outbound" } else { "inbound" };
             [("function", function.to_string()), ("direction", direction.to_owned()), ("policy", (*policy).to_owned())]
