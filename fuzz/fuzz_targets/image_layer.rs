@@ -36,8 +36,8 @@ fuzz_target!(|archive: &[u8]| {
     fs::create_dir(&root).unwrap();
     let mut left: u64 = 16 << 20;
     let limits = Limits { entries: 1000, file_bytes: 16 << 20 };
-    let _ = unpack::unpack(archive, &root, limits, &mut |bytes| {
-        left = left.checked_sub(bytes).ok_or_else(|| io::Error::other("full"))?;
+    let _ = unpack::unpack(archive, &root, limits, &mut |space| {
+        left = left.checked_sub(space.bytes).ok_or_else(|| io::Error::other("full"))?;
         Ok(())
     });
     only_what_an_image_may_have(&root);

@@ -27,6 +27,10 @@ pub struct NamespaceBounds {
     pub waiting_requests: Option<u32>,
     /// Bytes of images and modules a second; `None`: no bound.
     pub pull_bandwidth: Option<u64>,
+    /// Bytes of unpacked images; `None`: a quarter of the node's store, at least 1 GiB.
+    pub image_bytes: Option<u64>,
+    /// Files of unpacked images; `None`: 500,000, or less where the store's file system has few.
+    pub image_files: Option<u32>,
     /// Bytes of log a second.
     pub log_bandwidth: Option<u64>,
     /// What instances have to be kept apart by at least.

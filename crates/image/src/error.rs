@@ -84,14 +84,42 @@ pub enum Error {
         reason: String,
     },
     /// Images that are in use fill the store.
-    #[error("the image store {} is full: its limit is {limit} bytes, and images in use leave less than {needed} more; raise the limit, or use fewer or smaller images", folder.display())]
+    #[error("the image store {} is full: its limit is {limit} {unit}, and images in use, or within the share of another namespace, leave less than {needed} more; raise the limit, or use fewer or smaller images", folder.display())]
     Full {
         /// The folder of the store.
         folder: PathBuf,
-        /// The limit, in bytes.
+        /// `bytes` or `files`.
+        unit: &'static str,
+        /// The limit.
         limit: u64,
-        /// What was asked for, in bytes.
+        /// What was asked for.
         needed: u64,
+    },
+    /// The unpacked images that a namespace uses have all that its quota allows.
+    #[error(
+        "namespace {namespace} has all that its bound `{bound}` allows on this node: {limit}; its images in use leave less than {needed} more. Raise the bound in its quota, or use fewer or smaller images"
+    )]
+    Quota {
+        /// The namespace.
+        namespace: String,
+        /// The field of the quota.
+        bound: &'static str,
+        /// Its value: bytes or files.
+        limit: u64,
+        /// What was asked for.
+        needed: u64,
+    },
+    /// The file system of the store has hardly any room left.
+    #[error("the file system of the image store {} is full: {free} {unit} are free, and {reserve} stay free for the rest of the node", folder.display())]
+    Disk {
+        /// The folder of the store.
+        folder: PathBuf,
+        /// `bytes` or `files`.
+        unit: &'static str,
+        /// How many are free.
+        free: u64,
+        /// How many the store leaves.
+        reserve: u64,
     },
     /// A file or folder on this machine.
     #[error("{doing} {}: {source}", path.display())]

@@ -3,8 +3,8 @@
 //! A [`Store`] is a folder. [`Resolver`] says which digest a tag means now, and needs no store; [`Store::pull`] brings the image with that digest, and returns an
 //! [`Image`]: what its configuration says, and one folder per layer for overlayfs. The image is a lease: as long as it is there, its layers stay.
 //!
-//! Read in this order: [`Reference`] (where an image is), [`Registries`] (how to speak to registries), `store` (pulls), `store/disk` (what is kept and
-//! what has to go), `store/layer` (a blob becomes a folder), `unpack` and `tree` (a layer that nobody has to trust), `settle` (a layer on top of others),
+//! Read in this order: [`Reference`] (where an image is), [`Registries`] (how to speak to registries), `store` (pulls), `store/disk` (what is kept),
+//! `store/shares` (what each namespace has, and what has to go), `store/layer` (a blob becomes a folder), `unpack` and `tree` (a layer that nobody has to trust), `settle` (a layer on top of others),
 //! `client` (the registries' protocol), `manifest` (what an image is made of); and [`layout`], which makes images.
 //!
 //! # What is verified
@@ -44,4 +44,4 @@ pub use progress::{Progress, Snapshot, Stage};
 pub use reference::Reference;
 pub use registries::{Credentials, Proxies, Registries, Registry};
 pub use resolve::Resolver;
-pub use store::{Image, Limits, Store};
+pub use store::{Image, Limits, Store, max_files};

@@ -4,6 +4,8 @@ mod choose;
 mod disk;
 mod image;
 mod layer;
+mod load;
+mod shares;
 pub(crate) mod source;
 
 pub use image::Image;
@@ -17,10 +19,11 @@ use crate::tree::Refusal;
 use crate::unpack::Limits as LayerLimits;
 use crate::{Digest, Error, Reference, Result};
 use choose::{Choice, choose};
-use disk::{Disk, Documents, Layer};
+use disk::{Disk, Documents};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
-use leno_namespaces::{Namespace, Turns};
+use leno_namespaces::{Namespace, Namespaces, Turns};
+use shares::HeldLayer;
 use source::{Fetched, Source, blocking, resolve};
 use std::collections::HashMap;
 use std::path::Path;
@@ -32,8 +35,8 @@ const NAMESPACES_AT_ONCE: usize = 16;
 /// What images may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How much the store keeps, in bytes on the disk (as files and folders take them, roughly). Images that are not in use make room, least recently used
-    /// first. A pull for which there is no room fails.
+    /// How much the store keeps, in bytes on the disk (as files and folders take them, roughly). A pull for which there is no room fails. Images that are not in
+    /// use make room: those of the namespace that pulls, then those of namespaces that have more than it would have then, least recently used first.
     pub store_bytes: u64,
     /// How large an image may be, in bytes: all layers on the disk, and each layer as an archive.
     pub image_bytes: u64,
@@ -65,13 +68,13 @@ struct Inner {
 }
 
 /// A layer on its way, for all who wait for it. Its result is the layer with all below it, bottom to top.
-type Flight = Shared<BoxFuture<'static, Result<Vec<Arc<Layer>>>>>;
+type Flight = Shared<BoxFuture<'static, Result<Vec<Arc<HeldLayer>>>>>;
 
 /// Where a layer comes from, and for which namespace, is part of it: no namespace waits for another's registry or rate.
 type FlightKey = (Digest, Digest, String, String);
 
 struct InFlight {
-    flight: WeakShared<BoxFuture<'static, Result<Vec<Arc<Layer>>>>>,
+    flight: WeakShared<BoxFuture<'static, Result<Vec<Arc<HeldLayer>>>>>,
     progress: Arc<LayerProgress>,
 }
 
@@ -82,8 +85,16 @@ impl Store {
     /// [`Error::NotRoot`], [`Error::InUse`] (another process has it, or an [`Image`] of an earlier store of this process), or what is wrong with
     /// `registries` or the folder.
     pub fn open(folder: &Path, limits: Limits, registries: Registries) -> Result<Self> {
+        Self::open_for(folder, limits, registries, &Namespaces::default())
+    }
+
+    /// As [`Store::open`]. What namespaces have in the store from earlier pulls is counted in `namespaces`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_for(folder: &Path, limits: Limits, registries: Registries, namespaces: &Namespaces) -> Result<Self> {
         let default_registry = registries.default_registry.clone();
-        let disk = Disk::open(folder, limits.store_bytes)?;
+        let disk = Disk::open(folder, limits.store_bytes, namespaces)?;
         let client = Arc::new(Client::new(registries)?);
         let parallel = limits.parallel.clamp(1, 64);
         let turns = Turns::new(parallel * NAMESPACES_AT_ONCE, parallel, (parallel - 1).max(1));
@@ -108,7 +119,7 @@ impl Store {
 
     /// The image, if it is here.
     pub fn image(&self, digest: Digest) -> Option<Image> {
-        self.0.disk.image(digest)
+        self.0.disk.image(&None, digest).ok().flatten()
     }
 
     /// Bytes of the limit that are taken.
@@ -125,7 +136,7 @@ impl Store {
         self.pull_for(None, reference, progress).await
     }
 
-    /// As [`Store::pull`], within the rate and the turns of a namespace.
+    /// As [`Store::pull`], within the rate, the turns and the bounds of a namespace, which has the image from then on.
     ///
     /// # Errors
     /// The same.
@@ -154,7 +165,9 @@ impl Store {
             .digest()
             .ok_or_else(|| reference.wrong("it has no digest; resolve its tag first, and keep the digest"))?;
         let inner = &self.0;
-        if let Some(image) = inner.disk.image(digest) {
+        let (owner, disk) = (share.cloned(), inner.disk.clone());
+        let of_owner = owner.clone();
+        if let Some(image) = blocking(move || disk.image(&of_owner, digest)).await? {
             progress.stage(Stage::Done);
             return Ok(image);
         }
@@ -162,7 +175,7 @@ impl Store {
         // Requests for the manifest take a turn as well.
         let turn = inner.turns.take(share.map_or("", |share| share.name()), &reference.origin()).await;
         let client = Arc::new(inner.client.checked(check)?);
-        let source = Source::new(reference, &client, &inner.disk, inner.layer_limits(), share.cloned());
+        let source = Source::new(reference, &client, &inner.disk, inner.layer_limits(), owner.clone());
         let source = Arc::new(source.await?);
         let Choice { indexes, manifest_bytes, manifest, config_bytes, configuration } =
             choose(&source, &name, digest).await?;
@@ -191,7 +204,8 @@ impl Store {
         progress.stage(Stage::Sync);
         let disk = inner.disk.clone();
         let documents = Documents { indexes, manifest: manifest_bytes, config: config_bytes };
-        let image = blocking(move || disk.keep_image(digest, &documents, configuration.config, &layers)).await?;
+        let image =
+            blocking(move || disk.keep_image(&owner, digest, &documents, configuration.config, &layers)).await?;
         progress.stage(Stage::Done);
         Ok(image)
     }
@@ -235,14 +249,17 @@ impl Inner {
         chain: Digest,
         below: Option<Flight>,
         progress: Arc<LayerProgress>,
-    ) -> Result<Vec<Arc<Layer>>> {
+    ) -> Result<Vec<Arc<HeldLayer>>> {
         enum Found {
             /// Held from here on, so that it does not make room for others.
-            Here(Arc<Layer>),
+            Here(Arc<HeldLayer>),
             Fetched(Fetched),
         }
         let found = match self.disk.layer(chain) {
-            Some(layer) => Found::Here(layer),
+            Some(layer) => {
+                let (disk, owner) = (self.disk.clone(), source.share.clone());
+                Found::Here(blocking(move || disk.hold(&owner, layer)).await?)
+            }
             None => {
                 let _turn = self.turns.take(source.namespace(), &source.key).await;
                 Found::Fetched(source.layer(&self.disk, blob, diff_id, self.layer_limits(), &progress).await?)
@@ -255,9 +272,9 @@ impl Inner {
         let layer = match found {
             Found::Here(layer) => layer,
             Found::Fetched(Fetched { temp, room, implied }) => {
-                let (disk, lower) = (self.disk.clone(), layers.clone());
+                let (disk, lower, owner) = (self.disk.clone(), layers.clone(), source.share.clone());
                 blocking(move || {
-                    let lower: Vec<&Path> = lower.iter().rev().map(|layer| layer.root.as_path()).collect();
+                    let lower: Vec<&Path> = lower.iter().rev().map(|held| held.layer.root.as_path()).collect();
                     settle(&temp.path.join("root"), &implied, &lower).map_err(|refusal| Error::Layer {
                         layer: blob.digest,
                         reason: match refusal {
@@ -265,13 +282,13 @@ impl Inner {
                             Refusal::System(error) => format!("its folders cannot be written: {error}"),
                         },
                     })?;
-                    disk.keep_layer(&temp, chain, room)
+                    disk.keep_layer(&owner, &temp, chain, room)
                 })
                 .await?
             }
         };
         layers.push(layer);
-        let bytes = layers.iter().fold(0, |all: u64, layer| all.saturating_add(layer.bytes));
+        let bytes = layers.iter().fold(0, |all: u64, held| all.saturating_add(held.layer.space.bytes));
         if bytes > self.limits.image_bytes {
             let reason = format!(
                 "with those below it, it takes {bytes} bytes on the disk; the limit of an image is {}",
@@ -282,6 +299,12 @@ impl Inner {
         progress.done();
         Ok(layers)
     }
+}
+
+/// How many files and folders a store in this folder may have, which need not be there yet: half of those that its file system can have. 0: that is not known.
+pub fn max_files(folder: &Path) -> u64 {
+    let found = folder.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
+    found.map_or(0, |found| found.f_files / 2)
 }
 
 impl std::fmt::Debug for Store {

@@ -144,6 +144,8 @@ pub(crate) struct Tree {
     last: Option<(Inside, Arc<OwnedFd>)>,
     folders: BTreeMap<Inside, Folder>,
     folder_names: usize,
+    /// Folders that were made for entries below them, since they were last taken.
+    implied_count: u64,
 }
 
 impl Tree {
@@ -155,10 +157,16 @@ impl Tree {
             OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
             Mode::empty(),
         )?;
-        let mut tree = Self { root: Arc::new(root), last: None, folders: BTreeMap::new(), folder_names: 0 };
+        let mut tree =
+            Self { root: Arc::new(root), last: None, folders: BTreeMap::new(), folder_names: 0, implied_count: 0 };
         rustix::fs::fchmod(&*tree.root, Mode::from_raw_mode(0o755))?;
         tree.folders.insert(Inside(Vec::new()), Folder { mtime: (0, 0), implied: true });
         Ok(tree)
+    }
+
+    /// How many folders were made for entries below them, since this was last asked.
+    pub(crate) fn take_implied_count(&mut self) -> u64 {
+        std::mem::take(&mut self.implied_count)
     }
 
     /// A folder with all of its attributes but the time, which making its entries would change.
@@ -352,6 +360,7 @@ impl Tree {
                         rustix::fs::unlinkat(&*fd, name, AtFlags::empty())?;
                     }
                     self.make_folder(&fd, name, kind.is_some())?;
+                    self.implied_count += 1;
                     self.remember(&at, Folder { mtime: (0, 0), implied: kind.is_none() })?;
                 }
                 Some(_) => return wrong(format!("it is below `{}`, which is no folder", at.as_path().display())),

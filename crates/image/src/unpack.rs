@@ -4,6 +4,7 @@ use crate::tree::{Attributes, Inside, Outcome, Refusal, Tree, apply, wrong};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::{AddAssign, SubAssign};
 use std::path::Path;
 use tar_core::parse::{Limits as ParserLimits, ParseEvent, ParsedEntry, Parser};
 use tar_core::{EntryType, PaxExtensions, SparseEntry};
@@ -16,8 +17,41 @@ const MAX_SPARSE_PIECES: usize = 100_000;
 const INODE: u64 = 512;
 /// In what pieces files take space on the disk, in bytes.
 const BLOCK: u64 = 4096;
+/// Targets of symbolic links up to this length are in the inode, in bytes; as a rule.
+const MAX_INLINE_TARGET: usize = 59;
 /// How much is read at once, in bytes.
 const PIECE: usize = 128 << 10;
+
+/// Room on a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) bytes: u64,
+    /// Inodes: files, folders, links and whiteouts.
+    pub(crate) files: u64,
+}
+
+impl Space {
+    /// Applies `operation` to the bytes of both, and to the files of both.
+    pub(crate) fn zip(self, other: Self, operation: impl Fn(u64, u64) -> u64) -> Self {
+        Self { bytes: operation(self.bytes, other.bytes), files: operation(self.files, other.files) }
+    }
+
+    pub(crate) fn fits(self, limit: Self) -> bool {
+        self.bytes <= limit.bytes && self.files <= limit.files
+    }
+}
+
+impl AddAssign for Space {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.zip(other, u64::saturating_add);
+    }
+}
+
+impl SubAssign for Space {
+    fn sub_assign(&mut self, other: Self) {
+        *self = self.zip(other, u64::saturating_sub);
+    }
+}
 
 /// What a layer may be at most.
 #[derive(Clone, Copy, Debug)]
@@ -45,12 +79,13 @@ pub(crate) struct Unpacked {
     pub(crate) implied: Vec<Inside>,
 }
 
-/// Unpacks an archive into the empty folder `root`. Asks `room` for so many bytes of the disk before it uses them.
+/// Unpacks an archive into the empty folder `root`. Asks `room` for space on the disk before it uses it; for folders that the archive only implies, after
+/// the entry that implies them.
 pub(crate) fn unpack(
     archive: impl Read,
     root: &Path,
     limits: Limits,
-    room: &mut dyn FnMut(u64) -> io::Result<()>,
+    room: &mut dyn FnMut(Space) -> io::Result<()>,
 ) -> Result<Unpacked, Failure> {
     let tree = Tree::new(root).map_err(|error| Failure::Write(".".to_owned(), error))?;
     Unpacker { archive: Archive::new(archive), tree, limits, room, piece: vec![0; PIECE] }.run()
@@ -88,7 +123,7 @@ struct Unpacker<'a, R> {
     archive: Archive<R>,
     tree: Tree,
     limits: Limits,
-    room: &'a mut dyn FnMut(u64) -> io::Result<()>,
+    room: &'a mut dyn FnMut(Space) -> io::Result<()>,
     piece: Vec<u8>,
 }
 
@@ -118,6 +153,10 @@ impl<R: Read> Unpacker<'_, R> {
                 Stop::Entry(Refusal::System(error)) => Failure::Write(printable(&entry.path), error),
                 Stop::Read(error) => Failure::Read(error),
             })?;
+            let implied = self.tree.take_implied_count();
+            if implied > 0 {
+                self.take(implied * (INODE + BLOCK), implied).map_err(Failure::Read)?;
+            }
         }
         let implied = self.tree.finish().map_err(|refusal| match refusal {
             Refusal::Entry(reason) => Failure::Layer(reason),
@@ -126,9 +165,13 @@ impl<R: Read> Unpacker<'_, R> {
         Ok(Unpacked { implied })
     }
 
+    fn take(&mut self, bytes: u64, files: u64) -> io::Result<()> {
+        (self.room)(Space { bytes, files })
+    }
+
     fn entry(&mut self, entry: &Entry) -> Result<(), Stop> {
         let path = Inside::new(&entry.path)?;
-        (self.room)(INODE).map_err(Stop::Read)?;
+        self.take(INODE, 1).map_err(Stop::Read)?;
         match mark(&path)? {
             Mark::None => {}
             Mark::Skipped => return Ok(()),
@@ -136,6 +179,10 @@ impl<R: Read> Unpacker<'_, R> {
             Mark::Opaque(folder) => return Ok(self.tree.opaque(&folder)?),
         }
         let attributes = entry.attributes()?;
+        let beside: u64 = attributes.xattrs.iter().map(|(key, value)| blocks(key.count_bytes() + value.len())).sum();
+        if beside > 0 {
+            self.take(beside, 0).map_err(Stop::Read)?;
+        }
         // As others read it: old archives mark a folder by nothing but a slash.
         let is_folder =
             entry.kind == EntryType::Directory || (entry.kind == EntryType::Regular && entry.path.ends_with(b"/"));
@@ -144,11 +191,16 @@ impl<R: Read> Unpacker<'_, R> {
         }
         match entry.kind {
             _ if is_folder => {
-                (self.room)(BLOCK).map_err(Stop::Read)?;
+                self.take(BLOCK, 0).map_err(Stop::Read)?;
                 Ok(self.tree.folder(&path, &attributes)?)
             }
             EntryType::Regular | EntryType::Continuous | EntryType::GnuSparse => self.file(&path, entry, &attributes),
-            EntryType::Symlink => Ok(self.tree.symlink(&path, &entry.link, &attributes)?),
+            EntryType::Symlink => {
+                if entry.link.len() > MAX_INLINE_TARGET {
+                    self.take(blocks(entry.link.len()), 0).map_err(Stop::Read)?;
+                }
+                Ok(self.tree.symlink(&path, &entry.link, &attributes)?)
+            }
             EntryType::Link => Ok(self.tree.hard_link(&path, &Inside::new(&entry.link)?)?),
             EntryType::Char | EntryType::Block => Ok(wrong("it is a device; images with devices are refused")?),
             EntryType::Fifo => Ok(wrong("it is a FIFO; images with FIFOs are refused")?),
@@ -188,7 +240,7 @@ impl<R: Read> Unpacker<'_, R> {
         while length > 0 {
             let most = usize::try_from(length).unwrap_or(usize::MAX).min(PIECE);
             let count = self.archive.read(&mut self.piece[..most]).map_err(Stop::Read)?;
-            (self.room)((count as u64).next_multiple_of(BLOCK)).map_err(Stop::Read)?;
+            self.take((count as u64).next_multiple_of(BLOCK), 0).map_err(Stop::Read)?;
             file.write_all(&self.piece[..count])?;
             length -= count as u64;
         }
@@ -306,6 +358,11 @@ fn nanoseconds(pax: &[u8]) -> u32 {
     let Some(fraction) = time.and_then(|time| time.value_bytes().split(|byte| *byte == b'.').nth(1)) else { return 0 };
     let digits = fraction.iter().copied().chain(std::iter::repeat(b'0')).take(9);
     digits.fold(0, |all, digit| all * 10 + if digit.is_ascii_digit() { u32::from(digit - b'0') } else { 0 })
+}
+
+/// Bytes on the disk of something that has blocks for itself.
+fn blocks(length: usize) -> u64 {
+    (length as u64).next_multiple_of(BLOCK)
 }
 
 /// For messages.

@@ -23,6 +23,8 @@ pub(crate) const COLUMNS: &[Column] = &[
     ("CONNECTIONS", "connections", Wide),
     ("OPEN REQUESTS", "open_requests", Wide),
     ("WAITING REQUESTS", "waiting_requests", Wide),
+    ("IMAGE BYTES", "image_bytes", Wide),
+    ("IMAGE FILES", "image_files", Wide),
     ("LOG BYTES/S", "log_bandwidth", Wide),
     ("FILES", "files", Wide),
 ];
@@ -39,6 +41,8 @@ pub(crate) const NODE_COLUMNS: &[Column] = &[
     ("OPEN REQUESTS", "open_requests", Plain),
     ("WAITING REQUESTS", "waiting_requests", Plain),
     ("PULL BYTES/S", "pull_bandwidth", Wide),
+    ("IMAGE BYTES", "image_bytes", Plain),
+    ("IMAGE FILES", "image_files", Plain),
     ("LOG BYTES/S", "log_bandwidth", Plain),
     ("LOG BYTES DROPPED", "log_bytes_dropped", Wide),
     ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
@@ -60,6 +64,8 @@ pub(crate) fn row_of(status: &NamespaceStatus) -> Value {
         "connections": node.connections,
         "open_requests": node.open_requests,
         "waiting_requests": node.waiting_requests,
+        "image_bytes": node.image_bytes,
+        "image_files": node.image_files,
         "log_bandwidth": node.log_bandwidth,
         "files": node.files,
     })
@@ -88,6 +94,8 @@ pub(crate) fn rows(node: &Node, supervisor: &Supervisor) -> Value {
             "open_requests": used(usage.open_requests),
             "waiting_requests": used(usage.waiting_requests),
             "pull_bandwidth": used(usage.pull_bytes_per_second),
+            "image_bytes": used(usage.image_bytes),
+            "image_files": used(usage.image_files),
             "log_bandwidth": used(usage.log_bytes_per_second),
             "log_bytes_dropped": usage.log_bytes_per_second.refused,
         }))

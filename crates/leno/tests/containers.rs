@@ -319,6 +319,34 @@ fn an_image_makes_room_when_nothing_uses_it_any_more() {
 }
 
 #[test]
+fn a_namespace_is_held_to_its_share_of_the_store() {
+    let registry = DockerRegistry::start();
+    registry.push(&busybox("echo small > /www/index.html"), "small:1");
+    let many = (0..300).fold(Layer::new(), |layer, number| layer.file(&number.to_string(), "", 0o644));
+    registry.push(&busybox("").layer(many), "many:1");
+    let of = |name: &str| {
+        let spec = format!("  expose: [{{hosts: [{name}.example], path: /}}]\n  pull: onDemand");
+        function(name, &format!("{}/{name}:1", registry.host), &spec)
+    };
+    let quota = "---\napiVersion: leno.dev/v1alpha1\nkind: NamespaceQuota\nmetadata: {name: test}\nspec: {imageFiles: 250, imageBytes: 1Gi}\n";
+    let mesh = Mesh::start_with(&settings(&registry, ""), &(of("small") + &of("many") + quota));
+    let get = |host: &str| mesh.curl("/", &["-H", &format!("host: {host}")]);
+    assert_eq!(get("small.example").body, "small\n");
+    let refused = get("many.example");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let explained = mesh.explain(refused.header("x-request-id").unwrap());
+    assert!(
+        explained.contains("namespace test has all that its bound `imageFiles` allows on this node: 250"),
+        "{explained}"
+    );
+    let rows: Value = serde_json::from_slice(&mesh.leno(&["get", "namespaces", "-o", "json"]).stdout).unwrap();
+    let of_row = |field: &str| rows[0][field].as_str().and_then(|text| text.split_once('/')).unwrap();
+    let ((bytes, of_bytes), (files, of_files)) = (of_row("image_bytes"), of_row("image_files"));
+    assert_eq!((of_bytes, of_files), ("1073741824", "250"));
+    assert!(bytes.parse::<u64>().unwrap() > 1 << 19 && files.parse::<u64>().unwrap() > 4, "{rows}");
+}
+
+#[test]
 fn a_node_that_cannot_run_containers_says_so_and_runs_the_rest() {
     let registry = DockerRegistry::start();
     registry.push(&busybox(""), "web:1");

@@ -16,11 +16,22 @@ pub enum Resource {
     OpenRequests,
     /// Requests that wait for an instance.
     WaitingRequests,
+    /// Bytes of unpacked images.
+    ImageBytes,
+    /// Files and folders of unpacked images.
+    ImageFiles,
 }
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Instances, Self::Connections, Self::OpenRequests, Self::WaitingRequests];
+    pub const ALL: [Self; 6] = [
+        Self::Instances,
+        Self::Connections,
+        Self::OpenRequests,
+        Self::WaitingRequests,
+        Self::ImageBytes,
+        Self::ImageFiles,
+    ];
 
     /// The field of the bound, as documents name it.
     pub fn name(self) -> &'static str {
@@ -29,6 +40,8 @@ impl Resource {
             Self::Connections => "connections",
             Self::OpenRequests => "openRequests",
             Self::WaitingRequests => "waitingRequests",
+            Self::ImageBytes => "imageBytes",
+            Self::ImageFiles => "imageFiles",
         }
     }
 }
@@ -60,6 +73,16 @@ impl Count {
     /// Returns one.
     pub fn give_back(&self) {
         self.used.fetch_sub(1, Relaxed);
+    }
+
+    /// Records the use of a resource that another component counts.
+    pub fn set_used(&self, used: u64) {
+        self.used.store(used, Relaxed);
+    }
+
+    /// Counts a refusal by the component that counts the use.
+    pub fn count_refusal(&self) {
+        self.refused.fetch_add(1, Relaxed);
     }
 
     /// Whether the bound is reached.

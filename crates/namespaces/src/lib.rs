@@ -28,6 +28,13 @@ const CONNECTIONS: u64 = 1024;
 /// A namespace may have so many connections, however few descriptors there are.
 const LEAST_CONNECTIONS: u64 = 4;
 
+/// Bytes of unpacked images of a namespace that has no bound, where the size of the node's store is not known.
+const IMAGE_BYTES: u64 = 8 << 30;
+/// A namespace without a bound may have so many bytes of unpacked images, however small the node's store is.
+const LEAST_IMAGE_BYTES: u64 = 1 << 30;
+/// Files of unpacked images of a namespace that has no bound.
+const IMAGE_FILES: u64 = 500_000;
+
 /// The bounds of one namespace on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -41,6 +48,10 @@ pub struct Bounds {
     pub waiting_requests: u64,
     /// Bytes of images a second.
     pub pull_bytes_per_second: u64,
+    /// Bytes of unpacked images; `None`: a quarter of the node's store, at least 1 GiB.
+    pub image_bytes: Option<u64>,
+    /// Files of unpacked images; `None`: 500,000, and at most a quarter of those that the store's file system has.
+    pub image_files: Option<u64>,
     /// Bytes a second of what its functions write and cause in the node's log and access log.
     pub log_bytes_per_second: u64,
 }
@@ -53,6 +64,8 @@ impl Default for Bounds {
             open_requests: 4096,
             waiting_requests: 1024,
             pull_bytes_per_second: u64::MAX,
+            image_bytes: None,
+            image_files: None,
             log_bytes_per_second: 1 << 20,
         }
     }
@@ -97,12 +110,16 @@ impl Namespace {
             open_requests,
             waiting_requests,
             pull_bytes_per_second,
+            image_bytes,
+            image_files,
             log_bytes_per_second,
         } = *bounds;
         self.count(Resource::Instances).set_bound(instances);
         self.count(Resource::Connections).set_bound(connections.unwrap_or(CONNECTIONS));
         self.count(Resource::OpenRequests).set_bound(open_requests);
         self.count(Resource::WaitingRequests).set_bound(waiting_requests);
+        self.count(Resource::ImageBytes).set_bound(image_bytes.unwrap_or(IMAGE_BYTES));
+        self.count(Resource::ImageFiles).set_bound(image_files.unwrap_or(IMAGE_FILES));
         self.pulls.set(pull_bytes_per_second, pull_bytes_per_second);
         self.log.set(log_bytes_per_second);
         let output = log_bytes_per_second.saturating_mul(OUTPUT_FACTOR).max(LEAST_OUTPUT);
@@ -144,6 +161,8 @@ impl Namespace {
             connections: count(Resource::Connections),
             open_requests: count(Resource::OpenRequests),
             waiting_requests: count(Resource::WaitingRequests),
+            image_bytes: count(Resource::ImageBytes),
+            image_files: count(Resource::ImageFiles),
             pull_bytes_per_second: rate(&self.pulls, 0),
             log_bytes_per_second: rate(self.log.rate(), self.log.totals().iter().map(|(_, _, bytes)| bytes).sum()),
         }
@@ -179,6 +198,10 @@ pub struct Usage {
     pub open_requests: Used,
     /// See [`Bounds::waiting_requests`].
     pub waiting_requests: Used,
+    /// See [`Bounds::image_bytes`].
+    pub image_bytes: Used,
+    /// See [`Bounds::image_files`].
+    pub image_files: Used,
     /// See [`Bounds::pull_bytes_per_second`].
     pub pull_bytes_per_second: Used,
     /// See [`Bounds::log_bytes_per_second`].
@@ -191,6 +214,8 @@ pub struct Namespaces {
     all: RwLock<BTreeMap<Arc<str>, Arc<Namespace>>>,
     /// How many connections the node may have; 0: that is not known.
     connections: AtomicU64,
+    /// How many bytes and files the node's image store may have; 0: that is not known.
+    images: [AtomicU64; 2],
 }
 
 impl Namespaces {
@@ -222,13 +247,23 @@ impl Namespaces {
         self.connections.store(all, Relaxed);
     }
 
+    /// Says how many bytes and files the node's image store may have. A namespace without bounds of images gets a quarter.
+    pub fn limit_images(&self, bytes: u64, files: u64) {
+        self.images[0].store(bytes, Relaxed);
+        self.images[1].store(files, Relaxed);
+    }
+
     fn within(&self, bounds: Bounds) -> Bounds {
+        let [bytes, files] = [&self.images[0], &self.images[1]].map(|all| all.load(Relaxed));
+        let image_bytes = bounds.image_bytes.or((bytes > 0).then_some((bytes / 4).max(LEAST_IMAGE_BYTES)));
+        let image_files = bounds.image_files.or((files > 0).then_some(IMAGE_FILES.min(files / 4)));
         let all = self.connections.load(Relaxed);
-        if all == 0 {
-            return bounds;
-        }
-        let connections = bounds.connections.map_or((all / 8).max(LEAST_CONNECTIONS), |bound| bound.min(all / 2));
-        Bounds { connections: Some(connections), ..bounds }
+        let eighth = (all / 8).max(LEAST_CONNECTIONS);
+        let connections = match all {
+            0 => bounds.connections,
+            _ => Some(bounds.connections.map_or(eighth, |bound| bound.min(all / 2))),
+        };
+        Bounds { connections, image_bytes, image_files, ..bounds }
     }
 
     /// All that are known, by name.

@@ -45,6 +45,7 @@ impl Images {
             Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
             Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
         };
+        namespaces.limit_images(settings.size, leno_image::max_files(&settings.folder));
         Arc::new(Self {
             settings,
             no_containers,
@@ -149,7 +150,7 @@ impl Images {
     }
 
     async fn open(&self) -> Result<Store, String> {
-        let settings = self.settings.clone();
+        let (settings, namespaces) = (self.settings.clone(), self.namespaces.clone());
         let open = move || {
             let registries = registries(&settings, &FileAccess::Any)?;
             let limits = Limits { store_bytes: settings.size, ..Limits::default() };
@@ -158,7 +159,8 @@ impl Images {
             if let Some(parent) = settings.folder.parent() {
                 std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
             }
-            let store = Store::open(&settings.folder, limits, registries).map_err(|error| error.to_string())?;
+            let store = Store::open_for(&settings.folder, limits, registries, &namespaces);
+            let store = store.map_err(|error| error.to_string())?;
             tracing::info!("images are kept in {}", settings.folder.display());
             Ok(store)
         };

@@ -121,6 +121,8 @@ fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) ->
         open_requests: number("openRequests", limits.open_requests, 1..=1_000_000).or(of.open_requests),
         waiting_requests: number("waitingRequests", limits.waiting_requests, 1..=1_000_000).or(of.waiting_requests),
         pull_bandwidth: size("pullBandwidth", limits.pull_bandwidth, 64 << 10, 1 << 40).or(of.pull_bandwidth),
+        image_bytes: size("imageBytes", limits.image_bytes, 1 << 20, 1 << 50).or(of.image_bytes),
+        image_files: number("imageFiles", limits.image_files, 100..=1_000_000_000).or(of.image_files),
         log_bandwidth: size("logBandwidth", limits.log_bandwidth, 1 << 10, 1 << 40).or(of.log_bandwidth),
         isolation: limits.isolation.or(of.isolation),
         files: limits.files.as_deref().map(|folders| files(&scope.field("files"), folders)).or(of.files),

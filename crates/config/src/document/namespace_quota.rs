@@ -71,6 +71,13 @@ pub struct NamespaceLimits {
     pub waiting_requests: Option<u32>,
     /// Bytes a second that one node pulls of images and modules for the namespace, from 64Ki. Without it: no bound; namespaces take turns.
     pub pull_bandwidth: Option<Size>,
+    /// Bytes that the unpacked images of the namespace take on the disk of one node, from 1Mi. Without it: a quarter of the node's image store (`spec.images.size` of
+    /// the Mesh document), and at least 1Gi. A layer counts in full for each namespace that has it.
+    pub image_bytes: Option<Size>,
+    /// Files and folders that the unpacked images of the namespace have on one node, 100 to 1000000000. Without it: 500000, and at most an eighth of those that
+    /// the file system of the node's image store can have.
+    #[schemars(range(min = 100, max = 1_000_000_000))]
+    pub image_files: Option<u32>,
     /// Bytes a second that the namespace writes to the log of one node: output of instances, access log lines and refusals; from 1Ki. Without it: 1Mi. The node
     /// counts what it leaves out, and says so.
     pub log_bandwidth: Option<Size>,

@@ -113,11 +113,19 @@ pub(super) fn bounded() -> Slice {
         open_requests: Some(300),
         waiting_requests: Some(40),
         pull_bandwidth: Some(5 << 20),
+        image_bytes: None,
+        image_files: None,
         log_bandwidth: Some(64 << 10),
         isolation: Some(Isolation::Strict),
         files: Some(vec!["/etc/leno/shop".into()]),
         egress: Some(vec![block("10.0.0.0", 8)]),
     };
+    Slice { bounds, ..external() }
+}
+
+/// A function whose namespace has bounds for its images.
+pub(super) fn bounded_images() -> Slice {
+    let bounds = NamespaceBounds { image_bytes: Some(3 << 30), image_files: Some(70_000), ..bounded().bounds };
     Slice { bounds, ..external() }
 }
 

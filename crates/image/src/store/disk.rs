@@ -5,53 +5,77 @@
 //! layers/CHAIN/root          an unpacked layer, as overlayfs wants it
 //! layers/CHAIN/layer.json    its size
 //! images/DIGEST/             manifest.json, config.json; index.json, index-1.json, … (if the digest is that of an index, outermost first)
+//! images/DIGEST/of-NAMESPACE the namespace has the image
 //! tmp/                       what is being made or removed
 //! ```
 //! Whatever is made appears by a rename. Layers may be incomplete after a power failure, until an image of them is there: it comes after `syncfs`. So
 //! when the store is opened, layers of no image are removed.
 
 use super::image::{Command, Image, Lease};
-use crate::manifest::{self, Config, Configuration, Descriptor, Document};
-use crate::tree::{OPAQUE, is_opaque};
+use super::load::{documents_space, holders, index_name, load_image, load_layer, root_is_opaque};
+use super::shares::{self, HeldLayer, Holding, Owner, Room};
+use crate::manifest::Config;
+use crate::tree::OPAQUE;
+use crate::unpack::Space;
 use crate::{Digest, Error, Result};
+use leno_namespaces::Namespaces;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, hash_map};
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
-/// In what pieces room is taken, in bytes, while there is plenty.
-const PIECE: u64 = 4 << 20;
+/// Before the name of a namespace that has an image.
+pub(super) const HOLDER: &str = "of-";
 
 pub(crate) struct Disk {
-    folder: PathBuf,
-    limit: u64,
+    pub(super) folder: PathBuf,
+    pub(super) limit: Space,
     state: Mutex<State>,
     temporary: AtomicU64,
     /// For as long as this process has the store.
-    _lock: File,
+    pub(super) lock: File,
 }
 
 #[derive(Default)]
-struct State {
-    layers: HashMap<Digest, Arc<Layer>>,
-    images: HashMap<Digest, Stored>,
-    /// Bytes of layers, and of room that is taken.
-    used: u64,
+pub(super) struct State {
+    pub(super) layers: HashMap<Digest, Arc<Layer>>,
+    pub(super) images: HashMap<Digest, Stored>,
+    /// What layers, images and what is being made take.
+    pub(super) used: Space,
+    pub(super) holdings: HashMap<Arc<str>, Holding>,
 }
 
-struct Stored {
-    config: Arc<Command>,
+pub(super) struct Stored {
+    pub(super) config: Arc<Command>,
     /// Bottom to top.
-    layers: Vec<Digest>,
-    lease: Weak<Lease>,
+    pub(super) layers: Vec<Digest>,
+    /// What its documents take.
+    pub(super) documents: Space,
+    /// The namespaces that have it, each with its lease, if it uses the image now. Without a name: pulls for no namespace.
+    pub(super) leases: HashMap<Arc<str>, Weak<Lease>>,
+}
+
+impl Stored {
+    pub(super) fn is_idle(&self) -> bool {
+        self.leases.values().all(|lease| lease.strong_count() == 0)
+    }
+
+    /// Whether this namespace has it, and does not use it.
+    pub(super) fn is_idle_of(&self, name: &str) -> bool {
+        self.leases.get(name).is_some_and(|lease| lease.strong_count() == 0)
+    }
+
+    /// Whether no namespace has it, and nobody uses it.
+    pub(super) fn is_unheld(&self) -> bool {
+        self.leases.iter().all(|(name, lease)| name.is_empty() && lease.strong_count() == 0)
+    }
 }
 
 /// An unpacked layer. As long as somebody besides [`State`] has it, it stays.
@@ -59,14 +83,17 @@ struct Stored {
 pub(crate) struct Layer {
     pub(crate) chain: Digest,
     pub(crate) root: PathBuf,
-    pub(crate) bytes: u64,
+    pub(crate) space: Space,
     /// Nothing below shows through. overlayfs does not look at the attribute of a layer's root.
     pub(crate) opaque: bool,
 }
 
 #[derive(Serialize, Deserialize)]
-struct LayerFile {
-    bytes: u64,
+pub(super) struct LayerFile {
+    pub(super) bytes: u64,
+    /// Missing in stores of earlier releases.
+    #[serde(default)]
+    pub(super) files: Option<u64>,
 }
 
 /// What came for an image, as it came.
@@ -77,8 +104,22 @@ pub(crate) struct Documents {
     pub(crate) config: Vec<u8>,
 }
 
+impl Documents {
+    /// The files of an image, by name.
+    fn files(&self) -> impl Iterator<Item = (String, &Vec<u8>)> {
+        let files = [("manifest.json".to_owned(), &self.manifest), ("config.json".to_owned(), &self.config)];
+        files.into_iter().chain(self.indexes.iter().enumerate().map(|(depth, index)| (index_name(depth), index)))
+    }
+
+    /// What they take on the disk, with their folder and the mark of a namespace.
+    pub(crate) fn space(&self) -> Space {
+        documents_space(self.files().map(|(_, content)| content.len() as u64))
+    }
+}
+
 impl Disk {
-    pub(crate) fn open(folder: &Path, limit: u64) -> Result<Arc<Self>> {
+    /// `limit` is cut to half of the files that the file system can have. What namespaces have in the store is counted in `namespaces`.
+    pub(crate) fn open(folder: &Path, limit: u64, namespaces: &Namespaces) -> Result<Arc<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::NotRoot { what: "this process runs as another user".to_owned() });
         }
@@ -103,17 +144,21 @@ impl Disk {
         for name in ["layers", "images", "tmp"] {
             make(&folder.join(name))?;
         }
-        let disk = Self { folder, limit, state: Mutex::default(), temporary: AtomicU64::new(0), _lock: lock.into() };
+        let limit = Space {
+            bytes: limit,
+            files: Some(super::max_files(&folder)).filter(|files| *files > 0).unwrap_or(u64::MAX),
+        };
+        let disk = Self { folder, limit, state: Mutex::default(), temporary: AtomicU64::new(0), lock: lock.into() };
         for path in entries(&disk.folder.join("tmp"))? {
             remove(&path)?;
         }
         disk.try_rights()?;
-        disk.load()?;
-        let room = disk.make_room(&mut disk.state(), 0);
-        match room {
-            Ok(removed) => disk.remove_all(removed)?,
-            Err((removed, _)) => disk.remove_all(removed)?,
-        }
+        disk.load(namespaces)?;
+        disk.changing(|state, moved| {
+            // Nothing is in use yet, so all that is beyond the limit goes.
+            let _ = disk.make_room(state, &None, Space::default(), moved);
+            Ok(())
+        })?;
         Ok(Arc::new(disk))
     }
 
@@ -135,12 +180,12 @@ impl Disk {
     }
 
     /// Reads what is there, and removes what is not whole.
-    fn load(&self) -> Result<()> {
+    fn load(&self, namespaces: &Namespaces) -> Result<()> {
         let mut state = self.state();
         for path in entries(&self.folder.join("layers"))? {
             match load_layer(&path) {
                 Some(layer) => {
-                    state.used += layer.bytes;
+                    state.used += layer.space;
                     state.layers.insert(layer.chain, Arc::new(layer));
                 }
                 None => remove(&path)?,
@@ -150,7 +195,13 @@ impl Disk {
             let stored = load_image(&path)
                 .filter(|(_, stored)| stored.layers.iter().all(|layer| state.layers.contains_key(layer)));
             match stored {
-                Some((digest, stored)) => drop(state.images.insert(digest, stored)),
+                Some((digest, stored)) => {
+                    state.used += stored.documents;
+                    state.images.insert(digest, stored);
+                    for name in holders(&path) {
+                        state.hold_image(&Some(namespaces.of(&name)), digest);
+                    }
+                }
                 None => {
                     tracing::warn!(path = %path.display(), "an image is not whole and is removed; it is pulled again when it is wanted");
                     remove(&path)?;
@@ -160,19 +211,19 @@ impl Disk {
         let unused = state.unused_layers();
         for chain in unused {
             if let Some(layer) = state.layers.remove(&chain) {
-                state.used -= layer.bytes;
+                state.used -= layer.space;
                 remove(&self.folder.join("layers").join(chain.hex()))?;
             }
         }
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn used(&self) -> u64 {
-        self.state().used
+        self.state().used.bytes
     }
 
     /// An empty folder, which is removed with its handle.
@@ -190,18 +241,50 @@ impl Disk {
         self.state().layers.get(&chain).cloned()
     }
 
-    pub(crate) fn image(self: &Arc<Self>, digest: Digest) -> Option<Image> {
-        self.lease(&mut self.state(), digest)
+    /// The image, if it is here. It is the namespace's from now on.
+    ///
+    /// # Errors
+    /// The namespace has all that it may have.
+    pub(crate) fn image(self: &Arc<Self>, owner: &Owner, digest: Digest) -> Result<Option<Image>> {
+        self.changing(|state, moved| {
+            let Some(stored) = state.images.get(&digest) else { return Ok(None) };
+            if owner.is_some() && !stored.leases.contains_key(shares::name(owner)) {
+                self.bring_within(state, owner, moved, |state| state.missing_for(owner, digest))?;
+                self.give(state, owner, digest)?;
+            }
+            Ok(self.lease(state, owner, digest))
+        })
     }
 
-    fn lease(self: &Arc<Self>, state: &mut State, digest: Digest) -> Option<Image> {
+    /// Gives an image to a namespace.
+    fn give(&self, state: &mut State, owner: &Owner, digest: Digest) -> Result<()> {
+        if owner.is_some() {
+            let mark = self.holder_mark(digest, shares::name(owner));
+            File::create(&mark).map_err(Error::io("cannot write", &mark))?;
+            state.hold_image(owner, digest);
+        }
+        Ok(())
+    }
+
+    fn holder_mark(&self, digest: Digest, name: &str) -> PathBuf {
+        self.image_folder(digest).join(format!("{HOLDER}{name}"))
+    }
+
+    pub(super) fn forget_holder(&self, digest: Digest, name: &str) {
+        // At worst the namespace has it again after a restart.
+        let _ = fs::remove_file(self.holder_mark(digest, name));
+    }
+
+    fn lease(self: &Arc<Self>, state: &mut State, owner: &Owner, digest: Digest) -> Option<Image> {
         let stored = state.images.get_mut(&digest)?;
-        if let Some(lease) = stored.lease.upgrade() {
+        let name: Arc<str> = shares::name(owner).into();
+        if let Some(lease) = stored.leases.get(&name).and_then(Weak::upgrade) {
             return Some(Image(lease));
         }
         let layers = stored.layers.iter().map(|chain| state.layers.get(chain).cloned()).collect::<Option<Vec<_>>>()?;
-        let lease = Arc::new(Lease { digest, config: stored.config.clone(), layers, disk: self.clone() });
-        stored.lease = Arc::downgrade(&lease);
+        let (config, documents) = (stored.config.clone(), stored.documents.bytes);
+        let lease = Arc::new(Lease { digest, config, layers, documents, disk: self.clone() });
+        stored.leases.insert(name, Arc::downgrade(&lease));
         Some(Image(lease))
     }
 
@@ -218,38 +301,51 @@ impl Disk {
     }
 
     /// Keeps what is in `temp/root`, unless another has kept the same before.
-    pub(crate) fn keep_layer(&self, temp: &Temp, chain: Digest, room: Room) -> Result<Arc<Layer>> {
-        let file = temp.path.join("layer.json");
-        let text = serde_json::to_vec(&LayerFile { bytes: room.used }).unwrap_or_default();
+    pub(crate) fn keep_layer(
+        self: &Arc<Self>,
+        owner: &Owner,
+        temp: &Temp,
+        chain: Digest,
+        room: Room,
+    ) -> Result<Arc<HeldLayer>> {
+        let (file, space) = (temp.path.join("layer.json"), room.used());
+        let text = serde_json::to_vec(&LayerFile { bytes: space.bytes, files: Some(space.files) }).unwrap_or_default();
         fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
         let place = self.folder.join("layers").join(chain.hex());
         let opaque = root_is_opaque(&temp.path.join("root")).map_err(Error::io("cannot open", &temp.path))?;
         let mut state = self.state();
-        if let Some(layer) = state.layers.get(&chain) {
-            return Ok(layer.clone());
-        }
-        fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
-        let layer = Arc::new(Layer { chain, root: place.join("root"), bytes: room.used, opaque });
-        state.used -= room.taken - room.used;
-        room.keep();
-        state.layers.insert(chain, layer.clone());
-        Ok(layer)
+        let known = state.layers.get(&chain).cloned();
+        let layer = match known {
+            Some(layer) => layer,
+            None => {
+                fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
+                let layer = Arc::new(Layer { chain, root: place.join("root"), space, opaque });
+                room.keep(&mut state);
+                state.layers.insert(chain, layer.clone());
+                return Ok(self.held(&mut state, owner, layer));
+            }
+        };
+        let held = self.held(&mut state, owner, layer);
+        drop(state);
+        drop(room);
+        Ok(held)
     }
 
     /// Keeps an image whose layers are there, once all of it is on the disk.
     pub(crate) fn keep_image(
         self: &Arc<Self>,
+        owner: &Owner,
         digest: Digest,
         documents: &Documents,
         config: Config,
-        layers: &[Arc<Layer>],
+        layers: &[Arc<HeldLayer>],
     ) -> Result<Image> {
+        let mut room = self.room(owner);
+        room.take(documents.space())?;
         let folder = File::open(&self.folder).map_err(Error::io("cannot open", &self.folder))?;
         rustix::fs::syncfs(&folder).map_err(Error::io("cannot write to the disk", &self.folder))?;
         let temp = self.temp()?;
-        let files = [("manifest.json".to_owned(), &documents.manifest), ("config.json".to_owned(), &documents.config)];
-        let indexes = documents.indexes.iter().enumerate().map(|(depth, index)| (index_name(depth), index));
-        for (name, content) in files.into_iter().chain(indexes) {
+        for (name, content) in documents.files() {
             let path = temp.path.join(name);
             fs::write(&path, content).and_then(|()| sync(&path)).map_err(Error::io("cannot write", &path))?;
         }
@@ -260,72 +356,56 @@ impl Disk {
         if let hash_map::Entry::Vacant(entry) = state.images.entry(digest) {
             fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
             sync(&self.folder.join("images")).map_err(Error::io("cannot write", &place))?;
-            let layers = layers.iter().map(|layer| layer.chain).collect();
-            entry.insert(Stored { config: Arc::new(config.into()), layers, lease: Weak::new() });
+            let layers = layers.iter().map(|held| held.layer.chain).collect();
+            let (config, documents) = (Arc::new(config.into()), documents.space());
+            entry.insert(Stored { config, layers, documents, leases: HashMap::new() });
+            room.keep(&mut state);
+        } else {
+            drop(state);
+            drop(room);
+            state = self.state();
         }
-        let lost = || Error::Io { doing: "cannot find", path: place, source: Arc::new(io::ErrorKind::NotFound.into()) };
-        self.lease(&mut state, digest).ok_or_else(lost)
+        let missing = || Error::io("cannot find", &place)(io::Error::from(io::ErrorKind::NotFound));
+        let stored = state.images.get(&digest).ok_or_else(missing)?;
+        if !stored.leases.contains_key(shares::name(owner)) {
+            self.give(&mut state, owner, digest)?;
+        }
+        self.lease(&mut state, owner, digest).ok_or_else(missing)
     }
 
-    pub(crate) fn room(self: &Arc<Self>) -> Room {
-        Room { disk: Some(self.clone()), taken: 0, used: 0 }
+    /// When an image was last used.
+    pub(super) fn last_used(&self, digest: Digest) -> SystemTime {
+        let found = fs::metadata(self.image_folder(digest)).and_then(|metadata| metadata.modified());
+        found.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
-    /// Takes room, and returns how much: more than is asked for if it is free anyway.
-    fn take(&self, bytes: u64) -> Result<u64> {
-        let mut state = self.state();
-        let free = self.limit.saturating_sub(state.used);
-        let piece = bytes.max(PIECE.min(free / 64));
-        if piece <= free {
-            state.used += piece;
-            return Ok(piece);
-        }
-        let room = self.make_room(&mut state, bytes);
-        if room.is_ok() {
-            state.used += bytes;
-        }
-        drop(state);
-        match room {
-            Ok(removed) => self.remove_all(removed).map(|()| bytes),
-            Err((removed, error)) => self.remove_all(removed).and(Err(error)),
-        }
+    fn move_away(&self, path: &Path, moved: &mut Vec<PathBuf>) -> Result<()> {
+        let to = self.next_temporary();
+        fs::rename(path, &to).map_err(Error::io("cannot remove", path))?;
+        moved.push(to);
+        Ok(())
     }
 
-    /// Moves out of the way what is not in use, least recently used images first, until there is room. What has been moved has to be removed.
-    fn make_room(&self, state: &mut State, bytes: u64) -> Result<Vec<PathBuf>, (Vec<PathBuf>, Error)> {
-        let mut moved = Vec::new();
-        while state.used.saturating_add(bytes) > self.limit {
-            let full = || Error::Full { folder: self.folder.clone(), limit: self.limit, needed: bytes };
-            let away = |path: PathBuf, moved: &mut Vec<PathBuf>| {
-                let to = self.next_temporary();
-                fs::rename(&path, &to).map_err(Error::io("cannot remove", &path))?;
-                moved.push(to);
-                Ok(())
-            };
-            if let Some(chain) = state.unused_layers().into_iter().next() {
-                if let Err(error) = away(self.folder.join("layers").join(chain.hex()), &mut moved) {
-                    return Err((moved, error));
-                }
-                if let Some(layer) = state.layers.remove(&chain) {
-                    state.used -= layer.bytes;
-                }
-                continue;
-            }
-            let idle =
-                state.images.iter().filter(|(_, stored)| stored.lease.strong_count() == 0).map(|(digest, _)| *digest);
-            // An image whose layers are all in use, by others, frees nothing but is no loss either.
-            let oldest = idle.min_by_key(|digest| last_used(&self.image_folder(*digest)));
-            let Some(oldest) = oldest else { return Err((moved, full())) };
-            if let Err(error) = away(self.image_folder(oldest), &mut moved) {
-                return Err((moved, error));
-            }
-            state.images.remove(&oldest);
-            tracing::info!(image = %oldest, "an image that is not in use makes room for others");
+    /// Moves an image out of the way that nobody has. Its layers stay.
+    pub(super) fn forget_image(&self, state: &mut State, digest: Digest, moved: &mut Vec<PathBuf>) -> Result<()> {
+        self.move_away(&self.image_folder(digest), moved)?;
+        if let Some(stored) = state.images.remove(&digest) {
+            state.used -= stored.documents;
         }
-        Ok(moved)
+        Ok(())
     }
 
-    fn remove_all(&self, moved: Vec<PathBuf>) -> Result<()> {
+    /// Moves a layer of no image out of the way. `false`: there is none.
+    pub(super) fn forget_unused_layer(&self, state: &mut State, moved: &mut Vec<PathBuf>) -> Result<bool> {
+        let Some(chain) = state.unused_layers().into_iter().next() else { return Ok(false) };
+        self.move_away(&self.folder.join("layers").join(chain.hex()), moved)?;
+        if let Some(layer) = state.layers.remove(&chain) {
+            state.used -= layer.space;
+        }
+        Ok(true)
+    }
+
+    pub(super) fn remove_all(&self, moved: Vec<PathBuf>) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
@@ -359,98 +439,6 @@ impl Drop for Temp {
         // It may have become a layer. What cannot be removed now is removed when the store is opened.
         let _ = fs::remove_dir_all(&self.path);
     }
-}
-
-/// Bytes of the store's limit for something that is being made.
-pub(crate) struct Room {
-    /// Gone once a layer has it.
-    disk: Option<Arc<Disk>>,
-    taken: u64,
-    used: u64,
-}
-
-impl Room {
-    pub(crate) fn take(&mut self, bytes: u64) -> Result<()> {
-        let used = self.used.saturating_add(bytes);
-        if used > self.taken
-            && let Some(disk) = &self.disk
-        {
-            let missing = used - self.taken;
-            self.taken += disk.take(missing)?;
-        }
-        self.used = used;
-        Ok(())
-    }
-
-    fn keep(mut self) {
-        self.disk = None;
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if let Some(disk) = &self.disk {
-            disk.state().used -= self.taken;
-        }
-    }
-}
-
-fn load_layer(path: &Path) -> Option<Layer> {
-    let chain = Digest::from_hex(path.file_name()?.to_str()?)?;
-    let file: LayerFile = serde_json::from_slice(&fs::read(path.join("layer.json")).ok()?).ok()?;
-    let root = path.join("root");
-    let opaque = root_is_opaque(&root).ok()?;
-    Some(Layer { chain, root, bytes: file.bytes, opaque })
-}
-
-fn load_image(path: &Path) -> Option<(Digest, Stored)> {
-    let digest = Digest::from_hex(path.file_name()?.to_str()?)?;
-    let name = digest.to_string();
-    let mut next = digest;
-    let manifest = fs::read(path.join("manifest.json")).ok()?;
-    let found = Digest::of(&manifest);
-    for depth in 0.. {
-        let Ok(index) = fs::read(path.join(index_name(depth))) else { break };
-        let Document::Index(entries) = manifest::read(&name, &index).ok().filter(|_| Digest::of(&index) == next)?
-        else {
-            return None;
-        };
-        let inner = fs::read(path.join(index_name(depth + 1))).map_or(found, |inner| Digest::of(&inner));
-        // The disk may have come to a machine with another processor.
-        let leads = |entry: &Descriptor| {
-            let runs = entry.platform().is_none_or(|platform| platform.rank().is_some());
-            runs && entry.blob().is_ok_and(|blob| blob.digest == inner)
-        };
-        next = entries.iter().any(leads).then_some(inner)?;
-    }
-    let Document::Manifest(manifest) = manifest::read(&name, &manifest).ok().filter(|_| found == next)? else {
-        return None;
-    };
-    let config =
-        fs::read(path.join("config.json")).ok().filter(|config| Digest::of(config) == manifest.config.digest)?;
-    let configuration = manifest::configuration(&name, &config, &manifest).ok()?;
-    let Configuration { config, diff_ids, platform } = configuration;
-    platform.rank()?;
-    Some((digest, Stored { config: Arc::new(config.into()), layers: Digest::chain(&diff_ids), lease: Weak::new() }))
-}
-
-/// The file of an index that so many others lead to.
-fn index_name(depth: usize) -> String {
-    if depth == 0 { "index.json".to_owned() } else { format!("index-{depth}.json") }
-}
-
-fn root_is_opaque(root: &Path) -> io::Result<bool> {
-    let folder = rustix::fs::openat(
-        CWD,
-        root,
-        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    Ok(is_opaque(folder.as_fd())?)
-}
-
-fn last_used(folder: &Path) -> SystemTime {
-    fs::metadata(folder).and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn sync(path: &Path) -> io::Result<()> {

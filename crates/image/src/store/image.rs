@@ -15,6 +15,8 @@ pub(crate) struct Lease {
     pub(super) config: Arc<Command>,
     /// Bottom to top.
     pub(super) layers: Vec<Arc<Layer>>,
+    /// Bytes of its documents.
+    pub(super) documents: u64,
     pub(super) disk: Arc<Disk>,
 }
 
@@ -65,9 +67,9 @@ impl Image {
         self.0.layers[lowest..].iter().map(|layer| layer.root.clone()).collect()
     }
 
-    /// What its layers take on the disk, in bytes. Other images may share them.
+    /// What its layers and documents take on the disk, in bytes. Other images may share the layers.
     pub fn bytes(&self) -> u64 {
-        self.0.layers.iter().map(|layer| layer.bytes).sum()
+        self.0.documents + self.0.layers.iter().map(|layer| layer.space.bytes).sum::<u64>()
     }
 
     /// `user`, `user:group`, names or numbers. `None` (or empty): root.

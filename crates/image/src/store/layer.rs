@@ -1,6 +1,6 @@
 //! A blob becomes a folder: decompressed, unpacked and verified in one pass.
 
-use super::disk::Room;
+use super::shares::Room;
 use crate::decompress::decompress;
 use crate::digest::Hasher;
 use crate::manifest::Blob;
@@ -70,7 +70,7 @@ fn unpack_archive(
     let blob = BufReader::with_capacity(64 << 10, compressed);
     let archive = decompress(blob).map_err(Failure::Read)?;
     let mut archive = Checked::new(archive, limits.file_bytes, None);
-    let unpacked = unpack::unpack(&mut archive, root, limits, &mut |bytes| room.take(bytes).map_err(io::Error::other))?;
+    let unpacked = unpack::unpack(&mut archive, root, limits, &mut |space| room.take(space).map_err(io::Error::other))?;
     // The digest is that of all of it, what follows the end included.
     io::copy(&mut archive, &mut io::sink()).map_err(Failure::Read)?;
     Ok((unpacked.implied, archive.hasher.finish()))

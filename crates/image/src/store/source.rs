@@ -1,7 +1,8 @@
 //! Where the parts of an image come from: a registry with its mirrors, or an OCI layout on this machine.
 
-use super::disk::{Disk, Room, Temp};
+use super::disk::{Disk, Temp};
 use super::layer::{self, Received};
+use super::shares::{Owner, Room};
 use crate::client::{Abandoned, Client, Endpoint};
 use crate::decompress::decompress;
 use crate::manifest::{self, Blob, Descriptor, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
@@ -12,7 +13,6 @@ use crate::tree::Inside;
 use crate::unpack::{self, Limits};
 use crate::{Digest, Error, Result};
 use leno_files::{FileAccess, readers};
-use leno_namespaces::Namespace;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
@@ -39,7 +39,7 @@ pub(crate) struct Source {
     /// What tells downloads of one blob from those of another.
     pub(crate) key: String,
     /// The namespace that it is pulled for; `None`: for none.
-    share: Option<Arc<Namespace>>,
+    pub(crate) share: Owner,
 }
 
 /// A layer in `root` of a folder, not yet among others.
@@ -72,13 +72,13 @@ impl Source {
         client: &Arc<Client>,
         disk: &Arc<Disk>,
         limits: Limits,
-        share: Option<Arc<Namespace>>,
+        share: Owner,
     ) -> Result<Self> {
         let Place::Archive(file) = &reference.place else {
             return Ok(Self { share, ..Self::direct(reference, client)? });
         };
-        let (disk, key) = (disk.clone(), reference.origin());
-        let layout = file.run(move |file| open_archive(file, &disk, limits)).await?;
+        let (room, temp, key) = (disk.room(&share), disk.temp()?, reference.origin());
+        let layout = file.run(move |file| open_archive(file, temp, room, limits)).await?;
         Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key, share })
     }
 
@@ -180,9 +180,10 @@ impl Source {
         progress: &Arc<LayerProgress>,
     ) -> Result<Fetched> {
         let unpack = |disk: Arc<Disk>, progress: Arc<LayerProgress>, open: OpenBlob| {
+            let owner = self.share.clone();
             move || {
                 let source = open()?;
-                let (temp, mut room) = (disk.temp()?, disk.room());
+                let (temp, mut room) = (disk.temp()?, disk.room(&owner));
                 let root = temp.path.join("root");
                 std::fs::create_dir(&root).map_err(Error::io("cannot make the folder", &root))?;
                 let implied = layer::unpack(source, blob, diff_id, &root, limits, &mut room, &progress)?;
@@ -239,7 +240,7 @@ fn nobody() -> Error {
 fn counts<T>(answer: &Result<T>, endpoint: &Endpoint, others: usize) -> bool {
     match answer {
         // No other endpoint changes what is wrong with this machine.
-        Ok(_) | Err(Error::Full { .. } | Error::Io { .. }) => true,
+        Ok(_) | Err(Error::Full { .. } | Error::Quota { .. } | Error::Disk { .. } | Error::Io { .. }) => true,
         Err(_) if others == 0 => true,
         Err(error) => {
             tracing::warn!(%error, "{endpoint} does not have what is asked for; the next one is asked");
@@ -352,16 +353,15 @@ fn blob_path(digest: Digest) -> String {
 }
 
 /// Unpacks an archive of a layout next to the store's layers.
-fn open_archive(local: &Local, disk: &Arc<Disk>, limits: Limits) -> Result<Layout> {
+fn open_archive(local: &Local, temp: Temp, mut room: Room, limits: Limits) -> Result<Layout> {
     let path = &local.path;
     let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
     let file = local.open()?;
-    let (temp, mut room) = (disk.temp()?, disk.room());
     let folder = temp.path.join("layout");
     std::fs::create_dir(&folder).map_err(Error::io("cannot make the folder", &folder))?;
     let archive = decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", path))?;
     let archive = archive.take(limits.file_bytes);
-    unpack::unpack(archive, &folder, limits, &mut |bytes| room.take(bytes).map_err(io::Error::other)).map_err(
+    unpack::unpack(archive, &folder, limits, &mut |space| room.take(space).map_err(io::Error::other)).map_err(
         |failure| match failure {
             unpack::Failure::Layer(reason) => wrong(reason),
             unpack::Failure::Read(error) => match error.downcast::<Error>() {

@@ -104,6 +104,12 @@ fn only_what_an_image_may_have(folder: &Path) {
     }
 }
 
+/// Files, folders and links in a folder.
+fn inodes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| 1 + if path.is_dir() && !path.is_symlink() { inodes(&path) } else { 0 }).sum()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
@@ -115,12 +121,15 @@ proptest! {
         fs::write(folder.path().join("outside/file"), "untouched").unwrap();
         let before = outside(folder.path());
         let limits = Limits { entries: 100, file_bytes: 1 << 20 };
-        let mut room = 0;
-        let result = unpack(&archive(&entries)[..], &root, limits, &mut |bytes| { room += bytes; Ok(()) });
+        let mut room = Space::default();
+        let result = unpack(&archive(&entries)[..], &root, limits, &mut |space| { room += space; Ok(()) });
         prop_assert_eq!(outside(folder.path()), before);
         only_what_an_image_may_have(&root);
         match result {
-            Ok(_) => prop_assert!(room >= entries.len() as u64 * INODE),
+            Ok(_) => {
+                prop_assert!(room.bytes >= entries.len() as u64 * INODE);
+                prop_assert!(room.files >= inodes(&root), "{room:?}");
+            },
             Err(Failure::Layer(reason)) => prop_assert!(reason.starts_with("entry `") || reason.ends_with("empty path"), "{}", reason),
             Err(other) => prop_assert!(false, "an entry is refused by us, not by the system: {:?}", other),
         }

@@ -550,6 +550,10 @@ pub(crate) struct NodeBounds {
     pub waiting_requests: u32,
     /// Bytes of images and modules a second; `null`: no bound.
     pub pull_bandwidth: Option<u64>,
+    /// Bytes of unpacked images; `null`: a quarter of the node's image store, at least 1Gi.
+    pub image_bytes: Option<u64>,
+    /// Files and folders of unpacked images; `null`: 500000, or less where the node's file system has few.
+    pub image_files: Option<u32>,
     /// Bytes of log a second.
     pub log_bandwidth: u64,
     /// Folders below which files of the nodes are opened; `null`: none.
@@ -567,6 +571,8 @@ impl From<&NamespaceBounds> for NodeBounds {
             open_requests: bounds.open_requests(),
             waiting_requests: bounds.waiting_requests(),
             pull_bandwidth: bounds.pull_bandwidth,
+            image_bytes: bounds.image_bytes,
+            image_files: bounds.image_files,
             log_bandwidth: bounds.log_bandwidth(),
             files: bounds.files.as_ref().map(|files| files.iter().map(|path| path.display().to_string()).collect()),
         }

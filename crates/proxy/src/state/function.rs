@@ -214,6 +214,8 @@ fn bounds(Slice { bounds, .. }: &Slice) -> Bounds {
         open_requests: bounds.open_requests().into(),
         waiting_requests: bounds.waiting_requests().into(),
         pull_bytes_per_second: bounds.pull_bandwidth.unwrap_or(u64::MAX),
+        image_bytes: bounds.image_bytes,
+        image_files: bounds.image_files.map(Into::into),
         log_bytes_per_second: bounds.log_bandwidth(),
     }
 }

@@ -80,12 +80,14 @@ impl Collector for Scrape {
 }
 
 /// The counted resources, by the names of the fields that bound them.
-fn resources(usage: &Usage) -> [(&'static str, Used); 5] {
+fn resources(usage: &Usage) -> [(&'static str, Used); 7] {
     [
         ("instances", usage.instances),
         ("connections", usage.connections),
         ("open_requests", usage.open_requests),
         ("waiting_requests", usage.waiting_requests),
+        ("image_bytes", usage.image_bytes),
+        ("image_files", usage.image_files),
         ("pull_bytes_per_second", usage.pull_bytes_per_second),
     ]
 }
