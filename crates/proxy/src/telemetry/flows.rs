@@ -1,21 +1,21 @@
 //! What `leno observe` shows: each exchange, and what instances were refused before there was one.
 
-use super::names::{direction_name, policy_name, protocol_name};
+use super::names::{direction_name, policy_name, protocol_name, workload};
 use super::observed::{Observed, RecordedVerdict};
 use super::request_line::cut;
 use super::ring::Ring;
 use crate::runtime::clock::rfc3339;
 use leno_config::FunctionId;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
 /// Refusals and connections that are remembered. What is longer ago is forgotten, and counted.
 const MOST: usize = 1024;
-/// Of these, what one instance may have when there is no room.
-const SHARE: usize = 128;
+/// An instance that has one in so many of its namespace's share pushes out its own.
+const SHARES: usize = 8;
 
 /// One thing that happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,14 +236,21 @@ pub struct Others(Mutex<Latest>);
 struct Latest {
     /// By their numbers, which rise.
     flows: BTreeMap<u64, Flow>,
+    /// The numbers of each namespace's.
+    by_namespace: HashMap<Box<str>, BTreeSet<u64>>,
     /// The numbers of each instance's, oldest first.
     by_instance: HashMap<String, VecDeque<u64>>,
     pushed: u64,
 }
 
+/// The namespace of a source: `namespace/name/number` is an instance.
+fn namespace(source: &str) -> &str {
+    workload(source).map_or_else(|| source.split('/').next().unwrap_or_default(), |(namespace, _)| namespace)
+}
+
 impl Others {
-    /// Adds one. When there is no room, the oldest goes; of an instance that has more than its share, its own oldest, so that it cannot push out what
-    /// others did.
+    /// Adds one. When there is no room, one goes of a namespace that has its share or more: of the instance that adds, if that is such a namespace and has
+    /// many, or else its oldest. So no namespace and no instance pushes out what others did.
     pub fn push(&self, flow: impl Into<Flow>) {
         let flow = flow.into();
         let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,6 +259,7 @@ impl Others {
         }
         let number = latest.pushed;
         latest.pushed += 1;
+        latest.by_namespace.entry(namespace(&flow.source).into()).or_default().insert(number);
         latest.by_instance.entry(flow.source.clone()).or_default().push_back(number);
         latest.flows.insert(number, flow);
     }
@@ -272,10 +280,22 @@ impl Others {
 
 impl Latest {
     fn forget_one(&mut self, instance: &str) {
-        let own = self.by_instance.get(instance).filter(|numbers| numbers.len() > SHARE);
-        let oldest = self.flows.first_key_value().map(|(number, _)| *number);
-        let Some(number) = own.and_then(|numbers| numbers.front().copied()).or(oldest) else { return };
-        let Some(flow) = self.flows.remove(&number) else { return };
+        let share = MOST / self.by_namespace.len().max(1);
+        let own = self.by_namespace.get(namespace(instance)).filter(|numbers| numbers.len() >= share);
+        let oldest = if let Some(own) = own {
+            let instances = self.by_instance.get(instance).filter(|numbers| numbers.len() > share / SHARES);
+            instances.and_then(|numbers| numbers.front()).or(own.first()).copied()
+        } else {
+            let largest = self.by_namespace.values().max_by_key(|numbers| numbers.len());
+            largest.and_then(|numbers| numbers.first()).copied()
+        };
+        let Some((number, flow)) = oldest.and_then(|number| self.flows.remove_entry(&number)) else { return };
+        if let Some(numbers) = self.by_namespace.get_mut(namespace(&flow.source)) {
+            numbers.remove(&number);
+            if numbers.is_empty() {
+                self.by_namespace.remove(namespace(&flow.source));
+            }
+        }
         if let Some(numbers) = self.by_instance.get_mut(&flow.source) {
             // It is the oldest of its instance, too.
             numbers.pop_front();
@@ -362,9 +382,24 @@ mod tests {
             others.push(of("loud"));
         }
         let all = Flows::after(&ring, &others, None).flows;
-        let loud = all.iter().filter(|flow| flow.source == "loud").count();
-        assert_eq!((all.len(), loud), (MOST, SHARE + 1));
+        let of = |name: &str| all.iter().filter(|flow| flow.source.starts_with(name)).count();
+        // Seventeen namespaces, of which each has its share.
+        assert_eq!((all.len(), of("loud")), (MOST, MOST / 17));
+        assert!((0..16).all(|number| of(&format!("quiet-{number}")) >= MOST / 17), "{}", of("quiet-0"));
         let latest = others.0.lock().unwrap();
         assert_eq!(latest.by_instance.values().map(VecDeque::len).sum::<usize>(), MOST);
+        assert_eq!(latest.by_namespace.values().map(BTreeSet::len).sum::<usize>(), MOST);
+    }
+
+    #[test]
+    fn a_namespace_with_many_instances_pushes_out_its_own() {
+        let (ring, others) = (Ring::default(), Others::default());
+        let of = |instance: String| Refusal { instance: instance.into(), ..refusal("x") };
+        (0..100).for_each(|number| others.push(of(format!("shop/web/{number}"))));
+        (0..10).for_each(|_| others.push(of("hostile/quiet/0".to_owned())));
+        (0..20 * MOST).for_each(|number| others.push(of(format!("hostile/flood/{}", number % 200))));
+        let all = Flows::after(&ring, &others, None);
+        let of = |prefix: &str| all.flows.iter().filter(|flow| flow.source.starts_with(prefix)).count();
+        assert_eq!((of("shop/"), of("hostile/")), (100, MOST - 100));
     }
 }

@@ -1,46 +1,79 @@
-//! How records are kept for `leno explain`: encoded, one after the other, in one buffer. A worker makes a record for each exchange; kept as they
+//! How records are kept for `leno explain`: encoded, one after the other, in segments. A worker makes a record for each exchange; kept as they
 //! are, thousands of them would be spread over megabytes, so that each new one meets memory that nobody has touched for long.
+//!
+//! Each segment has records of one namespace. Where there is no room, the oldest segment of the namespace goes that has most, so a namespace with very many
+//! requests pushes out its own records.
 
 use super::observed::Observed;
+use crate::http::peer::TrafficDirection;
+use leno_namespaces::Namespaces;
 use std::collections::VecDeque;
 
 /// Bytes of the records that one worker keeps: some two thousand, each usually of a half to one kilobyte.
 const CAPACITY: usize = 1536 * 1024;
 
+/// Bytes of one segment, unless a record is longer.
+const SEGMENT: usize = 16 * 1024;
+
 /// Bytes that no record exceeds.
 const LONGEST: usize = 192 * 1024;
 
-/// The latest records, oldest first.
+/// The latest records of each namespace.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// Grows up to [`CAPACITY`]. Then new records take the place of the oldest.
-    bytes: Vec<u8>,
-    /// Where each record is.
-    places: VecDeque<Place>,
-    /// How many there were, the forgotten ones included.
+    /// The namespaces that have records. No more than there are segments.
+    shares: Vec<Share>,
+    /// Bytes of all segments.
+    size: usize,
+    /// How many records there were, the forgotten ones included.
     pushed: u64,
-    /// Where the next one goes, if there is room before the end.
-    next: usize,
+    /// The segment that was forgotten last, for the next one.
+    spare: Segment,
     /// Room for the record that is being encoded; empty before the first one.
     scratch: Vec<u8>,
 }
 
+/// The records of one namespace.
+#[derive(Debug)]
+struct Share {
+    namespace: Box<str>,
+    /// Oldest first.
+    segments: VecDeque<Segment>,
+    size: usize,
+}
+
+#[derive(Debug, Default)]
+struct Segment {
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+}
+
+/// The number of a record, and where it ends. It begins where the one before ends.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    start: usize,
+    number: u64,
     end: usize,
+}
+
+impl Segment {
+    fn records(&self) -> impl DoubleEndedIterator<Item = (u64, &[u8])> {
+        self.places.iter().enumerate().map(|(index, place)| {
+            let start = index.checked_sub(1).map_or(0, |before| self.places[before].end);
+            (place.number, &self.bytes[start..place.end])
+        })
+    }
 }
 
 impl Default for Kept {
     /// None. To be made before the exchanges begin whose records it is to keep: times before the first of them are not told apart.
     fn default() -> Self {
         moment::base();
-        Self { bytes: Vec::new(), places: VecDeque::new(), pushed: 0, next: 0, scratch: Vec::new() }
+        Self { shares: Vec::new(), size: 0, pushed: 0, spare: Segment::default(), scratch: Vec::new() }
     }
 }
 
 impl Kept {
-    /// Adds a record. The oldest ones go when there is no room.
+    /// Adds a record.
     pub(super) fn push(&mut self, observed: &Observed) {
         let mut scratch = std::mem::take(&mut self.scratch);
         if scratch.is_empty() {
@@ -49,56 +82,110 @@ impl Kept {
         }
         // Every text of a record is bounded, and every list: it fits.
         match postcard::to_slice(observed, &mut scratch) {
-            Ok(record) => self.put(record),
+            Ok(record) => self.put(namespace(observed), record),
             Err(error) => tracing::error!(%error, "a record is too long to be kept"),
         }
         self.scratch = scratch;
     }
 
-    fn put(&mut self, record: &[u8]) {
-        if self.next + record.len() > CAPACITY {
-            self.forget_within(self.next, CAPACITY);
-            self.next = 0;
+    fn put(&mut self, namespace: &str, record: &[u8]) {
+        let found = self.shares.iter().position(|share| *share.namespace == *namespace);
+        let latest = found.and_then(|index| self.shares[index].segments.back_mut());
+        let fits = |segment: &&mut Segment| segment.bytes.len() + record.len() <= segment.bytes.capacity();
+        let place = |start: usize| Place { number: self.pushed, end: start + record.len() };
+        match latest.filter(fits) {
+            Some(segment) => {
+                segment.places.push(place(segment.bytes.len()));
+                segment.bytes.extend_from_slice(record);
+            }
+            None => {
+                let place = place(0);
+                self.begin_segment(namespace, record, place);
+            }
         }
-        let place = Place { start: self.next, end: self.next + record.len() };
-        self.forget_within(place.start, place.end);
-        if self.bytes.len() < place.end {
-            self.bytes.resize(place.end, 0);
-        }
-        self.bytes[place.start..place.end].copy_from_slice(record);
-        self.places.push_back(place);
         self.pushed += 1;
-        self.next = place.end;
     }
 
-    /// Forgets the records of this stretch, which are the oldest.
-    fn forget_within(&mut self, start: usize, end: usize) {
-        while self.places.front().is_some_and(|oldest| oldest.start < end && start < oldest.end) {
-            self.places.pop_front();
+    fn begin_segment(&mut self, namespace: &str, record: &[u8], place: Place) {
+        let size = record.len().max(SEGMENT);
+        while self.size + size > CAPACITY {
+            self.forget_segment(namespace);
         }
+        let Segment { mut bytes, mut places } = std::mem::take(&mut self.spare);
+        if bytes.capacity() != size {
+            bytes = Vec::with_capacity(size);
+        }
+        bytes.extend_from_slice(record);
+        places.push(place);
+        let segment = Segment { bytes, places };
+        let size = segment.bytes.capacity();
+        self.size += size;
+        match self.shares.iter_mut().find(|share| *share.namespace == *namespace) {
+            Some(share) => {
+                share.size += size;
+                share.segments.push_back(segment);
+            }
+            None => self.shares.push(Share { namespace: namespace.into(), segments: [segment].into(), size }),
+        }
+    }
+
+    /// Forgets the oldest segment of the namespace that has most; of several, of this one.
+    fn forget_segment(&mut self, namespace: &str) {
+        let rank = |share: &Share| (share.size, *share.namespace == *namespace);
+        let largest = self.shares.iter().enumerate().max_by_key(|(_, share)| rank(share)).map(|(index, _)| index);
+        let Some(index) = largest else { return };
+        let share = &mut self.shares[index];
+        if let Some(mut oldest) = share.segments.pop_front() {
+            let size = oldest.bytes.capacity();
+            share.size -= size;
+            self.size -= size;
+            oldest.bytes.clear();
+            oldest.places.clear();
+            self.spare = oldest;
+        }
+        if self.shares[index].segments.is_empty() {
+            self.shares.swap_remove(index);
+        }
+    }
+
+    /// The records from this number on, oldest first.
+    fn since(&self, seen: u64) -> Vec<&[u8]> {
+        let segments = self.shares.iter().flat_map(|share| &share.segments);
+        let segments = segments.filter(|segment| segment.places.last().is_some_and(|place| place.number >= seen));
+        let mut records: Vec<(u64, &[u8])> =
+            segments.flat_map(Segment::records).filter(|(number, _)| *number >= seen).collect();
+        records.sort_unstable_by_key(|(number, _)| *number);
+        records.into_iter().map(|(_, record)| record).collect()
     }
 
     /// The records, newest first.
     pub(super) fn newest_first(&self) -> impl Iterator<Item = Observed<Box<str>>> {
-        self.places.iter().rev().filter_map(|place| postcard::from_bytes(&self.bytes[place.start..place.end]).ok())
+        self.since(0).into_iter().rev().filter_map(|record| postcard::from_bytes(record).ok())
     }
 
     /// The records after the first `seen` ones, oldest first, how many of them are forgotten, and how many there were in all. The records are still
     /// encoded ([`decoded`]): that takes longer than a worker should be kept waiting.
     pub(super) fn after(&self, seen: u64) -> (Vec<Box<[u8]>>, u64, u64) {
-        let first = self.pushed - self.places.len() as u64;
-        let skipped = usize::try_from(seen.saturating_sub(first)).unwrap_or(usize::MAX);
-        let records = self.places.iter().skip(skipped).map(|place| self.bytes[place.start..place.end].into());
-        (records.collect(), first.saturating_sub(seen), self.pushed)
+        let records: Vec<Box<[u8]>> = self.since(seen).into_iter().map(Into::into).collect();
+        let forgotten = self.pushed.saturating_sub(seen).saturating_sub(records.len() as u64);
+        (records, forgotten, self.pushed)
     }
 
     /// The records of a request, in the order in which they were added.
     pub(super) fn of_request(&self, request_id: &str) -> impl Iterator<Item = Observed<Box<str>>> {
-        let records = self.places.iter().map(|place| &self.bytes[place.start..place.end]);
         let is_wanted =
             move |record: &&[u8]| postcard::take_from_bytes::<&str>(record).is_ok_and(|(found, _)| found == request_id);
-        records.filter(is_wanted).filter_map(|record| postcard::from_bytes(record).ok())
+        self.since(0).into_iter().filter(is_wanted).filter_map(|record| postcard::from_bytes(record).ok())
     }
+}
+
+/// The namespace whose share a record takes: that of the function that judged, or of a caller that another namespace's function has refused.
+fn namespace(observed: &Observed) -> &str {
+    let own = observed.namespace.as_ref().map_or(Namespaces::NONE, |own| own.name());
+    if observed.direction == TrafficDirection::Inbound && observed.verdict() != "allow" {
+        return observed.source().map_or(own, |(caller, _)| caller);
+    }
+    own
 }
 
 /// A record as it was.
@@ -276,13 +363,49 @@ mod tests {
                 assert!(all.iter().copied().eq((number - all.len()..number).rev()), "without a gap: {all:?}");
             }
         }
-        assert!(kept.places.len() > 300 && kept.bytes.len() <= CAPACITY, "{}", kept.places.len());
-        assert!(
-            kept.places
-                .iter()
-                .zip(kept.places.iter().skip(1))
-                .all(|(one, next)| one.end <= next.start || next.start == 0)
-        );
+        let count = kept.newest_first().count();
+        assert!(count > 300 && kept.size <= CAPACITY, "{count}");
+    }
+
+    #[test]
+    fn a_namespace_with_very_many_requests_pushes_out_its_own() {
+        let (namespaces, mut kept) = (Namespaces::default(), Kept::default());
+        let of = |name: &str, number: usize| Observed {
+            namespace: Some(namespaces.of(name)),
+            direction: TrafficDirection::Outbound,
+            ..record(number, 500)
+        };
+        let count = |kept: &Kept, name: &str| {
+            let share = kept.shares.iter().find(|share| *share.namespace == *name);
+            share.map_or(0, |share| share.segments.iter().map(|segment| segment.places.len()).sum())
+        };
+        (0..100).for_each(|number| kept.push(&of("shop", number)));
+        (100..20_000).for_each(|number| kept.push(&of("hostile", number)));
+        assert_eq!(count(&kept, "shop"), 100);
+        assert!(kept.of_request("7").next().is_some() && kept.of_request("107").next().is_none());
+        let (records, missed, pushed) = kept.after(0);
+        assert_eq!((records.len() as u64 + missed, pushed), (20_000, 20_000), "what is forgotten is counted");
+        // A namespace that comes later gets the same share.
+        (0..20_000).for_each(|number| kept.push(&of("late", number)));
+        let [late, hostile] = ["late", "hostile"].map(|name| count(&kept, name));
+        assert!(late.abs_diff(hostile) < late / 10 && count(&kept, "shop") == 100, "{late} {hostile}");
+        // More namespaces than there is room for: the memory stays bounded.
+        (0..1000).for_each(|number| kept.push(&of(&format!("n{number}"), number)));
+        assert!(kept.size <= CAPACITY && kept.shares.len() <= CAPACITY / SEGMENT);
+    }
+
+    #[test]
+    fn refused_calls_take_the_callers_share() {
+        let namespaces = Namespaces::default();
+        let identity = Some("spiffe://td/ns/hostile/sa/flood".into());
+        let refused = Observed {
+            namespace: Some(namespaces.of("shop")),
+            direction: TrafficDirection::Inbound,
+            peer: crate::http::peer::Peer { identity, ..observed().peer },
+            ..observed()
+        };
+        assert_eq!((refused.verdict(), namespace(&refused)), ("deny", "hostile"));
+        assert_eq!(namespace(&Observed { direction: TrafficDirection::Gateway, ..refused }), "shop");
     }
 
     #[test]
