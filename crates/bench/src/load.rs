@@ -50,6 +50,8 @@ pub(crate) struct Request {
     pub authorizations: Vec<String>,
     /// Bytes of the body.
     pub body: usize,
+    /// Bodies, taken in turn, in place of those bytes.
+    pub contents: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,6 +113,16 @@ impl Outcome {
     /// Answers of any status.
     pub(crate) fn answered(&self) -> u64 {
         self.statuses.values().sum()
+    }
+
+    /// Requests that were not answered with 200, or not at all.
+    pub(crate) fn failed(&self) -> u64 {
+        self.answered() - self.answered_with(&[200]) + self.errors
+    }
+
+    /// Answers with one of these statuses.
+    pub(crate) fn answered_with(&self, statuses: &[u16]) -> u64 {
+        statuses.iter().filter_map(|status| self.statuses.get(status)).sum()
     }
 
     /// Latency in microseconds that `share` (one of [`SHARES`]) of the answers did not exceed.

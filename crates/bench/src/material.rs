@@ -135,6 +135,7 @@ impl Material {
             headers: headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             authorizations: authorizations.collect::<anyhow::Result<_>>()?,
             body: 0,
+            contents: Vec::new(),
         })
     }
 

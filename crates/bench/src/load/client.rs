@@ -20,6 +20,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Bytes of a response head and what came with it.
 const BUFFER: usize = 16 * 1024;
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
@@ -54,13 +55,18 @@ impl Connector {
             if plan.request.authorizations.is_empty() { &none[..] } else { &plan.request.authorizations };
         let authorities = &plan.request.authorities;
         anyhow::ensure!(!authorities.is_empty(), "the plan names no authority");
-        for index in 0..authorizations.len().max(authorities.len()) {
+        let mut contents: Vec<Bytes> = plan.request.contents.iter().cloned().map(Bytes::from).collect();
+        if contents.is_empty() {
+            contents.push(Bytes::from(vec![b'x'; plan.request.body]));
+        }
+        for index in 0..authorizations.len().max(authorities.len()).max(contents.len()) {
             let authority = &authorities[index % authorities.len()];
             let authorization = &authorizations[index % authorizations.len()];
+            let content = &contents[index % contents.len()];
             match plan.protocol {
-                Protocol::Http1 => connector.bytes.push(bytes(plan, authority, authorization, false)),
-                Protocol::Fresh => connector.bytes.push(bytes(plan, authority, authorization, true)),
-                Protocol::Http2 => connector.requests.push(request(plan, authority, authorization)?),
+                Protocol::Http1 => connector.bytes.push(bytes(plan, authority, authorization, content, false)),
+                Protocol::Fresh => connector.bytes.push(bytes(plan, authority, authorization, content, true)),
+                Protocol::Http2 => connector.requests.push(request(plan, authority, authorization, content)?),
             }
         }
         Ok(connector)
@@ -141,7 +147,7 @@ impl Http1 {
                 0 => bail!("the connection was closed instead of an answer"),
                 count => filled += count,
             }
-            let Some(head) = parse(&self.buffer[..filled])? else { continue };
+            let Some(mut head) = parse(&self.buffer[..filled])? else { continue };
             match head.length {
                 Some(length) => {
                     let mut missing = (head.bytes + length).saturating_sub(filled);
@@ -152,7 +158,12 @@ impl Http1 {
                 }
                 // Nothing else follows: the body ends where what is received ends with the last chunk.
                 None => {
-                    while !self.buffer[head.bytes..filled].ends_with(b"0\r\n\r\n") {
+                    while !self.buffer[head.bytes..filled].ends_with(LAST_CHUNK) {
+                        if filled == BUFFER {
+                            // The head has been read, and of a body only its end matters.
+                            self.buffer.copy_within(BUFFER - LAST_CHUNK.len().., 0);
+                            (filled, head.bytes) = (LAST_CHUNK.len(), 0);
+                        }
                         match self.stream.read(&mut self.buffer[filled..]).await? {
                             0 => bail!("the connection was closed within a body"),
                             count => filled += count,
@@ -192,7 +203,7 @@ pub(crate) fn parse(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     }))
 }
 
-fn bytes(plan: &Plan, authority: &str, authorization: &str, close: bool) -> Vec<u8> {
+fn bytes(plan: &Plan, authority: &str, authorization: &str, content: &[u8], close: bool) -> Vec<u8> {
     let request = &plan.request;
     let mut head = format!("{} {} HTTP/1.1\r\nhost: {}\r\n", request.method, request.target, authority);
     let mut field = |name: &str, value: &str| {
@@ -205,18 +216,21 @@ fn bytes(plan: &Plan, authority: &str, authorization: &str, close: bool) -> Vec<
     if !authorization.is_empty() {
         field("authorization", authorization);
     }
-    if request.body > 0 {
-        field("content-length", &request.body.to_string());
+    if !content.is_empty() {
+        field("content-length", &content.len().to_string());
     }
     if close {
         field("connection", "close");
     }
-    let mut bytes = (head + "\r\n").into_bytes();
-    bytes.resize(bytes.len() + request.body, b'x');
-    bytes
+    [(head + "\r\n").as_bytes(), content].concat()
 }
 
-fn request(plan: &Plan, authority: &str, authorization: &str) -> anyhow::Result<hyper::Request<Full<Bytes>>> {
+fn request(
+    plan: &Plan,
+    authority: &str,
+    authorization: &str,
+    content: &Bytes,
+) -> anyhow::Result<hyper::Request<Full<Bytes>>> {
     let request = &plan.request;
     let scheme = if plan.tls.is_some() { "https" } else { "http" };
     let uri = match request.target.starts_with('/') {
@@ -230,7 +244,7 @@ fn request(plan: &Plan, authority: &str, authorization: &str) -> anyhow::Result<
     if !authorization.is_empty() {
         builder = builder.header("authorization", authorization);
     }
-    Ok(builder.body(Full::new(Bytes::from(vec![b'x'; request.body])))?)
+    Ok(builder.body(Full::new(content.clone()))?)
 }
 
 /// A client's side of TLS without resumption, and whom it expects.
@@ -253,4 +267,26 @@ pub(crate) fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector,
     // Every new connection is to cost what it costs.
     config.resumption = Resumption::disabled();
     Ok((TlsConnector::from(Arc::new(config)), ServerName::try_from(tls.server_name.clone())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_chunked_body_larger_than_the_buffer_is_read_to_its_end() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        let chunk = format!("{:x}\r\n{}\r\n", 3 * BUFFER, "x".repeat(3 * BUFFER));
+        let answer = format!("HTTP/1.1 422 No\r\ntransfer-encoding: chunked\r\n\r\n{chunk}0\r\n\r\n");
+        let mut client = Http1::new(Box::new(stream));
+        // The second answer is found only after all of the first.
+        for _ in 0..2 {
+            let (status, written) = tokio::join!(client.exchange(b"request"), server.write_all(answer.as_bytes()));
+            written.unwrap();
+            assert_eq!(status.unwrap(), 422);
+        }
+    }
 }
