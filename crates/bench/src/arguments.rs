@@ -24,7 +24,7 @@ pub(crate) struct Output {
     /// Where to write a report with plots: one page that needs nothing else.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Few and short repeats, three minutes at most: for a look, not for a figure.
+    /// Few and short repeats, three minutes at most (`neighbours`: four): for a look, not for a figure.
     #[arg(long)]
     pub quick: bool,
 }

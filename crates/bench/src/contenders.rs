@@ -1,12 +1,16 @@
 //! Who is measured: nothing at all, Envoys and Lenos with different policies, all before the same upstream.
 
+mod tenants;
+
+pub(crate) use tenants::{Tenants, last_lines};
+
 use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;
 use crate::policies::{Algorithm, Limit, Policies};
 use crate::proxy_under_test::envoy::Sidecar;
 use crate::proxy_under_test::leno::{Caller, Listeners, Mesh, host_of};
 use crate::proxy_under_test::{Helper, Proxy};
-use crate::rig::{Noise, Rig, free_addresses};
+use crate::rig::{Rig, free_addresses};
 use crate::trial::{Contender, HTTP1, HTTP2, Traffic, probe};
 use anyhow::{Context, ensure};
 use std::fs;
@@ -14,12 +18,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// An extension that does not end before its deadline.
-const ENDLESS: &str = r#"(module
-    (memory (export "memory") 1)
-    (func (export "proxy_abi_version_0_2_1"))
-    (func (export "malloc") (param i32) (result i32) (i32.const 1024))
-    (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32) (loop $again (br $again)) (i32.const 0)))"#;
 /// The longest wait for something to work.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -252,39 +250,6 @@ impl Running {
         running.wait_until_ready(rig, policies)
     }
 
-    /// One node with a function that is measured, and those of hostile tenants: one makes noise, one does with sidecars that have 50 us each, one has a
-    /// policy that never ends, one writes a megabyte of log for each request, one answers with interim responses, and one opens connections.
-    pub(crate) fn leno_tenants(rig: &Rig) -> anyhow::Result<Tenants> {
-        let folder = new_folder(rig, "tenants")?;
-        let listeners = listeners()?;
-        let policies = Policies::NINE;
-        let (upstream, noise) = rig.another_upstream(0)?;
-        let (interim, interim_noise) = rig.another_upstream(INTERIM)?;
-        let mesh = mesh(rig, &folder, "wasm", policies, listeners);
-        let endless = rig.folder().join("endless.wasm");
-        fs::write(&endless, wat::parse_str(ENDLESS)?)?;
-        fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants([upstream, interim], &endless)?)?;
-        let request = |index| {
-            let mut request = rig.material.request(Algorithm::Es256)?;
-            request.authorities = vec![host_of(index)];
-            anyhow::Ok(request)
-        };
-        let modest = Self { request: request(0)?, ..Self::at_gateway(rig, "modest", listeners, policies)? };
-        let modest = modest.behind_leno(rig, &folder, listeners, policies)?;
-        let plan = modest.plan(HTTP1, Pace::Closed);
-        Ok(Tenants {
-            _upstreams: [noise, interim_noise],
-            elsewhere: Plan { address: upstream, tls: None, ..plan.clone() },
-            blast: Plan { request: request(1)?, ..plan.clone() },
-            hurried: Plan { request: request(2)?, ..plan.clone() },
-            runaway: Plan { request: request(3)?, ..plan.clone() },
-            output: Plan { request: request(4)?, ..plan.clone() },
-            interim: Plan { request: request(5)?, ..plan.clone() },
-            hoarder: Plan { request: request(6)?, ..plan },
-            modest,
-        })
-    }
-
     /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for, and
     /// one that no rule allows where there are rules.
     fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
@@ -313,24 +278,6 @@ impl Running {
             ensure!(begin.elapsed() < TIMEOUT, "{} answers {statuses:?} instead of {status}, {error:?}", self.name);
         }
     }
-}
-
-/// Interim responses before each answer of the tenant that sends them.
-const INTERIM: usize = 20_000;
-
-/// The modest tenant, and the others, on one node.
-pub(crate) struct Tenants {
-    pub modest: Running,
-    /// To the others' upstream, without the node.
-    pub elsewhere: Plan,
-    pub blast: Plan,
-    pub hurried: Plan,
-    pub runaway: Plan,
-    pub output: Plan,
-    pub interim: Plan,
-    pub hoarder: Plan,
-    /// Of the others.
-    pub _upstreams: [Noise; 2],
 }
 
 fn start_envoys(rig: &Rig, configurations: &[PathBuf]) -> anyhow::Result<Proxy> {

@@ -1,8 +1,11 @@
 //! `leno-bench hostile`: an instance of a tenant that takes what it can get. Each request to it makes it take more.
 
 use anyhow::Context;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +23,32 @@ pub(crate) struct Arguments {
     /// Connections to the outbound listener that are opened for each request, and held.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     hoard: usize,
+    /// Where the instance says how many bytes or connections it has taken so far.
+    #[arg(long, value_name = "FILE")]
+    tally: PathBuf,
+}
+
+/// The number of bytes or connections that an instance has taken since it began.
+struct Tally(Mutex<(File, u64)>);
+
+impl Tally {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let file = File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
+        Ok(Self(Mutex::new((file, 0))))
+    }
+
+    fn add(&self, count: u64) -> std::io::Result<()> {
+        let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (file, taken) = &mut *tally;
+        *taken += count;
+        // The text always has the same length, so that a reader sees no part of an old one.
+        file.write_all_at(format!("{taken:020}").as_bytes(), 0)
+    }
+}
+
+/// The number in such a file; 0 if the instance has taken nothing yet.
+pub(crate) fn taken(path: &Path) -> u64 {
+    std::fs::read_to_string(path).ok().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
 /// The connections that the instance holds.
@@ -46,15 +75,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
     });
     let (output, count) = (arguments.output, arguments.hoard);
+    let tally = Arc::new(Tally::open(&arguments.tally)?);
     loop {
         let (stream, _) = listener.accept()?;
-        let (hoard, proxy) = (hoard.clone(), proxy.clone());
+        let (hoard, proxy, tally) = (hoard.clone(), proxy.clone(), tally.clone());
         // A client that goes away is no event.
-        thread::spawn(move || drop(serve(stream, output, count, &hoard, &proxy)));
+        thread::spawn(move || drop(serve(stream, (output, count), &hoard, &proxy, &tally)));
     }
 }
 
-fn serve(mut stream: TcpStream, output: usize, count: usize, hoard: &Mutex<Hoard>, proxy: &str) -> std::io::Result<()> {
+fn serve(
+    mut stream: TcpStream,
+    (output, count): (usize, usize),
+    hoard: &Mutex<Hoard>,
+    proxy: &str,
+    tally: &Tally,
+) -> std::io::Result<()> {
     let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -69,8 +105,10 @@ fn serve(mut stream: TcpStream, output: usize, count: usize, hoard: &Mutex<Hoard
             log.write_all(LINE)?;
         }
         drop(log);
+        tally.add(output as u64)?;
         if count > 0 {
-            let more = (0..count).map_while(|_| TcpStream::connect(proxy).ok());
+            let more: Vec<TcpStream> = (0..count).map_while(|_| TcpStream::connect(proxy).ok()).collect();
+            tally.add(more.len() as u64)?;
             let mut hoard = hoard.lock().unwrap_or_else(PoisonError::into_inner);
             hoard.connections.extend(more);
             hoard.asked = Instant::now();

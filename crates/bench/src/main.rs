@@ -35,6 +35,7 @@ mod rig;
 mod sample;
 mod sandbox;
 mod sinks;
+mod slow_registry;
 mod smoke;
 mod statistics;
 mod syscalls;
@@ -62,7 +63,7 @@ enum Command {
     /// Memory and CPU of a node with many functions, and of one Envoy for each.
     Density(density::Arguments),
     /// One tenant at full blast, and what another feels of it.
-    Neighbours(arguments::Plain),
+    Neighbours(neighbours::Arguments),
     /// From a function never seen to its first judged request, and from nothing to Envoy's first.
     Coldstart(arguments::Plain),
     /// A trace of Azure Functions through no mesh, Leno, and an Envoy for each instance: slowdown of each invocation.
@@ -103,6 +104,9 @@ enum Command {
     /// (part of neighbours) An instance that takes what it can get.
     #[command(hide = true)]
     Hostile(hostile::Arguments),
+    /// (part of neighbours) A registry that answers with a byte now and then.
+    #[command(hide = true)]
+    SlowRegistry(slow_registry::Arguments),
     /// (part of control) The control plane.
     #[command(hide = true)]
     ControlPlane(control::plane::Arguments),
@@ -166,6 +170,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Load => load::run(),
         Command::Instance(arguments) => instance::run(&arguments),
         Command::Hostile(arguments) => hostile::run(&arguments),
+        Command::SlowRegistry(arguments) => slow_registry::run(&arguments),
         Command::Function(arguments) => azure::function::run(&arguments),
         Command::Layer(arguments) => azure::layer::run(&arguments),
         Command::Sidecar(arguments) => azure::sidecar::run(&arguments),

@@ -17,6 +17,11 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The same, and what those have started.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    children(pid).into_iter().flat_map(|child| [vec![child], descendants(child)].concat()).collect()
+}
+
 /// Whether a process is there and has not ended.
 pub(crate) fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The processes that are measured: the real programs, configured from the same list of policies.
 
+pub(crate) mod control;
 pub(crate) mod envoy;
 pub(crate) mod leno;
 

@@ -4,7 +4,7 @@ use crate::affinity::Cores;
 use crate::cpu::{AllProcesses, Memory, Usage};
 use crate::load::{Outcome, Plan};
 use crate::material::Material;
-use crate::processes::end;
+use crate::processes::{descendants, end};
 use crate::proxy_under_test::Programs;
 use anyhow::{Context, ensure};
 use std::cell::RefCell;
@@ -96,38 +96,46 @@ impl Rig {
     /// Starts one more upstream for traffic that only makes noise, of the lowest priority, with so many interim responses before each answer.
     pub(crate) fn another_upstream(&self, interim: usize) -> anyhow::Result<(SocketAddr, Noise)> {
         let [address] = free_addresses()?;
-        let mut child = lowest_priority()?
-            .args(["upstream", "--listen", &address.to_string(), "--interim", &interim.to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("another upstream cannot be started")?;
-        let mut output = BufReader::new(child.stdout.take().context("it has an output")?);
-        self.noise.borrow_mut().push(child.id());
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        let noise = Noise { child, output };
-        ensure!(line == "ready\n", "another upstream did not start");
-        Ok((address, noise))
+        let arguments = ["upstream", "--listen", &address.to_string(), "--interim", &interim.to_string()];
+        Ok((address, self.start_noise(&arguments, "ready")?))
+    }
+
+    /// Starts a process of the lowest priority that is two registries and obeys lines.
+    pub(crate) fn slow_registries(&self) -> anyhow::Result<([SocketAddr; 2], Noise)> {
+        let [first] = free_addresses()?;
+        let addresses = [first, SocketAddr::from(([127, 0, 0, 2], first.port()))];
+        let [one, other] = addresses.map(|address| address.to_string());
+        Ok((addresses, self.start_noise(&["slow-registry", "--listen", &one, "--listen", &other], "ready")?))
     }
 
     /// Starts a load of the lowest priority that is not what is measured, and waits until it counts its answers. It ends when the result
     /// is dropped.
     pub(crate) fn make_noise(&self, plan: &Plan) -> anyhow::Result<Noise> {
-        let mut child = lowest_priority()?
-            .arg("load")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("the noise cannot be started")?;
-        let mut input = child.stdin.take().context("the load has an input")?;
-        let output = BufReader::new(child.stdout.take().context("the load has an output")?);
-        self.noise.borrow_mut().push(child.id());
-        let mut noise = Noise { child, output };
+        let mut noise = self.spawn_noise(&["load"])?;
+        let mut input = noise.child.stdin.take().context("the load has an input")?;
         input.write_all(serde_json::to_string(plan)?.as_bytes())?;
         drop(input);
         wait_for(&mut noise.output, "begin")?;
         Ok(noise)
+    }
+
+    /// Starts this program with other arguments and the lowest priority, and waits for a word.
+    fn start_noise(&self, arguments: &[&str], word: &str) -> anyhow::Result<Noise> {
+        let mut noise = self.spawn_noise(arguments)?;
+        wait_for(&mut noise.output, word).with_context(|| format!("{arguments:?}"))?;
+        Ok(noise)
+    }
+
+    fn spawn_noise(&self, arguments: &[&str]) -> anyhow::Result<Noise> {
+        let mut child = lowest_priority()?
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{arguments:?} cannot be started"))?;
+        let output = BufReader::new(child.stdout.take().context("it has an output")?);
+        self.noise.borrow_mut().push(child.id());
+        Ok(Noise { child, output })
     }
 
     /// Runs the load, and looks at these processes when it begins and when it ends to count.
@@ -142,6 +150,8 @@ impl Rig {
             ours.extend_from_slice(proxy);
             ours.extend_from_slice(&self.noise.borrow());
             ours.extend([child.id(), std::process::id()]);
+            // Instances of a measured node.
+            ours.extend(proxy.iter().flat_map(|pid| descendants(*pid)));
             let others = AllProcesses::now()?.others_since(&everybody, &ours);
             let memory = Memory::of(proxy)?;
             let mut line = String::new();
@@ -165,6 +175,15 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
+    /// Of a process that obeys lines: sends one and waits for its answer.
+    pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<String> {
+        writeln!(self.child.stdin.as_mut().context("it has an input")?, "{line}")?;
+        let mut answer = String::new();
+        self.output.read_line(&mut answer)?;
+        ensure!(!answer.is_empty(), "no answer to `{line}`");
+        Ok(answer.trim().to_owned())
+    }
+
     /// Of a load: waits for its end, and returns what it saw.
     pub(crate) fn outcome(mut self) -> anyhow::Result<Outcome> {
         wait_for(&mut self.output, "end")?;

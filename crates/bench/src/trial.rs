@@ -97,16 +97,28 @@ impl Trial {
         repeat: usize,
         observed: Observed,
     ) -> anyhow::Result<Self> {
-        let Observed { outcome, usage, memory, others } = observed;
-        let answered = outcome.answered();
-        let failed = answered - outcome.statuses.get(&200).copied().unwrap_or(0) + outcome.errors;
+        let (answered, failed) = (observed.outcome.answered(), observed.outcome.failed());
         ensure!(
-            answered > 0 && failed * 1000 <= answered,
+            failed * 1000 <= answered,
             "{contender} {}: {failed} of {answered} requests failed; statuses {:?}, first error {:?}",
             traffic.name,
-            outcome.statuses,
-            outcome.error
+            observed.outcome.statuses,
+            observed.outcome.error
         );
+        Self::with_failures(contender, traffic, pace, repeat, observed)
+    }
+
+    /// However many failed. An error only if nothing was answered.
+    pub(crate) fn with_failures(
+        contender: &str,
+        traffic: Traffic,
+        pace: Pace,
+        repeat: usize,
+        observed: Observed,
+    ) -> anyhow::Result<Self> {
+        let Observed { outcome, usage, memory, others } = observed;
+        let answered = outcome.answered();
+        ensure!(answered > 0, "{contender} {}: no answer; first error {:?}", traffic.name, outcome.error);
         let each = |total: Duration| total.as_secs_f64() * 1e6 / answered as f64;
         let latency = |share| outcome.latency(share).unwrap_or(f64::NAN);
         Ok(Self {
@@ -126,7 +138,7 @@ impl Trial {
             proxy_core_percent: usage.cpu.as_secs_f64() / outcome.seconds * 100.0,
             rss_kib: memory.rss,
             pss_kib: memory.pss,
-            failed,
+            failed: outcome.failed(),
             others_percent: others.as_secs_f64() / outcome.seconds * 100.0,
             latency_us: outcome.latency_us,
             overwritten: Vec::new(),

@@ -2,8 +2,10 @@
 
 use crate::material::{AUDIENCE, FRONTEND, ISSUER, Material, TRUST_DOMAIN};
 use crate::policies::Policies;
+use crate::slow_registry;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::Path;
 
 /// One `leno up`.
@@ -42,6 +44,55 @@ pub(crate) struct Listeners {
     pub inbound: SocketAddr,
     pub admin: SocketAddr,
     pub control: SocketAddr,
+}
+
+/// What the functions of hostile tenants are made from.
+pub(crate) struct Hostile<'a> {
+    /// Of those that only make noise.
+    pub noisy: SocketAddr,
+    /// Answers with interim responses first.
+    pub interim: SocketAddr,
+    /// An extension that does not end before its deadline.
+    pub endless: &'a Path,
+    /// Where instances say what they have taken: bytes of log, and connections.
+    pub tallies: [&'a Path; 2],
+    /// Addresses of two registries.
+    pub registries: &'a [String; 2],
+    /// The node's folder for images.
+    pub images: &'a Path,
+}
+
+/// Indices of the hostile functions, for [`host_of`].
+pub(crate) const NOISY: usize = 1;
+pub(crate) const HURRIED: usize = 2;
+pub(crate) const RUNAWAY: usize = 3;
+pub(crate) const OUTPUT: usize = 4;
+pub(crate) const INTERIM: usize = 5;
+pub(crate) const HOARDER: usize = 6;
+/// The functions whose images come from the registries.
+pub(crate) const PULLED: Range<usize> = 7..39;
+
+impl Hostile<'_> {
+    /// In the order of their indices.
+    fn functions(&self) -> anyhow::Result<Vec<Value>> {
+        let own = std::env::current_exe()?;
+        let external = |address: SocketAddr| json!({"external": {"addresses": [address.to_string()]}});
+        let instance = |option: &str, count: &str, tally: &Path| json!({"command": [&own, "hostile", option, count, "--tally", tally], "isolation": "process", "scale": {"min": 1, "max": 1}});
+        let pulled = |index| {
+            let scale = json!({"min": 0, "max": 1, "window": "6s", "scaleToZeroGracePeriod": "0s"});
+            json!({"image": slow_registry::image(self.registries, index), "pull": "onDemand", "scale": scale})
+        };
+        let [output, hoard] = self.tallies;
+        let first = [
+            external(self.noisy),
+            external(self.noisy),
+            external(self.noisy),
+            instance("--output", "1048576", output),
+            external(self.interim),
+            instance("--hoard", "64", hoard),
+        ];
+        Ok(first.into_iter().chain(PULLED.map(pulled)).collect())
+    }
 }
 
 impl Mesh<'_> {
@@ -90,42 +141,43 @@ impl Mesh<'_> {
         [function(&name, spec), self.policy(&name, &[name.as_str()])]
     }
 
-    /// Functions like [`Self::documents_of_many`]: the first has the mesh's upstream, the next three share `noisy`; the third one's sidecars are
-    /// micro-VMs that have 50 us each, and the fourth has the extension `endless`, with the usual deadline. The fifth and the seventh are instances that
-    /// write to their log and open connections, and the sixth has the upstream `interim`.
-    pub(crate) fn documents_of_tenants(
-        &self,
-        [noisy, interim]: [SocketAddr; 2],
-        endless: &Path,
-    ) -> anyhow::Result<String> {
-        let mut documents = vec![self.mesh()];
-        let own = std::env::current_exe()?;
-        let external = |address: SocketAddr| json!({"external": {"addresses": [address.to_string()]}});
-        let hostile = |arguments: [&str; 2]| json!({"command": [own, "hostile", arguments[0], arguments[1]], "isolation": "process", "scale": {"min": 1, "max": 1}});
-        let functions = [
-            external(self.upstream),
-            external(noisy),
-            external(noisy),
-            external(noisy),
-            hostile(["--output", "1048576"]),
-            external(interim),
-            hostile(["--hoard", "64"]),
-        ];
-        for (index, mut spec) in functions.into_iter().enumerate() {
+    /// Functions like [`Self::documents_of_many`]. The first has the mesh's upstream. The others belong to hostile tenants, in a namespace apart.
+    pub(crate) fn documents_of_tenants(&self, hostile: &Hostile<'_>) -> anyhow::Result<String> {
+        let mut mesh = self.mesh();
+        let registries = hostile.registries.each_ref().map(|host| json!({"host": host, "insecure": true}));
+        mesh["spec"]["images"] = json!({"folder": hostile.images, "registries": registries});
+        let mut documents = vec![mesh];
+        documents.extend(self.one_of_many(0));
+        for (index, mut spec) in (1..).zip(hostile.functions()?) {
             let name = format!("service-{index}");
             spec["expose"] = json!([{"hosts": [host_of(index)], "path": "/"}]);
-            documents.push(function(&name, spec));
             let mut policy = self.policy(&name, &[name.as_str()]);
-            if index == 2 {
-                policy["spec"]["sidecar"]["deadline"] = json!("50us");
-                policy["spec"]["sidecar"]["engine"] = json!("microvm");
+            match index {
+                HURRIED => {
+                    policy["spec"]["sidecar"]["deadline"] = json!("50us");
+                    policy["spec"]["sidecar"]["engine"] = json!("microvm");
+                }
+                RUNAWAY => policy["spec"]["extensions"] = json!([{"name": "endless", "path": hostile.endless}]),
+                // Its answers are too long and become 502. The tenant does not have its own upstream ejected for that.
+                INTERIM => {
+                    let spec = policy["spec"].as_object_mut();
+                    spec.into_iter().for_each(|spec| {
+                        spec.retain(|field, _| !["circuitBreaker", "retry"].contains(&field.as_str()))
+                    });
+                }
+                _ => {}
             }
-            if index == 3 {
-                policy["spec"]["extensions"] = json!([{"name": "endless", "path": endless}]);
+            for mut document in [function(&name, spec), policy] {
+                document["metadata"]["namespace"] = json!(HOSTILE_NAMESPACE);
+                documents.push(document);
             }
-            documents.push(policy);
         }
         Ok(join(&documents))
+    }
+
+    /// The mesh's document, and those of the first function of [`Self::documents_of_many`].
+    pub(crate) fn documents_for_control(&self) -> (String, String) {
+        (join(&[self.mesh()]), join(&self.one_of_many(0)))
     }
 
     /// The mesh's own document.
@@ -234,6 +286,8 @@ impl Mesh<'_> {
 
 pub(crate) const VERSION: &str = "leno.dev/v1alpha1";
 const NAMESPACE: &str = "bench";
+/// Of the tenants that do their worst. A tenant is a namespace: quotas and shares are by namespace.
+pub(crate) const HOSTILE_NAMESPACE: &str = "hostile";
 
 /// Where the function of this index is exposed.
 pub(crate) fn host_of(index: usize) -> String {
@@ -259,6 +313,44 @@ pub(crate) fn document(kind: &str, name: &str, spec: Value) -> Value {
 mod tests {
     use super::*;
     use crate::policies::Policy;
+
+    #[test]
+    fn the_documents_of_hostile_tenants_are_accepted_and_in_a_namespace_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let material = Material::make(folder.path()).unwrap();
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let listeners = Listeners { gateway: at(2), outbound: at(3), inbound: at(4), admin: at(5), control: at(6) };
+        let mesh = Mesh {
+            policies: Policies::NINE,
+            engine: "wasm",
+            listeners,
+            upstream: at(1),
+            http2_upstream: false,
+            same_node_tls: false,
+            caller: None,
+            material: &material,
+            otlp: at(1),
+            log: "access.log".into(),
+        };
+        let endless = folder.path().join("endless.wasm");
+        std::fs::write(&endless, wat::parse_str("(module)").unwrap()).unwrap();
+        let tallies = [folder.path(), folder.path()];
+        let images = folder.path().join(".images");
+        let registries = ["127.0.0.1:5000", "127.0.0.2:5000"].map(str::to_owned);
+        let hostile = Hostile {
+            noisy: at(1),
+            interim: at(1),
+            endless: &endless,
+            tallies,
+            registries: &registries,
+            images: &images,
+        };
+        let path = folder.path().join("bench.yaml");
+        std::fs::write(&path, mesh.documents_of_tenants(&hostile).unwrap()).unwrap();
+        let snapshot = leno_config::load(&path).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let of = |namespace| snapshot.functions().filter(|id| id.namespace == namespace).count();
+        assert_eq!((of(NAMESPACE), of(HOSTILE_NAMESPACE)), (1, PULLED.end - 1));
+    }
 
     #[test]
     fn every_mix_of_policies_makes_documents_that_leno_accepts() {
