@@ -391,6 +391,9 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub h2_streams: u32,
+    /// Limits on what functions and Externals may send.
+    #[serde(default, skip_serializing_if = "UpstreamLimits::is_usual")]
+    pub upstream: UpstreamLimits,
     /// How long exchanges may go on when the instance or the node that serves them ends.
     pub drain_timeout: Duration,
     /// Connections at the gateway, from instances, and from other nodes: each.
@@ -399,6 +402,38 @@ pub struct Limits {
     pub connections_per_address: u32,
     /// Instances of extensions that are kept for responses.
     pub extension_instances: ExtensionInstances,
+}
+
+/// Limits on what functions and Externals may send. 0 stands for the usual value: older releases do not write these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpstreamLimits {
+    /// Bytes of a response head.
+    pub head_bytes: u32,
+    /// Header fields of a response.
+    pub headers: u32,
+    /// Time between PINGs while nothing arrives.
+    pub keep_alive: Duration,
+}
+
+impl UpstreamLimits {
+    /// Bytes of a response head.
+    pub fn head_bytes(&self) -> u32 {
+        if self.head_bytes == 0 { 49_152 } else { self.head_bytes }
+    }
+
+    /// Header fields of a response.
+    pub fn headers(&self) -> u32 {
+        if self.headers == 0 { 256 } else { self.headers }
+    }
+
+    /// Time between PINGs while nothing arrives.
+    pub fn keep_alive(&self) -> Duration {
+        if self.keep_alive.is_zero() { Duration::from_secs(300) } else { self.keep_alive }
+    }
+
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How many instances of extensions may be kept for responses at a time.

@@ -20,7 +20,7 @@ use crate::rotation::{Ended, Phase, Remembered, Rotation};
 use leno_config::revision::Template;
 use leno_config::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
-    RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies,
+    RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
 };
 use leno_config::{CandidatePrograms, FunctionId, Locality, MeshSlice, Route};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
@@ -79,6 +79,9 @@ fn golden_files_are_read_and_written_as_they_were() {
     for (name, quotas) in [("mesh-redis", redis(RedisTransport::Plain)), ("mesh-redis-tls", redis(secured()))] {
         resource(name, &Resource::Mesh(Box::new(MeshSlice { quotas: Some(quotas), ..mesh() })));
     }
+    let upstream = UpstreamLimits { head_bytes: 40_000, headers: 500, keep_alive: Duration::from_secs(30) };
+    let limits = Limits { upstream, ..mesh().limits };
+    resource("mesh-upstream", &Resource::Mesh(Box::new(MeshSlice { limits, ..mesh() })));
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
@@ -313,6 +316,7 @@ fn mesh() -> MeshSlice {
             idle_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(30),
             h2_streams: 100,
+            upstream: Default::default(),
             drain_timeout: Duration::from_secs(10),
             connections: 70_000,
             connections_per_address: 200,

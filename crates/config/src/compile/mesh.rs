@@ -11,6 +11,7 @@ use crate::nearest::list;
 use crate::problem::{Problem, Scope};
 use crate::slice::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TrustedProxies,
+    UpstreamLimits,
 };
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -105,6 +106,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         idle_timeout,
         request_timeout,
         http2_streams,
+        upstream_keep_alive,
         drain_timeout,
         connections,
         connections_per_address,
@@ -147,12 +149,17 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         name_servers: spec.egress.name_servers.iter().map(|address| address.0).collect(),
         quotas: None,
         limits: Limits {
-            head_bytes,
-            headers,
+            head_bytes: head_bytes.unwrap_or(32_768),
+            headers: headers.unwrap_or(100),
             head_timeout: head_timeout.0,
             idle_timeout: idle_timeout.0,
             request_timeout: request_timeout.0,
             h2_streams: http2_streams,
+            upstream: UpstreamLimits {
+                head_bytes: head_bytes.unwrap_or_default(),
+                headers: headers.unwrap_or_default(),
+                keep_alive: upstream_keep_alive.map_or(Default::default(), |time| time.0),
+            },
             drain_timeout: drain_timeout.0,
             connections,
             connections_per_address,
@@ -287,14 +294,18 @@ fn limits(scope: &Scope<'_>, limits: &MeshLimits) {
         }
     };
     // Above: what a sidecar is given would not hold a whole head (64 KiB with everything else).
-    number("headBytes", limits.head_bytes, 1024, 49_152);
-    number("headers", limits.headers, 1, 1000);
+    limits.head_bytes.into_iter().for_each(|bytes| number("headBytes", bytes, 1024, 49_152));
+    limits.headers.into_iter().for_each(|fields| number("headers", fields, 1, 1000));
     number("http2Streams", limits.http2_streams, 1, 10_000);
     number("connections", limits.connections, 1, 1_000_000);
     number("connectionsPerAddress", limits.connections_per_address, 0, 1_000_000);
     number("extensionInstancesPerFunction", limits.extension_instances_per_function, 1, 1000);
     number("extensionInstancesPerNamespace", limits.extension_instances_per_namespace, 1, 1000);
     fields::within(&scope.field("headTimeout"), limits.head_timeout, MILLISECOND, DAY);
+    let keep_alive = limits.upstream_keep_alive.into_iter();
+    keep_alive.for_each(|time| {
+        fields::within(&scope.field("upstreamKeepAlive"), time, Duration::from_secs(1), DAY);
+    });
     fields::within(&scope.field("idleTimeout"), limits.idle_timeout, MILLISECOND, DAY);
     fields::millis(&scope.field("requestTimeout"), limits.request_timeout, Duration::default(), DAY);
     fields::within(&scope.field("drainTimeout"), limits.drain_timeout, Duration::default(), DAY);

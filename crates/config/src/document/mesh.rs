@@ -72,7 +72,7 @@ pub struct MeshSpec {
     pub quotas: Quotas,
     /// Bounds of each namespace that no NamespaceQuota document changes: [quotas](../quotas.md).
     pub namespaces: NamespaceLimits,
-    /// Limits on what clients and functions may send.
+    /// Limits on what clients, functions and Externals may send.
     pub limits: MeshLimits,
 }
 
@@ -285,10 +285,11 @@ pub struct MeshTracing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshLimits {
-    /// Bytes of a request head, 1024 to 49152.
-    pub head_bytes: u32,
-    /// Header fields of a request, 1 to 1000.
-    pub headers: u32,
+    /// Bytes of the head of a request or a response, 1024 to 49152. Without it: 32768 of a request, 49152 of a response. A request beyond it gets 431;
+    /// for a response beyond it the client gets 502.
+    pub head_bytes: Option<u32>,
+    /// Header fields of a request or a response, 1 to 1000. Without it: 100 of a request, 256 of a response.
+    pub headers: Option<u32>,
     /// From the first byte of a request head to its last.
     pub head_timeout: Duration,
     /// A connection on which nothing is asked.
@@ -297,6 +298,10 @@ pub struct MeshLimits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub http2_streams: u32,
+    /// Time between PINGs over HTTP/2 to a function or an External while a request is open, 1s to 1d. Without it: 5m. gRPC servers allow one in five
+    /// minutes unless they are configured otherwise, and end the connection after more. After such an end the node waits twice as long for that
+    /// address, up to five minutes.
+    pub upstream_keep_alive: Option<Duration>,
     /// How long requests, streams, WebSockets and connections that are under way may go on when what serves them ends: an instance that a change, a
     /// rollout or the autoscaler replaces or ends, a removed function, a node that stops, the old process of an upgrade. Then the mesh ends them, and says
     /// so: gRPC status UNAVAILABLE, WebSocket code 1012. `0s`: at once.
@@ -319,12 +324,13 @@ pub struct MeshLimits {
 impl Default for MeshLimits {
     fn default() -> Self {
         Self {
-            head_bytes: 32768,
-            headers: 100,
+            head_bytes: None,
+            headers: None,
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(30),
             http2_streams: 100,
+            upstream_keep_alive: None,
             drain_timeout: Duration::from_secs(60),
             connections: 16_384,
             connections_per_address: 1024,

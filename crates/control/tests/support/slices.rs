@@ -158,6 +158,7 @@ pub(crate) fn mesh() -> MeshSlice {
             idle_timeout: Duration::from_secs(60),
             request_timeout: Duration::from_secs(30),
             h2_streams: 100,
+            upstream: Default::default(),
             drain_timeout: Duration::from_secs(10),
             connections: 1000,
             connections_per_address: 0,

@@ -1,28 +1,30 @@
 //! One worker's pool of upstream connections. Idle connections are used again last in first out, and never shared with another thread.
 
 mod connect;
+mod http2;
 mod key;
 mod share;
 
-pub(crate) use connect::is_unasked;
-use connect::{begin_tls, handshake_http1, handshake_http2, tcp, within};
+use connect::{begin_tls, handshake_http1, tcp, within};
+pub(crate) use connect::{is_unasked, watch_machine};
+use http2::Http2Host;
+pub(crate) use http2::{CheckedOutHttp2, StreamSlot};
 pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
 
 use crate::http::body::Body;
 use crate::http::failure::Unproven;
 use crate::http::inflow::HeadBudget;
-use crate::runtime::clock;
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
 use crate::state::admission::Admission;
-use crate::state::egress::OutsideKey;
 use crate::state::instances::{self, InstanceProof};
 use crate::state::ledger::ConnectionGuard;
 use crate::state::terminating::Terminating;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http1;
+use leno_config::slice::UpstreamLimits;
 use leno_identity::{SpiffeId, SvidStore, TlsError};
 use leno_namespaces::{Namespace, Permit};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
@@ -30,7 +32,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
-use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 
 /// How long an idle connection is kept. Shorter than what common servers allow, so that they do not close it first.
@@ -40,12 +41,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 const LOOPBACK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How many connections per address may be idle for longer than [`IDLE_TIMEOUT`]. The others, which a burst opened, are closed.
 const MAX_LONG_IDLE: usize = 4;
-/// How often an HTTP/2 connection with open streams is asked whether its other end is alive, and how long the answer may take.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// The same of a connection to a node. A node that has lost its network must be noticed before the requests that it has are of no use.
-const NODE_KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Maximum number of streams on one HTTP/2 connection, if the peer allows as many.
-const STREAMS: u32 = 100;
 /// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
 const MAX_TLS_CONFIGS: usize = 4096;
 /// How long connections to an address are used once only, after one of them has brought what no request asked for.
@@ -94,29 +89,6 @@ pub(crate) struct Http1Connection {
     permit: Option<Arc<Permit>>,
 }
 
-#[derive(Debug, Default)]
-struct Http2Host {
-    connections: Vec<Shared>,
-    /// Held while connecting, so that a burst does not open one connection per request.
-    connecting: Rc<tokio::sync::Mutex<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    sender: http2::SendRequest<Body>,
-    /// The task that drives the connection works for the function that opened a stream last.
-    owner: TaskOwner,
-    streams: Rc<Streams>,
-}
-
-#[derive(Debug)]
-struct Streams {
-    open: Cell<u32>,
-    idle_since: Cell<Instant>,
-    /// When the certificate of a sidecar at the other end expires.
-    expires: Option<Instant>,
-}
-
 /// An HTTP/1.1 connection, checked out for one exchange.
 #[derive(Debug)]
 pub(crate) struct CheckedOutHttp1 {
@@ -124,20 +96,6 @@ pub(crate) struct CheckedOutHttp1 {
     /// How long the connection had been idle; `None`: it is new.
     pub idle: Option<Duration>,
 }
-
-/// A stream of an HTTP/2 connection.
-#[derive(Debug)]
-pub(crate) struct CheckedOutHttp2 {
-    pub sender: http2::SendRequest<Body>,
-    /// Frees the stream when dropped.
-    pub stream: StreamSlot,
-    /// The connection was already open.
-    pub reused: bool,
-}
-
-/// Counts as one of a connection's streams until it is dropped.
-#[derive(Debug)]
-pub(crate) struct StreamSlot(Rc<Streams>);
 
 /// Held until the end of the response. When it is dropped, the connection can be used again.
 #[derive(Debug)]
@@ -272,15 +230,15 @@ impl Pool {
         key: &ConnectionKey,
         lease: &dyn InstanceProof,
         (share, guard): (Option<&Arc<Namespace>>, Option<ConnectionGuard>),
-        limit: Duration,
+        (limit, limits): (Duration, &UpstreamLimits),
     ) -> Result<CheckedOutHttp1, ConnectError> {
         let held = (Open::count(self, key), (guard, self.permit(share)?));
         self.opened.notify_one();
         let connect = async {
             let stream = tcp(key.address, Some(lease)).await?;
             match key.outside_tls() {
-                None => Ok(handshake_http1(stream, key, held).await?),
-                Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key, held).await?),
+                None => Ok(handshake_http1(stream, key, held, limits).await?),
+                Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key, held, limits).await?),
             }
         };
         let connection = within(limit, connect).await?;
@@ -318,88 +276,6 @@ impl Pool {
         let idle = std::mem::take(&mut host.idle);
         drop(hosts);
         drop(idle);
-    }
-
-    /// A stream of a connection that is already open, if one is free.
-    pub(crate) fn shared_http2(&self, key: &ConnectionKey) -> Option<CheckedOutHttp2> {
-        let mut hosts = self.http2.borrow_mut();
-        let connections = &mut hosts.get_mut(key)?.connections;
-        connections.retain(|shared| !shared.sender.is_closed());
-        let is_valid = |streams: &Streams| streams.expires.is_none_or(|expires| Instant::now() < expires);
-        let free = |shared: &&Shared| {
-            shared.streams.open.get() < STREAMS && shared.sender.is_ready() && is_valid(&shared.streams)
-        };
-        let shared = connections.iter().rfind(free)?;
-        shared.owner.follow();
-        Some(CheckedOutHttp2 { sender: shared.sender.clone(), stream: StreamSlot::open(&shared.streams), reused: true })
-    }
-
-    /// A stream of a connection to `key`. Opens a connection if there is none, one at a time. `lease` is that of the instance; `None`: a
-    /// sidecar, which authenticates by TLS.
-    pub(crate) async fn http2(
-        &self,
-        key: &ConnectionKey,
-        lease: Option<&dyn InstanceProof>,
-        svids: &Arc<SvidStore>,
-        (share, guard): (Option<&Arc<Namespace>>, impl FnOnce() -> Option<ConnectionGuard>),
-        limit: Duration,
-    ) -> Result<CheckedOutHttp2, ConnectError> {
-        if let Some(shared) = self.shared_http2(key) {
-            return Ok(shared);
-        }
-        let connecting = self.http2.borrow_mut().entry(key.clone()).or_default().connecting.clone();
-        self.opened.notify_one();
-        let _one_at_a_time = connecting.lock().await;
-        match self.shared_http2(key) {
-            Some(shared) => Ok(shared),
-            // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
-            None => {
-                let guard = guard();
-                // Callers choose to how many names and addresses they connect.
-                if guard.is_none() && matches!(key.callee, CalleeKey::Outside(_)) {
-                    return Err(ConnectError::Full);
-                }
-                let held = (guard, self.permit(share)?);
-                Box::pin(within(limit, self.connect_http2(key, lease, svids, held))).await
-            }
-        }
-    }
-
-    async fn connect_http2(
-        &self,
-        key: &ConnectionKey,
-        lease: Option<&dyn InstanceProof>,
-        svids: &Arc<SvidStore>,
-        held: Held,
-    ) -> Result<CheckedOutHttp2, ConnectError> {
-        let stream = tcp(key.address, lease).await?;
-        let mut expires = None;
-        let (sender, owner) = match &key.callee {
-            CalleeKey::Outside(OutsideKey { tls: Some(outside), .. }) => {
-                let stream = begin_tls(outside, stream).await?;
-                if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-                    return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
-                }
-                handshake_http2(stream, key.address, held, KEEP_ALIVE).await?
-            }
-            CalleeKey::Instance | CalleeKey::Outside(_) => {
-                handshake_http2(stream, key.address, held, KEEP_ALIVE).await?
-            }
-            CalleeKey::Sidecar((caller, callee)) => {
-                let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
-                let callee: SpiffeId =
-                    callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
-                let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
-                let stream = TlsConnector::from(config).connect(name, stream).await?;
-                expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
-                handshake_http2(stream, key.address, held, NODE_KEEP_ALIVE).await?
-            }
-        };
-        let streams = Rc::new(Streams { open: Cell::new(0), idle_since: Cell::new(Instant::now()), expires });
-        let stream = StreamSlot::open(&streams);
-        let shared = Shared { sender: sender.clone(), owner, streams };
-        self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
-        Ok(CheckedOutHttp2 { sender, stream, reused: false })
     }
 
     fn configuration(
@@ -442,15 +318,8 @@ impl Pool {
         }
         http1
             .retain(|_, host| host.open > 0 || !host.idle.is_empty() || !host.waiting.is_empty() || !host.is_trusted());
-        let mut http2 = self.http2.borrow_mut();
-        for host in http2.values_mut() {
-            host.connections.retain(|shared| {
-                let idle = shared.streams.open.get() == 0
-                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE_TIMEOUT;
-                !shared.sender.is_closed() && !idle
-            });
-        }
-        http2.retain(|_, host| !host.connections.is_empty() || Rc::strong_count(&host.connecting) > 1);
+        drop(http1);
+        self.close_idle_http2(now);
     }
 }
 
@@ -489,27 +358,6 @@ impl Drop for Open {
         {
             host.open = host.open.saturating_sub(1);
             host.wake_one();
-        }
-    }
-}
-
-impl StreamSlot {
-    fn open(streams: &Rc<Streams>) -> Self {
-        streams.open.set(streams.open.get() + 1);
-        Self(streams.clone())
-    }
-
-    /// When the certificate of a sidecar at the other end expires.
-    pub(crate) fn expires(&self) -> Option<Instant> {
-        self.0.expires
-    }
-}
-
-impl Drop for StreamSlot {
-    fn drop(&mut self) {
-        self.0.open.set(self.0.open.get().saturating_sub(1));
-        if self.0.open.get() == 0 {
-            self.0.idle_since.set(Instant::now());
         }
     }
 }

@@ -78,6 +78,9 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     }
     let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());
     let mut response = answer(failure.status(), headers, public.as_deref(), exchange);
+    if let Some(status) = response.headers_mut().get_mut(GRPC_STATUS) {
+        *status = HeaderValue::from(u16::from(failure::grpc_status_of(failure)));
+    }
     if let Origin::Inbound(_) = exchange.origin {
         // The caller's sidecar decides about a retry, so it must know the failure.
         response.extensions_mut().insert(failure.clone());

@@ -76,6 +76,12 @@ pub enum Failure {
     /// The upstream's answer is not a valid response to this request, or no response at all (RFC 9110, 15).
     #[error("the upstream's answer cannot be passed on: {0}")]
     Protocol(&'static str),
+    /// The head of the upstream's response is beyond a limit of the mesh. Names the limit.
+    #[error("the head of the upstream's response cannot be passed on: {0}")]
+    ResponseHead(String),
+    /// The head of the request is larger than the HTTP/2 upstream takes (SETTINGS_MAX_HEADER_LIST_SIZE). Nothing was sent.
+    #[error("the upstream takes request heads of {0} bytes at most (SETTINGS_MAX_HEADER_LIST_SIZE)")]
+    RequestHead(u32),
     /// The client disconnected, or its body broke off or was malformed.
     #[error("the client went away, or its body broke off")]
     ClientGone,
@@ -164,7 +170,10 @@ impl Failure {
             | Self::Ended { .. }
             | Self::Unready { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) => StatusCode::BAD_GATEWAY,
+            Self::Reset { .. } | Self::BrokenBody(_) | Self::Protocol(_) | Self::ResponseHead(_) => {
+                StatusCode::BAD_GATEWAY
+            }
+            Self::RequestHead(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::SlowClient(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Closed { status, .. } => *status,
@@ -184,7 +193,8 @@ impl Failure {
             Self::Lookup { .. } => "DF",
             Self::Reset { refused: true, .. } => "UR",
             Self::Reset { .. } | Self::BrokenBody(_) => "UC",
-            Self::Protocol(_) => "UPE",
+            Self::Protocol(_) | Self::ResponseHead(_) => "UPE",
+            Self::RequestHead(_) => "DPE",
             Self::Timeout(_) => "UT",
             Self::ClientGone => "DC",
             Self::SlowClient(_) => "SI",
@@ -200,6 +210,7 @@ impl Failure {
             Self::Reset { refused: false, .. } => Some("reset"),
             Self::Timeout(_) => Some("timeout"),
             Self::Protocol(_) => Some("protocol"),
+            Self::ResponseHead(_) => Some("response-head"),
             Self::ClientGone => Some("client-gone"),
             Self::SlowClient(_) => Some("slow-client"),
             _ => None,
@@ -215,6 +226,9 @@ impl Failure {
             b"reset" => Some(Self::Reset { cause: cause(), refused: false }),
             b"timeout" => Some(Self::Timeout(Duration::ZERO)),
             b"protocol" => Some(Self::Protocol("so says the callee's sidecar")),
+            b"response-head" => {
+                Some(Self::ResponseHead("limits.headBytes or limits.headers, says the callee's sidecar".to_owned()))
+            }
             b"client-gone" => Some(Self::ClientGone),
             b"slow-client" => Some(Self::SlowClient(Duration::ZERO)),
             _ => None,
@@ -231,6 +245,15 @@ impl Failure {
             | Self::Bound(_) => Some(Duration::from_secs(1)),
             _ => None,
         }
+    }
+}
+
+/// The gRPC status for a failure.
+pub(crate) fn grpc_status_of(failure: &Failure) -> u8 {
+    match failure {
+        // RESOURCE_EXHAUSTED, as gRPC's own libraries have it. Clients would repeat the call after UNAVAILABLE.
+        Failure::ResponseHead(_) | Failure::RequestHead(_) => 8,
+        failure => grpc_status(failure.status()),
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod frames;
 
-pub(crate) use frames::Frames;
+pub(crate) use frames::{Frames, PeerSettings};
 
 use std::io;
 use std::pin::Pin;
@@ -44,9 +44,9 @@ impl<T> Inflow<T> {
         Self { stream, turn: 0, bound: Bound::Heads(budget) }
     }
 
-    /// Besides, holds the HTTP/2 frames of a server to [`Frames`].
-    pub(crate) fn frames(stream: T) -> Self {
-        Self { stream, turn: 0, bound: Bound::Frames(Frames::of_server()) }
+    /// Besides, holds the HTTP/2 frames of a server to [`Frames`], and keeps its SETTINGS.
+    pub(crate) fn frames(stream: T, settings: Arc<PeerSettings>) -> Self {
+        Self { stream, turn: 0, bound: Bound::Frames(Frames::of_server(settings)) }
     }
 }
 
@@ -69,6 +69,11 @@ impl HeadBudget {
     /// The response has begun: its body is bounded by other means.
     pub(crate) fn end(&self) {
         self.0.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    /// Bytes that have arrived since the request was sent.
+    pub(crate) fn arrived(&self) -> usize {
+        HEADS.saturating_sub(self.left())
     }
 
     fn left(&self) -> usize {

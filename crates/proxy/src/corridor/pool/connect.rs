@@ -1,9 +1,9 @@
 //! Opens connections: TCP, TLS, and the HTTP handshake.
 
-use super::{ConnectError, ConnectionKey, Held, Http1Connection, Open};
+use super::{ConnectError, ConnectionKey, Held, Http1Connection, Open, Pool};
 use crate::http::body::Body;
 use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
-use crate::http::inflow::{HeadBudget, Inflow};
+use crate::http::inflow::{HeadBudget, Inflow, PeerSettings};
 use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
@@ -11,8 +11,12 @@ use crate::state::egress::OutsideTls;
 use crate::state::instances::InstanceProof;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
+use leno_config::slice::UpstreamLimits;
+use socket2::{SockRef, TcpKeepalive};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
+use std::rc::Weak;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -30,6 +34,7 @@ pub(super) async fn tcp(
         None => TcpStream::connect(address).await?,
     };
     stream.set_nodelay(true)?;
+    watch_machine(&stream, address)?;
     Ok(Inflow::in_turns(stream))
 }
 
@@ -46,11 +51,17 @@ pub(super) async fn handshake_http1(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     key: &ConnectionKey,
     held: (Open, Held),
+    limits: &UpstreamLimits,
 ) -> Result<Http1Connection, hyper::Error> {
     let permit = held.1.1.clone();
     let heads = Arc::new(HeadBudget::default());
     let stream = TokioIo::new(Inflow::heads(stream, heads.clone()));
-    let (sender, connection) = http1::Builder::new().max_buf_size(UPSTREAM_BUFFER).handshake::<_, Body>(stream).await?;
+    let (sender, connection) = http1::Builder::new()
+        .max_headers(limits.headers() as usize)
+        .max_header_size(limits.head_bytes() as usize)
+        .max_buf_size(UPSTREAM_BUFFER.max(limits.head_bytes() as usize))
+        .handshake::<_, Body>(stream)
+        .await?;
     let key = key.clone();
     let owner = schedule::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -72,28 +83,81 @@ pub(crate) fn is_unasked(error: &hyper::Error) -> bool {
     text(error) || std::error::Error::source(error).is_some_and(text)
 }
 
-pub(super) async fn handshake_http2(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    address: SocketAddr,
-    held: Held,
-    keep_alive: Duration,
-) -> Result<(http2::SendRequest<Body>, TaskOwner), hyper::Error> {
-    let (sender, connection) = http2::Builder::new(LocalExecutor)
-        .timer(Timer::new())
-        .initial_stream_window_size(UPSTREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(keep_alive)
-        .keep_alive_timeout(keep_alive)
-        .handshake(TokioIo::new(Inflow::frames(stream)))
-        .await?;
-    let owner = schedule::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%address, %error, "upstream connection ended");
+/// How an HTTP/2 connection is opened.
+pub(super) struct Http2<'a> {
+    pub key: &'a ConnectionKey,
+    pub pool: Weak<Pool>,
+    pub limits: &'a UpstreamLimits,
+    /// Time between PINGs, and how long their answers may take.
+    pub keep_alive: (Duration, Duration),
+}
+
+impl Http2<'_> {
+    /// Opens the connection, and waits for the server's SETTINGS.
+    pub(super) async fn handshake(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        held: Held,
+    ) -> Result<(http2::SendRequest<Body>, TaskOwner, Arc<PeerSettings>), ConnectError> {
+        let settings = Arc::new(PeerSettings::default());
+        let (key, pool) = (self.key.clone(), self.pool);
+        let (sender, connection) = http2::Builder::new(LocalExecutor)
+            .timer(Timer::new())
+            .initial_stream_window_size(UPSTREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_header_list_size(head_list_size(self.limits))
+            .keep_alive_interval(self.keep_alive.0)
+            .keep_alive_timeout(self.keep_alive.1)
+            .handshake(TokioIo::new(Inflow::frames(stream, settings.clone())))
+            .await?;
+        let (ended, mut end) = tokio::sync::oneshot::channel();
+        let owner = schedule::spawn(async move {
+            let result = connection.await;
+            if let Err(error) = &result {
+                tracing::debug!(address = %key.address, %error, "upstream connection ended");
+                if let (true, Some(pool)) = (asks_for_calm(error), pool.upgrade()) {
+                    pool.calm(&key);
+                }
+            }
+            drop(held);
+            // Only the handshake waits for it.
+            let _ = ended.send(result);
+        });
+        tokio::select! {
+            biased;
+            () = settings.known() => Ok((sender, owner, settings)),
+            Ok(Err(error)) = &mut end => Err(error.into()),
+            else => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
         }
-        drop(held);
-    });
-    Ok((sender, owner))
+    }
+}
+
+/// Bytes of a head as HTTP/2 counts them (RFC 9113, 6.5.2), with 32 more for each field. The HTTP/2 library resets a stream beyond them without a reason, so
+/// these are twice as many as the limits of the mesh, which the proxy checks itself.
+fn head_list_size(limits: &UpstreamLimits) -> u32 {
+    2 * (limits.head_bytes() + 32 * limits.headers())
+}
+
+fn asks_for_calm(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(|cause| cause.is_remote() && cause.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
+}
+
+/// How long a connection to another machine may be silent before the kernel asks whether the machine is still there.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How often it asks, and how often in vain.
+const PROBES: (Duration, u32) = (Duration::from_secs(10), 6);
+
+/// Has the kernel notice a machine that has vanished: one that acknowledges neither data nor probes. Nothing on this machine vanishes without a word.
+pub(crate) fn watch_machine(stream: &TcpStream, address: SocketAddr) -> io::Result<()> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBES.0).with_retries(PROBES.1);
+    socket.set_tcp_keepalive(&probes)?;
+    socket.set_tcp_user_timeout(Some(SILENCE + PROBES.0 * PROBES.1))
 }
 
 pub(super) async fn within<T>(

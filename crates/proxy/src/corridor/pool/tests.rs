@@ -1,11 +1,15 @@
+use super::http2::NODE_KEEP_ALIVE;
 use super::*;
+use std::cell::Cell;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Puts a connection into the pool that has been idle for `time`.
 async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream {
     let key = ConnectionKey::instance(listener.local_addr().unwrap());
-    let CheckedOutHttp1 { mut connection, .. } =
-        pool.connect_http1(&key, &(), (None, None), Duration::from_secs(5)).await.unwrap();
+    let CheckedOutHttp1 { mut connection, .. } = pool
+        .connect_http1(&key, &(), (None, None), (Duration::from_secs(5), &UpstreamLimits::default()))
+        .await
+        .unwrap();
     let (server, _) = listener.accept().await.unwrap();
     connection.sender.ready().await.unwrap();
     let since = Instant::now().checked_sub(time).unwrap();
@@ -95,5 +99,28 @@ fn what_its_server_closed_is_not_used() {
         drop(server);
         gone.await;
         assert!(pool.idle_http1(&key, true).is_none());
+    });
+}
+
+#[test]
+fn pings_are_as_rare_as_servers_permit_by_default() {
+    block_on(async {
+        let pool = Pool::new(Arc::default(), Arc::default());
+        let key = ConnectionKey::instance("127.0.0.1:1".parse().unwrap());
+        let after = |seconds| {
+            let limits = UpstreamLimits { keep_alive: Duration::from_secs(seconds), ..UpstreamLimits::default() };
+            pool.keep_alive(&key, &limits).0.as_secs()
+        };
+        assert_eq!([after(300), after(600), after(10)], [305, 600, 10]);
+        pool.http2.borrow_mut().entry(key.clone()).or_default();
+        for expected in [20, 40, 80, 160, 305, 305] {
+            pool.calm(&key);
+            assert_eq!([after(10), after(300)], [expected, 305]);
+        }
+        let node = CalleeKey::Sidecar(("a".into(), "b".into()));
+        assert_eq!(
+            pool.keep_alive(&ConnectionKey { callee: node, ..key.clone() }, &UpstreamLimits::default()).0,
+            NODE_KEEP_ALIVE
+        );
     });
 }

@@ -48,7 +48,9 @@ impl Relay {
             let address = candidate.endpoint.address;
             let identities = (caller.identity.clone(), self.callee.identity.as_str().into());
             let key = ConnectionKey { address, callee: CalleeKey::Sidecar(identities) };
-            match worker.pool.http2(&key, None, &worker.node.svids, (caller.share(), || None), CONNECT).await {
+            let limits = (CONNECT, &worker.snapshot().mesh.limits.upstream);
+            let uncounted = |_| Some(None);
+            match worker.pool.http2(&key, None, &worker.node.svids, (caller.share(), uncounted), limits).await {
                 Ok(connection) => return self.open_stream(connection, candidate.begin(), address).await,
                 Err(ConnectError::Bound(reason)) => return Err(Stop::Refused(reason)),
                 Err(error) => {

@@ -1,6 +1,7 @@
 //! The last step of a connection without requests to something outside of the mesh.
 
 use super::Stop;
+use crate::corridor::pool::watch_machine;
 use crate::state::egress::Outside;
 use crate::state::node::Node;
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +27,7 @@ pub(super) async fn connect(
             Ok(Ok(stream)) => {
                 // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
                 let _ = stream.set_nodelay(true);
+                let _ = watch_machine(&stream, address);
                 return Ok((stream, ip));
             }
             Ok(Err(error)) => failed = format!("no connection to {address}: {error}"),

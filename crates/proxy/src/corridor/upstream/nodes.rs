@@ -1,7 +1,7 @@
 //! Sends a request to a callee that other nodes host: chooses where it goes, for each attempt anew, and goes on at once with another node if nothing
 //! was sent.
 
-use super::send::{self, broken, is_left};
+use super::send::{self, Repeatable, broken, is_unprocessed};
 use super::{Forward, Reply, UpstreamGuard};
 use crate::corridor::exchange::Origin;
 use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp2, ConnectError, ConnectionKey};
@@ -14,7 +14,7 @@ use crate::state::endpoints::{Among, Candidate, Choice, UnderWay};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::observed::{AttemptResult, Stage};
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, StatusCode, request};
+use http::{HeaderValue, Response, StatusCode, request};
 use hyper::body::Incoming;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,16 +31,6 @@ enum Next<'a> {
     Here(&'a Arc<FunctionEntry>),
     /// To the inbound sidecar at this address, over mutual TLS.
     There(SocketAddr, Option<Arc<Candidate>>),
-}
-
-/// The request once more, if it has no body.
-fn copy(request: &Request<Body>) -> Option<Box<Request<Body>>> {
-    let is_whole = request.body().is_over() && request.extensions().get::<hyper::ext::Protocol>().is_none();
-    is_whole.then(|| {
-        let mut copy = send::copy(request);
-        *copy.version_mut() = request.version();
-        Box::new(copy)
-    })
 }
 
 /// A connection to a node, and what counts the request there.
@@ -79,12 +69,12 @@ impl Forward<'_> {
         self.exchange.record.stage(Stage::Upstream);
         self.tell_hop(&mut head)?;
         head::into_http2(&mut head, if self.exchange.scheme == "https" { &Scheme::HTTPS } else { &Scheme::HTTP })?;
-        let mut request = Request::from_parts(*head, body);
+        let mut again = Repeatable::new(*head, body);
+        let mut request = again.first();
         // An idle connection that its node has just closed costs no more than a new one.
         for _ in 0..2 * MOST_NODES {
             let Connected { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
-            let spare = copy(&request);
             let mut error = match sender.try_send_request(request).await {
                 Ok(response) => {
                     return self.answered(send::sound(response).await?, CheckIn::Http2(stream), under_way);
@@ -92,14 +82,18 @@ impl Forward<'_> {
                 Err(error) => error,
             };
             let mut was_there = reused;
-            request = match (error.take_message(), spare) {
-                (Some(unsent), _) => unsent,
-                // The node ends the connection, and says that it has not looked at the request: another connection takes it.
-                (None, Some(spare)) if is_left(error.error()) => {
+            request = match error.take_message() {
+                Some(unsent) => unsent,
+                // The node says that it has not looked at the request.
+                None => {
+                    let repeated = if is_unprocessed(error.error()) { again.repeat() } else { None };
+                    let limits = &self.exchange.snapshot.mesh.limits.upstream;
+                    let failed = broken(error.error(), false, Some(limits));
+                    let Some(repeated) = repeated else { return Err(failed) };
+                    self.pause_before_repeat(&again, failed).await;
                     was_there = true;
-                    *spare
+                    repeated
                 }
-                (None, _) => return Err(broken(error.into_error(), false)),
             };
             drop((stream, under_way));
             if !was_there {
@@ -169,8 +163,9 @@ impl Forward<'_> {
         };
         let key = ConnectionKey { address, callee: CalleeKey::Sidecar((caller, callee.identity.clone())) };
         // Connections to nodes carry requests of all kinds. The circuit breaker counts requests, not these.
-        let held = (exchange.caller_share(), || None);
-        let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, held, CONNECT).await;
+        let held = (exchange.caller_share(), |_| Some(None));
+        let limits = (CONNECT, &exchange.snapshot.mesh.limits.upstream);
+        let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, held, limits).await;
         match connection {
             // No other node is tried: it is this one that has no room.
             Err(ConnectError::Bound(reason)) => Err(Failure::Bound(reason)),

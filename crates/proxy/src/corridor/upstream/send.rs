@@ -5,7 +5,7 @@ use crate::corridor::pool::{
     CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, is_unasked,
 };
 use crate::corridor::retry;
-use crate::http::body::{Body, BodyError, ends_empty, says_empty};
+use crate::http::body::{Body, BodyError, Replayable, ends_empty, says_empty};
 use crate::http::failure::Failure;
 use crate::http::head;
 use crate::state::function::{EVENT, FunctionEntry};
@@ -13,8 +13,9 @@ use crate::state::instances::{InstanceProof, Lease};
 use crate::state::ledger::Attempt;
 use crate::telemetry::observed::AttemptResult;
 use http::uri::Scheme;
-use http::{HeaderValue, Request, Response, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
 use hyper::body::Incoming;
+use leno_config::slice::UpstreamLimits;
 use leno_namespaces::Namespace;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -61,7 +62,7 @@ impl Forward<'_> {
         mut head: Box<request::Parts>,
         body: Body,
     ) -> Result<(Response<Incoming>, CheckIn), Failure> {
-        let pool = &self.exchange.worker.pool;
+        let (pool, limits) = (&self.exchange.worker.pool, &self.exchange.snapshot.mesh.limits.upstream);
         head::into_http1(&mut head, body.is_over());
         if self.exchange.is_unshared {
             head.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -74,6 +75,7 @@ impl Forward<'_> {
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
             connection.heads.begin();
             let sent = connection.sender.try_send_request(request).await;
+            let arrived = connection.heads.arrived();
             connection.heads.end();
             let mut error = match sent {
                 Ok(response) if is_encoded(&response) => {
@@ -83,6 +85,9 @@ impl Forward<'_> {
                 Ok(response) => return Ok((response, pool.check_in_http1(connection, endpoints.key))),
                 Err(error) => error,
             };
+            if error.error().is_parse_too_large() {
+                return Err(head_beyond(arrived, limits));
+            }
             if is_unasked(error.error()) {
                 pool.distrust(&endpoints.key);
             }
@@ -91,7 +96,7 @@ impl Forward<'_> {
             request = match (error.take_message(), spare) {
                 (Some(unsent), _) if idle.is_some() => unsent,
                 (None, Some(spare)) if is_lost(error.error()) => *spare,
-                (unsent, _) => return Err(broken(error.into_error(), unsent.is_some())),
+                (unsent, _) => return Err(broken(error.error(), unsent.is_some(), None)),
             };
         }
     }
@@ -118,7 +123,8 @@ impl Forward<'_> {
                 let guard = guard.or_else(|| target.acquire_connection(None));
                 // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
                 let held = (endpoints.share, guard);
-                let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), held, endpoints.limit);
+                let limits = (endpoints.limit, &self.exchange.snapshot.mesh.limits.upstream);
+                let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), held, limits);
                 match Box::pin(connect).await {
                     Ok(connected) => return Ok(connected),
                     Err(error) => self.next_endpoint(Some(entry), endpoints, &error)?,
@@ -157,16 +163,19 @@ impl Forward<'_> {
         let (worker, target) = (&self.exchange.worker, &self.ruling.target);
         head::into_http2(&mut head, scheme)?;
         let breaker = entry.and_then(breaker);
-        let inside = !matches!(endpoints.key.callee, CalleeKey::Outside(_));
-        let guard = || {
+        let outside = matches!(endpoints.key.callee, CalleeKey::Outside(_));
+        let count = |is_first: bool| {
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
-            // Each worker may have one in any case.
-            guard.or_else(|| if inside { target.acquire_connection(None) } else { None })
+            // Each worker may have one to an instance in any case.
+            guard.map(Some).or_else(|| (is_first && !outside).then(|| target.acquire_connection(None)))
         };
-        let mut request = Request::from_parts(*head, body);
+        let limits = &self.exchange.snapshot.mesh.limits.upstream;
+        let mut again = Repeatable::new(*head, body);
+        let mut request = again.first();
         loop {
             let Endpoints { key, lease, limit, share, .. } = &endpoints;
-            let connection = worker.pool.http2(key, *lease, &worker.node.svids, (*share, guard), *limit).await;
+            let connection =
+                worker.pool.http2(key, *lease, &worker.node.svids, (*share, count), (*limit, limits)).await;
             let CheckedOutHttp2 { mut sender, stream, reused } = match connection {
                 Ok(connection) => connection,
                 Err(error) => {
@@ -174,15 +183,33 @@ impl Forward<'_> {
                     continue;
                 }
             };
+            check_request(&request, stream.head())?;
             let mut error = match sender.try_send_request(request).await {
-                Ok(response) => return Ok((sound(response).await?, CheckIn::Http2(stream))),
+                Ok(response) => {
+                    let response = sound(response).await?;
+                    check_response(response.headers(), limits)?;
+                    return Ok((response, CheckIn::Http2(stream)));
+                }
                 Err(error) => error,
             };
             request = match error.take_message() {
                 Some(unsent) if reused => unsent,
-                unsent => return Err(broken(error.into_error(), unsent.is_some())),
+                unsent => {
+                    let (error, unsent) = (error.into_error(), unsent.is_some());
+                    let repeated = if is_unprocessed(&error) { again.repeat() } else { None };
+                    let Some(request) = repeated else { return Err(broken(&error, unsent, Some(limits))) };
+                    self.pause_before_repeat(&again, broken(&error, unsent, None)).await;
+                    request
+                }
             };
         }
+    }
+
+    /// Records that the server has not processed the request, and waits a moment before it is sent again.
+    pub(super) async fn pause_before_repeat(&self, again: &Repeatable, failure: Failure) {
+        self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
+        let pause = self.exchange.worker.random.up_to(REPEAT_PAUSE_MICROS << again.repeats);
+        tokio::time::sleep(Duration::from_micros(pause)).await;
     }
 
     /// Goes on with the next endpoint if there is one: nothing was sent yet.
@@ -217,6 +244,94 @@ impl Forward<'_> {
     }
 }
 
+/// How often a request is sent again that the server says it has not processed.
+const MAX_REPEATS: u32 = 3;
+/// Longest pause before the first of them. It doubles with each.
+const REPEAT_PAUSE_MICROS: u64 = 5_000;
+
+/// An HTTP/2 request that is sent again when the server says that it has not processed it (RFC 9113, 8.7), whatever its method.
+pub(super) struct Repeatable {
+    head: request::Parts,
+    body: Option<Replayable>,
+    /// It is a tunnel, and cannot be repeated.
+    is_tunnel: bool,
+    repeats: u32,
+}
+
+impl Repeatable {
+    pub(super) fn new(head: request::Parts, body: Body) -> Self {
+        let is_tunnel = head.method == Method::CONNECT;
+        let body = (!body.is_over()).then(|| Replayable::new(body));
+        Self { head, body, is_tunnel, repeats: 0 }
+    }
+
+    /// The request for the first time.
+    pub(super) fn first(&mut self) -> Request<Body> {
+        let extensions = std::mem::take(&mut self.head.extensions);
+        let body = self.body.as_ref().and_then(Replayable::another).unwrap_or_else(Body::empty);
+        let mut request = self.with(body);
+        *request.extensions_mut() = extensions;
+        request
+    }
+
+    /// The request once more; `None`: it was repeated often enough, or its body is not there any more.
+    pub(super) fn repeat(&mut self) -> Option<Request<Body>> {
+        if self.is_tunnel || self.repeats == MAX_REPEATS {
+            return None;
+        }
+        self.repeats += 1;
+        let body = self.body.as_ref().map_or_else(|| Some(Body::empty()), Replayable::another)?;
+        Some(self.with(body))
+    }
+
+    fn with(&self, body: Body) -> Request<Body> {
+        let mut request = Request::new(body);
+        *request.method_mut() = self.head.method.clone();
+        *request.uri_mut() = self.head.uri.clone();
+        *request.version_mut() = self.head.version;
+        *request.headers_mut() = self.head.headers.clone();
+        request
+    }
+}
+
+/// Whether the head of a request is one that the server takes. It may refuse a larger one with a reset that says nothing.
+fn check_request(request: &Request<Body>, most: u32) -> Result<(), Failure> {
+    // No server that wants less than this means all heads.
+    let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let is_too_large = || target + head_size(request.headers()) + 32 * request.headers().len() > most as usize;
+    if most < MAX_CHECKED_HEAD && is_too_large() { Err(Failure::RequestHead(most)) } else { Ok(()) }
+}
+
+/// A head larger than this is refused before.
+const MAX_CHECKED_HEAD: u32 = 128 * 1024;
+
+/// Which limit the HTTP/1.1 parser has refused a head by, of which so many bytes have arrived.
+fn head_beyond(arrived: usize, limits: &UpstreamLimits) -> Failure {
+    let (head_bytes, headers) = (limits.head_bytes(), limits.headers());
+    Failure::ResponseHead(match arrived >= head_bytes as usize {
+        true => format!("it has more bytes than limits.headBytes allows ({head_bytes})"),
+        false => format!("it has more fields than limits.headers allows ({headers})"),
+    })
+}
+
+/// Checks a response's head against the limits of the mesh.
+pub(super) fn check_response(headers: &HeaderMap, limits: &UpstreamLimits) -> Result<(), Failure> {
+    let (fields, bytes) = (headers.len(), head_size(headers));
+    let beyond = if fields > limits.headers() as usize {
+        format!("it has {fields} fields, and limits.headers allows {}", limits.headers())
+    } else if bytes > limits.head_bytes() as usize {
+        format!("it has {bytes} bytes, and limits.headBytes allows {}", limits.head_bytes())
+    } else {
+        return Ok(());
+    };
+    Err(Failure::ResponseHead(beyond))
+}
+
+/// Bytes of a head's fields, as they are over HTTP/1.1.
+fn head_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
 /// Checks a response that came over HTTP/2, as HTTP/1.1's parser does.
 pub(super) async fn sound(mut response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
     if head::check_names(response.headers()).is_err() {
@@ -249,32 +364,59 @@ fn is_lost(error: &hyper::Error) -> bool {
     error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }
 
-/// Whether the peer has ended the connection and says that it did not process the request (RFC 9113, 6.8).
-pub(super) fn is_left(error: &hyper::Error) -> bool {
+/// Whether the peer says that it did not process the request: by GOAWAY or REFUSED_STREAM (RFC 9113, 8.7).
+pub(super) fn is_unprocessed(error: &hyper::Error) -> bool {
+    h2_error(error).is_some_and(says_unprocessed)
+}
+
+/// After GOAWAY, only streams that the peer did not process fail with it (RFC 9113, 6.8).
+fn says_unprocessed(error: &h2::Error) -> bool {
+    error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
+}
+
+fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     let mut source: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = source {
-        if error.downcast_ref::<h2::Error>().is_some_and(|error| error.is_go_away() && error.is_remote()) {
-            return true;
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
         }
         source = error.source();
     }
-    false
+    None
+}
+
+/// Why the HTTP/2 library has refused what the server sent, if the limits may be the reason. It does not say.
+fn refused_head(error: &hyper::Error, limits: &UpstreamLimits) -> Option<Failure> {
+    use h2::Reason;
+    let error = h2_error(error).filter(|error| error.is_library())?;
+    let is_head = match error.reason()? {
+        Reason::PROTOCOL_ERROR => error.is_reset(),
+        Reason::COMPRESSION_ERROR | Reason::ENHANCE_YOUR_CALM => error.is_go_away(),
+        _ => false,
+    };
+    let (head_bytes, headers) = (limits.head_bytes(), limits.headers());
+    let text = || {
+        format!("it is malformed, or larger than limits.headBytes ({head_bytes}) and limits.headers ({headers}) allow")
+    };
+    is_head.then(|| Failure::ResponseHead(text()))
 }
 
 /// Turns hyper's error into a failure. `unsent`: no byte was sent.
-pub(super) fn broken(error: hyper::Error, unsent: bool) -> Failure {
+pub(super) fn broken(error: &hyper::Error, unsent: bool, limits: Option<&UpstreamLimits>) -> Failure {
+    if let Some(failure) = limits.and_then(|limits| refused_head(error, limits)) {
+        return failure;
+    }
     if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
         // The request's body fails when its sender does.
         return Failure::ClientGone;
     }
-    let mut source: Option<&dyn std::error::Error> = Some(&error);
+    let mut source: Option<&dyn std::error::Error> = Some(error);
     let mut refused = unsent;
     let mut cause = error.to_string();
     while let Some(error) = source {
         cause = error.to_string();
         if let Some(error) = error.downcast_ref::<h2::Error>() {
-            // After GOAWAY, only streams that the peer did not process fail with it (RFC 9113, 6.8).
-            refused |= error.reason() == Some(h2::Reason::REFUSED_STREAM) || (error.is_go_away() && error.is_remote());
+            refused |= says_unprocessed(error);
         }
         source = error.source();
     }

@@ -1,7 +1,10 @@
 //! Follows the frames of an HTTP/2 connection (RFC 9113, 4.1), and bounds those that carry no message further.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// Frames without progress that an HTTP/2 peer may send at once, and in a second.
 const IDLE_FRAMES: u32 = 20_000;
@@ -12,6 +15,8 @@ const BYTES_PER_FRAME: u32 = 512;
 /// Length of the preface of a client (RFC 9113, 3.4).
 const PREFACE: usize = 24;
 const END_STREAM: u8 = 1;
+const ACK: u8 = 1;
+const SETTINGS: u8 = 4;
 const END_HEADERS: u8 = 4;
 /// Frames that a frame with data, or the end of a stream, pays for.
 const PROGRESS: u32 = 2;
@@ -33,11 +38,73 @@ pub(crate) struct Frames {
     sent: usize,
     /// Bytes of the block of header fields that has begun, and whether its last frame has begun.
     block: (usize, bool),
+    /// The SETTINGS frame that is being read: the part of an entry that has arrived.
+    setting: Option<([u8; 6], usize)>,
+    /// Where the peer's SETTINGS are kept.
+    settings: Option<Arc<PeerSettings>>,
+}
+
+/// The SETTINGS of an HTTP/2 peer (RFC 9113, 6.5.2) that bound what is sent to it.
+#[derive(Debug)]
+pub(crate) struct PeerSettings {
+    streams: AtomicU32,
+    head: AtomicU32,
+    known: AtomicBool,
+    arrived: Notify,
+}
+
+impl Default for PeerSettings {
+    fn default() -> Self {
+        Self {
+            streams: AtomicU32::new(u32::MAX),
+            head: AtomicU32::new(u32::MAX),
+            known: AtomicBool::new(false),
+            arrived: Notify::new(),
+        }
+    }
+}
+
+impl PeerSettings {
+    /// Streams that the peer takes at a time (SETTINGS_MAX_CONCURRENT_STREAMS).
+    pub(crate) fn streams(&self) -> u32 {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of a head that the peer takes (SETTINGS_MAX_HEADER_LIST_SIZE).
+    pub(crate) fn head(&self) -> u32 {
+        self.head.load(Ordering::Relaxed)
+    }
+
+    /// Waits for the first SETTINGS frame.
+    pub(crate) async fn known(&self) {
+        while !self.known.load(Ordering::Relaxed) {
+            self.arrived.notified().await;
+        }
+    }
+
+    fn set(&self, [a, b, value @ ..]: [u8; 6]) {
+        let value = u32::from_be_bytes(value);
+        match u16::from_be_bytes([a, b]) {
+            3 => self.streams.store(value, Ordering::Relaxed),
+            6 => self.head.store(value, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    fn arrived(&self) {
+        if !self.known.swap(true, Ordering::Relaxed) {
+            self.arrived.notify_one();
+        }
+    }
 }
 
 impl Frames {
-    /// Frames of a server.
-    pub(crate) fn of_server() -> Self {
+    /// Frames of a server. Its SETTINGS are kept.
+    pub(crate) fn of_server(settings: Arc<PeerSettings>) -> Self {
+        Self { settings: Some(settings), ..Self::new() }
+    }
+
+    fn new() -> Self {
         Self {
             head: [0; 9],
             known: 0,
@@ -46,22 +113,27 @@ impl Frames {
             refilled: Instant::now(),
             sent: 0,
             block: (0, false),
+            setting: None,
+            settings: None,
         }
     }
 
     /// Frames of a client, which begins with the preface.
     pub(crate) fn of_client() -> Self {
-        Self { skip: PREFACE, ..Self::of_server() }
+        Self { skip: PREFACE, ..Self::new() }
     }
 
     /// Looks at the next bytes; an error: they are too many frames without progress.
     pub(crate) fn watch(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             if self.skip > 0 {
-                let skipped = self.skip.min(bytes.len());
-                self.skip -= skipped;
-                bytes = &bytes[skipped..];
+                let (skipped, rest) = bytes.split_at(self.skip.min(bytes.len()));
+                self.skip -= skipped.len();
+                bytes = rest;
                 self.end_block();
+                if self.setting.is_some() {
+                    self.read_settings(skipped);
+                }
                 continue;
             }
             let taken = (self.head.len() - self.known).min(bytes.len());
@@ -84,6 +156,10 @@ impl Frames {
             self.block = (self.block.0 + self.skip, flags & END_HEADERS != 0);
             self.end_block();
         }
+        if kind == SETTINGS && flags & ACK == 0 && self.settings.is_some() {
+            self.setting = Some(([0; 6], 0));
+            self.read_settings(&[]);
+        }
         let (is_data, has_end) = (kind == 0, kind <= 1 && flags & END_STREAM != 0);
         if has_end || (is_data && length > 0) {
             self.left = self.left.saturating_add(PROGRESS).min(IDLE_FRAMES);
@@ -97,6 +173,23 @@ impl Frames {
         }
         self.left = self.left.saturating_sub(cost);
         Ok(())
+    }
+
+    /// Reads a part of a SETTINGS frame.
+    fn read_settings(&mut self, bytes: &[u8]) {
+        let (Some((entry, known)), Some(settings)) = (&mut self.setting, &self.settings) else { return };
+        for byte in bytes {
+            entry[*known] = *byte;
+            *known += 1;
+            if *known == entry.len() {
+                settings.set(*entry);
+                *known = 0;
+            }
+        }
+        if self.skip == 0 {
+            settings.arrived();
+            self.setting = None;
+        }
     }
 
     fn end_block(&mut self) {
@@ -146,7 +239,7 @@ mod tests {
 
     /// A peer whose time stands still.
     fn at_once() -> Frames {
-        Frames { refilled: Instant::now() + Duration::from_secs(3600), ..Frames::of_server() }
+        Frames { refilled: Instant::now() + Duration::from_secs(3600), ..Frames::new() }
     }
 
     #[test]
@@ -196,10 +289,26 @@ mod tests {
             frames.sent(4096);
             frames.watch(&frame(8, 0, 4)).unwrap();
         }
-        let mut slow = Frames::of_server();
+        let mut slow = Frames::new();
         for _ in 0..3 {
             (0..IDLE_FRAMES).for_each(|_| slow.watch(&frame(6, 0, 8)).unwrap());
             slow.refilled = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+        }
+    }
+
+    #[test]
+    fn settings_of_the_peer_are_kept() {
+        let mut entries = frame(SETTINGS, 0, 0);
+        entries[2] = 12;
+        entries.extend([0, 3, 0, 0, 0, 7, 0, 6, 0, 0, 0x40, 0]);
+        for piece in 1..=entries.len() {
+            let settings = Arc::new(PeerSettings::default());
+            let mut frames = Frames::of_server(settings.clone());
+            frames.watch(&frame(SETTINGS, ACK, 0)).unwrap();
+            assert!(!settings.known.load(Ordering::Relaxed));
+            entries.chunks(piece).for_each(|piece| frames.watch(piece).unwrap());
+            assert!(settings.known.load(Ordering::Relaxed));
+            assert_eq!((settings.streams(), settings.head()), (7, 16 * 1024));
         }
     }
 

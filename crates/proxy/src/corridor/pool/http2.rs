@@ -1,0 +1,247 @@
+//! HTTP/2 connections of the pool, which carry as many streams as their peers take.
+
+use super::connect::{Http2, begin_tls, tcp, within};
+use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool};
+use crate::http::body::Body;
+use crate::http::inflow::PeerSettings;
+use crate::runtime::clock;
+use crate::runtime::schedule::TaskOwner;
+use crate::state::egress::OutsideKey;
+use crate::state::instances::InstanceProof;
+use crate::state::ledger::ConnectionGuard;
+use hyper::client::conn::http2;
+use leno_config::slice::UpstreamLimits;
+use leno_identity::{SpiffeId, SvidStore};
+use leno_namespaces::Namespace;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_rustls::TlsConnector;
+
+/// Time between PINGs to another node, and how long the answer may take. A node that has lost its network must be noticed before the requests that it has
+/// are of no use.
+pub(super) const NODE_KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// How long the answer of a function or an External to a PING may take.
+const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
+/// The usual setting, by which PINGs go out as rarely as every server permits.
+const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(300);
+/// How long an address without connections is remembered that has ended one because of too many PINGs.
+const CALM: Duration = Duration::from_secs(600);
+/// PINGs are always allowed this often: what a gRPC server permits by default (`permit_keepalive_time`), and a bit more for timers that are not exact.
+const PERMITTED_KEEP_ALIVE: Duration = Duration::from_secs(305);
+/// Maximum number of streams on one HTTP/2 connection. The peer's SETTINGS may allow fewer.
+const STREAMS: u32 = 100;
+
+#[derive(Debug, Default)]
+pub(super) struct Http2Host {
+    connections: Vec<Shared>,
+    /// Held while connecting, so that a burst does not open one connection per request.
+    connecting: Rc<tokio::sync::Mutex<()>>,
+    /// How often the address has ended a connection because of too many PINGs, and when it last did.
+    calmed: Option<(u32, Instant)>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    sender: http2::SendRequest<Body>,
+    /// The task that drives the connection works for the function that opened a stream last.
+    owner: TaskOwner,
+    streams: Rc<Streams>,
+}
+
+#[derive(Debug)]
+struct Streams {
+    open: Cell<u32>,
+    settings: Arc<PeerSettings>,
+    idle_since: Cell<Instant>,
+    /// When the certificate of a sidecar at the other end expires.
+    expires: Option<Instant>,
+}
+
+/// A stream of an HTTP/2 connection.
+#[derive(Debug)]
+pub(crate) struct CheckedOutHttp2 {
+    pub sender: http2::SendRequest<Body>,
+    /// Frees the stream when dropped.
+    pub stream: StreamSlot,
+    /// The connection was already open.
+    pub reused: bool,
+}
+
+/// Counts an HTTP/2 connection, which has to be opened if the flag says so; `None`: the circuit breaker allows no other.
+pub(crate) trait CountConnection: FnOnce(bool) -> Option<Option<ConnectionGuard>> {}
+
+impl<F: FnOnce(bool) -> Option<Option<ConnectionGuard>>> CountConnection for F {}
+
+/// Counts as one of a connection's streams until it is dropped.
+#[derive(Debug)]
+pub(crate) struct StreamSlot(Rc<Streams>);
+
+impl Pool {
+    /// A stream of a connection that is already open, if one is free.
+    pub(crate) fn shared_http2(&self, key: &ConnectionKey) -> Option<CheckedOutHttp2> {
+        let mut hosts = self.http2.borrow_mut();
+        let connections = &mut hosts.get_mut(key)?.connections;
+        connections.retain(|shared| !shared.sender.is_closed());
+        connections.iter().rfind(|shared| shared.has_room() && shared.is_usable()).map(Shared::check_out)
+    }
+
+    /// A place in the queue of the connection that has the fewest streams beyond its limit.
+    fn queued_http2(&self, key: &ConnectionKey, only_if: impl Fn(&[Shared]) -> bool) -> Option<CheckedOutHttp2> {
+        let hosts = self.http2.borrow();
+        let connections = &hosts.get(key)?.connections;
+        let usable = || connections.iter().filter(|shared| shared.is_usable());
+        let beyond = |shared: &&Shared| i64::from(shared.streams.open.get()) - i64::from(shared.streams.limit());
+        only_if(connections).then(|| usable().min_by_key(beyond).map(Shared::check_out)).flatten()
+    }
+
+    /// A stream of a connection to `key`. Opens a connection if there is none with room, one at a time. `lease` is that of the instance; `None`: a
+    /// sidecar, which authenticates by TLS.
+    pub(crate) async fn http2(
+        &self,
+        key: &ConnectionKey,
+        lease: Option<&dyn InstanceProof>,
+        svids: &Arc<SvidStore>,
+        (share, count): (Option<&Arc<Namespace>>, impl CountConnection),
+        (limit, limits): (Duration, &UpstreamLimits),
+    ) -> Result<CheckedOutHttp2, ConnectError> {
+        if let Some(shared) = self.shared_http2(key) {
+            return Ok(shared);
+        }
+        let connecting = self.http2.borrow_mut().entry(key.clone()).or_default().connecting.clone();
+        self.opened.notify_one();
+        let _one_at_a_time = connecting.lock().await;
+        // A peer that takes no streams at all would take none over another connection either. It raises its limit when it does.
+        let takes_none = |connections: &[Shared]| connections.iter().any(|shared| shared.streams.limit() == 0);
+        if let Some(shared) = self.shared_http2(key).or_else(|| self.queued_http2(key, takes_none)) {
+            return Ok(shared);
+        }
+        let is_first = self.http2.borrow().get(key).is_none_or(|host| host.connections.is_empty());
+        let Some(guard) = count(is_first) else {
+            return self.queued_http2(key, |_| true).ok_or(ConnectError::Full);
+        };
+        let held = (guard, self.permit(share)?);
+        // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
+        Box::pin(within(limit, self.connect_http2(key, lease, svids, held, limits))).await
+    }
+
+    async fn connect_http2(
+        &self,
+        key: &ConnectionKey,
+        lease: Option<&dyn InstanceProof>,
+        svids: &Arc<SvidStore>,
+        held: Held,
+        limits: &UpstreamLimits,
+    ) -> Result<CheckedOutHttp2, ConnectError> {
+        let stream = tcp(key.address, lease).await?;
+        let mut expires = None;
+        let http2 = Http2 { key, pool: self.myself.clone(), limits, keep_alive: self.keep_alive(key, limits) };
+        let (sender, owner, settings) = match &key.callee {
+            CalleeKey::Outside(OutsideKey { tls: Some(outside), .. }) => {
+                let stream = begin_tls(outside, stream).await?;
+                if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                    return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
+                }
+                http2.handshake(stream, held).await?
+            }
+            CalleeKey::Instance | CalleeKey::Outside(_) => http2.handshake(stream, held).await?,
+            CalleeKey::Sidecar((caller, callee)) => {
+                let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
+                let callee: SpiffeId =
+                    callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
+                let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
+                let stream = TlsConnector::from(config).connect(name, stream).await?;
+                expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
+                http2.handshake(stream, held).await?
+            }
+        };
+        let streams = Streams { open: Cell::new(0), settings, idle_since: Cell::new(Instant::now()), expires };
+        let shared = Shared { sender, owner, streams: Rc::new(streams) };
+        let checked_out = CheckedOutHttp2 { reused: false, ..shared.check_out() };
+        self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
+        Ok(checked_out)
+    }
+
+    /// Time between PINGs, and how long their answers may take.
+    pub(super) fn keep_alive(&self, key: &ConnectionKey, limits: &UpstreamLimits) -> (Duration, Duration) {
+        if let CalleeKey::Sidecar(_) = key.callee {
+            return (NODE_KEEP_ALIVE, NODE_KEEP_ALIVE);
+        }
+        let calmed = self.http2.borrow().get(key).and_then(|host| host.calmed).map_or(0, |(times, _)| times);
+        let permitted = limits.keep_alive().max(PERMITTED_KEEP_ALIVE);
+        let wanted = if limits.keep_alive() >= DEFAULT_KEEP_ALIVE { permitted } else { limits.keep_alive() };
+        (wanted.saturating_mul(1 << calmed.min(16)).min(permitted), KEEP_ALIVE_ANSWER)
+    }
+
+    /// The peer has ended a connection because of too many PINGs (RFC 9113, 7: ENHANCE_YOUR_CALM).
+    pub(super) fn calm(&self, key: &ConnectionKey) {
+        if let Some(host) = self.http2.borrow_mut().get_mut(key) {
+            host.calmed = Some((host.calmed.map_or(1, |(times, _)| times + 1), Instant::now()));
+        }
+    }
+
+    /// Closes connections without streams.
+    pub(super) fn close_idle_http2(&self, now: Instant) {
+        let mut http2 = self.http2.borrow_mut();
+        for host in http2.values_mut() {
+            host.connections.retain(|shared| {
+                let idle = shared.streams.open.get() == 0
+                    && now.saturating_duration_since(shared.streams.idle_since.get()) >= IDLE_TIMEOUT;
+                !shared.sender.is_closed() && !idle
+            });
+        }
+        http2.retain(|_, host| {
+            let calmed = host.calmed.is_some_and(|(_, at)| now.saturating_duration_since(at) < CALM);
+            !host.connections.is_empty() || calmed || Rc::strong_count(&host.connecting) > 1
+        });
+    }
+}
+
+impl Shared {
+    fn has_room(&self) -> bool {
+        self.streams.open.get() < self.streams.limit()
+    }
+
+    fn is_usable(&self) -> bool {
+        self.sender.is_ready() && self.streams.expires.is_none_or(|expires| Instant::now() < expires)
+    }
+
+    fn check_out(&self) -> CheckedOutHttp2 {
+        self.owner.follow();
+        CheckedOutHttp2 { sender: self.sender.clone(), stream: StreamSlot::open(&self.streams), reused: true }
+    }
+}
+
+impl Streams {
+    /// Streams that may be open.
+    fn limit(&self) -> u32 {
+        self.settings.streams().min(STREAMS)
+    }
+}
+
+impl StreamSlot {
+    fn open(streams: &Rc<Streams>) -> Self {
+        streams.open.set(streams.open.get() + 1);
+        Self(streams.clone())
+    }
+
+    /// When the certificate of a sidecar at the other end expires.
+    pub(crate) fn expires(&self) -> Option<Instant> {
+        self.0.expires
+    }
+
+    /// Bytes of a request's head that the other end takes, as HTTP/2 counts them.
+    pub(crate) fn head(&self) -> u32 {
+        self.0.settings.head()
+    }
+}
+
+impl Drop for StreamSlot {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get().saturating_sub(1));
+        if self.0.open.get() == 0 {
+            self.0.idle_since.set(Instant::now());
+        }
+    }
+}
