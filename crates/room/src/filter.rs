@@ -7,8 +7,10 @@
 //! Some calls are on the list with some of their arguments only ([`arguments`]).
 
 mod arguments;
+mod locks;
 
 use arguments::rules;
+pub(crate) use locks::RecordLocks;
 use nix::errno::Errno;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -27,7 +29,7 @@ const ALLOWED: &[Sysno] = &[
     // Files.
     Sysno::access, Sysno::chdir, Sysno::chmod, Sysno::chown, Sysno::close, Sysno::close_range, Sysno::copy_file_range,
     Sysno::creat, Sysno::dup, Sysno::dup2, Sysno::dup3, Sysno::faccessat, Sysno::faccessat2, Sysno::fadvise64,
-    Sysno::fallocate, Sysno::fchdir, Sysno::fchmod, Sysno::fchmodat, Sysno::fchmodat2, Sysno::fchown, Sysno::fchownat, Sysno::fcntl,
+    Sysno::fallocate, Sysno::fchdir, Sysno::fchmod, Sysno::fchmodat, Sysno::fchmodat2, Sysno::fchown, Sysno::fchownat,
     Sysno::fdatasync, Sysno::fgetxattr, Sysno::flistxattr, Sysno::flock, Sysno::fremovexattr, Sysno::fsetxattr,
     Sysno::fstat, Sysno::fstatfs, Sysno::fsync, Sysno::ftruncate, Sysno::futimesat, Sysno::getcwd, Sysno::getdents,
     Sysno::getdents64, Sysno::getxattr, Sysno::inotify_add_watch, Sysno::inotify_init, Sysno::inotify_init1,
@@ -44,7 +46,7 @@ const ALLOWED: &[Sysno] = &[
     // Sockets; which kinds, see `rules`.
     Sysno::accept, Sysno::accept4, Sysno::bind, Sysno::connect, Sysno::getpeername, Sysno::getsockname,
     Sysno::getsockopt, Sysno::listen, Sysno::recvfrom, Sysno::recvmmsg, Sysno::recvmsg, Sysno::sendmmsg,
-    Sysno::sendmsg, Sysno::sendto, Sysno::setsockopt, Sysno::shutdown,
+    Sysno::sendmsg, Sysno::sendto, Sysno::shutdown,
     // Waiting.
     Sysno::epoll_create, Sysno::epoll_create1, Sysno::epoll_ctl, Sysno::epoll_ctl_old, Sysno::epoll_pwait,
     Sysno::epoll_pwait2, Sysno::epoll_wait, Sysno::epoll_wait_old, Sysno::eventfd, Sysno::eventfd2, Sysno::futex,
@@ -72,7 +74,7 @@ const ALLOWED: &[Sysno] = &[
     Sysno::rt_sigsuspend, Sysno::rt_sigtimedwait, Sysno::rt_tgsigqueueinfo, Sysno::sched_get_priority_max,
     Sysno::sched_get_priority_min, Sysno::sched_getaffinity, Sysno::sched_getattr, Sysno::sched_getparam,
     Sysno::sched_getscheduler, Sysno::sched_rr_get_interval,
-    Sysno::sched_yield, Sysno::seccomp, Sysno::set_tid_address,
+    Sysno::sched_yield, Sysno::set_tid_address,
     Sysno::setfsgid, Sysno::setfsuid, Sysno::setgid, Sysno::setgroups, Sysno::setitimer, Sysno::setpgid,
     Sysno::setregid, Sysno::setresgid, Sysno::setresuid, Sysno::setreuid, Sysno::setrlimit,
     Sysno::setsid, Sysno::setuid, Sysno::sigaltstack, Sysno::tgkill, Sysno::tkill, Sysno::vfork, Sysno::wait4,
@@ -95,6 +97,8 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::clock_adjtime, Errno::EPERM),
     (Sysno::clone, Errno::EPERM),
     (Sysno::fanotify_init, Errno::EPERM),
+    // As a kernel without locks of open files.
+    (Sysno::fcntl, Errno::EINVAL),
     (Sysno::get_mempolicy, Errno::ENOSYS),
     // Contexts of all rooms together are bounded, by `fs.aio-max-nr`. Programs go on with threads.
     (Sysno::io_setup, Errno::ENOSYS),
@@ -119,9 +123,12 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::sched_setattr, Errno::EPERM),
     (Sysno::sched_setparam, Errno::EPERM),
     (Sysno::sched_setscheduler, Errno::EPERM),
+    // As a kernel without filters.
+    (Sysno::seccomp, Errno::EINVAL),
     (Sysno::set_mempolicy, Errno::ENOSYS),
     (Sysno::sethostname, Errno::EPERM),
     (Sysno::setpriority, Errno::EPERM),
+    (Sysno::setsockopt, Errno::ENOPROTOOPT),
     (Sysno::socket, Errno::EAFNOSUPPORT),
     (Sysno::socketpair, Errno::EAFNOSUPPORT),
     (Sysno::syslog, Errno::EPERM),
@@ -298,8 +305,8 @@ impl Listener {
         Ok(Self { descriptor })
     }
 
-    /// Answers one call; `None`: whoever made it has ended.
-    pub(crate) fn answer(&self) -> io::Result<Option<RefusedCall>> {
+    /// Answers one call; `None`: it is admitted, or the thread that made it has ended.
+    pub(crate) fn answer(&self, locks: &mut RecordLocks) -> io::Result<Option<RefusedCall>> {
         let mut asked = MaybeUninit::<libc::seccomp_notif>::zeroed();
         if !self.ioctl(libc::SECCOMP_IOCTL_NOTIF_RECV, asked.as_mut_ptr())? {
             return Ok(None);
@@ -308,8 +315,17 @@ impl Listener {
         #[expect(unsafe_code, reason = "see above")]
         let asked = unsafe { asked.assume_init() };
         let call = usize::try_from(asked.data.nr).ok().and_then(Sysno::new);
+        let is_lock = arguments::is_lock(call, &asked.data.args);
+        if is_lock && locks.admit() {
+            // The kernel makes the call. If the thread has changed its arguments since, it is still a call of this kind.
+            let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
+            let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: 0, flags };
+            self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)?;
+            return Ok(None);
+        }
         let answered = ANSWERED.iter().find(|(answered, _)| Some(*answered) == call).map(|(_, error)| *error);
         let answered = arguments::error(call, &asked.data.args).or(answered);
+        let answered = if is_lock { Some(Errno::ENOLCK) } else { answered };
         let kills = call.is_some_and(|call| KILLED.contains(&call));
         let error = if kills { None } else { Some(answered.unwrap_or(Errno::ENOSYS)) };
         // Before the answer: with it, the program may end.

@@ -1,7 +1,7 @@
 //! The first process of a room. It furnishes the room, waits for a program, starts it, and stays: the kernel ends a room with its first process, so the
 //! room ends when the program does, when the node closes its socket, or when the launcher ends.
 
-use crate::filter::{self, Listener, RefusedCall};
+use crate::filter::{self, Listener, RecordLocks, RefusedCall};
 use crate::rights::{self, give_up_rights, limit};
 use crate::step::{During, Unmade};
 use crate::view::At;
@@ -203,12 +203,15 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
     let descriptors = task.descriptors.map(|descriptors| limit(descriptors, has_account));
     let processes = rights::processes(task.processes);
     #[expect(unsafe_code, reason = "what this process blocks, its session, and its limits, are not for the program")]
-    // SAFETY: between fork and exec this makes four system calls and allocates nothing.
+    // SAFETY: between fork and exec this makes a few system calls and allocates nothing.
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
             sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
             setrlimit(Resource::Nproc, processes)?;
+            rights::LIMITS
+                .iter()
+                .try_for_each(|(resource, _, most)| setrlimit(*resource, rights::at_most(*resource, *most)))?;
             descriptors.map_or(Ok(()), |limit| Ok(setrlimit(Resource::Nofile, limit)?))
         });
     }
@@ -241,7 +244,7 @@ fn read<T: DeserializeOwned>(task: OwnedFd) -> io::Result<T> {
 /// Attends to a running program until the room is to end.
 fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Result<()> {
     wire::send(control, &Event::Started, &[], SendFlags::empty())?;
-    let mut told = BTreeSet::new();
+    let (mut told, mut locks) = (BTreeSet::new(), RecordLocks::default());
     loop {
         let mut ready = [
             PollFd::new(control, PollFlags::IN),
@@ -253,7 +256,7 @@ fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Resu
             polled => polled?,
         };
         let [ordered, ended, called] = ready.map(|ready| !ready.revents().is_empty());
-        if called && let Some(refused) = program.calls.answer()? {
+        if called && let Some(refused) = program.calls.answer(&mut locks)? {
             refuse(control, refused, &mut told)?;
         }
         if ended {

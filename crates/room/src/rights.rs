@@ -68,9 +68,17 @@ pub fn limit_processes(command: &mut Command, most: u32) {
 
 /// The program's limit on processes and threads of its user, of which each room has its own.
 pub(crate) fn processes(most: Option<u32>) -> Rlimit {
-    let most = u64::from(most.unwrap_or(DEFAULT_PROCESSES));
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nproc);
-    let most = maximum.map_or(most, |maximum| maximum.min(most));
+    at_most(Resource::Nproc, most.unwrap_or(DEFAULT_PROCESSES).into())
+}
+
+/// Limits of every program, by the names that OCI has for them. Locked memory could be the machine's programs and libraries, which do not count as the room's;
+/// POSIX message queues are the kernel's memory. Both are what Linux has by default.
+pub(crate) const LIMITS: [(Resource, &str, u64); 2] =
+    [(Resource::Memlock, "RLIMIT_MEMLOCK", 8 << 20), (Resource::Msgqueue, "RLIMIT_MSGQUEUE", 819_200)];
+
+/// A limit of this value, or the one that is in force if that is lower.
+pub(crate) fn at_most(resource: Resource, most: u64) -> Rlimit {
+    let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
     Rlimit { current: Some(most), maximum: Some(most) }
 }
 

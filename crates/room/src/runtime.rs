@@ -153,6 +153,7 @@ fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
     let capabilities: Vec<String> = capabilities.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
     let limit = |name: &str, Rlimit { current, maximum }: Rlimit| json!({"type": name, "soft": current.unwrap_or(u64::MAX), "hard": maximum.unwrap_or(u64::MAX)});
     let mut limits = vec![limit("RLIMIT_NPROC", rights::processes(task.processes))];
+    limits.extend(rights::LIMITS.iter().map(|(resource, name, most)| limit(name, rights::at_most(*resource, *most))));
     limits.extend(task.descriptors.map(|descriptors| limit("RLIMIT_NOFILE", rights::limit(descriptors, true))));
     json!({
         "ociVersion": "1.0.0",

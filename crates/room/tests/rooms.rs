@@ -1,5 +1,7 @@
 //! Rooms by themselves: a program runs in one, is reached in it, calls out of it, and ends with it.
 
+mod kernel;
+
 use leno_room::{Exit, Launcher, Program, Room, Rooms};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -163,57 +165,6 @@ print(call(41, 2 | 1 << 32, 1, 132 | 1 << 32), call(41, 2, 1, 132), call(41, 1, 
     assert_eq!(text, ["EPROTONOSUPPORT"; 5].join(" ") + "\n");
 }
 
-#[tokio::test]
-async fn a_program_does_not_limit_the_rooms_first_process() {
-    let rooms = open(1).await;
-    let script = "
-struct = (ctypes.c_uint64 * 2)(0, 0)
-attributes = (ctypes.c_uint32 * 12)(48, 3)
-zero = ctypes.c_int(0)
-print(*[call(302, 1, number, struct, 0) for number in range(0, 16)])
-print('read', call(302, 1, 7, 0, struct), call(302, 1 | 1 << 32, 7, struct, 0))
-print('policy', call(144, 1, 3, ctypes.byref(zero)), call(142, 1, ctypes.byref(zero)), call(314, 1, attributes, 0))
-print('cores', call(203, 1, 8, (ctypes.c_ulong * 1)(1)))
-print('nice', call(141, 0, 1, 19), call(141, 1, 1, 19), call(141, 2, 0, 19), call(141, 2, 1000, 19))
-print('input', call(251, 1, 1, 3 << 13), call(251, 2, 1, 3 << 13), call(251, 3, 1000, 3 << 13), call(251, 3, 0, 3 << 13))
-print('join', call(109, 0, 1), os.getpgid(1) != os.getpgid(0), os.getsid(1) != os.getsid(0))
-for signal in (9, 19, 15, 11, 34):
-    os.kill(1, signal)
-print('core', call(157, 62, 1, 1, 2, 0))
-def writes(file, text):
-    try:
-        with open(file, 'w') as file: file.write(text)
-        return 'ok'
-    except OSError as error:
-        return errno.errorcode[error.errno]
-print('proc', *[writes('/proc/1/' + name, text) for name, text in (('oom_score_adj', '1000'), ('coredump_filter', '0'), ('autogroup', '19'), ('timerslack_ns', '1'))])
-# Its own it may, and its children's.
-child = os.fork()
-if not child: time.sleep(60)
-print('own', call(302, 0, 7, (ctypes.c_uint64 * 2)(64, 64), 0), call(302, child, 7, (ctypes.c_uint64 * 2)(64, 64), 0), call(141, 0, child, 19), call(141, 1, 0, 19), call(251, 1, 0, 3 << 13), call(203, 0, 8, (ctypes.c_ulong * 1)(1)))
-os.kill(child, 9)
-";
-    let (room, text) = python(&rooms, script).await;
-    let lines: Vec<&str> = text.lines().collect();
-    let mut limits = vec!["EPERM"; 16];
-    // The limit on core dumps: it seems to be set.
-    limits[4] = "ok";
-    let expected = [
-        &limits.join(" "),
-        "read ok EPERM",
-        "policy EPERM EPERM EPERM",
-        "cores EPERM",
-        "nice EPERM EPERM EPERM EPERM",
-        "input EPERM EPERM EPERM EPERM",
-        "join EPERM True True",
-        "core EPERM",
-        "proc EACCES EACCES EACCES EPERM",
-        "own ok ok ok ok ok ok",
-    ];
-    assert_eq!(lines, expected);
-    room.end().await;
-}
-
 /// A handler of core dumps, as machines have them, until this is dropped. It writes down what has crashed.
 struct CoreHandler {
     pattern: File,
@@ -311,100 +262,6 @@ async fn holding(rooms: &Rooms, script: &str) -> Room {
     let text = tokio::task::spawn_blocking(move || all_until(output, "ready")).await.unwrap();
     assert_eq!(text, "ready\n");
     room
-}
-
-#[tokio::test]
-async fn a_lock_on_a_file_of_the_machine_is_the_rooms_own() {
-    let rooms = open(2).await;
-    let files =
-        "files = [os.open(name, os.O_RDONLY) for name in ('/usr', '/usr/bin', '/usr/bin/env', '/etc/ld.so.cache')]";
-    let locks = format!(
-        "import fcntl, os\n{files}\nfor file in files: fcntl.flock(file, fcntl.LOCK_EX)\nfor file in files[2:]: fcntl.lockf(file, fcntl.LOCK_SH)"
-    );
-    let _holder = holding(&rooms, &locks).await;
-    let script = format!(
-        "import fcntl\n{files}\nfor file in files: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint('locked')"
-    );
-    let (_room, text) = python(&rooms, &script).await;
-    assert_eq!(text, "locked\n");
-    // Nor does the machine feel it.
-    for file in ["/usr", "/usr/bin/env"] {
-        File::open(file).unwrap().try_lock().unwrap();
-    }
-    File::options().read(true).open("/etc/ld.so.cache").unwrap().try_lock().unwrap();
-}
-
-#[tokio::test]
-async fn a_room_does_not_see_which_files_of_the_machine_others_open() {
-    let rooms = open(2).await;
-    let watch = "import ctypes, os, socket
-libc = ctypes.CDLL(None)
-watcher = libc.inotify_init1(os.O_NONBLOCK)
-for name in (b'/usr/bin/env', b'/usr/bin', b'/etc/ld.so.cache'): assert libc.inotify_add_watch(watcher, name, 0x3f) > 0
-open('/usr/bin/true', 'rb').close()
-print(len(os.read(watcher, 1 << 16)) > 0)
-server = socket.create_server(('127.0.0.1', 4001))
-print('ready', flush=True)
-server.accept()
-try: print('saw', os.read(watcher, 1 << 16))
-except BlockingIOError: print('saw nothing')";
-    let mut room = rooms.take().await.unwrap();
-    let argv = ["/usr/bin/python3", "-c", watch].map(str::to_owned).to_vec();
-    let mut output = run(&mut room, Program { argv, ..program("") }).await.unwrap();
-    let mut begin = [0; 11];
-    output.read_exact(&mut begin).unwrap();
-    assert_eq!(begin, *b"True\nready\n", "it sees what it opens itself");
-    // Another room, and the machine.
-    let (_other, text) = shell(&rooms, "/usr/bin/env true && ls /usr/bin >/dev/null && echo done").await;
-    assert_eq!(all(text).await, "done\n");
-    fs::read("/usr/bin/env").unwrap();
-    fs::read_dir("/usr/bin").unwrap().for_each(drop);
-    room.inside().connect(4001).await.unwrap();
-    assert_eq!(all(output).await, "saw nothing\n");
-}
-
-#[tokio::test]
-async fn what_the_kernel_counts_for_a_user_it_counts_for_each_room() {
-    let rooms = open(2).await;
-    if !rooms.have_accounts() {
-        return eprintln!("SKIPPED: only where the node is root has each room a user of its own");
-    }
-    let all_instances = "import ctypes
-libc = ctypes.CDLL(None)
-made = 0
-while libc.inotify_init1(0) >= 0: made += 1
-assert 0 < made <= 128, made";
-    let _greedy = holding(&rooms, all_instances).await;
-    let _another = holding(&rooms, all_instances).await;
-    let script =
-        "print(libc.inotify_init1(0) >= 0, open('/proc/sys/user/max_inotify_watches').read().strip(), call(294, 0))";
-    let (_room, text) = python(&rooms, script).await;
-    assert_eq!(text, "True 16384 ok\n");
-    // Root's own.
-    let outside =
-        Command::new("python3").args(["-c", "import ctypes; print(ctypes.CDLL(None).inotify_init1(0) >= 0)"]).output();
-    assert_eq!(outside.unwrap().stdout, b"True\n");
-}
-
-#[tokio::test]
-async fn a_program_has_as_many_processes_as_it_may_and_no_default_is_all() {
-    let rooms = open(2).await;
-    let script = "
-made = 0
-try:
-    while True:
-        threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
-        made += 1
-except RuntimeError: pass
-print(made, resource.getrlimit(resource.RLIMIT_NPROC), flush=True)
-os._exit(0)";
-    let (_room, text) = python(&rooms, script).await;
-    // The first process and the program itself are among them.
-    assert_eq!(text, "1022 (1024, 1024)\n");
-    let mut room = rooms.take().await.unwrap();
-    let task = Program { processes: Some(3), ..program("sleep 9 & sleep 9 & sleep 9 & echo done") };
-    let output = run(&mut room, task).await.unwrap();
-    assert!(all(output).await.contains("fork"), "the third one is refused");
 }
 
 #[tokio::test]

@@ -12,6 +12,13 @@ const FIRST: u64 = 1;
 const TERMINAL: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 /// Keeps a core's other thread from running anything else.
 const PR_SCHED_CORE: u64 = 62;
+/// Requests for record locks, which the room's first process admits.
+const LOCKS: [libc::c_int; 2] = [libc::F_SETLK, libc::F_SETLKW];
+/// Requests for record locks of open files. The kernel shows them to everybody, of whichever room they are, so they cannot be counted.
+const FILE_LOCKS: [libc::c_int; 2] = [libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
+/// Options that attach a program of the Berkeley Packet Filter to a socket.
+const SOCKET_FILTERS: [libc::c_int; 4] =
+    [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
 /// Of a socket's type. The rest are flags.
 const KIND: u64 = 0xf;
 /// `IOPRIO_WHO_PROCESS` and `IOPRIO_WHO_PGRP`.
@@ -30,8 +37,31 @@ pub(super) fn rules() -> Result<Rules, BackendError> {
     allow(Sysno::personality, vec![equals(0, 0)])?;
     allow(Sysno::personality, vec![equals(0, 0xffff_ffff)])?;
     allow(Sysno::ioctl, TERMINAL.map(|request| differs(1, request)).into())?;
-    allow(Sysno::prctl, vec![differs(0, PR_SCHED_CORE)])?;
+    allow(Sysno::fcntl, LOCKS.iter().chain(&FILE_LOCKS).map(|request| differs(1, number(*request))).collect())?;
+    filters(&mut rules)?;
     Ok(rules)
+}
+
+/// The kernel compiles filters of system calls and of sockets. All users of the machine together have so much memory for that (`net.core.bpf_jit_limit`), and
+/// rooms need some of it to start.
+fn filters(rules: &mut Rules) -> Result<(), BackendError> {
+    let mut allow = |call, conditions| allow(rules, call, conditions);
+    allow(Sysno::prctl, [PR_SCHED_CORE, number(libc::PR_SET_SECCOMP)].map(|option| differs(0, option)).into())?;
+    for question in [libc::SECCOMP_GET_ACTION_AVAIL, libc::SECCOMP_GET_NOTIF_SIZES] {
+        allow(Sysno::seccomp, vec![equals(0, question.into())])?;
+    }
+    allow(Sysno::setsockopt, vec![differs(1, number(libc::SOL_SOCKET))])?;
+    allow(Sysno::setsockopt, SOCKET_FILTERS.map(|option| differs(2, number(option))).into())
+}
+
+fn number(constant: libc::c_int) -> u64 {
+    constant.unsigned_abs().into()
+}
+
+/// Whether a call is one for a record lock.
+pub(super) fn is_lock(call: Option<Sysno>, arguments: &[u64]) -> bool {
+    let request = arguments.get(1).map(|request| request & 0xffff_ffff);
+    call == Some(Sysno::fcntl) && LOCKS.iter().any(|lock| Some(number(*lock)) == request)
 }
 
 /// Calls about processes and threads.
@@ -84,15 +114,19 @@ fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
     allow(Sysno::socket, vec![family(libc::AF_NETLINK), equals(2, route)])
 }
 
-/// The error for a socket that is refused for its type or protocol, not for its family. The kernel reads 32 bits of each argument.
+/// The error for a call that is refused for what it asks, where it is not the one in the list. The kernel reads 32 bits of each argument.
 pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
+    let first = arguments.first().map(|first| first & 0xffff_ffff);
+    // As a kernel without these filters.
+    if call == Some(Sysno::prctl) && first == Some(number(libc::PR_SET_SECCOMP)) {
+        return Some(Errno::EINVAL);
+    }
     let families: &[libc::c_int] = match call {
         Some(Sysno::socket) => &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6],
         Some(Sysno::socketpair) => &[libc::AF_UNIX],
         _ => &[],
     };
-    let family = arguments.first().map(|family| family & 0xffff_ffff);
-    if families.iter().all(|known| Some(u64::from(known.unsigned_abs())) != family) {
+    if families.iter().all(|known| Some(number(*known)) != first) {
         return None;
     }
     // The kernel's answer without rights.
