@@ -1,8 +1,23 @@
-//! A layer, unpacked: nothing outside of its folder changes, and in it is only what an image may have. And a file looked for in it. Wants root, as the store
-//! does: otherwise most entries end at their owner.
+//! Two layers, one on top of the other: nothing outside of their folders changes, and in them is only what an image may have. And a file looked for in one. Wants
+//! root, as the store does: otherwise most entries end at their owner.
 #![no_main]
 
 // The files themselves, because the crate around them brings an HTTP client along.
+#[allow(dead_code)]
+#[path = "../../crates/image/src/archive.rs"]
+mod archive;
+#[allow(dead_code)]
+#[path = "../../crates/image/src/attributes.rs"]
+mod attributes;
+#[allow(dead_code)]
+#[path = "../../crates/image/src/lower.rs"]
+mod lower;
+#[allow(dead_code)]
+#[path = "../../crates/image/src/path.rs"]
+mod path;
+#[allow(dead_code)]
+#[path = "../../crates/image/src/steps.rs"]
+mod steps;
 #[allow(dead_code)]
 #[path = "../../crates/image/src/tree.rs"]
 mod tree;
@@ -28,25 +43,39 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-fuzz_target!(|archive: &[u8]| {
-    if let Ok(Some(found)) = unpack::find(archive, "index.json", 4096) {
+// The first two bytes say how long the lower archive is.
+fuzz_target!(|bytes: &[u8]| {
+    let Some((length, archives)) = bytes.split_first_chunk::<2>() else { return };
+    let (lower, upper) = archives.split_at(usize::from(u16::from_le_bytes(*length)).min(archives.len()));
+    if let Ok(Some(found)) = unpack::find(upper, "index.json", 4096) {
         assert!(found.len() <= 4096);
     }
-    let root = FOLDER.join("root");
-    fs::create_dir(&root).unwrap();
-    let mut left: u64 = 16 << 20;
-    let limits = Limits { entries: 1000, file_bytes: 16 << 20 };
-    let _ = unpack::unpack(archive, &root, limits, &mut |space| {
-        left = left.checked_sub(space.bytes).ok_or_else(|| io::Error::other("full"))?;
-        Ok(())
-    });
-    only_what_an_image_may_have(&root);
-    fs::remove_dir_all(&root).unwrap();
+    let inside = FOLDER.join("inside");
+    let (below, above) = (inside.join("lower"), inside.join("upper"));
+    if layer(lower, &below, &[]) {
+        layer(upper, &above, &[&below.join(unpack::ROOT)]);
+    }
+    fs::remove_dir_all(&inside).unwrap();
     assert_eq!(fs::read_dir(&*FOLDER).unwrap().count(), 1);
     assert_eq!(fs::read_dir(FOLDER.join("outside")).unwrap().count(), 1);
     let file = FOLDER.join("outside/file");
     assert_eq!((fs::read(&file).unwrap(), fs::metadata(&file).unwrap().nlink()), (b"untouched".to_vec(), 1));
 });
+
+/// Whether there is such a layer.
+fn layer(archive: &[u8], folder: &Path, lower: &[&Path]) -> bool {
+    fs::create_dir_all(folder).unwrap();
+    let mut left: u64 = 16 << 20;
+    let mut room = |space: unpack::Space| {
+        left = left.checked_sub(space.bytes).ok_or_else(|| io::Error::other("full"))?;
+        Ok(())
+    };
+    let limits = Limits { entries: 1000, file_bytes: 16 << 20 };
+    let Ok(mut omitted) = unpack::read(archive, folder, limits, &mut room) else { return false };
+    let built = unpack::build(folder, lower, &mut room, &mut omitted).is_ok();
+    only_what_an_image_may_have(&folder.join(unpack::ROOT));
+    built
+}
 
 fn only_what_an_image_may_have(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
@@ -54,7 +83,7 @@ fn only_what_an_image_may_have(folder: &Path) {
         let found = fs::symlink_metadata(&path).unwrap();
         let kind = found.file_type();
         let whiteout = kind.is_char_device() && found.rdev() == 0;
-        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink() || whiteout, "{}", path.display());
+        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink() || kind.is_fifo() || whiteout, "{}", path.display());
         if kind.is_dir() {
             only_what_an_image_may_have(&path);
         }

@@ -50,8 +50,8 @@ pub enum ImageState {
     Elsewhere,
     /// On its way. In words: how far.
     Pulling(String),
-    /// On this machine.
-    Here,
+    /// On this machine. In words: what is left out of it, if anything.
+    Here(Option<String>),
     /// Elsewhere, for this reason.
     Failed(String),
 }
@@ -94,7 +94,7 @@ impl ImageSource for Unpacked {
     }
 
     fn state(&self) -> ImageState {
-        ImageState::Here
+        ImageState::Here(None)
     }
 }
 

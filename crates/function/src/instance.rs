@@ -112,7 +112,7 @@ impl Instance {
 
     /// Waits for the image, however long that takes: requests have limits of their own.
     async fn image(&mut self, container: &Arc<ContainerSpec>) -> Result<Contained, Option<AcquireError>> {
-        if container.state() != ImageState::Here {
+        if !matches!(container.state(), ImageState::Here(_)) {
             self.note(InstanceState::Pulling, None, SocketAddr::from((in_a_room(self.owner.id), 0)));
         }
         tokio::select! {

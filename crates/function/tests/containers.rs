@@ -228,7 +228,7 @@ impl ImageSource for Slow {
     fn state(&self) -> ImageState {
         match &*self.image.borrow() {
             None => ImageState::Pulling("1/2 MiB".to_owned()),
-            Some(Ok(_)) => ImageState::Here,
+            Some(Ok(_)) => ImageState::Here(None),
             Some(Err(reason)) => ImageState::Failed(reason.clone()),
         }
     }

@@ -27,6 +27,7 @@ enum Entry {
     Folder { mode: u32 },
     File { content: Content, mode: u32 },
     Symlink { target: String },
+    Device { major: u32, minor: u32 },
 }
 
 /// What a file consists of.
@@ -77,6 +78,11 @@ impl Layer {
         self.entry(path, Entry::Symlink { target: target.to_owned() })
     }
 
+    /// Adds a character device, as old base images have them.
+    pub fn device(self, path: &str, major: u32, minor: u32) -> Self {
+        self.entry(path, Entry::Device { major, minor })
+    }
+
     /// Hides what layers below have at a path.
     pub fn whiteout(self, path: &str) -> Self {
         let (folder, name) = path.trim_matches('/').rsplit_once('/').unwrap_or(("", path.trim_matches('/')));
@@ -103,12 +109,13 @@ impl Layer {
                     let size = file.metadata().map_err(Error::io("cannot open", source))?.len();
                     (Box::new(file.take(size)), size)
                 }
-                Entry::Folder { .. } | Entry::Symlink { .. } => (Box::new(io::empty()), 0),
+                Entry::Folder { .. } | Entry::Symlink { .. } | Entry::Device { .. } => (Box::new(io::empty()), 0),
             };
             let header = match entry {
-                Entry::File { mode, .. } => header(EntryType::Regular, path, "", *mode, size),
-                Entry::Folder { mode } => header(EntryType::Directory, &format!("{path}/"), "", *mode, 0),
-                Entry::Symlink { target } => header(EntryType::Symlink, path, target, 0o777, 0),
+                Entry::File { mode, .. } => header(EntryType::Regular, path, "", *mode, size, (0, 0)),
+                Entry::Folder { mode } => header(EntryType::Directory, &format!("{path}/"), "", *mode, 0, (0, 0)),
+                Entry::Symlink { target } => header(EntryType::Symlink, path, target, 0o777, 0, (0, 0)),
+                Entry::Device { major, minor } => header(EntryType::Char, path, "", 0o666, 0, (*major, *minor)),
             };
             let header = header.map_err(|error| wrong(io::Error::other(error.to_string())))?;
             archive.write_all(&header).map_err(wrong)?;
@@ -125,11 +132,21 @@ impl Layer {
     }
 }
 
-fn header(kind: EntryType, path: &str, target: &str, mode: u32, size: u64) -> tar_core::Result<Vec<u8>> {
+fn header(
+    kind: EntryType,
+    path: &str,
+    target: &str,
+    mode: u32,
+    size: u64,
+    device: (u32, u32),
+) -> tar_core::Result<Vec<u8>> {
     let mut header = EntryBuilder::new_ustar();
     header.path(path).entry_type(kind).mode(mode)?.uid(0)?.gid(0)?.mtime(0)?.size(size)?;
     if !target.is_empty() {
         header.link_name(target);
+    }
+    if kind == EntryType::Char {
+        header.device(device.0, device.1)?;
     }
     Ok(header.finish_bytes())
 }

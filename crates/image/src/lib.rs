@@ -4,39 +4,48 @@
 //! [`Image`]: what its configuration says, and one folder per layer for overlayfs. The image is a lease: as long as it is there, its layers stay.
 //!
 //! Read in this order: [`Reference`] (where an image is), [`Registries`] (how to speak to registries), `store` (pulls), `store/disk` (what is kept),
-//! `store/shares` (what each namespace has, and what has to go), `store/layer` (a blob becomes a folder), `unpack` and `tree` (a layer that nobody has to trust), `settle` (a layer on top of others),
-//! `client` (the registries' protocol), `manifest` (what an image is made of); and [`layout`], which makes images.
+//! `store/shares` (what each namespace has, and what has to go), `store/layer` (a blob becomes a folder), `archive`, `unpack`, `steps` and `tree` (a layer that
+//! nobody has to trust), `lower` (the layers below it), `client` (the registries' protocol), `manifest` and `platform` (what an image is made of, and for); and
+//! [`layout`], which makes images.
 //!
 //! # What is verified
 //! The digest and size of manifest, configuration and each layer, and the digest of each unpacked layer. Nothing counts before it is verified.
 //!
-//! # What is refused
-//! Entries that lead out of their layer or through a link in it, hard links to what the layer does not have, devices, FIFOs, extended attributes that speak
-//! to overlayfs, and whatever is beyond [`Limits`]. A layer with entries below a folder that is a symbolic link in a layer below is refused as well:
-//! overlayfs would hide what is behind the link.
+//! # Where a layer's entries go
+//! As in containerd, where the image would have them: links in a path are followed inside the new root, also those of layers below, and a hard link to a file
+//! of a layer below copies that file up. `..` in an entry's path, an entry below a file, a link to what is not there, and whatever is beyond [`Limits`] refuse
+//! the layer.
 //!
 //! # What is kept of a file
 //! Owner, mode (set-user-ID as well; mount with `nosuid` where it should mean nothing), modification time, `user.` attributes, `security.capability`, POSIX
-//! access control lists. SELinux labels and IMA signatures are left out: they belong to the machine that made the image.
+//! access control lists.
+//!
+//! # What is left out
+//! Device nodes, and all other extended attributes: they belong to the machine that made the image, or speak to overlayfs. [`Image::omissions`] counts them.
 #![forbid(unsafe_code)]
 #![deny(unreachable_pub)]
 
+mod archive;
+mod attributes;
 mod client;
 mod decompress;
 mod digest;
 mod error;
 pub mod layout;
+mod lower;
 mod manifest;
+mod path;
 mod platform;
 mod progress;
 mod reference;
 mod registries;
 mod resolve;
-mod settle;
+mod steps;
 mod store;
 mod tree;
 mod unpack;
 
+pub use attributes::Omissions;
 pub use client::AddressCheck;
 pub use digest::Digest;
 pub use error::{Error, Result};

@@ -14,8 +14,6 @@ use crate::client::{AddressCheck, Client};
 use crate::manifest::Blob;
 use crate::progress::{LayerProgress, Progress, Stage};
 use crate::registries::Registries;
-use crate::settle::settle;
-use crate::tree::Refusal;
 use crate::unpack::Limits as LayerLimits;
 use crate::{Digest, Error, Reference, Result};
 use choose::{Choice, choose};
@@ -271,18 +269,13 @@ impl Inner {
         };
         let layer = match found {
             Found::Here(layer) => layer,
-            Found::Fetched(Fetched { temp, room, implied }) => {
+            Found::Fetched(Fetched { temp, mut room, mut omitted }) => {
+                let _turn = self.turns.take(source.namespace(), &source.key).await;
                 let (disk, lower, owner) = (self.disk.clone(), layers.clone(), source.share.clone());
                 blocking(move || {
                     let lower: Vec<&Path> = lower.iter().rev().map(|held| held.layer.root.as_path()).collect();
-                    settle(&temp.path.join("root"), &implied, &lower).map_err(|refusal| Error::Layer {
-                        layer: blob.digest,
-                        reason: match refusal {
-                            Refusal::Entry(reason) => reason,
-                            Refusal::System(error) => format!("its folders cannot be written: {error}"),
-                        },
-                    })?;
-                    disk.keep_layer(&owner, &temp, chain, room)
+                    layer::build(&temp.path, blob, &lower, &mut room, &mut omitted)?;
+                    disk.keep_layer(&owner, &temp, chain, (room, omitted))
                 })
                 .await?
             }

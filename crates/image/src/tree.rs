@@ -1,30 +1,33 @@
-//! A folder that a layer is unpacked into. Nothing is ever followed out of it, and no link inside of it.
+//! A layer that is being made on top of others. Each step finds the image as the steps before it and the layers below have left it, and changes this layer only.
 //!
-//! The kernel sees to that: parents are opened with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and files are made in them with `O_EXCL`.
+//! Links in paths are followed as in the finished image, whose root is `/`: here, name by name, and never by the kernel. What a path leads to is a path without
+//! links, `open_beneath` opens it with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and files are made in it with `O_EXCL`.
 
-use rustix::fs::{
-    AtFlags, CWD, Dev, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
-};
+use crate::attributes::{Attributes, Omissions, apply, apply_at, times};
+use crate::lower::{Below, Lower};
+use crate::path::Inside;
+use crate::steps::{Action, Step};
+use crate::unpack::{BLOCK, INODE, Space, TakeRoom};
+use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How many folders deep a file may be. Who removes a tree holds a descriptor for each.
-const MAX_DEPTH: usize = 128;
-/// How long a path may be, in bytes.
-const MAX_PATH: usize = 4095;
-/// How long a name may be, in bytes.
-const MAX_NAME: usize = 255;
 /// How long the paths of all folders may be together, in bytes: they are kept until the end.
 const MAX_FOLDER_NAMES: usize = 64 << 20;
+/// How many names a path may have once its links are followed.
+const MAX_NAMES: usize = 1024;
+/// How many links a path may go through: as many as Linux follows.
+const MAX_LINKS: usize = 40;
 
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
+pub(crate) const OPEN_FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const MAKE_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
 
 /// Why an entry is not unpacked.
 #[derive(Debug)]
@@ -33,6 +36,8 @@ pub(crate) enum Refusal {
     Entry(String),
     /// This machine does not do it.
     System(io::Error),
+    /// The store has no room for it.
+    NoRoom(io::Error),
 }
 
 impl From<Errno> for Refusal {
@@ -53,276 +58,299 @@ pub(crate) fn wrong<T>(reason: impl Into<String>) -> Outcome<T> {
     Err(Refusal::Entry(reason.into()))
 }
 
-/// A path relative to the folder, without `.`, `..` and doubled slashes. Empty: the folder itself.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Inside(Vec<u8>);
-
-impl Inside {
-    /// A leading `/` or `./` is taken off, as all do that unpack layers.
-    pub(crate) fn new(path: &[u8]) -> Outcome<Self> {
-        if path.is_empty() {
-            return wrong("its path is empty");
-        }
-        if path.contains(&0) {
-            return wrong("its path has a zero byte");
-        }
-        let mut inside = Vec::with_capacity(path.len());
-        let mut depth = 0;
-        for name in path.split(|byte| *byte == b'/') {
-            match name {
-                b"" | b"." => continue,
-                b".." => return wrong("its path has `..`, which could lead out of the image"),
-                _ if name.len() > MAX_NAME => {
-                    return wrong(format!("a name in its path is longer than {MAX_NAME} bytes"));
-                }
-                _ => {}
-            }
-            if !inside.is_empty() {
-                inside.push(b'/');
-            }
-            inside.extend_from_slice(name);
-            depth += 1;
-        }
-        if inside.len() > MAX_PATH || depth > MAX_DEPTH {
-            return wrong(format!("its path is longer than {MAX_PATH} bytes or deeper than {MAX_DEPTH} folders"));
-        }
-        Ok(Self(inside))
-    }
-
-    pub(crate) fn is_root(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The parent and the name in it; the folder itself has neither.
-    pub(crate) fn split(&self) -> (Self, &[u8]) {
-        match self.0.iter().rposition(|byte| *byte == b'/') {
-            Some(slash) => (Self(self.0[..slash].to_vec()), &self.0[slash + 1..]),
-            None => (Self(Vec::new()), &self.0),
-        }
-    }
-
-    pub(crate) fn join(&self, name: &[u8]) -> Self {
-        let mut path = self.0.clone();
-        if !path.is_empty() {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-        Self(path)
-    }
-
-    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.split(|byte| *byte == b'/').filter(|name| !name.is_empty())
-    }
-
-    pub(crate) fn as_path(&self) -> &Path {
-        if self.0.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(&self.0)) }
-    }
-}
-
-/// Owner, mode, times and extended attributes.
-#[derive(Debug, Default)]
-pub(crate) struct Attributes {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mode: u32,
-    /// Seconds and nanoseconds.
-    pub(crate) mtime: (i64, u32),
-    pub(crate) xattrs: Vec<(CString, Vec<u8>)>,
-}
-
 /// A folder that the layer has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Folder {
     mtime: (i64, u32),
-    /// The archive has no entry for it; its attributes are those of the layers below.
-    implied: bool,
+    /// The layers below whose folders at this path are seen together with it, topmost first.
+    lower: Vec<u16>,
 }
 
-pub(crate) struct Tree {
+pub(crate) struct Tree<'a> {
     root: Arc<OwnedFd>,
-    /// The parent that was used last: entries of one folder come one after another.
-    last: Option<(Inside, Arc<OwnedFd>)>,
+    /// The files of the archive, by number.
+    contents: OwnedFd,
+    lower: Lower,
+    /// All folders of this layer, by paths without links.
     folders: BTreeMap<Inside, Folder>,
     folder_names: usize,
-    /// Folders that were made for entries below them, since they were last taken.
-    implied_count: u64,
+    /// The parent that was used last, as written and as found: entries of one folder come one after another.
+    last: Option<(Inside, Place)>,
+    room: TakeRoom<'a>,
+    omitted: &'a mut Omissions,
 }
 
-impl Tree {
-    /// `root` is an empty folder.
-    pub(crate) fn new(root: &Path) -> io::Result<Self> {
-        let root = rustix::fs::openat(
-            CWD,
-            root,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        )?;
-        let mut tree =
-            Self { root: Arc::new(root), last: None, folders: BTreeMap::new(), folder_names: 0, implied_count: 0 };
-        rustix::fs::fchmod(&*tree.root, Mode::from_raw_mode(0o755))?;
-        tree.folders.insert(Inside(Vec::new()), Folder { mtime: (0, 0), implied: true });
-        Ok(tree)
+/// A folder of this layer.
+#[derive(Clone)]
+struct Place {
+    /// Without links.
+    path: Inside,
+    fd: Arc<OwnedFd>,
+}
+
+/// What is seen at a name.
+enum Seen {
+    /// This layer has hidden what is below.
+    Hidden,
+    Folder,
+    Symlink(Vec<u8>),
+    Other,
+    /// Nothing of this layer.
+    Below(Below),
+}
+
+impl<'a> Tree<'a> {
+    /// `root` is an empty folder, `lower` are the layers below, topmost first.
+    pub(crate) fn new(
+        root: &Path,
+        contents: &Path,
+        lower: &[&Path],
+        room: TakeRoom<'a>,
+        omitted: &'a mut Omissions,
+    ) -> io::Result<Self> {
+        let root = rustix::fs::openat(CWD, root, OPEN_FOLDER, Mode::empty())?;
+        let contents = rustix::fs::openat(CWD, contents, OPEN_FOLDER, Mode::empty())?;
+        let lower = Lower::open(lower)?;
+        let merged = lower.root()?;
+        let (root, folders) = (Arc::new(root), BTreeMap::new());
+        let mut tree = Self { root, contents, lower, folders, folder_names: 0, last: None, room, omitted };
+        let attributes = match merged.first() {
+            Some(top) => tree.lower.folder(*top, &Inside::root()).and_then(|top| Attributes::of(top.as_fd())),
+            None => Ok(Attributes { mode: 0o755, ..Attributes::default() }),
+        };
+        let applied = attributes.and_then(|attributes| {
+            apply(tree.root.as_fd(), &attributes, tree.omitted)?;
+            tree.remember(Inside::root(), Folder { mtime: attributes.mtime, lower: merged })
+        });
+        match applied {
+            Ok(()) => Ok(tree),
+            Err(Refusal::Entry(reason)) => Err(io::Error::other(reason)),
+            Err(Refusal::System(error) | Refusal::NoRoom(error)) => Err(error),
+        }
     }
 
-    /// How many folders were made for entries below them, since this was last asked.
-    pub(crate) fn take_implied_count(&mut self) -> u64 {
-        std::mem::take(&mut self.implied_count)
+    pub(crate) fn step(&mut self, Step { path, action }: &Step) -> Outcome<()> {
+        match action {
+            Action::Folder(attributes) => self.folder(path, attributes),
+            Action::File(number) => self.file(path, *number),
+            Action::Symlink { target, attributes } => {
+                let (parent, name) = self.clear(path)?;
+                rustix::fs::symlinkat(target.as_slice(), &*parent.fd, name)?;
+                apply_at(parent.fd.as_fd(), name, attributes, self.omitted)
+            }
+            Action::HardLink(target) => self.hard_link(path, target),
+            Action::Fifo(attributes) => {
+                let (parent, name) = self.clear(path)?;
+                make_fifo(&parent.fd, name, attributes, self.omitted)
+            }
+            Action::Nothing => {
+                let (parent, name) = self.clear(path)?;
+                self.hide(&parent, name)
+            }
+            Action::Whiteout => self.whiteout(path),
+            Action::Opaque => {
+                let folder = self.resolve(path, true)?;
+                self.opaque(&folder)
+            }
+        }
     }
 
     /// A folder with all of its attributes but the time, which making its entries would change.
-    pub(crate) fn folder(&mut self, path: &Inside, attributes: &Attributes) -> Outcome<()> {
-        let fd = if path.is_root() {
-            self.root.clone()
+    fn folder(&mut self, path: &Inside, attributes: &Attributes) -> Outcome<()> {
+        let place = if path.is_root() {
+            Place { path: Inside::root(), fd: self.root.clone() }
         } else {
             let (parent, name) = path.split();
-            let fd = self.parent(&parent)?;
-            match self.kind(&fd, name)? {
-                Some(FileType::Directory) => {}
-                Some(kind) => {
-                    let whiteout = kind == FileType::CharacterDevice;
-                    self.remove(&fd, path, name)?;
-                    self.make_folder(&fd, name, whiteout)?;
+            let parent = self.resolve(&parent, true)?;
+            let at = parent.path.join(name)?;
+            self.forget(&parent);
+            match self.seen(&parent, name)? {
+                Seen::Folder => {}
+                Seen::Below(Below::Folder(lower)) => self.make_folder(&parent, name, lower, attributes.mtime)?,
+                Seen::Below(_) => self.make_folder(&parent, name, Vec::new(), attributes.mtime)?,
+                Seen::Hidden | Seen::Symlink(_) | Seen::Other => {
+                    self.remove(&parent, name)?;
+                    self.make_folder(&parent, name, Vec::new(), attributes.mtime)?;
+                    self.separate(&parent, name)?;
                 }
-                None => self.make_folder(&fd, name, false)?,
             }
-            self.open(path)?
+            self.open(at)?
         };
-        self.remember(path, Folder { mtime: attributes.mtime, implied: false })?;
-        let file = File::from(fd.as_fd().try_clone_to_owned()?);
-        apply(&file, attributes)
-    }
-
-    /// An empty file, which the caller fills and then gives its attributes with [`finish`].
-    pub(crate) fn file(&mut self, path: &Inside) -> Outcome<File> {
-        let (parent, name) = self.place(path)?;
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(File::from(rustix::fs::openat(&*parent, name, flags, Mode::from_raw_mode(0o600))?))
-    }
-
-    pub(crate) fn symlink(&mut self, path: &Inside, target: &[u8], attributes: &Attributes) -> Outcome<()> {
-        if target.is_empty() || target.contains(&0) || target.len() > MAX_PATH {
-            return wrong(format!("its target is empty, longer than {MAX_PATH} bytes, or has a zero byte"));
+        if let Some(folder) = self.folders.get_mut(&place.path) {
+            folder.mtime = attributes.mtime;
         }
-        let (parent, name) = self.place(path)?;
-        rustix::fs::symlinkat(OsStr::from_bytes(target), &*parent, name)?;
-        let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-        rustix::fs::chownat(&*parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-        if !attributes.xattrs.is_empty() {
-            // A symbolic link cannot be opened; the folder's descriptor stands for the way to it.
-            let place = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(OsStr::from_bytes(name));
-            for (key, value) in &attributes.xattrs {
-                if let Err(error) = rustix::fs::lsetxattr(&place, key.as_c_str(), value, XattrFlags::empty()) {
-                    return wrong(format!("its extended attribute {key:?} cannot be set: {error}"));
-                }
-            }
-        }
-        rustix::fs::utimensat(&*parent, name, &times(attributes.mtime), AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(())
+        apply(place.fd.as_fd(), attributes, self.omitted)
     }
 
-    pub(crate) fn hard_link(&mut self, path: &Inside, target: &Inside) -> Outcome<()> {
-        if path == target {
+    fn file(&mut self, path: &Inside, number: u64) -> Outcome<()> {
+        let (parent, name) = path.split();
+        let parent = self.resolve(&parent, true)?;
+        self.forget(&parent);
+        let place = || {
+            let number = number.to_string();
+            rustix::fs::renameat_with(&self.contents, number, &*parent.fd, name, RenameFlags::NOREPLACE)
+        };
+        match place() {
+            Err(Errno::EXIST) => {}
+            result => return Ok(result?),
+        }
+        self.remove(&parent, name)?;
+        let number = number.to_string();
+        Ok(rustix::fs::renameat_with(&self.contents, number, &*parent.fd, name, RenameFlags::NOREPLACE)?)
+    }
+
+    /// As `link` in the image would do it: the file of a layer below is copied up first.
+    fn hard_link(&mut self, path: &Inside, target: &Inside) -> Outcome<()> {
+        let no_file = |what: &str| format!("it is a hard link to `{}`, which {what}", target.as_path().display());
+        let (folder, target_name) = target.split();
+        let folder = self.resolve(&folder, false)?;
+        let (parent, name) = path.split();
+        let parent = self.resolve(&parent, true)?;
+        if folder.path.join(target_name)? == parent.path.join(name)? {
             return wrong("it is a hard link to itself");
         }
-        let missing =
-            || format!("it is a hard link to `{}`, which this layer does not have", target.as_path().display());
-        let (folder, target_name) = target.split();
-        let folder = match self.open(&folder) {
-            Ok(folder) => folder,
-            Err(Refusal::System(_)) => return wrong(missing()),
-            Err(error) => return Err(error),
-        };
-        match self.kind(&folder, target_name)? {
-            Some(FileType::RegularFile | FileType::Symlink) => {}
-            Some(_) => {
-                return wrong(format!("it is a hard link to `{}`, which is no file", target.as_path().display()));
-            }
-            None => return wrong(missing()),
-        }
-        let (parent, name) = self.place(path)?;
-        rustix::fs::linkat(&*folder, target_name, &*parent, name, AtFlags::empty())?;
-        Ok(())
-    }
-
-    /// What layers below have there is not to be seen: overlayfs wants a device 0/0. What this layer itself has there stays, and hides what is below.
-    pub(crate) fn whiteout(&mut self, path: &Inside) -> Outcome<()> {
-        let (parent, name) = path.split();
-        let fd = self.parent(&parent)?;
-        match self.kind(&fd, name)? {
-            None => {
-                rustix::fs::mknodat(&*fd, name, FileType::CharacterDevice, Mode::empty(), 0)?;
-                rustix::fs::utimensat(&*fd, name, &times((0, 0)), AtFlags::SYMLINK_NOFOLLOW)?;
-                Ok(())
-            }
-            Some(FileType::Directory) => self.opaque(path),
-            Some(_) => Ok(()),
-        }
-    }
-
-    /// What layers below have in this folder is not to be seen.
-    pub(crate) fn opaque(&mut self, folder: &Inside) -> Outcome<()> {
-        let fd = self.parent(folder)?;
-        rustix::fs::fsetxattr(&*fd, OPAQUE, b"y", XattrFlags::empty())?;
-        Ok(())
-    }
-
-    /// Sets the times of folders. The folders that the archive has no entry for, outermost first.
-    pub(crate) fn finish(self) -> Outcome<Vec<Inside>> {
-        let mut implied = Vec::new();
-        for (path, folder) in &self.folders {
-            let fd = self.open(path)?;
-            rustix::fs::futimens(&*fd, &times(folder.mtime))?;
-            if folder.implied {
-                implied.push(path.clone());
+        match self.seen(&folder, target_name)? {
+            Seen::Symlink(_) | Seen::Other => {}
+            Seen::Below(Below::Symlink(layer, _) | Below::Other(layer)) => self.copy_up(&folder, target_name, layer)?,
+            Seen::Folder | Seen::Below(Below::Folder(_)) => return wrong(no_file("is no file")),
+            Seen::Hidden | Seen::Below(Below::Nothing) => {
+                return wrong(no_file("neither this layer nor those below it have"));
             }
         }
-        Ok(implied)
-    }
-
-    /// The parent of a path at which nothing is any more.
-    fn place<'a>(&mut self, path: &'a Inside) -> Outcome<(Arc<OwnedFd>, &'a [u8])> {
-        if path.is_root() {
-            return wrong("it would replace the root of the image; expected a folder");
-        }
-        let (parent, name) = path.split();
-        let fd = self.parent(&parent)?;
-        if self.kind(&fd, name)?.is_some() {
-            self.remove(&fd, path, name)?;
-        }
-        Ok((fd, &path.0[path.0.len() - name.len()..]))
-    }
-
-    fn remove(&mut self, parent: &OwnedFd, path: &Inside, name: &[u8]) -> Outcome<()> {
-        match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-            Err(Errno::ISDIR) => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY) => wrong("it would replace a folder of this layer that has entries"),
-                Err(error) => Err(error.into()),
-                Ok(()) => {
-                    self.folders.remove(path);
-                    self.last = None;
-                    Ok(())
-                }
-            },
+        let (parent, name) = self.clear(path)?;
+        match rustix::fs::linkat(&*folder.fd, target_name, &*parent.fd, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => wrong(no_file("it replaces")),
+            Err(Errno::MLINK) => wrong(no_file("has too many links")),
             result => Ok(result?),
         }
     }
 
-    fn make_folder(&self, parent: &OwnedFd, name: &[u8], opaque: bool) -> Outcome<()> {
-        rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-        // The process's umask may have taken something off.
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755))?;
-        if opaque {
-            rustix::fs::fsetxattr(&fd, OPAQUE, b"y", XattrFlags::empty())?;
+    /// What layers below have there is hidden. What this layer itself has there stays, and hides what is below.
+    fn whiteout(&mut self, path: &Inside) -> Outcome<()> {
+        let (parent, name) = path.split();
+        let parent = self.resolve(&parent, true)?;
+        match self.seen(&parent, name)? {
+            Seen::Folder => {
+                let folder = self.open(parent.path.join(name)?)?;
+                self.opaque(&folder)
+            }
+            Seen::Below(_) => self.hide(&parent, name),
+            Seen::Hidden | Seen::Symlink(_) | Seen::Other => Ok(()),
+        }
+    }
+
+    /// Hides what layers below have, where this layer has nothing: overlayfs wants a device 0/0.
+    fn hide(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
+        match self.seen(parent, name)? {
+            Seen::Below(Below::Nothing) => Ok(()),
+            Seen::Below(_) => {
+                rustix::fs::mknodat(&*parent.fd, name, FileType::CharacterDevice, Mode::empty(), 0)?;
+                rustix::fs::utimensat(&*parent.fd, name, &times((0, 0)), AtFlags::SYMLINK_NOFOLLOW)?;
+                self.last = None;
+                Ok(())
+            }
+            Seen::Hidden | Seen::Folder | Seen::Symlink(_) | Seen::Other => Ok(()),
+        }
+    }
+
+    /// What layers below have in this folder is hidden.
+    fn opaque(&mut self, folder: &Place) -> Outcome<()> {
+        if !self.merges(folder) {
+            return Ok(());
+        }
+        rustix::fs::fsetxattr(&*folder.fd, OPAQUE, b"y", XattrFlags::empty())?;
+        let below = self.folders.range_mut(folder.path.clone()..).take_while(|(path, _)| path.is_in(&folder.path));
+        below.for_each(|(_, folder)| folder.lower = Vec::new());
+        self.last = None;
+        Ok(())
+    }
+
+    /// Whether layers below may have something in this folder.
+    fn merges(&self, folder: &Place) -> bool {
+        self.folders.get(&folder.path).is_some_and(|folder| !folder.lower.is_empty())
+    }
+
+    /// Keeps a new folder apart from a folder of a layer below, in whose place something else has been meanwhile.
+    fn separate(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
+        if !self.merges(parent) {
+            return Ok(());
+        }
+        let fd = rustix::fs::openat(&*parent.fd, name, OPEN_FOLDER, Mode::empty())?;
+        Ok(rustix::fs::fsetxattr(&fd, OPAQUE, b"y", XattrFlags::empty())?)
+    }
+
+    /// Sets the times of folders.
+    pub(crate) fn finish(self) -> Outcome<()> {
+        for (path, folder) in &self.folders {
+            let fd = open_beneath(self.root.as_fd(), path)?;
+            rustix::fs::futimens(&fd, &times(folder.mtime))?;
         }
         Ok(())
     }
 
-    fn remember(&mut self, path: &Inside, folder: Folder) -> Outcome<()> {
-        if self.folders.insert(path.clone(), folder).is_none() {
-            self.folder_names += path.0.len();
+    /// The parent of a path and the name in it, at which this layer has nothing any more.
+    fn clear<'p>(&mut self, path: &'p Inside) -> Outcome<(Place, &'p [u8])> {
+        if path.is_root() {
+            return wrong("it would replace the root of the image; expected a folder");
         }
+        let (parent, _) = path.split();
+        let name = path.names().next_back().unwrap_or_default();
+        let parent = self.resolve(&parent, true)?;
+        self.forget(&parent);
+        if stat(parent.fd.as_fd(), name)?.is_some() {
+            self.remove(&parent, name)?;
+        }
+        Ok((parent, name))
+    }
+
+    /// What is made in this folder may hide a link of a layer below, through which the parent that was used last was found.
+    fn forget(&mut self, folder: &Place) {
+        if self.merges(folder) {
+            self.last = None;
+        }
+    }
+
+    /// Removes what this layer has there, with all that is in it.
+    fn remove(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
+        let path = parent.path.join(name)?;
+        self.last = None;
+        match rustix::fs::unlinkat(&*parent.fd, name, AtFlags::empty()) {
+            Err(Errno::ISDIR) => {}
+            result => return Ok(result?),
+        }
+        remove_tree(parent.fd.as_fd(), name)?;
+        let gone = self.folders.range(path.clone()..).map(|(at, _)| at).take_while(|at| at.is_in(&path));
+        let gone: Vec<Inside> = gone.cloned().collect();
+        for at in gone {
+            self.folder_names -= at.len();
+            self.folders.remove(&at);
+        }
+        Ok(())
+    }
+
+    /// Makes a folder at a name at which this layer has nothing.
+    fn make_folder(&mut self, parent: &Place, name: &[u8], lower: Vec<u16>, mtime: (i64, u32)) -> Outcome<()> {
+        let path = parent.path.join(name)?;
+        rustix::fs::mkdirat(&*parent.fd, name, Mode::from_raw_mode(0o755))?;
+        let fd = rustix::fs::openat(&*parent.fd, name, OPEN_FOLDER, Mode::empty())?;
+        // The process's umask may have taken something off.
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755))?;
+        self.remember(path, Folder { mtime, lower })
+    }
+
+    /// Makes a folder that the archive has no entry for: with the attributes that it has in the layers below.
+    fn imply_folder(&mut self, parent: &Place, name: &[u8], lower: Vec<u16>) -> Outcome<()> {
+        (self.room)(Space { bytes: INODE + BLOCK, files: 1 }).map_err(Refusal::NoRoom)?;
+        let path = parent.path.join(name)?;
+        let Some(top) = lower.first() else { return self.make_folder(parent, name, lower, (0, 0)) };
+        let attributes = Attributes::of(self.lower.folder(*top, &path)?.as_fd())?;
+        self.make_folder(parent, name, lower, attributes.mtime)?;
+        apply(self.open(path)?.fd.as_fd(), &attributes, self.omitted)
+    }
+
+    fn remember(&mut self, path: Inside, folder: Folder) -> Outcome<()> {
+        self.folder_names += path.len();
+        self.folders.insert(path, folder);
         if self.folder_names > MAX_FOLDER_NAMES {
             return wrong(format!(
                 "the names of this layer's folders are longer than {MAX_FOLDER_NAMES} bytes together"
@@ -331,66 +359,160 @@ impl Tree {
         Ok(())
     }
 
-    /// Opens a folder, and makes those that are missing.
-    fn parent(&mut self, path: &Inside) -> Outcome<Arc<OwnedFd>> {
-        if let Some((last, fd)) = &self.last
+    /// Finds a folder as written, following links, and has it in this layer. Makes (`make`) the folders that are missing.
+    fn resolve(&mut self, path: &Inside, make: bool) -> Outcome<Place> {
+        if let Some((last, place)) = &self.last
             && last == path
         {
-            return Ok(fd.clone());
+            return Ok(place.clone());
         }
-        let fd = match self.open(path) {
-            Ok(fd) => fd,
-            Err(Refusal::System(_)) => self.open_or_make(path)?,
-            Err(error) => return Err(error),
-        };
-        self.last = Some((path.clone(), fd.clone()));
-        Ok(fd)
-    }
-
-    fn open_or_make(&mut self, path: &Inside) -> Outcome<Arc<OwnedFd>> {
-        let (mut at, mut fd) = (Inside(Vec::new()), self.root.clone());
-        for name in path.names() {
-            at = at.join(name);
-            let kind = self.kind(&fd, name)?;
-            match kind {
-                Some(FileType::Directory) => {}
-                // Only whiteouts are devices here. What the layer puts below stands alone then.
-                None | Some(FileType::CharacterDevice) => {
-                    if kind.is_some() {
-                        rustix::fs::unlinkat(&*fd, name, AtFlags::empty())?;
-                    }
-                    self.make_folder(&fd, name, kind.is_some())?;
-                    self.implied_count += 1;
-                    self.remember(&at, Folder { mtime: (0, 0), implied: kind.is_none() })?;
+        let mut todo: Vec<Vec<u8>> = path.names().rev().map(<[u8]>::to_vec).collect();
+        let (mut at, mut names, mut links) = (Inside::root(), 0, 0);
+        while let Some(name) = todo.pop() {
+            names += 1;
+            if names > MAX_NAMES {
+                return wrong(format!("with its links followed, its path has more than {MAX_NAMES} names"));
+            }
+            match &*name {
+                b"" | b"." => continue,
+                _ if name.starts_with(b".wh.") => return wrong("it is below a whiteout (`.wh.`)"),
+                // Above the root is the root.
+                b".." => {
+                    at = at.split().0;
+                    continue;
                 }
-                Some(_) => return wrong(format!("it is below `{}`, which is no folder", at.as_path().display())),
+                _ => {}
             }
-            fd = self.open(&at)?;
+            let next = at.join(&name)?;
+            if self.folders.contains_key(&next) {
+                at = next;
+                continue;
+            }
+            let Some(target) = self.enter(at.clone(), &name, make)? else {
+                at = next;
+                continue;
+            };
+            links += 1;
+            if links > MAX_LINKS {
+                return wrong(format!("its path goes through more than {MAX_LINKS} symbolic links"));
+            }
+            if target.starts_with(b"/") {
+                at = Inside::root();
+            }
+            todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
         }
-        Ok(fd)
+        let place = self.open(at)?;
+        self.last = Some((path.clone(), place.clone()));
+        Ok(place)
     }
 
-    fn open(&self, path: &Inside) -> Outcome<Arc<OwnedFd>> {
-        match open_beneath(self.root.as_fd(), path) {
-            Ok(fd) => Ok(Arc::new(fd)),
-            Err(Errno::LOOP) => {
-                wrong(format!("its path goes through a symbolic link (`{}`)", path.as_path().display()))
+    /// Has a folder in this layer which is not in it yet. Returns the target of a symbolic link that is there instead.
+    fn enter(&mut self, folder: Inside, name: &[u8], make: bool) -> Outcome<Option<Vec<u8>>> {
+        let parent = self.open(folder)?;
+        let shown = |parent: &Place| parent.path.join(name).map(|path| path.as_path().display().to_string());
+        let seen = self.seen(&parent, name)?;
+        match seen {
+            Seen::Folder => {}
+            Seen::Symlink(target) | Seen::Below(Below::Symlink(_, target)) => return Ok(Some(target)),
+            Seen::Below(Below::Folder(lower)) => self.imply_folder(&parent, name, lower)?,
+            Seen::Other | Seen::Below(Below::Other(_)) => {
+                return wrong(format!("it is below `{}`, which is no folder", shown(&parent)?));
             }
-            Err(error) => Err(error.into()),
+            Seen::Hidden | Seen::Below(Below::Nothing) if !make => {
+                return wrong(format!("it leads through `{}`, which the image does not have", shown(&parent)?));
+            }
+            Seen::Hidden => {
+                self.remove(&parent, name)?;
+                self.imply_folder(&parent, name, Vec::new())?;
+                self.separate(&parent, name)?;
+            }
+            Seen::Below(Below::Nothing) => self.imply_folder(&parent, name, Vec::new())?,
         }
+        Ok(None)
     }
 
-    fn kind(&self, parent: &OwnedFd, name: &[u8]) -> Outcome<Option<FileType>> {
-        Ok(stat(parent.as_fd(), name)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
+    fn open(&self, path: Inside) -> Outcome<Place> {
+        let fd = Arc::new(open_beneath(self.root.as_fd(), &path)?);
+        Ok(Place { path, fd })
     }
+
+    fn seen(&mut self, folder: &Place, name: &[u8]) -> Outcome<Seen> {
+        let Some(stat) = stat(folder.fd.as_fd(), name)? else {
+            let lower = self.folders.get(&folder.path).map(|folder| &*folder.lower).unwrap_or_default();
+            return Ok(Seen::Below(self.lower.look_up(&folder.path, lower, name)?));
+        };
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Seen::Folder,
+            FileType::Symlink => Seen::Symlink(rustix::fs::readlinkat(&*folder.fd, name, Vec::new())?.into_bytes()),
+            _ if is_whiteout(&stat) => Seen::Hidden,
+            _ => Seen::Other,
+        })
+    }
+
+    /// Copies a file, a link or a FIFO of a layer below to the same place in this one.
+    fn copy_up(&mut self, parent: &Place, name: &[u8], layer: u16) -> Outcome<()> {
+        let from = self.lower.folder(layer, &parent.path)?;
+        let Some(stat) = stat(from.as_fd(), name)? else { return Err(Errno::NOENT.into()) };
+        let bytes = u64::try_from(stat.st_size).unwrap_or_default();
+        let space = Space { bytes: INODE + bytes.next_multiple_of(BLOCK), files: 1 };
+        (self.room)(space).map_err(Refusal::NoRoom)?;
+        let attributes = Attributes {
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mode: stat.st_mode & 0o7777,
+            mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+            xattrs: Vec::new(),
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                let target = rustix::fs::readlinkat(&from, name, Vec::new())?;
+                rustix::fs::symlinkat(&target, &*parent.fd, name)?;
+                apply_at(parent.fd.as_fd(), name, &attributes, self.omitted)
+            }
+            FileType::Fifo => make_fifo(&parent.fd, name, &attributes, self.omitted),
+            FileType::RegularFile => {
+                let read = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let mut from = File::from(rustix::fs::openat(&from, name, read, Mode::empty())?);
+                let mut to = File::from(rustix::fs::openat(&*parent.fd, name, MAKE_FILE, Mode::from_raw_mode(0o600))?);
+                if rustix::fs::ioctl_ficlone(&to, &from).is_err() {
+                    io::copy(&mut from, &mut to)?;
+                }
+                apply(to.as_fd(), &Attributes::of(from.as_fd())?, self.omitted)
+            }
+            _ => wrong("it is a hard link to what is no file"),
+        }
+    }
+}
+
+fn make_fifo(parent: &OwnedFd, name: &[u8], attributes: &Attributes, omitted: &mut Omissions) -> Outcome<()> {
+    rustix::fs::mknodat(parent, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+    apply_at(parent.as_fd(), name, attributes, omitted)?;
+    // Not undone by a new owner, as with files: a FIFO is not run.
+    Ok(rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())?)
+}
+
+/// Removes a folder with all that is in it. No link is followed.
+fn remove_tree(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    let folder = rustix::fs::openat(parent, name, OPEN_FOLDER, Mode::empty())?;
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        let inner = entry.file_name().to_bytes();
+        if matches!(inner, b"." | b"..") {
+            continue;
+        }
+        match rustix::fs::unlinkat(&folder, inner, AtFlags::empty()) {
+            Err(Errno::ISDIR) => remove_tree(folder.as_fd(), inner)?,
+            result => result?,
+        }
+    }
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
 /// Opens a folder without following a link.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &Inside) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(root, path.as_path(), flags, Mode::empty(), resolve)
+    rustix::fs::openat2(root, path.as_path(), OPEN_FOLDER, Mode::empty(), resolve)
 }
 
 /// What is at a name, if anything.
@@ -413,23 +535,4 @@ pub(crate) fn is_opaque(folder: BorrowedFd<'_>) -> Result<bool, Errno> {
         Err(Errno::NODATA) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Gives an open file or folder its attributes, in the order in which none undoes another: a new owner takes off set-user-ID and capabilities.
-pub(crate) fn apply(file: &File, attributes: &Attributes) -> Outcome<()> {
-    let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-    rustix::fs::fchown(file, Some(uid), Some(gid))?;
-    rustix::fs::fchmod(file, Mode::from_raw_mode(attributes.mode))?;
-    for (key, value) in &attributes.xattrs {
-        if let Err(error) = rustix::fs::fsetxattr(file, key.as_c_str(), value, XattrFlags::empty()) {
-            return wrong(format!("its extended attribute {key:?} cannot be set: {error}"));
-        }
-    }
-    rustix::fs::futimens(file, &times(attributes.mtime))?;
-    Ok(())
-}
-
-pub(crate) fn times((seconds, nanoseconds): (i64, u32)) -> Timestamps {
-    let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
-    Timestamps { last_access: time, last_modification: time }
 }

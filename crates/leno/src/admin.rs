@@ -358,13 +358,13 @@ impl Admin {
 
     fn instances(&self) -> Value {
         let statuses = self.supervisor.status();
-        let mut images = self.supervisor.images();
-        images.retain(|(.., state)| *state != ImageState::Here);
+        let images = self.supervisor.images();
         let instances = || statuses.iter().flat_map(|status| &status.instances);
         let running = instances().map(|instance| {
             let image = images.iter().find(|(id, revision, _)| (id, *revision) == (&instance.function, instance.id.revision));
             let (state, reason) = match image {
                 Some((.., image)) if instance.state == InstanceState::Pulling => told(image),
+                Some((.., ImageState::Here(omitted))) => (instance.state.to_string(), omitted.as_deref()),
                 _ => (instance.state.to_string(), None),
             };
             json!({
@@ -381,7 +381,8 @@ impl Admin {
         let waits = |(id, revision, _): &&(FunctionId, u32, ImageState)| {
             !instances().any(|instance| (&instance.function, instance.id.revision) == (id, *revision))
         };
-        let asked_for = images.iter().filter(|(.., state)| *state != ImageState::Elsewhere);
+        let asked_for =
+            images.iter().filter(|(.., state)| !matches!(state, ImageState::Elsewhere | ImageState::Here(_)));
         let images = asked_for.filter(waits).map(|(id, _, image)| {
             let (state, reason) = told(image);
             json!({ "instance": null, "function": id.to_string(), "state": state, "reason": reason })
@@ -419,7 +420,7 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
     match image {
         ImageState::Pulling(progress) => (format!("pulling {progress}"), None),
         ImageState::Failed(reason) => ("no image".to_owned(), Some(reason)),
-        ImageState::Elsewhere | ImageState::Here => ("pulling".to_owned(), None),
+        ImageState::Elsewhere | ImageState::Here(_) => ("pulling".to_owned(), None),
     }
 }
 

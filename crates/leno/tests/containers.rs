@@ -172,7 +172,7 @@ fn a_container_has_the_user_the_volumes_and_the_root_that_its_function_says() {
     let registry = DockerRegistry::start();
     let script = "{ id -u; echo $0 $1; touch /new && echo root; touch /data/new && echo data; touch /tmp/new && echo tmp; \
                   echo in $PWD; } > /tmp/told 2>/dev/null; cat /tmp/told > /www/index.html";
-    registry.push(&busybox(script), "web:1");
+    registry.push(&busybox(script).layer(Layer::new().device("dev/null", 1, 3)), "web:1");
     let image = format!("{}/web:1", registry.host);
     let spec = format!(
         "{EXPOSE}\n  user: web\n  readOnlyRoot: true\n  volumes: [{{path: /data, size: 1Mi}}, {{path: /www}}]\n  workingDirectory: /tmp\n  \
@@ -185,6 +185,9 @@ fn a_container_has_the_user_the_volumes_and_the_root_that_its_function_says() {
     let spec = format!("{EXPOSE}\n  command: [/bin/sh, /serve, other]\n  writable: 1Mi");
     let mesh = Mesh::start_with(&settings(&registry, ""), &function("web", &image, &spec));
     assert_eq!(mesh.get("/").body, "0\n/serve other\nroot\ntmp\nin /\n");
+    let reason = "left out of the image: 1 device nodes and 0 extended attributes (dev/null)";
+    assert_eq!(mesh.instances("test/web")[0]["reason"], reason);
+    assert!(mesh.output().iter().any(|line| line.contains(reason)), "{:?}", mesh.output());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //! lock                       held by the process that has the store
 //! layers/CHAIN/root          an unpacked layer, as overlayfs wants it
-//! layers/CHAIN/layer.json    its size
+//! layers/CHAIN/layer.json    its size, and what is left out of it
 //! images/DIGEST/             manifest.json, config.json; index.json, index-1.json, … (if the digest is that of an index, outermost first)
 //! images/DIGEST/of-NAMESPACE the namespace has the image
 //! tmp/                       what is being made or removed
@@ -14,9 +14,10 @@
 use super::image::{Command, Image, Lease};
 use super::load::{documents_space, holders, index_name, load_image, load_layer, root_is_opaque};
 use super::shares::{self, HeldLayer, Holding, Owner, Room};
+use crate::attributes::Omissions;
 use crate::manifest::Config;
 use crate::tree::OPAQUE;
-use crate::unpack::Space;
+use crate::unpack::{ROOT, Space};
 use crate::{Digest, Error, Result};
 use leno_namespaces::Namespaces;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags};
@@ -86,6 +87,8 @@ pub(crate) struct Layer {
     pub(crate) space: Space,
     /// Nothing below shows through. overlayfs does not look at the attribute of a layer's root.
     pub(crate) opaque: bool,
+    /// What its archive has, and this folder has not.
+    pub(crate) omitted: Omissions,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -94,6 +97,8 @@ pub(super) struct LayerFile {
     /// Missing in stores of earlier releases.
     #[serde(default)]
     pub(super) files: Option<u64>,
+    #[serde(default)]
+    pub(super) omitted: Omissions,
 }
 
 /// What came for an image, as it came.
@@ -306,20 +311,20 @@ impl Disk {
         owner: &Owner,
         temp: &Temp,
         chain: Digest,
-        room: Room,
+        (room, omitted): (Room, Omissions),
     ) -> Result<Arc<HeldLayer>> {
         let (file, space) = (temp.path.join("layer.json"), room.used());
-        let text = serde_json::to_vec(&LayerFile { bytes: space.bytes, files: Some(space.files) }).unwrap_or_default();
-        fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
+        let content = LayerFile { bytes: space.bytes, files: Some(space.files), omitted };
+        fs::write(&file, serde_json::to_vec(&content).unwrap_or_default()).map_err(Error::io("cannot write", &file))?;
         let place = self.folder.join("layers").join(chain.hex());
-        let opaque = root_is_opaque(&temp.path.join("root")).map_err(Error::io("cannot open", &temp.path))?;
+        let opaque = root_is_opaque(&temp.path.join(ROOT)).map_err(Error::io("cannot open", &temp.path))?;
         let mut state = self.state();
         let known = state.layers.get(&chain).cloned();
         let layer = match known {
             Some(layer) => layer,
             None => {
                 fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
-                let layer = Arc::new(Layer { chain, root: place.join("root"), space, opaque });
+                let layer = Arc::new(Layer { chain, root: place.join(ROOT), space, opaque, omitted: content.omitted });
                 room.keep(&mut state);
                 state.layers.insert(chain, layer.clone());
                 return Ok(self.held(&mut state, owner, layer));

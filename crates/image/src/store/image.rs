@@ -1,5 +1,6 @@
 use super::disk::{Disk, Layer};
 use crate::Digest;
+use crate::attributes::Omissions;
 use crate::manifest::{Config, Words};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -70,6 +71,13 @@ impl Image {
     /// What its layers and documents take on the disk, in bytes. Other images may share the layers.
     pub fn bytes(&self) -> u64 {
         self.0.documents + self.0.layers.iter().map(|layer| layer.space.bytes).sum::<u64>()
+    }
+
+    /// What its layers have that no container here gets.
+    pub fn omissions(&self) -> Omissions {
+        let mut all = Omissions::default();
+        self.0.layers.iter().for_each(|layer| all.add(&layer.omitted));
+        all
     }
 
     /// `user`, `user:group`, names or numbers. `None` (or empty): root.

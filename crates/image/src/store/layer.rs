@@ -1,11 +1,11 @@
-//! A blob becomes a folder: decompressed, unpacked and verified in one pass.
+//! A blob becomes a folder: decompressed, read and verified in one pass, and built on top of the layers below it when these are there.
 
 use super::shares::Room;
+use crate::attributes::Omissions;
 use crate::decompress::decompress;
 use crate::digest::Hasher;
 use crate::manifest::Blob;
 use crate::progress::LayerProgress;
-use crate::tree::Inside;
 use crate::unpack::{self, Failure, Limits};
 use crate::{Digest, Error, Result};
 use bytes::{Buf, Bytes};
@@ -16,21 +16,21 @@ use tokio::sync::mpsc::Receiver;
 /// Of a blob that is refused anyway, how much more is read to tell whether it is the right one, in bytes.
 const MAX_REST: u64 = 64 << 20;
 
-/// Unpacks `blob`, whose archive has to be `diff_id`, into the empty folder `root`. Blocks. Returns the folders that the archive implies.
+/// Reads `blob`, whose archive has to be `diff_id`, into the empty folder `folder`. Blocks.
 ///
 /// An error of kind [`io::ErrorKind::BrokenPipe`] of `source` means that another knows why it ended.
-pub(crate) fn unpack(
+pub(crate) fn read(
     source: impl Read,
     blob: Blob,
     diff_id: Digest,
-    root: &Path,
+    folder: &Path,
     limits: Limits,
     room: &mut Room,
     progress: &LayerProgress,
-) -> Result<Vec<Inside>> {
+) -> Result<Omissions> {
     let wrong = |reason: String| Error::Layer { layer: blob.digest, reason };
     let mut compressed = Checked::new(source, blob.size, Some(progress));
-    let outcome = unpack_archive(&mut compressed, root, limits, room);
+    let outcome = read_archive(&mut compressed, folder, limits, room);
     if outcome.is_ok() || compressed.left <= MAX_REST && !matches!(outcome, Err(Failure::Write(..))) {
         // Whatever is wrong with it: if it is not even the right blob, that is what has to be said.
         let rest = io::copy(&mut compressed, &mut io::sink());
@@ -50,30 +50,47 @@ pub(crate) fn unpack(
             )));
         }
     }
-    let (implied, found) = outcome.map_err(|failure| match failure {
-        Failure::Layer(reason) => wrong(reason),
-        Failure::Read(error) => read_error(error, blob),
-        Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
-    })?;
+    let (omitted, found) = outcome.map_err(|failure| error_of(failure, blob))?;
     if found != diff_id {
         return Err(wrong(format!("unpacked it has the digest {found}; the image's configuration says {diff_id}")));
     }
-    Ok(implied)
+    Ok(omitted)
 }
 
-fn unpack_archive(
+/// Makes the layer in `folder` of what [`read`] has left there. Blocks.
+pub(crate) fn build(
+    folder: &Path,
+    blob: Blob,
+    lower: &[&Path],
+    room: &mut Room,
+    omitted: &mut Omissions,
+) -> Result<()> {
+    unpack::build(folder, lower, &mut |space| room.take(space).map_err(io::Error::other), omitted)
+        .map_err(|failure| error_of(failure, blob))
+}
+
+fn read_archive(
     compressed: &mut Checked<'_, impl Read>,
-    root: &Path,
+    folder: &Path,
     limits: Limits,
     room: &mut Room,
-) -> std::result::Result<(Vec<Inside>, Digest), Failure> {
+) -> std::result::Result<(Omissions, Digest), Failure> {
     let blob = BufReader::with_capacity(64 << 10, compressed);
     let archive = decompress(blob).map_err(Failure::Read)?;
     let mut archive = Checked::new(archive, limits.file_bytes, None);
-    let unpacked = unpack::unpack(&mut archive, root, limits, &mut |space| room.take(space).map_err(io::Error::other))?;
+    let omitted = unpack::read(&mut archive, folder, limits, &mut |space| room.take(space).map_err(io::Error::other))?;
     // The digest is that of all of it, what follows the end included.
     io::copy(&mut archive, &mut io::sink()).map_err(Failure::Read)?;
-    Ok((unpacked.implied, archive.hasher.finish()))
+    Ok((omitted, archive.hasher.finish()))
+}
+
+fn error_of(failure: Failure, blob: Blob) -> Error {
+    let wrong = |reason: String| Error::Layer { layer: blob.digest, reason };
+    match failure {
+        Failure::Layer(reason) => wrong(reason),
+        Failure::Read(error) => read_error(error, blob),
+        Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
+    }
 }
 
 fn read_error(error: io::Error, blob: Blob) -> Error {

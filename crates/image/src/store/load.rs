@@ -4,7 +4,7 @@ use super::disk::{HOLDER, Layer, LayerFile, Stored};
 use crate::Digest;
 use crate::manifest::{self, Configuration, Descriptor, Document};
 use crate::tree::is_opaque;
-use crate::unpack::Space;
+use crate::unpack::{ROOT, Space};
 use rustix::fs::{CWD, Mode, OFlags};
 use std::collections::HashMap;
 use std::fs;
@@ -38,10 +38,11 @@ fn count_files(folder: &Path) -> u64 {
 pub(super) fn load_layer(path: &Path) -> Option<Layer> {
     let chain = Digest::from_hex(path.file_name()?.to_str()?)?;
     let file: LayerFile = serde_json::from_slice(&fs::read(path.join("layer.json")).ok()?).ok()?;
-    let root = path.join("root");
+    let root = path.join(ROOT);
     let opaque = root_is_opaque(&root).ok()?;
     let files = file.files.unwrap_or_else(|| count_files(&root));
-    Some(Layer { chain, root, space: Space { bytes: file.bytes, files }, opaque })
+    let space = Space { bytes: file.bytes, files };
+    Some(Layer { chain, root, space, opaque, omitted: file.omitted })
 }
 
 pub(super) fn load_image(path: &Path) -> Option<(Digest, Stored)> {

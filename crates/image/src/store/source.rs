@@ -3,13 +3,13 @@
 use super::disk::{Disk, Temp};
 use super::layer::{self, Received};
 use super::shares::{Owner, Room};
+use crate::attributes::Omissions;
 use crate::client::{Abandoned, Client, Endpoint};
 use crate::decompress::decompress;
 use crate::manifest::{self, Blob, Descriptor, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
 use crate::platform::Platform;
 use crate::progress::LayerProgress;
 use crate::reference::{Local, Place, Reference};
-use crate::tree::Inside;
 use crate::unpack::{self, Limits};
 use crate::{Digest, Error, Result};
 use leno_files::{FileAccess, readers};
@@ -42,12 +42,11 @@ pub(crate) struct Source {
     pub(crate) share: Owner,
 }
 
-/// A layer in `root` of a folder, not yet among others.
+/// A layer that has been read, not yet built on top of others.
 pub(crate) struct Fetched {
     pub(crate) temp: Temp,
     pub(crate) room: Room,
-    /// Folders that its archive has no entries for.
-    pub(crate) implied: Vec<Inside>,
+    pub(crate) omitted: Omissions,
 }
 
 enum Kind {
@@ -170,7 +169,7 @@ impl Source {
         self.verified(digest, bytes)
     }
 
-    /// Unpacks a layer into `root` of a new folder.
+    /// Reads a layer into a new folder.
     pub(crate) async fn layer(
         &self,
         disk: &Arc<Disk>,
@@ -184,10 +183,8 @@ impl Source {
             move || {
                 let source = open()?;
                 let (temp, mut room) = (disk.temp()?, disk.room(&owner));
-                let root = temp.path.join("root");
-                std::fs::create_dir(&root).map_err(Error::io("cannot make the folder", &root))?;
-                let implied = layer::unpack(source, blob, diff_id, &root, limits, &mut room, &progress)?;
-                Ok(Fetched { temp, room, implied })
+                let omitted = layer::read(source, blob, diff_id, &temp.path, limits, &mut room, &progress)?;
+                Ok(Fetched { temp, room, omitted })
             }
         };
         match &self.kind {
@@ -357,20 +354,20 @@ fn open_archive(local: &Local, temp: Temp, mut room: Room, limits: Limits) -> Re
     let path = &local.path;
     let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
     let file = local.open()?;
-    let folder = temp.path.join("layout");
-    std::fs::create_dir(&folder).map_err(Error::io("cannot make the folder", &folder))?;
     let archive = decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", path))?;
     let archive = archive.take(limits.file_bytes);
-    unpack::unpack(archive, &folder, limits, &mut |space| room.take(space).map_err(io::Error::other)).map_err(
-        |failure| match failure {
-            unpack::Failure::Layer(reason) => wrong(reason),
-            unpack::Failure::Read(error) => match error.downcast::<Error>() {
-                Ok(error) => error,
-                Err(error) => wrong(format!("it cannot be unpacked: {error}; expected a tar archive of an OCI layout")),
-            },
-            unpack::Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
+    let mut take = |space| room.take(space).map_err(io::Error::other);
+    let unpacked = unpack::read(archive, &temp.path, limits, &mut take)
+        .and_then(|mut omitted| unpack::build(&temp.path, &[], &mut take, &mut omitted));
+    unpacked.map_err(|failure| match failure {
+        unpack::Failure::Layer(reason) => wrong(reason),
+        unpack::Failure::Read(error) => match error.downcast::<Error>() {
+            Ok(error) => error,
+            Err(error) => wrong(format!("it cannot be unpacked: {error}; expected a tar archive of an OCI layout")),
         },
-    )?;
+        unpack::Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
+    })?;
+    let folder = temp.path.join(unpack::ROOT);
     let folder = Local { path: folder, access: FileAccess::Any, ..local.clone() };
     Ok(Layout { folder, _temp: Some((temp, room)) })
 }

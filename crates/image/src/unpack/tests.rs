@@ -1,9 +1,13 @@
-//! Whatever is in an archive: nothing outside of the folder changes, and inside there is only what an image may have.
+//! Whatever is in the archives of an image: nothing outside of the folder changes, inside there is only what an image may have, and all layers together are
+//! what containerd would make of them.
+
+mod model;
 
 use super::*;
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
 use tar_core::builder::EntryBuilder;
 
 #[derive(Clone, Debug)]
@@ -36,6 +40,7 @@ fn target() -> impl Strategy<Value = String> {
 fn wanted() -> impl Strategy<Value = Wanted> {
     let kind = prop_oneof![
         5 => Just(EntryType::Regular), 5 => Just(EntryType::Directory), 5 => Just(EntryType::Symlink), 3 => Just(EntryType::Link),
+        1 => Just(EntryType::Fifo), 1 => Just(EntryType::Char),
     ];
     (kind, path(), target(), prop::collection::vec(any::<u8>(), 0..600)).prop_map(|(kind, path, target, content)| {
         let content = if kind == EntryType::Regular && !path.ends_with('/') { content } else { Vec::new() };
@@ -96,7 +101,11 @@ fn only_what_an_image_may_have(folder: &Path) {
         let found = fs::symlink_metadata(&path).unwrap();
         let kind = found.file_type();
         let whiteout = kind.is_char_device() && found.rdev() == 0;
-        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink() || whiteout, "{}", path.display());
+        assert!(
+            kind.is_file() || kind.is_dir() || kind.is_symlink() || kind.is_fifo() || whiteout,
+            "{}",
+            path.display()
+        );
         assert!(!path.file_name().unwrap().to_string_lossy().starts_with(".wh."), "{}", path.display());
         if kind.is_dir() {
             only_what_an_image_may_have(&path);
@@ -110,28 +119,61 @@ fn inodes(folder: &Path) -> u64 {
     entries.map(|path| 1 + if path.is_dir() && !path.is_symlink() { inodes(&path) } else { 0 }).sum()
 }
 
+/// Both parts, on top of these layers, topmost first. Returns the room that it took.
+fn unpack(archive: &[u8], folder: &Path, lower: &[&Path]) -> Result<Space, Failure> {
+    let limits = Limits { entries: 100, file_bytes: 1 << 20 };
+    let mut taken = Space::default();
+    let mut room = |space| {
+        taken += space;
+        Ok(())
+    };
+    let mut omitted = read(archive, folder, limits, &mut room)?;
+    build(folder, lower, &mut room, &mut omitted)?;
+    Ok(taken)
+}
+
+fn layers() -> impl Strategy<Value = Vec<Vec<Wanted>>> {
+    prop::collection::vec(prop::collection::vec(wanted(), 1..8), 1..4)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn nothing_outside_changes(entries in prop::collection::vec(wanted(), 1..12)) {
+    fn nothing_outside_changes_and_all_is_where_the_image_has_it(layers in layers()) {
         let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("root");
-        fs::create_dir(&root).unwrap();
+        let inside = folder.path().join("inside");
+        fs::create_dir(&inside).unwrap();
         fs::create_dir(folder.path().join("outside")).unwrap();
         fs::write(folder.path().join("outside/file"), "untouched").unwrap();
         let before = outside(folder.path());
-        let limits = Limits { entries: 100, file_bytes: 1 << 20 };
-        let mut room = Space::default();
-        let result = unpack(&archive(&entries)[..], &root, limits, &mut |space| { room += space; Ok(()) });
-        prop_assert_eq!(outside(folder.path()), before);
-        only_what_an_image_may_have(&root);
-        match result {
-            Ok(_) => {
-                prop_assert!(room.bytes >= entries.len() as u64 * INODE);
-                prop_assert!(room.files >= inodes(&root), "{room:?}");
-            },
-            Err(Failure::Layer(reason)) => prop_assert!(reason.starts_with("entry `") || reason.ends_with("empty path"), "{}", reason),
-            Err(other) => prop_assert!(false, "an entry is refused by us, not by the system: {:?}", other),
+        let mut model = model::Model::default();
+        let mut roots: Vec<PathBuf> = Vec::new();
+        for (at, entries) in layers.iter().enumerate() {
+            let layer = inside.join(at.to_string());
+            fs::create_dir(&layer).unwrap();
+            let lower: Vec<&Path> = roots.iter().rev().map(PathBuf::as_path).collect();
+            let result = unpack(&archive(entries), &layer, &lower);
+            let expected = model.layer(entries);
+            prop_assert_eq!(outside(folder.path()), before.clone());
+            if layer.join(ROOT).is_dir() {
+                only_what_an_image_may_have(&layer.join(ROOT));
+            }
+            match result {
+                Ok(room) => {
+                    prop_assert!(expected.is_ok(), "{} is not refused", at);
+                    prop_assert!(room.bytes >= entries.len() as u64 * INODE, "{:?}", room);
+                    prop_assert!(room.files >= inodes(&layer.join(ROOT)), "{:?}", room);
+                }
+                Err(Failure::Layer(reason)) => {
+                    prop_assert!(reason.starts_with("entry `") || reason.ends_with("empty path"), "{}", reason);
+                    prop_assert!(expected.is_err(), "{} is refused: {}", at, reason);
+                    return Ok(());
+                }
+                Err(other) => prop_assert!(false, "an entry is refused by us, not by the system: {:?}", other),
+            }
+            roots.push(layer.join(ROOT));
+            let topmost_first: Vec<&Path> = roots.iter().rev().map(PathBuf::as_path).collect();
+            prop_assert_eq!(model::merged(&topmost_first), model.files());
         }
     }
 }

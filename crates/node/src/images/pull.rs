@@ -47,7 +47,8 @@ struct Inner {
 enum State {
     Elsewhere,
     Pulling(Progress),
-    Here(Unpacked),
+    /// With what is left out of it, in words.
+    Here(Unpacked, Option<String>),
     Failed(String),
 }
 
@@ -66,7 +67,7 @@ impl Pull {
 
     /// Whether the image is on this node.
     pub(super) fn is_here(&self) -> bool {
-        matches!(*self.inner.state.borrow(), State::Here(_))
+        matches!(*self.inner.state.borrow(), State::Here(..))
     }
 
     /// Begins to bring it, and goes on until it is here.
@@ -82,7 +83,7 @@ impl Pull {
                 *state = State::Pulling(Progress::default());
                 true
             }
-            State::Pulling(_) | State::Here(_) => false,
+            State::Pulling(_) | State::Here(..) => false,
         });
         if !begins {
             return;
@@ -108,9 +109,9 @@ impl ImageSource for Pull {
         Box::pin(async {
             self.begin();
             let mut state = self.inner.state.subscribe();
-            let ended = state.wait_for(|state| matches!(state, State::Here(_) | State::Failed(_))).await;
+            let ended = state.wait_for(|state| matches!(state, State::Here(..) | State::Failed(_))).await;
             match ended.as_deref() {
-                Ok(State::Here(unpacked)) => Ok(unpacked.clone()),
+                Ok(State::Here(unpacked, _)) => Ok(unpacked.clone()),
                 Ok(State::Failed(reason)) => Err(reason.clone()),
                 Ok(State::Elsewhere | State::Pulling(_)) | Err(_) => Err("the node is stopping".to_owned()),
             }
@@ -121,7 +122,7 @@ impl ImageSource for Pull {
         match &*self.inner.state.borrow() {
             State::Elsewhere => ImageState::Elsewhere,
             State::Pulling(progress) => ImageState::Pulling(words(progress.snapshot())),
-            State::Here(_) => ImageState::Here,
+            State::Here(_, omitted) => ImageState::Here(omitted.clone()),
             State::Failed(reason) => ImageState::Failed(reason.clone()),
         }
     }
@@ -139,7 +140,12 @@ impl Inner {
                 Ok(image) => {
                     let (bytes, milliseconds) = (image.bytes(), begin.elapsed().as_millis());
                     tracing::info!(image = self.image, digest = %image.digest(), bytes, milliseconds, "the image is here");
-                    self.state.send_replace(State::Here(unpacked(image)));
+                    let omitted = Some(image.omissions()).filter(|omitted| !omitted.is_empty());
+                    let omitted = omitted.map(|omitted| format!("left out of the image: {omitted}"));
+                    if let Some(omitted) = &omitted {
+                        tracing::warn!(image = self.image, "{omitted}");
+                    }
+                    self.state.send_replace(State::Here(unpacked(image), omitted));
                     return;
                 }
                 Err(reason) => {
