@@ -10,6 +10,9 @@ mod archive;
 #[path = "../../crates/image/src/attributes.rs"]
 mod attributes;
 #[allow(dead_code)]
+#[path = "../../crates/image/src/beneath.rs"]
+mod beneath;
+#[allow(dead_code)]
 #[path = "../../crates/image/src/lower.rs"]
 mod lower;
 #[allow(dead_code)]

@@ -3,27 +3,36 @@
 mod authorization;
 mod blob;
 mod check;
+mod coding;
+mod patience;
 
 pub(crate) use blob::Abandoned;
 pub use check::AddressCheck;
 
+use crate::manifest::{self, Document, INDEX_TYPES, MANIFEST_TYPES};
 use crate::registries::{Credentials, Registries, docker_credentials};
 use crate::{Digest, Error, Result};
 use authorization::Tokens;
 use check::Lookup;
+use coding::Coding;
 use leno_files::{FileAccess, MAX_SMALL_FILE};
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
+use patience::Patience;
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, NoProxy, Proxy, Response, StatusCode, redirect};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use url::Url;
 
 /// How often a registry may redirect one request.
 const MAX_REDIRECTS: usize = 5;
 /// How much of an error's text is read.
 const MAX_ERROR_BYTES: usize = 8 << 10;
+
+/// The digest of a manifest, as the registry understands it.
+const DOCKER_CONTENT_DIGEST: &str = "docker-content-digest";
 
 const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application/vnd.oci.image.index.v1+json, \
     application/vnd.docker.distribution.manifest.v2+json, application/vnd.docker.distribution.manifest.list.v2+json";
@@ -56,6 +65,8 @@ pub(crate) struct Endpoint {
     /// Ends in `/v2/`.
     base: Url,
     repository: String,
+    /// Another one is asked after it.
+    is_mirror: bool,
 }
 
 impl fmt::Display for Endpoint {
@@ -142,7 +153,7 @@ impl Client {
 
     /// Refuses a URL with an address that may not be connected to.
     fn check(&self, endpoint: &Endpoint, url: &Url) -> Result<()> {
-        let refused = |reason| Error::Unreachable { url: without_query(url), reason };
+        let refused = |reason| Error::Unreachable { url: without_query(url), reason, is_lost: false };
         if self.is_named(endpoint) { Ok(()) } else { self.check.url(url).map_err(refused) }
     }
 
@@ -151,7 +162,7 @@ impl Client {
         let mirrors = self.settings.registries.registries.get(registry).map_or(&[][..], |registry| &registry.mirrors);
         let mut endpoints = Vec::new();
         for host in mirrors {
-            endpoints.push(self.endpoint(host, repository)?);
+            endpoints.push(Endpoint { is_mirror: true, ..self.endpoint(host, repository)? });
         }
         endpoints.push(self.endpoint(registry, repository)?);
         Ok(endpoints)
@@ -174,7 +185,7 @@ impl Client {
         {
             return Err(wrong("expected a host, or a host and `:port`".to_owned()));
         }
-        Ok(Endpoint { host: host.to_owned(), base, repository: repository.to_owned() })
+        Ok(Endpoint { host: host.to_owned(), base, repository: repository.to_owned(), is_mirror: false })
     }
 
     fn credentials(&self, host: &str) -> Option<&Credentials> {
@@ -185,25 +196,60 @@ impl Client {
 
     /// The answer of a registry, within the time for a whole one.
     async fn whole<T>(&self, url: &Url, answer: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = self.settings.registries.answer_timeout;
-        let late =
-            || Error::Unreachable { url: without_query(url), reason: format!("no whole answer within {limit:?}") };
-        tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| Err(late()))
+        within(self.settings.registries.answer_timeout, url, answer).await
     }
 
-    /// A manifest or index, by tag or digest.
-    pub(crate) async fn manifest(&self, endpoint: &Endpoint, reference: &str, limit: usize) -> Result<Vec<u8>> {
-        let mut request = Request::new(Method::GET, endpoint.url(&format!("manifests/{reference}"))?);
-        request.headers.insert(ACCEPT, HeaderValue::from_static(MANIFESTS));
-        let answer = async { read(ok(self.send(endpoint, Access::Pull, &request).await?).await?, limit).await };
-        self.whole(&request.url, answer).await
+    /// What a tag names now. It counts when it is understood: whoever pins a tag to something else finds nothing later.
+    pub(crate) async fn tag(&self, endpoint: &Endpoint, tag: &str, image: &str, limit: usize) -> Result<Vec<u8>> {
+        let request = manifest_request(endpoint, tag)?;
+        let Registries { answer_timeout, mirror_timeout, .. } = self.settings.registries;
+        let time = if endpoint.is_mirror { mirror_timeout.min(answer_timeout) } else { answer_timeout };
+        let mut patience = Patience::new(self, endpoint);
+        loop {
+            match within(time, &request.url, self.understood(endpoint, &request, image, limit)).await {
+                Err(error) => patience.wait(error).await?,
+                Ok(bytes) => return Ok(bytes),
+            }
+        }
     }
 
-    /// A blob that fits into memory.
+    /// An answer that is a manifest or an index, and what the registry says of it.
+    async fn understood(
+        &self,
+        endpoint: &Endpoint,
+        request: &Request<'_>,
+        image: &str,
+        limit: usize,
+    ) -> Result<Vec<u8>> {
+        let response = ok(self.send(endpoint, Access::Pull, request).await?).await?;
+        let (headers, url) = (response.headers().clone(), without_query(response.url()));
+        let bytes = read(response, limit).await?;
+        let document = manifest::read(image, &bytes)?;
+        match contradiction(&headers, &bytes, &document) {
+            None => Ok(bytes),
+            Some(reason) => Err(Error::Answer { url, status: None, reason, retry_after: None }),
+        }
+    }
+
+    /// A manifest or index by its digest, which the caller verifies.
+    pub(crate) async fn manifest(&self, endpoint: &Endpoint, digest: Digest, limit: usize) -> Result<Vec<u8>> {
+        self.small(endpoint, &manifest_request(endpoint, &digest.to_string())?, limit).await
+    }
+
+    /// A blob that fits into memory. The caller verifies its digest.
     pub(crate) async fn small_blob(&self, endpoint: &Endpoint, digest: Digest, limit: usize) -> Result<Vec<u8>> {
-        let request = Request::new(Method::GET, endpoint.url(&format!("blobs/{digest}"))?);
-        let answer = async { read(ok(self.send(endpoint, Access::Pull, &request).await?).await?, limit).await };
-        self.whole(&request.url, answer).await
+        self.small(endpoint, &Request::new(Method::GET, endpoint.url(&format!("blobs/{digest}"))?), limit).await
+    }
+
+    async fn small(&self, endpoint: &Endpoint, request: &Request<'_>, limit: usize) -> Result<Vec<u8>> {
+        let mut patience = Patience::new(self, endpoint);
+        loop {
+            let answer = async { read(ok(self.send(endpoint, Access::Pull, request).await?).await?, limit).await };
+            match self.whole(&request.url, answer).await {
+                Err(error) => patience.wait(error).await?,
+                Ok(bytes) => return Ok(bytes),
+            }
+        }
     }
 
     /// Sends a request, with what the registry wants to see, once it has said so. Any status is an answer.
@@ -238,6 +284,35 @@ impl Client {
     }
 }
 
+fn manifest_request(endpoint: &Endpoint, reference: &str) -> Result<Request<'static>> {
+    let mut request = Request::new(Method::GET, endpoint.url(&format!("manifests/{reference}"))?);
+    request.headers.insert(ACCEPT, HeaderValue::from_static(MANIFESTS));
+    Ok(request)
+}
+
+/// What an answer says of a manifest, where its bytes are something else.
+fn contradiction(headers: &HeaderMap, bytes: &[u8], document: &Document) -> Option<String> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+    let found = Digest::of(bytes);
+    // Other algorithms are not known here.
+    if let Ok(said) = text(DOCKER_CONTENT_DIGEST).parse::<Digest>()
+        && said != found
+    {
+        return Some(format!("it says that the manifest is {said}, and sends {found}"));
+    }
+    let said = text(CONTENT_TYPE.as_str()).split(';').next().unwrap_or_default().trim();
+    let other = if matches!(document, Document::Index(_)) { MANIFEST_TYPES } else { INDEX_TYPES };
+    other.contains(&said).then(|| format!("it says that the manifest is `{said}`, and sends something else"))
+}
+
+async fn within<T>(limit: Duration, url: &Url, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = |_| {
+        let reason = format!("no whole answer within {limit:?}");
+        Err(Error::Unreachable { url: without_query(url), reason, is_lost: false })
+    };
+    tokio::time::timeout(limit, answer).await.unwrap_or_else(late)
+}
+
 /// Connections to addresses that pass the check, whose servers are proved by these authorities.
 fn http(registries: &Registries, tls: rustls::ClientConfig, check: &AddressCheck) -> Result<reqwest::Client> {
     let insecure: Vec<String> =
@@ -262,7 +337,10 @@ fn http(registries: &Registries, tls: rustls::ClientConfig, check: &AddressCheck
             attempt.follow()
         }
     });
+    // Digests are of what is sent, so nothing is to be compressed on the way.
+    let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);
     let mut builder = reqwest::Client::builder()
+        .default_headers(headers)
         .tls_backend_preconfigured(tls)
         .user_agent(concat!("leno/", env!("CARGO_PKG_VERSION")))
         .redirect(redirects)
@@ -342,6 +420,7 @@ pub(crate) async fn refusal(mut response: Response) -> Error {
         message: String,
     }
     let (status, url) = (response.status(), without_query(response.url()));
+    let retry_after = patience::retry_after(response.headers());
     let mut text = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         if text.len() + chunk.len() > MAX_ERROR_BYTES {
@@ -360,17 +439,18 @@ pub(crate) async fn refusal(mut response: Response) -> Error {
     if status == StatusCode::UNAUTHORIZED || status == StatusCode::FORBIDDEN {
         reason.push_str("; check the credentials for this registry");
     }
-    Error::Answer { url, status: Some(status.as_u16()), reason }
+    if let Some(wait) = retry_after {
+        reason.push_str(&format!("; it wants to be asked again in {} s", wait.as_secs()));
+    }
+    Error::Answer { url, status: Some(status.as_u16()), reason, retry_after }
 }
 
-/// The body, if it is no longer than `limit`.
+/// The body, decoded, if it is no longer than `limit`.
 async fn read(mut response: Response, limit: usize) -> Result<Vec<u8>> {
     let url = response.url().clone();
-    let too_long = || Error::Answer {
-        url: without_query(&url),
-        status: None,
-        reason: format!("the answer is longer than {limit} bytes"),
-    };
+    let wrong = |reason| Error::Answer { url: without_query(&url), status: None, reason, retry_after: None };
+    let too_long = || wrong(format!("the answer is longer than {limit} bytes"));
+    let coding = Coding::of(&response)?;
     if response.content_length().is_some_and(|length| length > limit as u64) {
         return Err(too_long());
     }
@@ -381,11 +461,14 @@ async fn read(mut response: Response, limit: usize) -> Result<Vec<u8>> {
         }
         body.extend_from_slice(&chunk);
     }
-    Ok(body)
+    let decoded =
+        coding.decode(body, limit).map_err(|error| wrong(format!("its {coding:?} coding is broken: {error}")));
+    decoded?.ok_or_else(too_long)
 }
 
 pub(crate) fn unreachable(url: &Url, error: reqwest::Error) -> Error {
-    Error::Unreachable { url: without_query(url), reason: causes(&error.without_url()) }
+    let is_lost = patience::is_lost(&error);
+    Error::Unreachable { url: without_query(url), reason: causes(&error.without_url()), is_lost }
 }
 
 /// Queries of blob stores are signatures: as good as a password.

@@ -2,6 +2,7 @@ use crate::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What went wrong, where, and what would be right.
 ///
@@ -46,6 +47,8 @@ pub enum Error {
         url: String,
         /// The causes, outermost first.
         reason: String,
+        /// The connection did not come about or was lost, so that another try may succeed.
+        is_lost: bool,
     },
     /// A registry refused a request, or answered with nonsense.
     #[error("{url}: {reason}")]
@@ -56,6 +59,8 @@ pub enum Error {
         status: Option<u16>,
         /// What the registry says, or what is wrong with the answer.
         reason: String,
+        /// When the registry wants to be asked again.
+        retry_after: Option<Duration>,
     },
     /// No manifest, or no platform of it, for this node.
     #[error("image {image} is not made for {machine}; it is there for: {}", there.join(", "))]

@@ -27,6 +27,7 @@
 
 mod archive;
 mod attributes;
+mod beneath;
 mod client;
 mod decompress;
 mod digest;

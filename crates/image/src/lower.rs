@@ -1,7 +1,8 @@
 //! The layers below one that is being made, as overlayfs shows them together.
 
+use crate::beneath::{OPEN_FOLDER, is_opaque, is_whiteout, open_beneath, stat};
 use crate::path::Inside;
-use crate::tree::{OPEN_FOLDER, Outcome, is_opaque, is_whiteout, open_beneath, stat};
+use crate::tree::Outcome;
 use rustix::fs::{CWD, FileType, Mode};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -32,6 +32,10 @@ pub struct Registries {
     pub idle_timeout: Duration,
     /// How long a registry may take for a whole manifest or configuration.
     pub answer_timeout: Duration,
+    /// How long a mirror may take for what a tag names. Then the next one is asked.
+    pub mirror_timeout: Duration,
+    /// How long a registry is asked again that answers 429, 503 or the like. What it says by `Retry-After` is waited for, if it is not longer.
+    pub busy_timeout: Duration,
     /// A download is given up that comes more slowly than this, in bytes a second.
     pub least_rate: u64,
     /// How long it may come so slowly.
@@ -39,7 +43,8 @@ pub struct Registries {
 }
 
 impl Default for Registries {
-    /// No registry has settings; proxies are those of the environment; 10 s to connect, 30 s without a byte, 60 s for a manifest, 20 s with less than
+    /// No registry has settings; proxies are those of the environment; 10 s to connect, 30 s without a byte, 60 s for a manifest, 5 s for a mirror to
+    /// say what a tag names, 15 s for a busy registry, 20 s with less than
     /// 4 KiB a second.
     fn default() -> Self {
         Self {
@@ -52,6 +57,8 @@ impl Default for Registries {
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(30),
             answer_timeout: Duration::from_secs(60),
+            mirror_timeout: Duration::from_secs(5),
+            busy_timeout: Duration::from_secs(15),
             least_rate: 4096,
             slow_timeout: Duration::from_secs(20),
         }

@@ -4,16 +4,17 @@
 //! links, `open_beneath` opens it with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and files are made in it with `O_EXCL`.
 
 use crate::attributes::{Attributes, Omissions, apply, apply_at, times};
+use crate::beneath::{OPAQUE, OPEN_FOLDER, is_whiteout, open_beneath, remove_tree, stat};
 use crate::lower::{Below, Lower};
 use crate::path::Inside;
 use crate::steps::{Action, Step};
 use crate::unpack::{BLOCK, INODE, Space, TakeRoom};
-use rustix::fs::{AtFlags, CWD, Dev, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,9 +25,6 @@ const MAX_NAMES: usize = 1024;
 /// How many links a path may go through: as many as Linux follows.
 const MAX_LINKS: usize = 40;
 
-pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
-pub(crate) const OPEN_FOLDER: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const MAKE_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
 
 /// Why an entry is not unpacked.
@@ -74,6 +72,8 @@ pub(crate) struct Tree<'a> {
     /// All folders of this layer, by paths without links.
     folders: BTreeMap<Inside, Folder>,
     folder_names: usize,
+    /// Where device nodes of this layer were left out. Their names count as those of folders.
+    devices: BTreeSet<Inside>,
     /// The parent that was used last, as written and as found: entries of one folder come one after another.
     last: Option<(Inside, Place)>,
     room: TakeRoom<'a>,
@@ -113,7 +113,8 @@ impl<'a> Tree<'a> {
         let lower = Lower::open(lower)?;
         let merged = lower.root()?;
         let (root, folders) = (Arc::new(root), BTreeMap::new());
-        let mut tree = Self { root, contents, lower, folders, folder_names: 0, last: None, room, omitted };
+        let devices = BTreeSet::new();
+        let mut tree = Self { root, contents, lower, folders, folder_names: 0, devices, last: None, room, omitted };
         let attributes = match merged.first() {
             Some(top) => tree.lower.folder(*top, &Inside::root()).and_then(|top| Attributes::of(top.as_fd())),
             None => Ok(Attributes { mode: 0o755, ..Attributes::default() }),
@@ -143,10 +144,7 @@ impl<'a> Tree<'a> {
                 let (parent, name) = self.clear(path)?;
                 make_fifo(&parent.fd, name, attributes, self.omitted)
             }
-            Action::Nothing => {
-                let (parent, name) = self.clear(path)?;
-                self.hide(&parent, name)
-            }
+            Action::Nothing => self.leave_out(path),
             Action::Whiteout => self.whiteout(path),
             Action::Opaque => {
                 let folder = self.resolve(path, true)?;
@@ -213,6 +211,11 @@ impl<'a> Tree<'a> {
             Seen::Symlink(_) | Seen::Other => {}
             Seen::Below(Below::Symlink(layer, _) | Below::Other(layer)) => self.copy_up(&folder, target_name, layer)?,
             Seen::Folder | Seen::Below(Below::Folder(_)) => return wrong(no_file("is no file")),
+            // Another name of a device.
+            Seen::Hidden | Seen::Below(Below::Nothing) if self.devices.contains(&folder.path.join(target_name)?) => {
+                self.omitted.device(path.as_path().as_os_str().as_encoded_bytes());
+                return self.leave_out(path);
+            }
             Seen::Hidden | Seen::Below(Below::Nothing) => {
                 return wrong(no_file("neither this layer nor those below it have"));
             }
@@ -223,6 +226,16 @@ impl<'a> Tree<'a> {
             Err(Errno::MLINK) => wrong(no_file("has too many links")),
             result => Ok(result?),
         }
+    }
+
+    /// Nothing is there any more, as a device node would have replaced it.
+    fn leave_out(&mut self, path: &Inside) -> Outcome<()> {
+        let (parent, name) = self.clear(path)?;
+        self.hide(&parent, name)?;
+        let place = parent.path.join(name)?;
+        self.count_name(place.len())?;
+        self.devices.insert(place);
+        Ok(())
     }
 
     /// What layers below have there is hidden. What this layer itself has there stays, and hides what is below.
@@ -349,8 +362,13 @@ impl<'a> Tree<'a> {
     }
 
     fn remember(&mut self, path: Inside, folder: Folder) -> Outcome<()> {
-        self.folder_names += path.len();
+        self.count_name(path.len())?;
         self.folders.insert(path, folder);
+        Ok(())
+    }
+
+    fn count_name(&mut self, length: usize) -> Outcome<()> {
+        self.folder_names += length;
         if self.folder_names > MAX_FOLDER_NAMES {
             return wrong(format!(
                 "the names of this layer's folders are longer than {MAX_FOLDER_NAMES} bytes together"
@@ -489,50 +507,4 @@ fn make_fifo(parent: &OwnedFd, name: &[u8], attributes: &Attributes, omitted: &m
     apply_at(parent.as_fd(), name, attributes, omitted)?;
     // Not undone by a new owner, as with files: a FIFO is not run.
     Ok(rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())?)
-}
-
-/// Removes a folder with all that is in it. No link is followed.
-fn remove_tree(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-    let folder = rustix::fs::openat(parent, name, OPEN_FOLDER, Mode::empty())?;
-    for entry in Dir::read_from(&folder)? {
-        let entry = entry?;
-        let inner = entry.file_name().to_bytes();
-        if matches!(inner, b"." | b"..") {
-            continue;
-        }
-        match rustix::fs::unlinkat(&folder, inner, AtFlags::empty()) {
-            Err(Errno::ISDIR) => remove_tree(folder.as_fd(), inner)?,
-            result => result?,
-        }
-    }
-    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
-}
-
-/// Opens a folder without following a link.
-pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &Inside) -> Result<OwnedFd, Errno> {
-    let resolve =
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(root, path.as_path(), OPEN_FOLDER, Mode::empty(), resolve)
-}
-
-/// What is at a name, if anything.
-pub(crate) fn stat(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
-    match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-pub(crate) fn is_whiteout(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev as Dev == 0
-}
-
-pub(crate) fn is_opaque(folder: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let mut value = [0; 8];
-    match rustix::fs::fgetxattr(folder, OPAQUE, &mut value[..]) {
-        Ok(length) => Ok(value[..length] == *b"y"),
-        Err(Errno::NODATA) => Ok(false),
-        Err(error) => Err(error),
-    }
 }

@@ -1,5 +1,7 @@
 //! Registries that lie, stall and break off.
 
+#[path = "hostile/answers.rs"]
+mod answers;
 mod support;
 
 use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HOST, LOCATION, RANGE, WWW_AUTHENTICATE};

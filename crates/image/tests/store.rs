@@ -317,4 +317,20 @@ async fn a_layout_may_have_a_tag_for_each_platform() {
     let reference = blobs.write(&folder.path().join("layout"), &[arm64, amd64.clone(), amd64]);
     let image = pull(&open(folder.path(), 100), &format!("{reference}:1")).await.unwrap();
     assert!(image.layers()[0].join("amd64").exists());
+    drop(image);
+
+    // Whole names, as `podman save` and `docker save` write them.
+    for (key, name) in
+        [("org.opencontainers.image.ref.name", "localhost/x:2"), ("io.containerd.image.name", "docker.io/library/x:2")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let mut blobs = Blobs::default();
+        let mut other = blobs.named("other", json!({ "os": "linux", "architecture": "amd64" }));
+        other["annotations"] = json!({ key: "localhost:5000/x" });
+        let mut image = blobs.named("named", json!({ "os": "linux", "architecture": "amd64" }));
+        image["annotations"] = json!({ key: name });
+        let reference = blobs.write(&folder.path().join("layout"), &[other, image]);
+        let image = pull(&open(folder.path(), 100), &format!("{reference}:2")).await.unwrap();
+        assert!(image.layers()[0].join("named").exists());
+    }
 }

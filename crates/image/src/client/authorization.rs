@@ -71,7 +71,12 @@ impl Client {
                     .find(|(key, _)| key.eq_ignore_ascii_case(name))
                     .map(|(_, value)| value.to_unescaped())
             };
-            let wrong = |reason: String| Error::Answer { url: without_query(&from), status: Some(401), reason };
+            let wrong = |reason: String| Error::Answer {
+                url: without_query(&from),
+                status: Some(401),
+                reason,
+                retry_after: None,
+            };
             let realm = parameter("realm")
                 .ok_or_else(|| wrong("its challenge names no `realm` to get a token from".to_owned()))?;
             let realm = Url::parse(&realm)
@@ -98,8 +103,12 @@ impl Client {
             token: Option<String>,
             access_token: Option<String>,
         }
-        let wrong =
-            |reason: &str| Error::Answer { url: without_query(&realm), status: None, reason: reason.to_owned() };
+        let wrong = |reason: &str| Error::Answer {
+            url: without_query(&realm),
+            status: None,
+            reason: reason.to_owned(),
+            retry_after: None,
+        };
         let insecure = host_of(&realm)
             .is_some_and(|host| self.settings.registries.registries.get(&host).is_some_and(|it| it.insecure));
         if realm.scheme() != "https" && !(realm.scheme() == "http" && insecure) {
@@ -127,7 +136,9 @@ impl Client {
         let response = request.send().await.map_err(|error| unreachable(&realm, error))?;
         let body = read(ok(response).await?, MAX_TOKEN_BYTES).await?;
         let token: Token = serde_json::from_slice(&body).map_err(|_| wrong("expected a JSON object with a `token`"))?;
-        let token = token.token.or(token.access_token).ok_or_else(|| wrong("its answer has no `token`"))?;
+        let filled = |token: Option<String>| token.filter(|token| !token.is_empty());
+        let token =
+            filled(token.token).or(filled(token.access_token)).ok_or_else(|| wrong("its answer has no `token`"))?;
         secret(&realm, format!("Bearer {token}"))
     }
 }
@@ -142,6 +153,7 @@ fn basic(url: &Url, credentials: &Credentials) -> Result<HeaderValue> {
             url: without_query(url),
             status: Some(401),
             reason: "it wants a user name and a password; there is only an identity token".to_owned(),
+            retry_after: None,
         }),
     }
 }
@@ -151,6 +163,7 @@ fn secret(url: &Url, value: String) -> Result<HeaderValue> {
         url: without_query(url),
         status: None,
         reason: "a token for it has characters that no header can carry".to_owned(),
+        retry_after: None,
     };
     let mut value = HeaderValue::try_from(value).map_err(wrong)?;
     value.set_sensitive(true);

@@ -1,15 +1,18 @@
 //! A blob as it arrives. Where the connection breaks, it goes on with a range. One that hardly comes at all is given up, so that a slow registry holds
 //! nothing of the node for long.
 
+use super::coding::{Coding, Decoder};
+use super::patience::is_passing;
 use super::{Access, Client, Endpoint, Request, refusal, unreachable, without_query};
 use crate::registries::Registries;
 use crate::{Digest, Error, Result};
 use bytes::Bytes;
 use leno_namespaces::Rate;
 use reqwest::header::{CONTENT_RANGE, HeaderValue, RANGE};
-use reqwest::{Method, StatusCode};
+use reqwest::{Method, Response, StatusCode};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
+use url::Url;
 
 /// How often in a row a download may break off without getting on.
 const MAX_TRIES: u32 = 4;
@@ -21,6 +24,21 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 /// Nobody wants the rest any more.
 pub(crate) struct Abandoned;
 
+/// A blob that is being downloaded.
+struct Download<'a> {
+    client: &'a Client,
+    endpoint: &'a Endpoint,
+    url: Url,
+    size: u64,
+    /// So many bytes of the blob have come.
+    offset: u64,
+    /// The registry compresses the blob once more, so it has to come from its beginning.
+    is_encoded: bool,
+    pace: Pace,
+    to: Sender<Bytes>,
+    rate: Option<&'a Rate>,
+}
+
 impl Client {
     /// Sends a blob, which has `size` bytes, in pieces to `to`. Whoever receives them verifies the digest.
     pub(crate) async fn blob(
@@ -30,101 +48,141 @@ impl Client {
         size: u64,
         (to, rate): (Sender<Bytes>, Option<&Rate>),
     ) -> Result<std::result::Result<(), Abandoned>> {
-        let mut offset = 0;
-        let mut pace = Pace::default();
+        let url = endpoint.url(&format!("blobs/{digest}"))?;
+        let (pace, is_encoded) = (Pace::default(), false);
+        let mut download = Download { client: self, endpoint, url, size, offset: 0, is_encoded, pace, to, rate };
         let (mut tries, mut advanced_at) = (0, 0);
         loop {
-            let error = match self.part(endpoint, (digest, size), &mut offset, &mut pace, (&to, rate)).await {
-                Ok(End::Complete) => return Ok(Ok(())),
-                Ok(End::Abandoned) => return Ok(Err(Abandoned)),
-                Ok(End::Broken(error)) => error,
-                Err(error) => return Err(error),
+            let error = match download.part().await? {
+                End::Complete => return Ok(Ok(())),
+                End::Abandoned => return Ok(Err(Abandoned)),
+                End::Broken(error) => error,
             };
-            if offset >= advanced_at + ADVANCE {
-                (tries, advanced_at) = (0, offset);
+            if download.offset >= advanced_at + ADVANCE {
+                (tries, advanced_at) = (0, download.offset);
             }
             tries += 1;
-            if tries == MAX_TRIES {
+            let busy = self.settings.registries.busy_timeout;
+            let wanted = is_passing(&error, busy).map_or(Duration::ZERO, |(_, wanted)| wanted);
+            if tries == MAX_TRIES || wanted > busy || (endpoint.is_mirror && !wanted.is_zero()) {
                 return Err(error);
             }
-            tracing::debug!(%digest, offset, %error, "a download broke off and goes on");
-            tokio::time::sleep(FIRST_PAUSE * 2u32.pow(tries - 1)).await;
+            tracing::debug!(%digest, offset = download.offset, %error, "a download broke off and goes on");
+            tokio::time::sleep(wanted.max(FIRST_PAUSE * 2u32.pow(tries - 1))).await;
         }
+    }
+}
+
+impl Download<'_> {
+    fn wrong(&self, reason: String) -> Error {
+        Error::Answer { url: without_query(&self.url), status: None, reason, retry_after: None }
     }
 
     /// One request for what follows `offset`.
-    async fn part(
-        &self,
-        endpoint: &Endpoint,
-        (digest, size): (Digest, u64),
-        offset: &mut u64,
-        pace: &mut Pace,
-        (to, rate): (&Sender<Bytes>, Option<&Rate>),
-    ) -> Result<End> {
-        let url = endpoint.url(&format!("blobs/{digest}"))?;
-        let mut request = Request::new(Method::GET, url.clone());
-        if *offset > 0 {
-            let range = HeaderValue::try_from(format!("bytes={offset}-"));
+    async fn part(&mut self) -> Result<End> {
+        let mut request = Request::new(Method::GET, self.url.clone());
+        if self.offset > 0 && !self.is_encoded {
+            let range = HeaderValue::try_from(format!("bytes={}-", self.offset));
             request.headers.insert(RANGE, range.unwrap_or_else(|_| HeaderValue::from_static("bytes=0-")));
         }
-        let mut response = match self.whole(&url, self.send(endpoint, Access::Pull, &request)).await {
+        let answer = self.client.whole(&self.url, self.client.send(self.endpoint, Access::Pull, &request));
+        let response = match answer.await {
             Ok(response) => response,
             Err(error @ Error::Unreachable { .. }) => return Ok(End::Broken(error)),
+            Err(error) if is_passing(&error, Duration::ZERO).is_some() => return Ok(End::Broken(error)),
             Err(error) => return Err(error),
         };
-        let wrong = |reason: String| Error::Answer { url: without_query(&url), status: None, reason };
         // A registry that knows no ranges begins again; what is here already is passed over.
-        let mut skip = match response.status() {
-            StatusCode::OK => *offset,
-            StatusCode::PARTIAL_CONTENT if *offset > 0 => {
+        let skip = match response.status() {
+            StatusCode::OK => self.offset,
+            StatusCode::PARTIAL_CONTENT if self.offset > 0 => {
                 let range =
                     response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-                if !range.strip_prefix("bytes ").is_some_and(|range| range.starts_with(&format!("{offset}-"))) {
-                    return Err(wrong(format!(
-                        "asked for what follows byte {offset}, it sends `Content-Range: {range}`"
-                    )));
+                let asked = format!("{}-", self.offset);
+                if !range.strip_prefix("bytes ").is_some_and(|range| range.starts_with(&asked)) {
+                    let offset = self.offset;
+                    let reason = format!("asked for what follows byte {offset}, it sends `Content-Range: {range}`");
+                    return Err(self.wrong(reason));
                 }
                 0
             }
-            status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-                return Ok(End::Broken(refusal(response).await));
+            _ => {
+                let error = refusal(response).await;
+                return if is_passing(&error, Duration::ZERO).is_some() { Ok(End::Broken(error)) } else { Err(error) };
             }
-            _ => return Err(refusal(response).await),
         };
-        if let Some(length) = response.content_length()
-            && length + (*offset - skip) != size
-        {
-            return Err(wrong(format!("the blob has {} bytes; its manifest says {size}", length + (*offset - skip))));
+        let decoder = self.decoder(&response, skip)?;
+        self.content(response, skip, decoder).await
+    }
+
+    /// What decodes the body, if it is encoded.
+    fn decoder(&mut self, response: &Response, skip: u64) -> Result<Option<Decoder>> {
+        let (coding, from) = (Coding::of(response)?, self.offset - skip);
+        let length = response.content_length();
+        // Stores of files often name the coding that the blob itself is in: it has the length of the blob.
+        if coding == Coding::Identity || length == Some(self.size - from) {
+            return match length {
+                Some(length) if length + from != self.size => {
+                    let (length, size) = (length + from, self.size);
+                    Err(self.wrong(format!("the blob has {length} bytes; its manifest says {size}")))
+                }
+                _ => Ok(None),
+            };
         }
+        let decoder = Decoder::new(coding).filter(|_| from == 0);
+        self.is_encoded = decoder.is_some();
+        let reason = || format!("it sends a part of a blob, or a whole one, with the coding {coding:?}; expected none");
+        decoder.map(Some).ok_or_else(|| self.wrong(reason()))
+    }
+
+    async fn content(&mut self, mut response: Response, mut skip: u64, mut decoder: Option<Decoder>) -> Result<End> {
         loop {
             let (before, chunk) = (Instant::now(), response.chunk().await);
             let length = chunk.as_ref().ok().and_then(|chunk| Some(chunk.as_ref()?.len() as u64)).unwrap_or_default();
-            if pace.is_slow(before.elapsed(), length, self) {
-                let (least, time) = (self.settings.registries.least_rate, self.settings.registries.slow_timeout);
-                return Err(wrong(format!("less than {least} bytes a second came for {time:?}; it is given up")));
+            if self.pace.is_slow(before.elapsed(), length, self.client) {
+                let Registries { least_rate, slow_timeout, .. } = &self.client.settings.registries;
+                let reason = format!("less than {least_rate} bytes a second came for {slow_timeout:?}; it is given up");
+                return Err(self.wrong(reason));
             }
             let mut chunk = match chunk {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) if *offset == size => return Ok(End::Complete),
-                Ok(None) => return Ok(End::Broken(wrong(format!("the blob ends after {offset} of {size} bytes")))),
-                Err(_) if *offset == size => return Ok(End::Complete),
-                Err(error) => return Ok(End::Broken(unreachable(&url, error))),
+                Ok(None) | Err(_) if self.offset == self.size => return Ok(End::Complete),
+                Ok(None) => {
+                    let (offset, size) = (self.offset, self.size);
+                    return Ok(End::Broken(self.wrong(format!("the blob ends after {offset} of {size} bytes"))));
+                }
+                Err(error) => return Ok(End::Broken(unreachable(&self.url, error))),
             };
-            let skipped = skip.min(chunk.len() as u64);
-            skip -= skipped;
-            // No more than the chunk has.
-            drop(chunk.split_to(skipped as usize));
-            if chunk.len() as u64 > size - *offset {
-                return Err(wrong(format!("the blob is longer than the {size} bytes that its manifest says")));
-            }
-            *offset += chunk.len() as u64;
-            if let Some(rate) = rate {
+            if let Some(rate) = self.rate {
                 tokio::time::sleep(rate.owe(length, Instant::now())).await;
             }
-            if !chunk.is_empty() && to.send(chunk).await.is_err() {
-                return Ok(End::Abandoned);
+            while !chunk.is_empty() {
+                let piece = match &mut decoder {
+                    None => std::mem::take(&mut chunk),
+                    Some(decoder) => {
+                        let decoded = decoder.next(&mut chunk);
+                        decoded.map_err(|error| self.wrong(format!("its coding is broken: {error}")))?.into()
+                    }
+                };
+                if !self.piece(piece, &mut skip).await? {
+                    return Ok(End::Abandoned);
+                }
             }
         }
+    }
+
+    /// Sends some of the blob on. Returns whether it is still wanted.
+    async fn piece(&mut self, mut piece: Bytes, skip: &mut u64) -> Result<bool> {
+        let skipped = (*skip).min(piece.len() as u64);
+        *skip -= skipped;
+        // No more than the piece has.
+        drop(piece.split_to(skipped as usize));
+        if piece.len() as u64 > self.size - self.offset {
+            let size = self.size;
+            return Err(self.wrong(format!("the blob is longer than the {size} bytes that its manifest says")));
+        }
+        self.offset += piece.len() as u64;
+        Ok(piece.is_empty() || self.to.send(piece).await.is_ok())
     }
 }
 

@@ -67,6 +67,7 @@ async fn push_blob(client: &Client, endpoint: &Endpoint, blob: Blob, path: &Path
         url: begin.url.to_string(),
         status: None,
         reason: "it names no place for the upload".to_owned(),
+        retry_after: None,
     };
     let mut place: Url = place.ok_or_else(nowhere)?;
     if place.origin() != begin.url.origin() {
@@ -74,7 +75,7 @@ async fn push_blob(client: &Client, endpoint: &Endpoint, blob: Blob, path: &Path
             "it wants the upload at {}, another host; that is not supported",
             place.origin().ascii_serialization()
         );
-        return Err(Error::Answer { url: begin.url.to_string(), status: None, reason });
+        return Err(Error::Answer { url: begin.url.to_string(), status: None, reason, retry_after: None });
     }
     place.query_pairs_mut().append_pair("digest", &blob.digest.to_string());
     // Opened anew for each try. What cannot be opened is too short, which the registry refuses; the first try says why.

@@ -2,8 +2,8 @@
 
 use super::disk::{HOLDER, Layer, LayerFile, Stored};
 use crate::Digest;
+use crate::beneath::is_opaque;
 use crate::manifest::{self, Configuration, Descriptor, Document};
-use crate::tree::is_opaque;
 use crate::unpack::{ROOT, Space};
 use rustix::fs::{CWD, Mode, OFlags};
 use std::collections::HashMap;

@@ -31,6 +31,7 @@ type OpenBlob = Box<dyn FnOnce() -> Result<Box<dyn Read>> + Send>;
 
 const INDEX: &str = "index.json";
 const TAG: &str = "org.opencontainers.image.ref.name";
+const NAME: &str = "io.containerd.image.name";
 
 pub(crate) struct Source {
     kind: Kind,
@@ -137,9 +138,9 @@ impl Source {
         let mut answer = Err(nobody());
         for (others, endpoint) in (0..endpoints.len()).rev().zip(endpoints) {
             answer = match wanted {
-                Wanted::Tag(tag) => client.manifest(endpoint, tag, MAX_MANIFEST_BYTES).await,
+                Wanted::Tag(tag) => client.tag(endpoint, tag, &self.image, MAX_MANIFEST_BYTES).await,
                 Wanted::Manifest(digest) => {
-                    let bytes = client.manifest(endpoint, &digest.to_string(), MAX_MANIFEST_BYTES).await;
+                    let bytes = client.manifest(endpoint, digest, MAX_MANIFEST_BYTES).await;
                     bytes.and_then(|bytes| self.verified(digest, bytes))
                 }
                 Wanted::Config(digest) => {
@@ -279,8 +280,14 @@ fn chosen(index: &[u8], tag: Option<&str>, image: &str) -> Result<Digest> {
     let entries =
         manifest::index(image, index).map_err(|error| wrong(format!("{INDEX}: {error}; expected an OCI layout")))?;
     let tag_of = |entry: &Descriptor| entry.annotation(TAG).map(str::to_owned);
-    let named: Vec<&Descriptor> =
+    let mut named: Vec<&Descriptor> =
         entries.iter().filter(|entry| tag.is_none() || tag_of(entry).as_deref() == tag).collect();
+    if let Some(tag) = tag.filter(|_| named.is_empty()) {
+        // Podman and containerd write whole names.
+        let ends = |name: Option<&str>| name.and_then(|name| name.rsplit_once(':')).is_some_and(|(_, end)| end == tag);
+        let named_so = |entry: &&Descriptor| ends(entry.annotation(TAG)) || ends(entry.annotation(NAME));
+        named = entries.iter().filter(named_so).collect();
+    }
     let mut found = digests(named.iter().copied()).map_err(wrong)?;
     if found.len() > 1 {
         let rank = |entry: &&Descriptor| entry.platform().and_then(Platform::rank);

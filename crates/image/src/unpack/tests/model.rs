@@ -30,11 +30,13 @@ struct Node {
 pub(super) struct Model {
     root: Node,
     layer: usize,
+    /// Of the present layer.
+    devices: Vec<Vec<Name>>,
 }
 
 impl Default for Model {
     fn default() -> Self {
-        Self { root: Node { kind: Kind::Folder(BTreeMap::new()), layer: 0 }, layer: 0 }
+        Self { root: Node { kind: Kind::Folder(BTreeMap::new()), layer: 0 }, layer: 0, devices: Vec::new() }
     }
 }
 
@@ -59,6 +61,7 @@ impl Model {
     /// Applies a layer, or says that it is refused.
     pub(super) fn layer(&mut self, entries: &[Wanted]) -> Result<(), ()> {
         self.layer += 1;
+        self.devices.clear();
         // Whatever is wrong with an entry alone is seen before any is applied; it makes no difference.
         entries.iter().try_for_each(|entry| self.entry(entry))
     }
@@ -104,6 +107,7 @@ impl Model {
             EntryType::Char => {
                 let parent = self.resolve(parent, true)?;
                 self.at(&parent).entries().remove(&name);
+                self.devices.push([&parent[..], &[name]].concat());
                 return Ok(());
             }
             _ => Kind::File(entry.content.clone()),
@@ -123,12 +127,20 @@ impl Model {
         let target = folder.pop().ok_or(())?;
         let folder = self.resolve(folder, false)?;
         let parent = self.resolve(parent, true)?;
-        let (place, of) = ([&parent[..], &[name.clone()]].concat(), [&folder[..], &[target.clone()]].concat());
+        let (place, of) = (
+            [&parent[..], std::slice::from_ref(&name)].concat(),
+            [&folder[..], std::slice::from_ref(&target)].concat(),
+        );
         // What is replaced is gone before it is looked for.
         if of.starts_with(&place) {
             return Err(());
         }
         let layer = self.layer;
+        if self.devices.contains(&of) && !self.at(&folder).entries().contains_key(&target) {
+            self.at(&parent).entries().remove(&name);
+            self.devices.push(place);
+            return Ok(());
+        }
         let node = self.at(&folder).entries().get_mut(&target).ok_or(())?;
         if matches!(node.kind, Kind::Folder(_)) {
             return Err(());
