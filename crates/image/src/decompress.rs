@@ -13,8 +13,16 @@ pub(crate) fn decompress<'a>(mut blob: impl BufRead + 'a) -> io::Result<Box<dyn 
     Ok(match start {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(blob)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Box::new(Zstd::new(blob)),
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => return Err(unknown("xz")),
+        [b'B', b'Z', b'h', b'1'..=b'9', ..] => return Err(unknown("bzip2")),
         _ => Box::new(blob),
     })
+}
+
+fn unknown(format: &str) -> io::Error {
+    let reason =
+        format!("it is compressed with {format}; expected a tar archive, plain or compressed with gzip or zstd");
+    io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
 /// Frames one after another; those to be skipped are skipped.

@@ -25,6 +25,10 @@ const MAX_NAMES: usize = 1024;
 /// How many links a path may go through: as many as Linux follows.
 const MAX_LINKS: usize = 40;
 
+/// How many names of links' targets are followed, and how many folders of layers below are looked into, for one layer: what a layer with a million entries needs.
+/// Each takes some microseconds.
+const MAX_LOOK_UPS: usize = 64 << 20;
+
 const MAKE_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
 
 /// Why an entry is not unpacked.
@@ -74,6 +78,8 @@ pub(crate) struct Tree<'a> {
     folder_names: usize,
     /// Where device nodes of this layer were left out. Their names count as those of folders.
     devices: BTreeSet<Inside>,
+    /// Of [`MAX_LOOK_UPS`].
+    look_ups: usize,
     /// The parent that was used last, as written and as found: entries of one folder come one after another.
     last: Option<(Inside, Place)>,
     room: TakeRoom<'a>,
@@ -114,7 +120,8 @@ impl<'a> Tree<'a> {
         let merged = lower.root()?;
         let (root, folders) = (Arc::new(root), BTreeMap::new());
         let devices = BTreeSet::new();
-        let mut tree = Self { root, contents, lower, folders, folder_names: 0, devices, last: None, room, omitted };
+        let mut tree =
+            Self { root, contents, lower, folders, folder_names: 0, devices, look_ups: 0, last: None, room, omitted };
         let attributes = match merged.first() {
             Some(top) => tree.lower.folder(*top, &Inside::root()).and_then(|top| Attributes::of(top.as_fd())),
             None => Ok(Attributes { mode: 0o755, ..Attributes::default() }),
@@ -367,6 +374,14 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
+    fn count_look_ups(&mut self, count: usize) -> Outcome<()> {
+        self.look_ups += count;
+        if self.look_ups > MAX_LOOK_UPS {
+            return wrong(format!("the layer needs more than {MAX_LOOK_UPS} look-ups of links and of layers below"));
+        }
+        Ok(())
+    }
+
     fn count_name(&mut self, length: usize) -> Outcome<()> {
         self.folder_names += length;
         if self.folder_names > MAX_FOLDER_NAMES {
@@ -417,6 +432,7 @@ impl<'a> Tree<'a> {
             if target.starts_with(b"/") {
                 at = Inside::root();
             }
+            self.count_look_ups(target.iter().filter(|byte| **byte == b'/').count() + 1)?;
             todo.extend(target.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec));
         }
         let place = self.open(at)?;
@@ -456,6 +472,7 @@ impl<'a> Tree<'a> {
 
     fn seen(&mut self, folder: &Place, name: &[u8]) -> Outcome<Seen> {
         let Some(stat) = stat(folder.fd.as_fd(), name)? else {
+            self.count_look_ups(self.folders.get(&folder.path).map_or(0, |folder| folder.lower.len()))?;
             let lower = self.folders.get(&folder.path).map(|folder| &*folder.lower).unwrap_or_default();
             return Ok(Seen::Below(self.lower.look_up(&folder.path, lower, name)?));
         };

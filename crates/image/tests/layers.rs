@@ -279,6 +279,11 @@ async fn what_leads_out_of_a_layer_is_refused() {
         (Tar::default().file(&"n".repeat(256), b"").end(), "longer than 255"),
         (Tar::default().file("x", &[0; 1000]).0[..700].to_vec(), "ends within an entry"),
         (b"no archive, but long enough to be one".repeat(100), "archive is broken"),
+        (
+            b"\xfd7zXZ\0rest".to_vec(),
+            "it is compressed with xz; expected a tar archive, plain or compressed with gzip or zstd",
+        ),
+        (b"BZh91AY&SYrest".to_vec(), "it is compressed with bzip2"),
     ] {
         let error = refused(layer, expected).await;
         assert!(error.contains(expected), "expected {expected}\n{error}");

@@ -10,7 +10,8 @@ use leno_image::layout::Layer;
 use mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, public_folder};
 use serde_json::Value;
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -84,6 +85,47 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
     assert_eq!((&revision["image"], &revision["digest"]), (&image.into(), &digest.to_string().into()));
     let wide = mesh.leno(&["get", "revisions", "-o", "wide"]);
     assert!(String::from_utf8_lossy(&wide.stdout).contains(&digest.to_string()), "{wide:?}");
+}
+
+/// Answers each request to a registry with 429 or 503 at first. Returns its host.
+fn busy_at_first(registry: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for (at, client) in listener.incoming().enumerate() {
+            let mut client = client.unwrap();
+            if at < 4 {
+                let status = if at % 2 == 0 { "503 Service Unavailable" } else { "429 Too Many Requests" };
+                let mut head = [0; 4096];
+                let _ = client.read(&mut head);
+                let _ = write!(
+                    client,
+                    "HTTP/1.1 {status}\r\nretry-after: 0\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                );
+                continue;
+            }
+            let server = TcpStream::connect(&registry).unwrap();
+            let copies = [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
+            for (mut from, mut to) in copies {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        }
+    });
+    host
+}
+
+#[test]
+fn a_registry_that_is_busy_at_the_start_is_asked_again() {
+    let mut registry = DockerRegistry::start();
+    registry.push(&busybox("echo here > /www/index.html"), "web:1");
+    registry.host = busy_at_first(registry.host.clone());
+    let image = format!("{}/web:1", registry.host);
+    let mesh = Mesh::start_with(&settings(&registry, ""), &function("web", &image, EXPOSE));
+    assert_eq!(mesh.get("/").body, "here\n");
+    assert!(mesh.output().iter().any(|line| line.contains("the registry is asked again")), "{:?}", mesh.output());
 }
 
 #[test]

@@ -16,6 +16,8 @@ use url::Url;
 
 /// How often in a row a download may break off without getting on.
 const MAX_TRIES: u32 = 4;
+/// The same for a mirror: the next one is there to be asked.
+const MAX_MIRROR_TRIES: u32 = 2;
 /// How many bytes count as getting on.
 const ADVANCE: u64 = 64 << 10;
 /// How long to wait before the second try; each further wait is twice as long.
@@ -64,7 +66,8 @@ impl Client {
             tries += 1;
             let busy = self.settings.registries.busy_timeout;
             let wanted = is_passing(&error, busy).map_or(Duration::ZERO, |(_, wanted)| wanted);
-            if tries == MAX_TRIES || wanted > busy || (endpoint.is_mirror && !wanted.is_zero()) {
+            let most = if endpoint.is_mirror { MAX_MIRROR_TRIES } else { MAX_TRIES };
+            if tries == most || wanted > busy || (endpoint.is_mirror && !wanted.is_zero()) {
                 return Err(error);
             }
             tracing::debug!(%digest, offset = download.offset, %error, "a download broke off and goes on");

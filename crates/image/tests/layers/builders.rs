@@ -2,8 +2,10 @@
 
 use super::{mount, unpack};
 use crate::support::layer::{Raw, Tar};
+use crate::support::layout::Blobs;
 use crate::support::{pull, store, tree, xattrs};
-use leno_image::Omissions;
+use leno_image::{Digest, Omissions};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -24,6 +26,38 @@ async fn seen(layers: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<String, Str
         (path.display().to_string(), String::from_utf8(seen.content).unwrap())
     };
     tree(&merged.0).into_iter().map(shown).collect()
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_layer_say_what_they_are() {
+    let layer = Tar::default().file("x", b"content").end();
+    let zstd = ruzstd::encoding::compress_to_vec(&layer[..], ruzstd::encoding::CompressionLevel::Fastest);
+    let gzip = crate::gzip(&layer);
+    for (media_type, bytes) in [
+        // BuildKit with compression=zstd and oci-mediatypes=false.
+        ("application/vnd.docker.image.rootfs.diff.tar.zstd", &zstd),
+        ("application/vnd.docker.image.rootfs.diff.tar.gzip", &zstd),
+        ("application/vnd.docker.image.rootfs.diff.tar.zstd", &gzip),
+        ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", &gzip),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", &layer),
+        ("application/octet-stream", &zstd),
+        ("", &gzip),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut blobs = Blobs::default();
+        let config = json!({
+            "os": "linux", "architecture": "amd64", "config": { "Volumes": { "/data": null }, "Labels": null },
+            "rootfs": { "type": "layers", "diff_ids": [Digest::of(&layer).to_string()] },
+        });
+        let config = blobs.json("application/vnd.docker.container.image.v1+json", &config);
+        let layer = blobs.put(media_type, bytes.clone());
+        let docker = "application/vnd.docker.distribution.manifest.v2+json";
+        let manifest = json!({ "schemaVersion": 2, "mediaType": docker, "config": config, "layers": [layer] });
+        let manifest = blobs.json(docker, &manifest);
+        let reference = blobs.write(&folder.path().join("layout"), &[manifest]);
+        let image = pull(&store(&folder.path().join("store")), &reference).await.unwrap();
+        assert_eq!(fs::read(image.layers()[0].join("x")).unwrap(), b"content", "{media_type}");
+    }
 }
 
 #[tokio::test]
