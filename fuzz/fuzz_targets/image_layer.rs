@@ -50,7 +50,8 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
 fuzz_target!(|bytes: &[u8]| {
     let Some((length, archives)) = bytes.split_first_chunk::<2>() else { return };
     let (lower, upper) = archives.split_at(usize::from(u16::from_le_bytes(*length)).min(archives.len()));
-    if let Ok(Some(found)) = unpack::find(upper, "index.json", 4096) {
+    let limits = Limits { entries: 1000, file_bytes: 16 << 20 };
+    if let Ok(Some(found)) = unpack::find(upper, "index.json", 4096, limits) {
         assert!(found.len() <= 4096);
     }
     let inside = FOLDER.join("inside");

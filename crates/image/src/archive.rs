@@ -19,6 +19,8 @@ pub(crate) struct Entry {
     pub(crate) owner: (u64, u64),
     pub(crate) mtime: (u64, u32),
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of its headers with their extensions, and of those before it that are about no entry.
+    pub(crate) header: u64,
     /// Of the content in the archive.
     pub(crate) size: u64,
     /// Where the content belongs, and how long the file is.
@@ -35,6 +37,7 @@ impl Entry {
             owner: (entry.uid, entry.gid),
             mtime: (entry.mtime, entry.pax.map_or(0, nanoseconds)),
             xattrs: entry.xattrs.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect(),
+            header: 0,
             size: entry.size,
             sparse,
         }
@@ -61,6 +64,8 @@ pub(crate) struct Archive<R> {
     parser: Parser,
     /// Read, and not used yet.
     ahead: Vec<u8>,
+    /// Bytes of headers since the last entry.
+    header: u64,
     /// Of the current entry, what has not been read.
     content: u64,
     padding: u64,
@@ -76,7 +81,7 @@ impl<R: Read> Archive<R> {
         });
         // A fuzzer does not find out how checksums are computed.
         parser.set_verify_checksums(!cfg!(fuzzing));
-        Self { source, parser, ahead: Vec::new(), content: 0, padding: 0 }
+        Self { source, parser, ahead: Vec::new(), header: 0, content: 0, padding: 0 }
     }
 
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, Failure> {
@@ -105,7 +110,9 @@ impl<R: Read> Archive<R> {
                 Err(error) => return Err(Failure::Layer(format!("its archive is broken: {error}"))),
             };
             self.ahead.drain(..consumed);
-            if let Some(entry) = entry {
+            self.header += consumed as u64;
+            if let Some(mut entry) = entry {
+                entry.header = std::mem::take(&mut self.header);
                 let padded = entry.size.checked_next_multiple_of(512);
                 let padded = padded.ok_or_else(|| Failure::Layer("an entry is longer than any archive".to_owned()))?;
                 (self.content, self.padding) = (entry.size, padded - entry.size);

@@ -19,6 +19,8 @@ use tar_core::EntryType;
 
 /// What a file takes on the disk besides its content, in bytes; as a rule.
 pub(crate) const INODE: u64 = 512;
+/// How many bytes an archive may have after its end. Tools pad archives to 10 KiB.
+const MAX_TRAILING: u64 = 16 << 20;
 /// In what pieces files take space on the disk, in bytes.
 pub(crate) const BLOCK: u64 = 4096;
 /// Targets of symbolic links up to this length are in the inode, in bytes; as a rule.
@@ -144,11 +146,25 @@ fn refused(refusal: Refusal, path: &[u8]) -> Failure {
     }
 }
 
+/// Reads the bytes after the end of an archive, which belong to its digest.
+pub(crate) fn trailing(archive: &mut impl Read) -> Result<(), Failure> {
+    let read = io::copy(&mut archive.take(MAX_TRAILING + 1), &mut io::sink()).map_err(Failure::Read)?;
+    if read > MAX_TRAILING {
+        return Err(Failure::Layer(format!("it has more than {MAX_TRAILING} bytes after the end of its archive")));
+    }
+    Ok(())
+}
+
 /// The content of one file of an archive, of which nothing is unpacked; `None`: it is not in it.
-pub(crate) fn find(archive: impl Read, name: &str, most: usize) -> Result<Option<Vec<u8>>, Failure> {
-    let mut archive = Archive::new(archive);
+pub(crate) fn find(archive: impl Read, name: &str, most: usize, limits: Limits) -> Result<Option<Vec<u8>>, Failure> {
+    let mut archive = Archive::new(archive.take(limits.file_bytes));
     let wanted = Inside::new(name.as_bytes()).ok();
+    let mut entries = 0;
     while let Some(entry) = archive.next()? {
+        entries += 1;
+        if entries > limits.entries {
+            return Err(Failure::Layer(format!("it has more than {} entries", limits.entries)));
+        }
         let path = match Inside::new(&entry.path) {
             Ok(path) => path,
             Err(refusal) => return Err(refused(refusal, &entry.path)),
@@ -215,7 +231,8 @@ impl<R: Read> Reader<'_, R> {
 
     fn entry(&mut self, entry: &Entry) -> Result<(), Stop> {
         let path = Inside::new(&entry.path)?;
-        self.take(INODE, 1)?;
+        // An inode takes as much as a header, as a rule. Comments and the like are charged too: they cost time, and steps.
+        self.take(entry.header, 1)?;
         let (path, action) = match mark(&path)? {
             Mark::Skipped => return Ok(()),
             Mark::Whiteout(hidden) => (hidden, Action::Whiteout),

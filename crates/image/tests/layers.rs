@@ -7,6 +7,7 @@ mod support;
 use leno_image::{Digest, Error, Limits, Result, Store};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use support::layer::{Raw, Tar};
 use support::{pull, registries, store, tree, xattrs};
@@ -331,6 +332,145 @@ async fn bombs_are_refused() {
     let fits = Tar::default().file("x", &vec![7; 3 << 20]).end();
     let error = pull_limited(gzip(&fits), Digest::of(&fits), Limits { store_bytes: 2 << 20, ..limits }).await;
     assert!(matches!(error, Error::Full { limit, .. } if limit == 2 << 20), "{error}");
+}
+
+#[tokio::test]
+async fn what_an_archive_says_of_no_file_takes_room_too() {
+    // A name, an attribute and a comment are as good as content for filling a disk or a processor.
+    let limits = Limits { image_bytes: 64 << 20, store_bytes: 1 << 20, ..Limits::default() };
+    let many = |key: &str, length: usize| {
+        let entry = |tar: Tar, number: usize| {
+            let value = vec![b'x'; length];
+            tar.entry(EntryType::Regular, &number.to_string(), b"", |header| header.add_pax(key, value))
+        };
+        (0..40).fold(Tar::default(), entry).end()
+    };
+    for (key, length) in [("SCHILY.xattr.user.x", 3000), ("comment", 60_000)] {
+        let layer = many(key, length);
+        let limits = Limits { store_bytes: 100 << 10, ..limits };
+        let error = pull_limited(gzip(&layer), Digest::of(&layer), limits).await;
+        assert!(matches!(error, Error::Full { .. }), "{key}: {error}");
+    }
+    // Headers for all entries that follow, of which there are none.
+    let global = (0..40).fold(Tar::default(), |tar, _| {
+        let value = [b"60013 comment=".to_vec(), vec![b'x'; 59_998], b"\n".to_vec()].concat();
+        tar.entry(EntryType::XGlobalHeader, "g", &value, |header| header)
+    });
+    let global = global.file("x", b"").end();
+    let error = pull_limited(gzip(&global), Digest::of(&global), limits).await;
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    let trailing = [Tar::default().file("x", b"").end(), vec![0; 17 << 20]].concat();
+    let error = pull_limited(gzip(&trailing), Digest::of(&trailing), limits).await.to_string();
+    assert!(error.contains("16777216 bytes after the end of its archive"), "{error}");
+}
+
+#[tokio::test]
+async fn a_layer_in_several_gzip_members_is_unpacked_and_no_other_bytes_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let layer = Tar::default().file("x", &b"0123456789".repeat(5000)).end();
+    let (first, second) = layer.split_at(20_000);
+    let members = [gzip(first), gzip(second)].concat();
+    let reference = Raw { layers: vec![(members.clone(), Digest::of(&layer))] }.layout(&folder.path().join("layout"));
+    let image = pull(&store(&folder.path().join("store")), &reference).await.unwrap();
+    assert_eq!(fs::read(image.layers()[0].join("x")).unwrap(), b"0123456789".repeat(5000));
+    // What follows is no member; other tools ignore it, and would see the same image under another digest.
+    let followed = [members, b"something else".to_vec()].concat();
+    let error = pull_limited(followed, Digest::of(&layer), Limits::default()).await.to_string();
+    assert!(error.contains("cannot be unpacked"), "{error}");
+}
+
+#[tokio::test]
+async fn of_entries_with_one_path_the_last_one_stands_and_a_hard_link_keeps_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let setuid = |tar: Tar| tar.entry(EntryType::Regular, "f", b"second", |header| header.mode(0o4755).unwrap());
+    let layer = setuid(Tar::default().file("f", b"first").hard_link("kept", "f"))
+        .symlink("s", "/etc/passwd")
+        .hard_link("t", "s")
+        .file("t", b"own")
+        .file(".wh.gone", b"")
+        .file("gone", b"back")
+        .file("late", b"hidden")
+        .file(".wh.late", b"")
+        .end();
+    let layers = unpack(folder.path(), [layer]).await.unwrap();
+    let seen = tree(&layers[0]);
+    let content = |name: &str| String::from_utf8_lossy(&seen[Path::new(name)].content).into_owned();
+    assert_eq!((content("f"), content("kept"), content("t")), ("second".into(), "first".into(), "own".into()));
+    assert_eq!((content("gone"), content("late")), ("back".into(), "hidden".into()));
+    assert_eq!(fs::read_link(layers[0].join("s")).unwrap(), Path::new("/etc/passwd"));
+}
+
+/// A layout whose files are links and special files. `replace` is given the folder of its blobs and the name of its layer's.
+async fn changed_layout(replace: impl FnOnce(&Path, &Path)) -> Result<Vec<PathBuf>> {
+    let folder = tempfile::tempdir().unwrap();
+    let layer = Tar::default().file("x", b"x").end();
+    let blob = folder.path().join("layout/blobs/sha256").join(Digest::of(&layer).hex());
+    let reference = Raw::plain([layer]).layout(&folder.path().join("layout"));
+    replace(folder.path(), &blob);
+    let image = pull(&store(&folder.path().join("store")), &reference).await?;
+    Ok(image.layers())
+}
+
+#[tokio::test]
+async fn blobs_of_a_layout_are_regular_files_in_it() {
+    let other_name = |blob: &Path| blob.with_file_name("elsewhere");
+    changed_layout(|_, blob| {
+        fs::rename(blob, other_name(blob)).unwrap();
+        symlink("elsewhere", blob).unwrap();
+    })
+    .await
+    .unwrap();
+    changed_layout(|_, blob| {
+        fs::hard_link(blob, other_name(blob)).unwrap();
+    })
+    .await
+    .unwrap();
+    let refusal = |error: Result<Vec<PathBuf>>| error.unwrap_err().to_string();
+    let absolute = changed_layout(|folder, blob| {
+        fs::rename(blob, folder.join("outside")).unwrap();
+        symlink(folder.join("outside"), blob).unwrap();
+    });
+    assert!(refusal(absolute.await).contains("leads out"));
+    let up = changed_layout(|folder, blob| {
+        fs::rename(blob, folder.join("outside")).unwrap();
+        symlink("../../../outside", blob).unwrap();
+    });
+    assert!(refusal(up.await).contains("leads out"));
+    let fifo = changed_layout(|_, blob| {
+        fs::remove_file(blob).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, blob, rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+    });
+    assert!(refusal(fifo.await).contains("a FIFO"));
+    let to_fifo = changed_layout(|_, blob| {
+        fs::remove_file(blob).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, other_name(blob), rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+        symlink("elsewhere", blob).unwrap();
+    });
+    assert!(refusal(to_fifo.await).contains("a FIFO"));
+    let magic = changed_layout(|_, blob| {
+        fs::remove_file(blob).unwrap();
+        symlink("/proc/self/fd/0", blob).unwrap();
+    });
+    assert!(refusal(magic.await).contains("leads out"));
+    let folder = changed_layout(|_, blob| {
+        fs::remove_file(blob).unwrap();
+        fs::create_dir(blob).unwrap();
+    });
+    assert!(refusal(folder.await).contains("a folder"));
+    // Terabytes of nothing, of which no more is read than the manifest says.
+    let sparse =
+        changed_layout(|_, blob| fs::File::options().write(true).open(blob).unwrap().set_len(4 << 40).unwrap());
+    assert!(refusal(sparse.await).contains("more than"));
+    let index = changed_layout(|folder, _| {
+        let index = fs::File::options().write(true).open(folder.join("layout/index.json"));
+        index.unwrap().set_len(4 << 40).unwrap();
+    });
+    assert!(refusal(index.await).contains("longer than"));
+    let blobs = changed_layout(|folder, _| {
+        fs::rename(folder.join("layout/blobs"), folder.join("blobs")).unwrap();
+        symlink("../blobs", folder.join("layout/blobs")).unwrap();
+    });
+    assert!(refusal(blobs.await).contains("leads out"));
 }
 
 #[tokio::test]

@@ -79,8 +79,7 @@ fn read_archive(
     let archive = decompress(blob).map_err(Failure::Read)?;
     let mut archive = Checked::new(archive, limits.file_bytes, None);
     let omitted = unpack::read(&mut archive, folder, limits, &mut |space| room.take(space).map_err(io::Error::other))?;
-    // The digest is that of all of it, what follows the end included.
-    io::copy(&mut archive, &mut io::sink()).map_err(Failure::Read)?;
+    unpack::trailing(&mut archive)?;
     Ok((omitted, archive.hasher.finish()))
 }
 

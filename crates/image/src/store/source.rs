@@ -339,7 +339,9 @@ async fn resolve_archive(local: &Local, tag: Option<&str>, image: &str) -> Resul
             let file = local.open()?;
             let archive =
                 decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", path))?;
-            let index = unpack::find(archive, INDEX, MAX_MANIFEST_BYTES).map_err(|failure| match failure {
+            let crate::Limits { entries, image_bytes, .. } = crate::Limits::default();
+            let limits = Limits { entries, file_bytes: image_bytes };
+            let index = unpack::find(archive, INDEX, MAX_MANIFEST_BYTES, limits).map_err(|failure| match failure {
                 unpack::Failure::Layer(reason) => wrong(reason),
                 unpack::Failure::Read(error) | unpack::Failure::Write(_, error) => {
                     wrong(format!("it cannot be read: {error}; expected a tar archive of an OCI layout"))

@@ -195,6 +195,8 @@ fn one_file_is_found_without_unpacking() {
         archive.resize(archive.len() + 1024, 0);
         archive
     }
+    let limits = Limits { entries: 2, file_bytes: 1 << 20 };
+    let find = |archive: &[u8], name: &str, most: usize| find(archive, name, most, limits);
     let file = EntryType::Regular;
     let whole =
         archive(&[("blobs/index.json", file, b"no"), ("./index.json", file, b"{}"), ("index.json", file, b"late")]);
@@ -202,7 +204,13 @@ fn one_file_is_found_without_unpacking() {
     assert!(
         matches!(find(&whole[..], "index.json", 1), Err(Failure::Layer(reason)) if reason.contains("longer than 1"))
     );
-    assert_eq!(find(&whole[..], "oci-layout", 9).unwrap(), None);
+    assert!(
+        matches!(find(&whole[..], "oci-layout", 9), Err(Failure::Layer(reason)) if reason.contains("more than 2 entries"))
+    );
+    let long = archive(&[("long", file, &vec![0; 2 << 20][..])]);
+    assert!(find(&long, "oci-layout", 9).is_err(), "it ends at the bound");
+    let short = archive(&[("short", file, b"")]);
+    assert_eq!(find(&short, "oci-layout", 9).unwrap(), None);
     let link = archive(&[("index.json", EntryType::Symlink, b"")]);
     assert_eq!(find(&link[..], "index.json", 9).unwrap(), None);
     let outside = archive(&[("../index.json", file, b"{}")]);
