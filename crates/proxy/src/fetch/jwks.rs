@@ -15,8 +15,8 @@ use crate::runtime::guard::EgressGuard;
 use crate::state::ledger::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
-use leno_config::slice::JwksFetch;
 use leno_config::{FunctionId, Slice};
+use leno_namespaces::Turns;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +26,13 @@ use tokio::time::Instant;
 
 /// Maximum size of a key set in bytes.
 const LARGEST: usize = 256 * 1024;
+/// Fetches at a time: for all namespaces, for each, and for each from one server.
+const MAX_FETCHES: usize = 64;
+const MAX_FETCHES_OF_NAMESPACE: usize = 4;
+const MAX_FETCHES_OF_SERVER: usize = 3;
+/// A fetch counts as one at a time for at least so long. A namespace with a thousand key sets therefore sends forty requests a second, however fast their
+/// servers answer.
+const SHORTEST_TURN: Duration = Duration::from_millis(100);
 
 /// Why a fetch gave no keys.
 #[derive(Debug, thiserror::Error)]
@@ -77,13 +84,24 @@ struct Shared {
     unknown: Arc<UnknownKeyReports>,
     guard: EgressGuard,
     pace: Pace,
+    turns: Arc<Turns>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     sources: HashMap<Download, Known>,
-    /// Each function's slice as given to [`JwksFetcher::follow`], and as last completed with keys.
-    functions: HashMap<FunctionId, (Slice, Slice)>,
+    functions: HashMap<FunctionId, Followed>,
+}
+
+/// A function with key sets.
+#[derive(Debug)]
+struct Followed {
+    /// Its slice as given to [`JwksFetcher::follow`].
+    slice: Slice,
+    /// The slice as last completed with keys.
+    complete: Slice,
+    /// The origin of each of its key sets.
+    sources: Vec<Download>,
 }
 
 /// What is known about a key set.
@@ -96,6 +114,9 @@ struct Known {
     /// Backoff since the last successful fetch.
     pauses: ExponentialBackoff,
     under_way: bool,
+    /// The functions that name it, with the refresh interval and the timeout that each asks for. Functions of other namespaces never share a source: each says how
+    /// long a fetch may take, and from where it may come.
+    users: HashMap<FunctionId, (Duration, Duration)>,
 }
 
 type Fetched = (Download, Result<KeySet, FetchError>);
@@ -108,7 +129,8 @@ impl JwksFetcher {
         guard: EgressGuard,
         pace: Pace,
     ) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace });
+        let turns = Turns::new(MAX_FETCHES, MAX_FETCHES_OF_NAMESPACE, MAX_FETCHES_OF_SERVER);
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace, turns });
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(shared.clone().run(sender));
         (Self { shared }, receiver)
@@ -117,29 +139,19 @@ impl JwksFetcher {
     /// Follows a slice's key sets, in place of those that the function had before. Returns the slice completed with the keys that are
     /// known, so that a change of configuration does not lose them for a moment.
     pub fn follow(&self, slice: Slice) -> Slice {
-        let mut state = self.shared.state();
-        for fetch in &slice.jwks {
-            let source = Download::key_set(&slice, fetch);
-            state.sources.entry(source).or_insert_with(|| Known::new(&self.shared.pace));
-        }
-        let complete = state.complete(&slice);
-        state.functions.insert(slice.id.clone(), (slice, complete.clone()));
-        state.forget_unused();
-        drop(state);
+        let complete = self.shared.state().follow(slice, &self.shared.pace);
         self.shared.changed.notify_one();
         complete
     }
 
     /// A followed function's slice, completed with all keys that are known. The receiver may still hold older slices.
     pub fn latest(&self, function: &FunctionId) -> Option<Slice> {
-        self.shared.state().functions.get(function).map(|(_, complete)| complete.clone())
+        self.shared.state().functions.get(function).map(|followed| followed.complete.clone())
     }
 
     /// Stops following a function's key sets.
     pub fn forget(&self, function: &FunctionId) {
-        let mut state = self.shared.state();
-        state.functions.remove(function);
-        state.forget_unused();
+        self.shared.state().forget(function);
     }
 }
 
@@ -150,7 +162,7 @@ impl Shared {
             let now = Instant::now();
             let (due, next) = self.state().due(now);
             for (source, timeout) in due {
-                let task = tokio::spawn(fetch(self.guard.clone(), source.clone(), timeout));
+                let task = tokio::spawn(fetch_in_turn(self.clone(), source.clone(), timeout));
                 fetches.spawn(async move { (source, task.await.unwrap_or_else(|error| Err(error.into()))) });
             }
             let at_latest = next.unwrap_or(now + Duration::from_secs(3600));
@@ -180,7 +192,22 @@ impl Shared {
 
 impl Known {
     fn new(pace: &Pace) -> Self {
-        Self { keys: None, next: Instant::now(), last: None, pauses: pace.pauses(), under_way: false }
+        Self {
+            keys: None,
+            next: Instant::now(),
+            last: None,
+            pauses: pace.pauses(),
+            under_way: false,
+            users: HashMap::new(),
+        }
+    }
+
+    /// Refresh interval and timeout: the shortest that any of the functions asks for.
+    fn times(&self) -> (Duration, Duration) {
+        let shortest = |(refresh, timeout): (Duration, Duration), other: &(Duration, Duration)| {
+            (refresh.min(other.0), timeout.min(other.1))
+        };
+        self.users.values().fold((Duration::from_secs(3600), Duration::from_secs(30)), shortest)
     }
 }
 
@@ -192,16 +219,12 @@ impl State {
             if known.next <= now {
                 known.under_way = true;
                 known.last = Some(now);
-                due.push(source.clone());
+                due.push((source.clone(), known.times().1));
             } else {
                 next = Some(next.map_or(known.next, |next: Instant| next.min(known.next)));
             }
         }
-        let with_timeout = |source: Download| {
-            let (_, timeout) = self.times(&source);
-            (source, timeout)
-        };
-        (due.into_iter().map(with_timeout).collect(), next)
+        (due, next)
     }
 
     /// Records the result of a fetch. Returns the functions whose keys changed, with their completed slices.
@@ -212,8 +235,8 @@ impl State {
         pace: &Pace,
         now: Instant,
     ) -> Vec<(FunctionId, Slice)> {
-        let (refresh, _) = self.times(source);
         let Some(known) = self.sources.get_mut(source) else { return Vec::new() };
+        let (refresh, _) = known.times();
         known.under_way = false;
         match result {
             Ok(keys) => {
@@ -240,15 +263,15 @@ impl State {
 
     fn changed_functions(&mut self, source: &Download) -> Vec<(FunctionId, Slice)> {
         let users: Vec<FunctionId> =
-            self.functions.iter().filter(|(_, (slice, _))| uses(slice, source)).map(|(id, _)| id.clone()).collect();
+            self.sources.get(source).map(|known| known.users.keys().cloned().collect()).unwrap_or_default();
         let mut changed = Vec::new();
         for id in users {
-            let Some((slice, before)) = self.functions.get(&id) else { continue };
-            let complete = self.complete(slice);
-            if complete != *before {
+            let Some(followed) = self.functions.get(&id) else { continue };
+            let complete = self.complete(&followed.slice, &followed.sources);
+            if complete != followed.complete {
                 changed.push((id.clone(), complete.clone()));
-                if let Some((_, before)) = self.functions.get_mut(&id) {
-                    *before = complete;
+                if let Some(followed) = self.functions.get_mut(&id) {
+                    followed.complete = complete;
                 }
             }
         }
@@ -258,8 +281,9 @@ impl State {
     /// Makes the next fetch of these functions' key sets come as soon as `pace` allows.
     fn hurry(&mut self, functions: &[FunctionId], pace: &Pace, now: Instant) {
         for id in functions {
-            let Some((slice, _)) = self.functions.get(id) else { continue };
-            for (source, known) in self.sources.iter_mut().filter(|(source, _)| uses(slice, source)) {
+            let Some(followed) = self.functions.get(id) else { continue };
+            for source in &followed.sources {
+                let Some(known) = self.sources.get_mut(source) else { continue };
                 let soonest = known.last.map_or(now, |last| last + pace.soonest);
                 tracing::debug!(url = %source.url, function = %id, "a token that no key fits");
                 known.next = known.next.min(soonest.max(now));
@@ -267,12 +291,47 @@ impl State {
         }
     }
 
-    /// The slice completed with all keys that are known.
-    fn complete(&self, slice: &Slice) -> Slice {
+    /// Follows a slice. Returns it completed with all keys that are known.
+    fn follow(&mut self, slice: Slice, pace: &Pace) -> Slice {
+        let sources: Vec<Download> = slice.jwks.iter().map(|fetch| Download::key_set(&slice, fetch)).collect();
+        let before = self.functions.remove(&slice.id);
+        for (source, fetch) in sources.iter().zip(&slice.jwks) {
+            let known = self.sources.entry(source.clone()).or_insert_with(|| Known::new(pace));
+            let user = known.users.entry(slice.id.clone()).or_insert((fetch.refresh, fetch.timeout));
+            *user = (user.0.min(fetch.refresh), user.1.min(fetch.timeout));
+        }
+        for source in before.into_iter().flat_map(|before| before.sources) {
+            if !sources.contains(&source) {
+                self.leave(&source, &slice.id);
+            }
+        }
+        let complete = self.complete(&slice, &sources);
+        self.functions.insert(slice.id.clone(), Followed { slice, complete: complete.clone(), sources });
+        complete
+    }
+
+    /// Stops following a function.
+    fn forget(&mut self, function: &FunctionId) {
+        for source in self.functions.remove(function).into_iter().flat_map(|followed| followed.sources) {
+            self.leave(&source, function);
+        }
+    }
+
+    /// Forgets a source that no function names any more.
+    fn leave(&mut self, source: &Download, function: &FunctionId) {
+        if let Some(known) = self.sources.get_mut(source) {
+            known.users.remove(function);
+            if known.users.is_empty() {
+                self.sources.remove(source);
+            }
+        }
+    }
+
+    /// A slice completed with all keys that are known. `sources`: of its key sets.
+    fn complete(&self, slice: &Slice, sources: &[Download]) -> Slice {
         let mut complete = slice.clone();
-        for fetch in &slice.jwks {
-            let source = Download::key_set(slice, fetch);
-            let keys = self.sources.get(&source).and_then(|known| known.keys.as_ref());
+        for (fetch, source) in slice.jwks.iter().zip(sources) {
+            let keys = self.sources.get(source).and_then(|known| known.keys.as_ref());
             let issuer = complete.inbound.authentication.get_mut(fetch.issuer);
             let (Some(keys), Some(issuer)) = (keys, issuer) else { continue };
             issuer.keys_pending = false;
@@ -285,22 +344,19 @@ impl State {
         }
         complete
     }
+}
 
-    /// Refresh interval and timeout of a key set: the shortest that any of its functions asks for.
-    fn times(&self, source: &Download) -> (Duration, Duration) {
-        let slices = self.functions.values().map(|(slice, _)| slice);
-        let fetches = slices.flat_map(|slice| slice.jwks.iter().map(move |fetch| (slice, fetch)));
-        let users = fetches.filter(|(slice, fetch)| Download::key_set(slice, fetch) == *source).map(|(_, fetch)| fetch);
-        let shortest = |(refresh, timeout): (Duration, Duration), fetch: &JwksFetch| {
-            (refresh.min(fetch.refresh), timeout.min(fetch.timeout))
-        };
-        users.fold((Duration::from_secs(3600), Duration::from_secs(30)), shortest)
-    }
-
-    fn forget_unused(&mut self) {
-        let functions = &self.functions;
-        self.sources.retain(|source, _| functions.values().any(|(slice, _)| uses(slice, source)));
-    }
+/// Fetches a key set when it is its namespace's turn.
+async fn fetch_in_turn(shared: Arc<Shared>, source: Download, timeout: Duration) -> Result<KeySet, FetchError> {
+    let server = source.url.split('/').nth(2).unwrap_or_default();
+    let turn = shared.turns.take(&source.requester.namespace, server).await;
+    let end = Instant::now() + SHORTEST_TURN;
+    let result = fetch(shared.guard.clone(), source, timeout).await;
+    tokio::spawn(async move {
+        tokio::time::sleep_until(end).await;
+        drop(turn);
+    });
+    result
 }
 
 /// Downloads and parses a key set.
@@ -312,11 +368,6 @@ async fn fetch(guard: EgressGuard, source: Download, timeout: Duration) -> Resul
         Some(whole) => Err(FetchError::NotAKeySet(keys.refused.swap_remove(whole))),
         None => Ok(keys),
     }
-}
-
-/// Functions of other namespaces do not share a source: each says how long a fetch may take, and from where it may come.
-fn uses(slice: &Slice, source: &Download) -> bool {
-    slice.jwks.iter().any(|fetch| Download::key_set(slice, fetch) == *source)
 }
 
 #[cfg(test)]

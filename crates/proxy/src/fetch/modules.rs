@@ -5,6 +5,7 @@ use crate::runtime::guard::EgressGuard;
 use crate::state::modules::Modules;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_config::ModuleHash;
+use leno_namespaces::Turns;
 use leno_sandbox::component::LARGEST_COMPONENT;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Fetches at a time, for all namespaces and for each. Until it is compiled, a module is in memory as a whole.
+const MAX_FETCHES: usize = 8;
+const MAX_FETCHES_OF_NAMESPACE: usize = 2;
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// Backoff after failed fetches.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
@@ -30,13 +34,15 @@ pub struct ModuleFetcher {
     /// By what is wanted: where several documents name one module, nobody waits for another's server.
     under_way: Mutex<HashMap<(ModuleHash, Download), AbortHandle>>,
     fetched: mpsc::UnboundedSender<ModuleHash>,
+    turns: Arc<Turns>,
 }
 
 impl ModuleFetcher {
     /// The receiver gets the hash of each module that was fetched, whether it could be compiled or not.
     pub fn new(modules: Arc<Modules>, guard: EgressGuard) -> (Self, mpsc::UnboundedReceiver<ModuleHash>) {
         let (fetched, receiver) = mpsc::unbounded_channel();
-        (Self { modules, guard, under_way: Mutex::default(), fetched }, receiver)
+        let turns = Turns::new(MAX_FETCHES, MAX_FETCHES_OF_NAMESPACE, MAX_FETCHES_OF_NAMESPACE);
+        (Self { modules, guard, under_way: Mutex::default(), fetched, turns }, receiver)
     }
 
     /// Fetches the modules in `wanted`, and cancels all other fetches. Forgets the modules that it fetched and that are not in `named` any
@@ -57,8 +63,8 @@ impl ModuleFetcher {
         });
         for (hash, what) in wanted {
             if !self.modules.knows(&hash) && under_way.get(&(hash, what.clone())).is_none_or(AbortHandle::is_finished) {
-                let fetching =
-                    fetch(self.modules.clone(), self.guard.clone(), hash, what.clone(), self.fetched.clone());
+                let (guard, turns) = (self.guard.clone(), self.turns.clone());
+                let fetching = fetch(self.modules.clone(), (guard, turns), hash, what.clone(), self.fetched.clone());
                 under_way.insert((hash, what), tokio::spawn(fetching).abort_handle());
             }
         }
@@ -67,13 +73,14 @@ impl ModuleFetcher {
 
 async fn fetch(
     modules: Arc<Modules>,
-    guard: EgressGuard,
+    (guard, turns): (EgressGuard, Arc<Turns>),
     hash: ModuleHash,
     what: Download,
     fetched: mpsc::UnboundedSender<ModuleHash>,
 ) {
     let mut pauses = PAUSES.build();
     loop {
+        let turn = turns.take(&what.requester.namespace, &what.url).await;
         let reason = match download(&guard, &what, "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
             Ok(bytes) if ModuleHash::of(&bytes) == hash => {
                 let known = modules.clone();
@@ -94,6 +101,7 @@ async fn fetch(
             Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
             Err(error) => error.to_string(),
         };
+        drop(turn);
         let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
         tracing::warn!(%hash, url = what.url, again_in = ?pause, "a module cannot be fetched: {reason}");
         tokio::time::sleep(pause).await;

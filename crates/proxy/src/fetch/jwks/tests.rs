@@ -3,6 +3,7 @@ use crate::runtime::client::{CaFile, ClientError};
 use crate::runtime::guard::Requester;
 use crate::testing;
 use crate::testing::SigningKey;
+use leno_config::slice::JwksFetch;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -207,8 +208,8 @@ async fn reports_do_not_flood_the_issuer() {
     let id: FunctionId = "shop/orders".parse().unwrap();
     let source = named("http://login.example/keys", None);
     let mine = slice("shop/orders", &source.url);
-    state.functions.insert(id.clone(), (mine.clone(), mine));
-    state.sources.insert(source.clone(), Known { next: now, ..Known::new(&FAST) });
+    state.follow(mine, &FAST);
+    state.sources.get_mut(&source).unwrap().next = now;
     assert_eq!(state.due(now).0.len(), 1);
     assert!(state.due(now).0.is_empty(), "it is under way");
     state.learn(&source, Ok(KeySet::default()), &soon, now);
@@ -228,8 +229,8 @@ async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
     let (pace, now) = (Pace { after_failure: Duration::from_secs(1), ..FAST }, Instant::now());
     let source = named("http://login.example/keys", None);
     let mine = slice("shop/orders", &source.url);
-    state.functions.insert(mine.id.clone(), (mine.clone(), mine.clone()));
-    state.sources.insert(source.clone(), Known { next: now, ..Known::new(&pace) });
+    state.follow(mine.clone(), &pace);
+    state.sources.get_mut(&source).unwrap().next = now;
     let set = leno_config::jwks::parse(key_set("one").as_bytes());
     assert_eq!(state.learn(&source, Ok(set.clone()), &pace, now).len(), 1);
     assert!(state.learn(&source, Ok(set), &pace, now).is_empty(), "nothing changed");
@@ -242,7 +243,7 @@ async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
         state.learn(&source, fail(), &pace, now);
     }
     assert_eq!(state.sources[&source].next - now, Duration::from_secs(3600), "never longer than its own interval");
-    assert_eq!(kids(&state.complete(&mine)), ["one"]);
+    assert_eq!(kids(&state.complete(&mine, std::slice::from_ref(&source))), ["one"]);
 }
 
 #[tokio::test]
@@ -385,6 +386,39 @@ async fn forgotten_functions_are_not_fetched_for() {
     assert_eq!(fetcher.shared.state().sources.len(), 1, "the old address is nobody's any more");
     fetcher.forget(&"shop/orders".parse().unwrap());
     assert!(fetcher.shared.state().sources.is_empty());
+}
+
+/// A server that answers nothing, and counts who waits.
+async fn silent() -> (String, Arc<std::sync::atomic::AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+    let counted = count.clone();
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            held.push(stream);
+        }
+    });
+    (format!("http://{address}"), count)
+}
+
+#[tokio::test]
+async fn a_namespace_with_many_key_sets_has_a_few_fetches_and_leaves_others_theirs() {
+    let (silent, count) = silent().await;
+    let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
+    for number in 0..500 {
+        fetcher.follow(slice(&format!("greedy/f{number}"), &format!("{silent}/{number}")));
+    }
+    let server = Server::start(&[ok(&key_set("one"))]).await;
+    // Nor is the namespace's other server kept from answering.
+    for function in ["shop/orders", "greedy/other"] {
+        fetcher.follow(slice(function, &server.url));
+        let (id, slice) = updates.recv().await.unwrap();
+        assert_eq!((id.to_string(), kids(&slice)), (function.to_owned(), vec!["one"]));
+    }
+    let count = count.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(count <= MAX_FETCHES_OF_SERVER, "{count} requests at a time");
 }
 
 #[tokio::test]
