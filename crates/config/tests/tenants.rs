@@ -101,6 +101,34 @@ fn a_circle_of_authorizers_through_another_tenant_refuses_what_it_is_asked_about
 }
 
 #[test]
+fn questions_that_multiply_from_authorizer_to_authorizer_are_refused() {
+    // Each function of level n asks the one of level n + 1 twice: a request to the first would cause 2^20 questions.
+    let documents = |namespace: &dyn Fn(usize) -> &'static str, levels: usize| {
+        let names: Vec<String> = (0..=levels).map(|level| format!("{}/f{level}", namespace(level))).collect();
+        let mut texts: Vec<String> =
+            (0..=levels).map(|level| function(&format!("f{level}"), namespace(level), "")).collect();
+        for level in 0..levels {
+            let ask = |name: &str| format!("{{name: {name}, service: {}, protocol: http}}", names[level + 1]);
+            texts.push(format!(
+                "{API}kind: Policy\nmetadata: {{name: p{level}, namespace: {}}}\nspec: {{functions: [f{level}], externalAuthorization: [{}, {}]}}\n",
+                namespace(level), ask("x"), ask("y")
+            ));
+        }
+        texts
+    };
+    let checked = |texts: &[String]| compiled(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(checked(&documents(&|_| "a", 3)).is_ok(), "fourteen");
+    let own = words(&checked(&documents(&|_| "a", 20)).unwrap_err());
+    assert!(own[0].contains("causes more than 16 others"), "{own:?}");
+    // Another tenant's authorizers refuse what they are asked about, and not the change.
+    let snapshot = checked(&documents(&|level| ["a", "b"][level % 2], 20)).unwrap();
+    let slice = |name: &str| snapshot.slice(&name.parse().unwrap()).unwrap();
+    assert!(slice("a/f0").authorizers.iter().all(|authorizer| authorizer.authority.is_empty()));
+    assert!(slice("b/f19").authorizers.iter().all(|authorizer| !authorizer.authority.is_empty()));
+    assert!(words(snapshot.warnings()).iter().any(|warning| warning.contains("causes more than 16 others")));
+}
+
+#[test]
 fn of_two_that_claim_a_host_the_later_one_is_refused_and_learns_nothing() {
     let exposed = |name: &str, namespace: &str, host: &str| {
         function(name, namespace, &format!(", expose: [{{hosts: [\"{host}\"], path: /{name}}}]"))

@@ -19,6 +19,8 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
 /// Authorizers of one policy.
 const MOST: usize = 8;
+/// Questions that one question may cause, because those who answer ask others about it.
+const MAX_FURTHER_QUESTIONS: usize = 16;
 /// Longest prefix of a path, in bytes.
 const LONGEST_PREFIX: usize = 256;
 
@@ -200,8 +202,8 @@ pub(super) fn connect(
             }
         }
     }
-    // What asks another namespace goes first: where that ends a circle, the others may stay.
-    for elsewhere in [true, false] {
+    // What asks another namespace goes first: where that ends a circle, the others may stay. Once circles are gone, questions can be counted.
+    for elsewhere in [true, true, false] {
         for (index, number) in endless(context, documents, policies, functions, (elsewhere, problems)) {
             let authorizer = &mut policies[index].authorizers[number];
             (authorizer.service, authorizer.slice.authority) = (None, String::new());
@@ -250,8 +252,8 @@ fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> 
     }
 }
 
-/// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves. Returns those that no request is asked about, because
-/// another namespace has made the circle.
+/// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves, and those of which a question causes too many further
+/// ones: they multiply from authorizer to authorizer. Returns those that no request is asked about, because another namespace has made it so.
 fn endless(
     context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
@@ -283,11 +285,20 @@ fn endless(
                     next.extend(asked(id));
                 }
             }
-            if selected.iter().any(|id| *id == service || seen.contains(id)) {
+            let is_circle = selected.iter().any(|id| *id == service || seen.contains(id));
+            let further = || further_questions(&asked, &mut vec![service]);
+            if is_circle || further().is_some_and(|count| count > MAX_FURTHER_QUESTIONS) {
                 let spec = root.field("spec");
                 let list = spec.field("externalAuthorization");
-                let message = format!("`{service}` would be asked about each question to itself, without end");
-                let fix = "do not select it: name the `functions`, or use labels that it does not carry";
+                let (message, fix) = if is_circle {
+                    let message = format!("`{service}` would be asked about each question to itself, without end");
+                    (message, "do not select it: name the `functions`, or use labels that it does not carry")
+                } else {
+                    let message = format!(
+                        "each question to `{service}` causes more than {MAX_FURTHER_QUESTIONS} others, because it has authorizers itself"
+                    );
+                    (message, "give it, and those that it asks, fewer authorizers")
+                };
                 let place = list.element(index);
                 let place = place.field("service");
                 if elsewhere {
@@ -300,6 +311,29 @@ fn endless(
         }
     }
     severed
+}
+
+/// How many further questions a question to the last of `above` causes, counted a little beyond the limit. `None`: it leads into a circle, which is reported by itself.
+fn further_questions<'a>(
+    asked: &impl Fn(&FunctionId) -> Vec<&'a FunctionId>,
+    above: &mut Vec<&'a FunctionId>,
+) -> Option<usize> {
+    if above.len() > MAX_FURTHER_QUESTIONS + 1 {
+        return Some(0);
+    }
+    let mut count = 0;
+    for id in above.last().map(|last| asked(last)).unwrap_or_default() {
+        if above.contains(&id) {
+            return None;
+        }
+        above.push(id);
+        count += 1 + further_questions(asked, above)?;
+        above.pop();
+        if count > MAX_FURTHER_QUESTIONS {
+            break;
+        }
+    }
+    Some(count)
 }
 
 /// Refuses answers that would overwrite what a verified token says.

@@ -30,8 +30,8 @@ pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Reso
 }
 
 /// Files and folders that a room is to show. Whether they exist is seen when an instance starts: they may be another machine's.
-pub(super) fn read_only_paths(scope: &Scope<'_>, paths: &[PathBuf]) -> Vec<PathBuf> {
-    paths.iter().map(|path| fields::relative(scope, path)).collect()
+pub(super) fn read_only_paths(list: &Scope<'_>, paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().enumerate().map(|(index, path)| fields::relative(&list.element(index), path)).collect()
 }
 
 pub(super) fn secrets(

@@ -157,12 +157,16 @@ pub(super) fn millis(scope: &Scope<'_>, duration: Duration, low: Duration, high:
 }
 
 /// One of the two bounds of most durations.
+/// Bytes of a path and of a name in it, as Linux has them (`PATH_MAX` without the NUL at the end, `NAME_MAX`).
+const LONGEST_PATH: usize = 4095;
+const LONGEST_FILE_NAME: usize = 255;
 pub(super) const DAY: Duration = Duration::from_secs(86_400);
 /// One of the two bounds of most durations.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A path relative to the document's folder, made absolute: who uses it may have another working directory.
 pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
+    check_path(scope, path);
     if scope.origin() == Origin::Request {
         // What a document leaves out is `.`: it is in no folder, so its functions start in the root.
         if path != Path::new(".") && !path.is_absolute() {
@@ -175,6 +179,18 @@ pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
+/// Refuses a path that no file can have.
+fn check_path(scope: &Scope<'_>, path: &Path) {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    if bytes.contains(&0) {
+        scope.problem("the path contains a NUL character", "remove it");
+    }
+    if bytes.len() > LONGEST_PATH || path.components().any(|name| name.as_os_str().len() > LONGEST_FILE_NAME) {
+        let fix = format!("expected at most {LONGEST_PATH} bytes, and {LONGEST_FILE_NAME} in each name");
+        scope.problem("the path is longer than the path of a file can be", fix);
+    }
+}
+
 /// A file that must exist; a change of it is a change of the configuration.
 pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>, path: &Path) -> PathBuf {
     let path = relative(scope, path);
@@ -183,7 +199,8 @@ pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>
         return path;
     }
     if !path.is_file() {
-        scope.problem(format!("there is no file {}", path.display()), "paths are relative to the document's folder");
+        let what = if path.exists() { "regular file at" } else { "file" };
+        scope.problem(format!("there is no {what} {}", path.display()), "paths are relative to the document's folder");
     }
     context.borrow_mut().push(path.clone());
     path

@@ -202,12 +202,12 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
     let timeouts = scope.field("timeouts");
     slice::Command {
         argv: argv.to_vec(),
-        directory: fields::relative(scope, directory),
+        directory: fields::relative(&scope.field("workingDirectory"), directory),
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Instance, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         isolation,
-        read_only_paths: confine::read_only_paths(scope, &spec.read_only_paths),
+        read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),
         port: spec.port,
         ports: ports(&scope.field("ports"), &spec.ports),
         container,

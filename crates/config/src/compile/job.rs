@@ -63,12 +63,12 @@ pub(super) fn job(
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     let process = slice::Process {
         argv,
-        directory: fields::relative(&scope, directory),
+        directory: fields::relative(&scope.field("workingDirectory"), directory),
         env: spec.env.clone(),
         secrets: confine::secrets(Kind::Job, &scope.field("secrets"), &spec.secrets, &spec.env),
         resources: confine::resources(&scope.field("resources"), &spec.resources),
         isolation,
-        read_only_paths: confine::read_only_paths(&scope, &spec.read_only_paths),
+        read_only_paths: confine::read_only_paths(&scope.field("readOnlyPaths"), &spec.read_only_paths),
         container,
         grace: fields::within(&grace, spec.termination_grace_period, Duration::default(), DAY),
     };
