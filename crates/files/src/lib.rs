@@ -9,7 +9,7 @@ mod open;
 pub mod readers;
 
 pub use access::FileAccess;
-pub use open::{is_kernels, open, open_directory, open_in, read};
+pub use open::{is_kernels, open, open_directory, open_in, open_log, read};
 
 /// A file of any account that decides about trust (certificates, keys, passwords) is at most this long.
 pub const MAX_SMALL_FILE: u64 = 1 << 20;

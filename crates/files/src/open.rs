@@ -1,7 +1,9 @@
 //! Opens and reads regular files.
 
 use crate::FileAccess;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, fstatfs, open as open_path, openat2};
+use rustix::fs::{
+    FileType, Mode, OFlags, ResolveFlags, fcntl_getfl, fcntl_setfl, fstat, fstatfs, open as open_path, openat2,
+};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +18,7 @@ const RESOLVE_TRIES: usize = 8;
 
 /// File systems whose regular files are made up by the kernel or a driver as they are read. Reading some of them never ends or has effects
 /// (`/proc/kmsg`, `/sys/kernel/tracing/trace_pipe`), others show the node's memory and environment. They are the magic numbers of `statfs(2)`.
-const KERNEL_FILE_SYSTEMS: [u64; 21] = [
+const KERNEL_FILE_SYSTEMS: [u64; 25] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
     0x6462_6720, // debugfs
@@ -38,6 +40,10 @@ const KERNEL_FILE_SYSTEMS: [u64; 21] = [
     0x0904_1934, // anonymous inodes
     0x0765_5821, // resctrl
     0x6759_6969, // rpc_pipefs
+    0x6e66_7364, // nfsd
+    0xabba_1974, // xenfs
+    0x9fa2,      // usbdevfs
+    0x5345_434d, // secretmem
 ];
 
 /// Opens a regular file for reading. Opening has no effect on anything else that the path may name: a device, a terminal, a FIFO, a socket.
@@ -57,6 +63,17 @@ pub fn open(path: &Path, access: &FileAccess) -> io::Result<File> {
 /// As [`open`].
 pub fn open_directory(path: &Path, access: &FileAccess) -> io::Result<OwnedFd> {
     locate(path, access, OFlags::DIRECTORY)
+}
+
+/// Opens a log of the operator's to append, and creates it with this mode if it is not there. A FIFO that nobody reads is an error: opening it is not waited for.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn open_log(path: &Path, mode: u32) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let log = open_path(path, flags | OFlags::NONBLOCK, Mode::from_raw_mode(mode))?;
+    fcntl_setfl(&log, fcntl_getfl(&log)?.difference(OFlags::NONBLOCK))?;
+    Ok(File::from(log))
 }
 
 /// Reads a regular file.
@@ -206,6 +223,19 @@ mod tests {
     }
 
     #[test]
+    fn a_log_is_no_fifo_that_nobody_reads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (fifo, log) = (folder.path().join("fifo"), folder.path().join("log"));
+        rustix::fs::mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(open_log(&fifo, 0o600).unwrap_err().raw_os_error(), Some(Errno::NXIO.raw_os_error()));
+        for _ in 0..2 {
+            std::io::Write::write_all(&mut open_log(&log, 0o600).unwrap(), b"line\n").unwrap();
+        }
+        assert_eq!(fs::read_to_string(&log).unwrap(), "line\nline\n");
+        assert!(!fcntl_getfl(open_log(&log, 0o600).unwrap()).unwrap().contains(OFlags::NONBLOCK));
+    }
+
+    #[test]
     fn a_file_is_bounded_also_while_it_grows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
@@ -252,5 +282,44 @@ mod tests {
         assert!(open_directory(&own("mine/archive"), &access).is_ok());
         assert!(open_directory(&own("other"), &access).is_err());
         assert!(refusal(&own("mine/token"), &FileAccess::default()).contains("no folder"));
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_meanwhile_is_read_as_it_is_or_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = |name: &str| folder.path().join(name);
+        fs::create_dir_all(own("mine/folder")).unwrap();
+        fs::create_dir_all(own("other")).unwrap();
+        fs::write(own("mine/folder/file"), "mine").unwrap();
+        fs::write(own("other/file"), "other").unwrap();
+        let (path, access) = (own("mine/changing/file"), FileAccess::Beneath(vec![own("mine")]));
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // A folder, a link to it, and links out; and a FIFO in the place of the file.
+            scope.spawn(|| {
+                for round in 0.. {
+                    if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        return;
+                    }
+                    let next = own("mine/next");
+                    let target = ["folder", "../other", "/proc/self/cwd", "fifos"][round % 4];
+                    symlink(target, &next).unwrap();
+                    fs::rename(&next, own("mine/changing")).unwrap();
+                }
+            });
+            fs::create_dir(own("mine/fifos")).unwrap();
+            rustix::fs::mkfifoat(CWD, own("mine/fifos/file"), Mode::RUSR | Mode::WUSR).unwrap();
+            let mut read_it = 0;
+            while read_it < 500 {
+                match read(&path, &access, 100) {
+                    Ok(contents) => {
+                        assert_eq!(contents, b"mine");
+                        read_it += 1;
+                    }
+                    Err(error) => assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{error}"),
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
     }
 }

@@ -4,9 +4,8 @@ use super::types::AuditEntry;
 use anyhow::{Context, Result};
 use aws_lc_rs::rand;
 use leno_control::{Backend, StoreError, Transaction};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -23,7 +22,7 @@ pub(crate) struct Lines(Mutex<File>);
 impl Lines {
     /// Appends to this file, which its account alone can read.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+        let file = leno_files::open_log(path, 0o600);
         Ok(Self(Mutex::new(file.with_context(|| format!("the audit log {} cannot be opened", path.display()))?)))
     }
 

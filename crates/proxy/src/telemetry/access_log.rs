@@ -13,7 +13,7 @@ use crate::telemetry::names::workload;
 use crate::telemetry::observed::{Observed, RecordedVerdict};
 use leno_config::slice::AccessLogSink;
 use leno_namespaces::{Importance, Namespace, Namespaces, Source};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ impl LogFile {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file = leno_files::open_log(path, 0o666);
     file.map_err(|error| io::Error::new(error.kind(), format!("access log {}: {error}", path.display())))
 }
 
