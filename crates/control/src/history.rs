@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const KEPT_LATEST: usize = 16;
 const MIN_KEPT_BYTES: usize = 256 << 10;
 
+/// No plan has more steps.
+const MAX_STEP: usize = 1 << 16;
+
 /// The histories of all functions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
@@ -98,6 +101,25 @@ impl History {
         let template = to_bytes(template).unwrap();
         let kept = |number| Kept { number, template: template.clone(), created_ms: 1_900_000_000_000, failed: None };
         Self { kept: vec![kept(1), kept(2)], stable: 0, candidate: None }
+    }
+
+    /// Why a history that was read is none of this function.
+    pub(crate) fn check(&self, id: &FunctionId) -> Result<(), String> {
+        let numbers: Vec<u32> = self.kept.iter().map(|kept| kept.number).collect();
+        let is_kept = |number: u32| numbers.contains(&number);
+        if numbers.first() == Some(&0) || numbers.last() == Some(&u32::MAX) || !numbers.is_sorted_by(|a, b| a < b) {
+            return Err("its revisions are not numbered in ascending order from 1".to_owned());
+        }
+        if self.stable != 0 && !is_kept(self.stable) {
+            return Err(format!("its stable revision {} is not among those kept", self.stable));
+        }
+        match &self.candidate {
+            Some(candidate) if !is_kept(candidate.number) || candidate.step > MAX_STEP => {
+                return Err(format!("its candidate {} is not among those kept, or at no step", candidate.number));
+            }
+            _ => {}
+        }
+        self.kept.iter().try_for_each(|kept| kept.template(id).map(drop)).map_err(|error| error.to_string())
     }
 
     pub(crate) fn latest(&self) -> u32 {

@@ -11,8 +11,10 @@ use etcd::Server;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 fn with_redb() -> Control {
     Control::start(tempfile::tempdir().unwrap(), &[])
@@ -452,4 +454,86 @@ fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
     let table = text(&control.leno(&["get", "namespaces", "-o", "wide"]));
     let of_b = table.lines().find(|line| line.starts_with("b ")).unwrap_or_else(|| panic!("{table}"));
     assert!(of_b.contains("1/1000") && of_b.contains("500") && of_b.contains("0/100000"), "{table}");
+}
+
+/// Puts an entry of control planes, as somebody who can write to etcd.
+fn tamper(server: &Server, key: &str, value: &[u8]) {
+    use base64::Engine as _;
+    let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let entry = json!({ "key": encode(format!("/leno/{key}").as_bytes()), "value": encode(value) });
+    let mut put = Command::new("curl")
+        .args(["--silent", "--fail", "--noproxy", "*", "--data-binary", "@-"])
+        .arg(format!("{}/v3/kv/put", server.address()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("curl is installed (make setup)");
+    put.stdin.take().unwrap().write_all(entry.to_string().as_bytes()).unwrap();
+    assert!(put.wait().unwrap().success());
+}
+
+#[test]
+fn entries_that_were_tampered_with_are_named_and_stop_no_other() {
+    let server = Server::start();
+    let etcd = server.address();
+    let arguments = ["--etcd", &*etcd, "--etcd-lease", "2"];
+    let mut one = Control::start(tempfile::tempdir().unwrap(), &arguments);
+    let two = Control::start_following(&one, &arguments);
+    one.apply(&format!("{}---\n{}---\n{}", function("shop", "a"), function("cart", "b"), function("rest", "b")));
+    let [revoked, kept] =
+        ["a", "b"].map(|name| text(&one.leno(&["token", "create", "--role", "editor", "--namespace", name])));
+    let [revoked, kept] = [revoked.trim(), kept.trim()];
+    let id = |token: &str| token.split('.').nth(1).unwrap().to_owned();
+    two.eventually("both tokens", |two| {
+        [revoked, kept].iter().all(|token| two.get_as(token, "/v1/documents").0 == 200)
+    });
+
+    // A follower goes on following: it hears of a token that is revoked.
+    for (key, value) in [
+        ("api/documents/Function/b/cart", &b"{"[..]),
+        ("api/documents/Function/a/%2e%2e", b"{\"text\":\"\",\"by\":\"\",\"at\":0}"),
+        ("api/tokens/00000000", b"[1,2]"),
+        ("api/tokens/11111111", b"{\"hash\":\"\",\"role\":\"owner\"}"),
+        ("nodes/../edge", b"\0\0\0\0"),
+        ("nodes/edge", &[0xff; 1 << 20]),
+        ("join-tokens/+f", b""),
+    ] {
+        tamper(&server, key, value);
+    }
+    assert!(one.leno(&["token", "revoke", &id(revoked)]).status.success());
+    two.eventually("the token to be refused", |two| two.get_as(revoked, "/v1/documents").0 == 401);
+    assert_eq!(two.get_as(kept, "/v1/documents").0, 200);
+
+    // One that begins to lead says which entries are wrong, and takes the change that mends them.
+    one.kill();
+    two.eventually("the other one to lead", |two| two.ready().is_some_and(|text| text.starts_with("leads")));
+    for said in [
+        "api/documents/Function/b/cart cannot be read",
+        "Function b/cart",
+        "nodes/../edge",
+        "nodes/edge",
+        "join-tokens/+f",
+    ] {
+        two.eventually(said, |two| two.output().contains(said));
+    }
+    let change = |text: &str| json!({ "apply": [{ "name": "x", "text": text }] });
+    let (status, refusal) = two.post(&two.token(), "/v1/changes", &change(&function("new", "a")));
+    assert!(status == 422 && refusal.to_string().contains("Function b/cart"), "{refusal}");
+    let odd = json!({ "apply": [{ "name": "x", "text": function("cart", "b") }], "delete": [{ "kind": "Function", "namespace": "a", "name": "%2e%2e" }] });
+    let (status, answer) = two.post(&two.token(), "/v1/changes", &odd);
+    assert_eq!(status, 200, "{answer}");
+
+    // The document of another namespace, and an entry of a kind that nobody knows.
+    let listed = two.documents();
+    let shop = listed.iter().find(|row| row["name"] == "shop").unwrap();
+    let value = json!({ "text": shop["text"], "by": "somebody", "at": 0.0 }).to_string();
+    tamper(&server, "api/documents/Function/b/rest", value.as_bytes());
+    tamper(&server, "api/orders/b/rest", value.as_bytes());
+    one.start_again_following();
+    drop(two);
+    one.eventually("the first one to lead", |one| one.ready().is_some_and(|text| text.starts_with("leads")));
+    let refused = one.leno_with(&["apply", "-f", "-"], &function("new", "a"));
+    let words = String::from_utf8(refused.stderr).unwrap();
+    assert!(words.contains("Function b/rest: the kept text is not this document"), "{words}");
+    assert!(words.contains("api/orders/b/rest: this release knows no such entry"), "{words}");
 }

@@ -23,8 +23,8 @@ const KEY_LEADER: &str = "leader";
 /// How long one operation may take.
 const LONGEST: Duration = Duration::from_secs(5);
 /// Entries of one answer to a listing.
-const PAGE: i64 = 256;
-/// An answer: a page of the largest entries that etcd takes would have 384 MiB, but documents are small.
+const PAGE: i64 = 128;
+/// An answer: a page of the largest entries that etcd takes has 192 MiB.
 const LARGEST_ANSWER: usize = 256 << 20;
 /// etcd refuses more than 128 operations and 1.5 MiB, unless it is told otherwise. A few are for the lease and the framing.
 const LIMITS: Limits = Limits { changes: 120, bytes: 1 << 20 };

@@ -15,7 +15,7 @@ pub use backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Tra
 pub use etcd::{Etcd, EtcdOptions};
 pub use redb::Redb;
 
-use crate::admission::{Member, Members};
+use crate::admission::{Member, Members, Token, check_name};
 use crate::definitions::{Definitions, Modules};
 use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
@@ -81,7 +81,13 @@ impl Store {
 
     /// The revisions that were saved last, by function.
     pub(crate) fn histories(&self) -> Result<Histories, StoreError> {
-        Ok(Histories(self.of_functions(REVISIONS)?))
+        let histories: BTreeMap<FunctionId, History> = self.of_functions(REVISIONS)?;
+        for (id, history) in &histories {
+            if let (Err(reason), Some(backend)) = (history.check(id), &self.0) {
+                return Err(StoreError::Damaged { store: backend.name(), entry: format!("{REVISIONS}{id}"), reason });
+            }
+        }
+        Ok(Histories(histories))
     }
 
     /// How jobs ended, by job.
@@ -189,18 +195,22 @@ impl Store {
         self.put_one(&format!("{OUTCOMES}{id}"), outcome)
     }
 
-    /// Nodes that joined, and join tokens.
+    /// Nodes that joined, and join tokens. A node or a token whose entry cannot be read is none; the log says which.
     pub(crate) fn members(&self) -> Result<Members, StoreError> {
         let Some(backend) = &self.0 else { return Ok(Members::default()) };
+        let backend = &**backend;
         let mut members = Members::default();
         for entry in backend.list(NODES)?.entries {
-            let name = entry.key.strip_prefix(NODES).unwrap_or_default();
-            members.members.insert(name.into(), decode(&**backend, &entry)?);
+            match member(backend, &entry) {
+                Ok((name, member)) => drop(members.members.insert(name, member)),
+                Err(error) => tracing::error!(%error, "this node is no member any more; have it join again"),
+            }
         }
         for entry in backend.list(JOIN_TOKENS)?.entries {
-            let hash = entry.key.strip_prefix(JOIN_TOKENS).and_then(from_hex);
-            let hash = hash.ok_or_else(|| damaged(&**backend, &entry, "its key is not a SHA-256"))?;
-            members.tokens.insert(hash, decode(&**backend, &entry)?);
+            match join_token(backend, &entry) {
+                Ok((hash, token)) => drop(members.tokens.insert(hash, token)),
+                Err(error) => tracing::error!(%error, "this join token is not valid any more; make another one"),
+            }
         }
         Ok(members)
     }
@@ -272,13 +282,11 @@ fn hex(bytes: &[u8; 32]) -> String {
 
 fn from_hex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
-    if text.len() != 64 {
-        return None;
-    }
     for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
-    Some(bytes)
+    // No other text is an entry of the same bytes, which would be left when the entry is removed.
+    (hex(&bytes) == text).then_some(bytes)
 }
 
 /// Commits what does not have to be done together.
@@ -311,6 +319,22 @@ fn encode(backend: &dyn Backend, value: &impl Serialize) -> Result<Vec<u8>, Stor
 
 fn decode<T: DeserializeOwned>(backend: &dyn Backend, entry: &Entry) -> Result<T, StoreError> {
     from_bytes(&entry.value).map_err(|error| damaged(backend, entry, &error.to_string()))
+}
+
+fn member(backend: &dyn Backend, entry: &Entry) -> Result<(Arc<str>, Member), StoreError> {
+    let name = entry.key.strip_prefix(NODES).unwrap_or_default();
+    check_name(name).map_err(|error| damaged(backend, entry, &error.to_string()))?;
+    let member: Member = decode(backend, entry)?;
+    if member.joined_by.is_none() {
+        return Err(damaged(backend, entry, "it does not say by which token the node joined"));
+    }
+    Ok((name.into(), member))
+}
+
+fn join_token(backend: &dyn Backend, entry: &Entry) -> Result<([u8; 32], Token), StoreError> {
+    let hash = entry.key.strip_prefix(JOIN_TOKENS).and_then(from_hex);
+    let hash = hash.ok_or_else(|| damaged(backend, entry, "its key is not a SHA-256"))?;
+    Ok((hash, decode(backend, entry)?))
 }
 
 /// The function that an entry is about.

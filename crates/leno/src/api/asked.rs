@@ -40,7 +40,7 @@ impl Service {
             return Err(ApiError::Forbidden(format!("the namespace {} is not for this token", id.namespace)));
         }
         let control = self.leading()?.control.clone();
-        let is_there = |kind| self.state().documents.contains_key(&document(kind));
+        let is_there = |kind| self.state().entries.documents.contains_key(&document(kind));
         if !is_there("Function") && !is_there("Job") {
             return Err(ApiError::NotFound(format!("function or job {id}")));
         }

@@ -120,7 +120,7 @@ impl Leading {
         }
         block_in_place(|| {
             service.read()?;
-            let (documents, broken) = read_all(&service.state().documents);
+            let (documents, broken) = read_all(&service.state().entries.documents);
             (writer.base.documents, writer.base.broken) = (Arc::new(documents), Arc::new(broken));
             writer.base.generation += 1;
             Ok::<_, StoreError>(())
@@ -145,10 +145,11 @@ impl Leading {
 
     async fn publish_stored(&self, service: &Service, writer: &mut Writer) -> Result<(), ApiError> {
         let base = &mut writer.base;
-        if !base.broken.is_empty() {
-            return Err(ApiError::Problems(base.broken.values().flatten().cloned().collect()));
+        let unknown = service.state().entries.problems();
+        if !base.broken.is_empty() || !unknown.is_empty() {
+            return Err(ApiError::Problems(base.broken.values().flatten().cloned().chain(unknown).collect()));
         }
-        let ordered = in_order(&base.documents, &BTreeMap::new(), &service.state().documents);
+        let ordered = in_order(&base.documents, &BTreeMap::new(), &service.state().entries.documents);
         let snapshot = block_in_place(|| self.compile(&ordered, &Effort::unbounded()))?;
         let definitions = images::resolve(&self.control, &snapshot).await.map_err(ApiError::Problems)?;
         let published = block_in_place(|| self.control.publish(&definitions))?;
@@ -287,7 +288,7 @@ impl Leading {
         let (mut transaction, mut changes, at) = (Transaction::default(), Vec::new(), now().as_secs_f64());
         let versions: BTreeMap<&DocumentId, u64> = {
             let state = service.state();
-            let version = |id| state.documents.get(id).map_or(0, |kept: &Kept| kept.version);
+            let version = |id| state.entries.documents.get(id).map_or(0, |kept: &Kept| kept.version);
             actions.iter().map(|(id, ..)| (id, version(id))).collect()
         };
         for (id, action, document) in actions.iter().filter(|(_, action, _)| *action != Action::Unchanged) {
@@ -355,9 +356,9 @@ impl Leading {
                 (Action::Unchanged, _) => {}
                 (_, Some(document)) => {
                     let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at };
-                    state.documents.insert(id.clone(), Kept { version: revision, value });
+                    state.entries.documents.insert(id.clone(), Kept { version: revision, value });
                 }
-                (_, None) => drop(state.documents.remove(id)),
+                (_, None) => drop(state.entries.documents.remove(id)),
             }
         }
     }
@@ -391,7 +392,7 @@ fn read_all(
 /// The trust domain of the stored Mesh document, or what holds without one.
 fn trust_domain(service: &Service) -> Result<TrustDomain> {
     let state = service.state();
-    let mesh = state.documents.iter().find(|(id, _)| id.kind == "Mesh");
+    let mesh = state.entries.documents.iter().find(|(id, _)| id.kind == "Mesh");
     let document = mesh.map(|(id, kept)| Document::restore(id, &kept.value.text));
     let snapshot = match document {
         Some(document) => document.and_then(|document| Snapshot::of_documents([&document])),
@@ -409,7 +410,7 @@ fn trust_domain(service: &Service) -> Result<TrustDomain> {
 
 /// Stores the first Mesh document, if there is none. Blocks on the store.
 pub(crate) fn first_mesh(service: &Service, file: &Path) -> Result<()> {
-    if service.state().documents.keys().any(|id| id.kind == "Mesh") {
+    if service.state().entries.documents.keys().any(|id| id.kind == "Mesh") {
         return Ok(());
     }
     let text = std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))?;
@@ -435,6 +436,6 @@ pub(crate) fn first_mesh(service: &Service, file: &Path) -> Result<()> {
     audit::add(&mut transaction, &entry)?;
     let version = service.backend.commit(&transaction)?;
     service.log(&entry);
-    service.state_mut().documents.insert(id, Kept { version, value });
+    service.state_mut().entries.documents.insert(id, Kept { version, value });
     Ok(())
 }

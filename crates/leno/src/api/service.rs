@@ -61,8 +61,7 @@ impl Statuses {
 pub(crate) struct State {
     /// Of the store, when this was read.
     pub revision: u64,
-    pub documents: BTreeMap<DocumentId, Kept>,
-    pub tokens: BTreeMap<String, Token>,
+    pub entries: Entries,
     /// The store was read at least once.
     pub read: bool,
     /// There while this control plane leads.
@@ -71,6 +70,59 @@ pub(crate) struct State {
     pub leader: Option<String>,
     /// Why the stored documents are not in force.
     pub not_in_force: Vec<Problem>,
+}
+
+/// What all control planes read.
+#[derive(Default)]
+pub(crate) struct Entries {
+    pub documents: BTreeMap<DocumentId, Kept>,
+    pub tokens: BTreeMap<String, Token>,
+    /// Keys that are of no document and no token. Nobody knows what they say, so nothing is put into force beside them.
+    pub unknown: BTreeSet<String>,
+}
+
+impl Entries {
+    /// Takes in an entry; `None`: it is gone. One that cannot be read is a document without a text, which stays out of force with all others until it is mended,
+    /// or a token that nobody has.
+    fn put(&mut self, key: &str, version: u64, value: Option<&[u8]>) {
+        let damaged = |error: &serde_json::Error| tracing::error!("the stored entry {key} cannot be read: {error}");
+        if let Some(id) = document_of(key) {
+            let Some(value) = value else { return drop(self.documents.remove(&id)) };
+            let value = serde_json::from_slice(value).unwrap_or_else(|error| {
+                damaged(&error);
+                DocumentValue { text: String::new(), by: String::new(), at: 0.0 }
+            });
+            self.documents.insert(id, Kept { version, value });
+        } else if let Some(id) = key.strip_prefix(TOKENS) {
+            match value.map(serde_json::from_slice) {
+                Some(Ok(token)) => drop(self.tokens.insert(id.to_owned(), token)),
+                Some(Err(error)) => {
+                    damaged(&error);
+                    self.tokens.remove(id);
+                }
+                None => drop(self.tokens.remove(id)),
+            }
+        } else if value.is_some() {
+            tracing::error!("this release knows no such entry as {key}; nothing is put into force beside it");
+            self.unknown.insert(key.to_owned());
+        } else {
+            self.unknown.remove(key);
+        }
+    }
+
+    /// What is wrong with entries that are of no document.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let fix = "remove it from the store, or use the release that wrote it";
+        let problem = |key: &String| Problem {
+            file: key.into(),
+            line: 0,
+            column: 0,
+            field: String::new(),
+            message: "this release knows no such entry".to_owned(),
+            fix: fix.to_owned(),
+        };
+        self.unknown.iter().map(problem).collect()
+    }
 }
 
 /// A stored document.
@@ -109,22 +161,12 @@ impl Service {
     /// Reads everything from the store. Blocks on it.
     pub(crate) fn read(&self) -> Result<u64, StoreError> {
         let listing = self.backend.list(SHARED)?;
-        let (mut documents, mut tokens) = (BTreeMap::new(), BTreeMap::new());
+        let mut entries = Entries::default();
         for entry in listing.entries {
-            let damaged =
-                |reason: String| StoreError::Damaged { store: self.backend.name(), entry: entry.key.clone(), reason };
-            if let Some(id) = document_of(&entry.key) {
-                let value = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
-                documents.insert(id, Kept { version: entry.version, value });
-            } else if let Some(id) = entry.key.strip_prefix(TOKENS) {
-                let token = serde_json::from_slice(&entry.value).map_err(|error| damaged(error.to_string()))?;
-                tokens.insert(id.to_owned(), token);
-            } else {
-                return Err(damaged("this release knows no such entry".to_owned()));
-            }
+            entries.put(&entry.key, entry.version, Some(&entry.value));
         }
         let mut state = self.state_mut();
-        (state.revision, state.documents, state.tokens, state.read) = (listing.revision, documents, tokens, true);
+        (state.revision, state.entries, state.read) = (listing.revision, entries, true);
         Ok(listing.revision)
     }
 
@@ -134,9 +176,7 @@ impl Service {
             match block_in_place(|| self.read().and_then(|revision| self.backend.watch(SHARED, revision))) {
                 Ok(mut watch) => {
                     while let Some(commit) = watch.next().await {
-                        if !self.take(commit) {
-                            break;
-                        }
+                        self.take(commit);
                     }
                 }
                 Err(error) => tracing::warn!(%error, "the store cannot be read; what was read goes on"),
@@ -145,26 +185,13 @@ impl Service {
         }
     }
 
-    /// Takes in a commit. Returns whether it could be read.
-    fn take(&self, commit: Commit) -> bool {
+    /// Takes in a commit.
+    fn take(&self, commit: Commit) {
         let mut state = self.state_mut();
-        for (key, value) in commit.changes {
-            if let Some(id) = document_of(&key) {
-                match value.map(|value| serde_json::from_slice(&value)) {
-                    Some(Ok(value)) => drop(state.documents.insert(id, Kept { version: commit.revision, value })),
-                    Some(Err(_)) => return false,
-                    None => drop(state.documents.remove(&id)),
-                }
-            } else if let Some(id) = key.strip_prefix(TOKENS) {
-                match value.map(|value| serde_json::from_slice(&value)) {
-                    Some(Ok(token)) => drop(state.tokens.insert(id.to_owned(), token)),
-                    Some(Err(_)) => return false,
-                    None => drop(state.tokens.remove(id)),
-                }
-            }
+        for (key, value) in &commit.changes {
+            state.entries.put(key, commit.revision, value.as_deref());
         }
         state.revision = commit.revision;
-        true
     }
 
     /// What takes changes here.
@@ -179,7 +206,7 @@ impl Service {
         if !state.read {
             return Err(ApiError::Unavailable("the store was not read yet".to_owned()));
         }
-        tokens::caller(&state.tokens, bearer.ok_or(ApiError::Unauthenticated)?, from, now().as_secs())
+        tokens::caller(&state.entries.tokens, bearer.ok_or(ApiError::Unauthenticated)?, from, now().as_secs())
     }
 
     /// Stored documents that a caller may read. Empty texts are not looked at.
@@ -189,7 +216,7 @@ impl Service {
         let wanted = |id: &DocumentId| {
             is(kind, &id.kind) && is(namespace, &id.namespace) && is(name, &id.name) && caller.may_read(id)
         };
-        let documents = state.documents.iter().filter(|(id, _)| wanted(id));
+        let documents = state.entries.documents.iter().filter(|(id, _)| wanted(id));
         let not_in_force = if caller.is_everywhere() { &state.not_in_force[..] } else { &[] };
         Documents {
             revision: state.revision,
@@ -201,7 +228,8 @@ impl Service {
     /// Tokens that a caller may see.
     pub(crate) fn tokens(&self, caller: &Caller) -> Vec<TokenInfo> {
         let state = self.state();
-        let seen = state.tokens.iter().filter(|(_, token)| caller.may_give(token.role, &token.namespaces).is_ok());
+        let seen =
+            state.entries.tokens.iter().filter(|(_, token)| caller.may_give(token.role, &token.namespaces).is_ok());
         seen.map(|(id, token)| token.info(id)).collect()
     }
 
@@ -220,7 +248,7 @@ impl Service {
         let hash = tokens::hash(&secret);
         let token = Token { hash, role, namespaces, note, by: caller.name.clone(), created, expires };
         self.put_token(caller, &id, Some(&token))?;
-        self.state_mut().tokens.insert(id.clone(), token);
+        self.state_mut().entries.tokens.insert(id.clone(), token);
         let token = tokens::text(&id, &secret);
         Ok(NewToken { id, token })
     }
@@ -228,7 +256,7 @@ impl Service {
     /// Refuses more tokens than a namespace, or the whole mesh, may have. Those that have expired are not counted.
     fn has_room_for_token(&self, namespaces: &BTreeSet<String>) -> Result<(), ApiError> {
         let (state, now) = (self.state(), now().as_secs());
-        let valid = || state.tokens.values().filter(|token| token.expires.is_none_or(|expires| now < expires));
+        let valid = || state.entries.tokens.values().filter(|token| token.expires.is_none_or(|expires| now < expires));
         let is_full = |namespace: &String| {
             valid().filter(|token| token.namespaces.contains(namespace)).count() >= MAX_TOKENS_OF_NAMESPACE
         };
@@ -247,11 +275,11 @@ impl Service {
     /// Ends a token. Blocks on the store.
     pub(crate) fn revoke_token(&self, caller: &Caller, id: &str) -> Result<(), ApiError> {
         let not_found = || ApiError::NotFound(format!("token {id}"));
-        let token = self.state().tokens.get(id).cloned().ok_or_else(not_found)?;
+        let token = self.state().entries.tokens.get(id).cloned().ok_or_else(not_found)?;
         caller.may_give(token.role, &token.namespaces)?;
         self.leading()?;
         self.put_token(caller, id, None)?;
-        self.state_mut().tokens.remove(id);
+        self.state_mut().entries.tokens.remove(id);
         Ok(())
     }
 
@@ -279,7 +307,7 @@ impl Service {
 
     /// Makes the first token, for whoever can read this file. Blocks on the store.
     pub(crate) fn first_token(&self, file: &Path) -> Result<()> {
-        if !self.state().tokens.is_empty() {
+        if !self.state().entries.tokens.is_empty() {
             return Ok(());
         }
         let (id, secret) = tokens::generate()?;
@@ -290,7 +318,7 @@ impl Service {
         let token =
             Token { hash: tokens::hash(&secret), role, namespaces, note, by, created: now().as_secs(), expires: None };
         self.put_token(&Caller::control_plane(), &id, Some(&token)).map_err(|error| anyhow::anyhow!("{error}"))?;
-        self.state_mut().tokens.insert(id, token);
+        self.state_mut().entries.tokens.insert(id, token);
         tracing::info!("the first token, of an admin, is in {}", file.display());
         Ok(())
     }
@@ -341,7 +369,8 @@ fn document_of(key: &str) -> Option<DocumentId> {
     let (kind, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
     let namespace = if namespace == "-" { "" } else { namespace };
     let id = DocumentId { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() };
-    parts.next().is_none().then_some(id)
+    // No other key is of the same document: one of the two could not be removed.
+    (parts.next().is_none() && self::key(&id) == key).then_some(id)
 }
 
 #[cfg(test)]
@@ -355,7 +384,7 @@ mod tests {
             let id = DocumentId { kind, namespace, name };
             assert_eq!(document_of(&key(&id)), Some(id));
         }
-        for bad in ["api/documents/a/b", "api/documents/a/b/c/d", "api/tokens/a/b/c"] {
+        for bad in ["api/documents/a/b", "api/documents/a/b/c/d", "api/documents/Mesh//main", "api/tokens/a/b/c"] {
             assert_eq!(document_of(bad), None, "{bad}");
         }
     }

@@ -57,7 +57,7 @@ pub(super) fn files(service: &Service, request: &ChangeRequest) -> Result<BTreeS
     let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
     // Problems of a stored document carry its name. A file of that name in the request must not make them visible.
     let state = service.state();
-    files.retain(|file| !state.documents.keys().any(|id| id.to_string() == *file));
+    files.retain(|file| !state.entries.documents.keys().any(|id| id.to_string() == *file));
     Ok(files)
 }
 
@@ -89,7 +89,7 @@ impl Leading {
         effort: &Effort,
     ) -> Result<Outcome, ApiError> {
         let Given { mut documents, mut actions, order } = given(service, base, caller, request)?;
-        let ordered = in_order(&documents, &order, &service.state().documents);
+        let ordered = in_order(&documents, &order, &service.state().entries.documents);
         let snapshot = self.compile(&ordered, effort)?;
         // Before functions get their copies of the rules: those may take much more than the documents do.
         let namespaces = Namespaces::of(&documents, &snapshot);
@@ -186,7 +186,7 @@ fn changed(
     actions: &[(DocumentId, Action, Option<Document>)],
 ) -> Vec<Changed> {
     let state = service.state();
-    let text = |id: &DocumentId| state.documents.get(id).map(|kept| kept.value.text.clone());
+    let text = |id: &DocumentId| state.entries.documents.get(id).map(|kept| kept.value.text.clone());
     let shown = |text: Option<String>| text.filter(|_| request.dry_run);
     let changed = actions.iter().map(|(id, action, document)| Changed {
         document: id.into(),
@@ -221,7 +221,7 @@ fn read(request: &ChangeRequest) -> Result<(Documents, BTreeMap<DocumentId, usiz
 fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeRequest) -> Result<Given, ApiError> {
     let (given, mut order) = read(request)?;
     let state = service.state();
-    let version = |id: &DocumentId| state.documents.get(id).map_or(0, |kept| kept.version);
+    let version = |id: &DocumentId| state.entries.documents.get(id).map_or(0, |kept| kept.version);
     for expected in &request.expect {
         let id = DocumentId::from(expected.document.clone());
         if !caller.may_read(&id) {
@@ -274,9 +274,10 @@ fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeReques
     if actions.is_empty() {
         return Err(ApiError::Bad("there is no document in the request".to_owned()));
     }
-    if !broken.is_empty() {
+    let unknown = state.entries.problems();
+    if !broken.is_empty() || !unknown.is_empty() {
         let problems = broken.iter().filter_map(|id| base.broken.get(id)).flatten();
-        return Err(ApiError::Problems(problems.cloned().collect()));
+        return Err(ApiError::Problems(problems.cloned().chain(unknown).collect()));
     }
     Ok(Given { documents, actions, order })
 }
