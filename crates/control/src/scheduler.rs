@@ -9,6 +9,7 @@
 
 use crate::load::Capacity;
 use leno_config::{FunctionId, Locality};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -344,8 +345,13 @@ impl Scheduler {
                 placed.leaving.remove(&chosen);
                 placed.nodes.push(chosen.clone());
             }
+            // Until it is known how many instances there are, room for one that there must be is not given to the next function.
+            let first = u32::from(self.nodes_of(id).len() <= demand.least as usize);
             self.with_node(&chosen, |node| {
-                node.functions.entry(id.clone()).or_insert(0);
+                if let Entry::Vacant(vacant) = node.functions.entry(id.clone()) {
+                    vacant.insert(first);
+                    node.used = node.used.plus(&demand.instance.times(first));
+                }
             });
             changed = true;
         }

@@ -68,6 +68,19 @@ fn load_that_one_node_cannot_hold_gets_another_and_gives_it_back() {
 }
 
 #[test]
+fn functions_that_are_placed_together_get_no_more_room_than_there_is() {
+    let mut scheduler = Scheduler::default();
+    scheduler.set_node(&name(0), node(1, "a"));
+    scheduler.set_node(&name(1), node(10, "a"));
+    for number in 0..8 {
+        scheduler.set_function(&id(number), demand(1), false);
+    }
+    let on = |name: &Arc<str>| scheduler.nodes[name].functions.len();
+    assert_eq!((on(&name(0)), on(&name(1))), (1, 7));
+    assert_eq!((scheduler.reserved_on(&name(0)), scheduler.reserved_on(&name(1))), (1, 7));
+}
+
+#[test]
 fn an_image_is_where_its_function_goes() {
     let mut scheduler = mesh(3);
     let image = "registry.example/shop@sha256:00".to_owned();
