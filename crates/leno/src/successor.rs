@@ -3,7 +3,7 @@
 mod process;
 mod program;
 
-pub(crate) use process::{Ask, Own, Request, Successor};
+pub(crate) use process::{Ask, MAX_TIMEOUT, Own, Request, Successor};
 pub(crate) use program::Program;
 
 /// The argument with which a node starts its successor. Nobody else needs it.

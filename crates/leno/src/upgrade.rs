@@ -3,14 +3,12 @@
 use crate::NodeAddress;
 use crate::client::Node;
 use crate::screen::shown;
-use crate::successor::{Ask, PATH};
+use crate::successor::{Ask, MAX_TIMEOUT, PATH};
 use anyhow::{Result, bail, ensure};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Longest wait for a new process, in seconds.
-const LONGEST: u64 = 600;
 /// How much longer than the new process may take the answer may.
 const MARGIN: Duration = Duration::from_secs(30);
 
@@ -22,7 +20,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
     /// Seconds that the new process has until it is ready.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=LONGEST))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT))]
     timeout: u64,
     #[command(flatten)]
     node: NodeAddress,

@@ -278,3 +278,32 @@ fn a_program_without_a_link_does_not_become_ready_and_the_reason_is_told() {
     let output = mesh.output().join("\n");
     assert!(output.contains("the instance was not ready within 1s: no connection: Connection refused"), "{output}");
 }
+
+#[test]
+fn calls_through_memory_end_with_the_function_that_goes_with_its_permission() {
+    // Longer than any test waits.
+    let mut mesh = Mesh::start_with("  limits: {drainTimeout: 10m}\n", &three());
+    assert_eq!(mesh.get("/call/a.test/call/b.test/x").status, 200);
+    let url = format!("http://127.0.0.1:{}", mesh.ports.gateway);
+    let call = |path: &str| {
+        let url = format!("{url}{path}");
+        std::thread::spawn(move || mesh::curl(&url, &["--max-time", "60"]).status)
+    };
+    // One that waits for `b`, one for `a`, and one for both.
+    let waiting = ["/call/b.test/hold", "/call/a.test/hold", "/call/a.test/call/b.test/hold"].map(call);
+    let held = |mesh: &mut Mesh| mesh.output().iter().filter(|line| line.contains("holding")).count() == 3;
+    mesh.wait_for("the calls", held);
+    let without = chain("  functions: [{name: web}, {name: c}]")
+        + &member("web", "  expose: [{path: /}]")
+        + &member("c", "")
+        + &["web", "c"].map(allow).concat();
+    mesh.write(&without);
+    for waiting in waiting {
+        let status = waiting.join().unwrap();
+        assert!([403, 502, 503].contains(&status), "{status}");
+    }
+    mesh.wait_for("the instances to end", |mesh| {
+        mesh.instances("test/a").is_empty() && mesh.instances("test/b").is_empty()
+    });
+    assert_eq!(mesh.get("/x").status, 200);
+}

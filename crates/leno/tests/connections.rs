@@ -175,6 +175,32 @@ fn a_connection_ends_when_its_permission_does() {
     }
 }
 
+#[test]
+fn a_connection_ends_with_the_function_that_goes_with_its_permission() {
+    if !has_kernel() {
+        eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
+        return;
+    }
+    // Longer than any test waits.
+    let spec = "  limits: {drainTimeout: 10m}\n  instances: {isolation: strict, accounts: node}\n";
+    let with = documents(&allow("6379, 6380"));
+    let callees = with.replace("callees: [store]", "callees: []");
+    let documents: Vec<&str> = callees.split_inclusive("---\n").filter(|text| !text.contains("store")).collect();
+    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    let mut mesh = Mesh::start_with_command(leno, spec, &with, public_folder);
+    for port in [6379, 6380] {
+        assert_eq!(try_path(&mesh, &format!("/hold/store:{port}")), (200, "I am test/store\n".to_owned()));
+        assert_eq!(try_path(&mesh, "/again/one"), (200, "one".to_owned()));
+        mesh.write(&documents.concat());
+        mesh.wait_for("the connection's end", |mesh| try_path(mesh, "/again/two").0 == 502);
+        let rows = connections(&mut mesh, 1);
+        let ended = |row: &Value| row["verdict"] == "deny" && row["port"] == port && row["sent"].as_u64() >= Some(3);
+        assert!(rows.iter().any(ended), "{rows:#?}");
+        mesh.write(&with);
+        mesh.wait_for("permission", |mesh| try_path(mesh, &format!("/say/store:{port}/x")).0 == 200);
+    }
+}
+
 /// A mount namespace with a BPF file system of its own, until it is dropped.
 struct Mounts(Child);
 

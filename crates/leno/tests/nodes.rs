@@ -236,6 +236,65 @@ fn a_revoked_node_is_out_and_a_token_is_for_one() {
 }
 
 #[test]
+fn a_node_that_offers_more_than_its_token_allows_gets_no_more_than_that() {
+    let control = control();
+    let most = u64::MAX.to_string();
+    let offer = ["--offer-cpu", &most, "--offer-memory", &most, "--offer-instances", "4294967295"];
+    let caps = ["--max-instances", "1", "--max-cpu", "2000", "--max-memory", "1073741824"];
+    let mut greedy = Node::join_at(&Place::here(), &control, "greedy", &caps, &offer);
+    let _honest = Node::join_at(&Place::here(), &control, "honest", &[], &["--offer-instances", "10"]);
+    let all = |from: usize| -> Vec<String> { (from..from + 4).map(|number| format!("f{number}")).collect() };
+    let document = |name: &String| echo_function(name, "  callees: []\n  scale: {min: 1}");
+    let placed = |names: &[String]| -> Vec<Vec<String>> {
+        let nodes = |name: &String| Some(nodes_of(&control, &format!("test/{name}"))).filter(|nodes| !nodes.is_empty());
+        names.iter().map(|name| eventually(&format!("an instance of {name}"), || nodes(name))).collect()
+    };
+    let on_greedy = |nodes: &[Vec<String>]| nodes.iter().flatten().filter(|node| *node == "greedy").count();
+    control.apply(&all(0).iter().map(document).collect::<String>());
+    let first = placed(&all(0));
+    assert!(on_greedy(&first) <= 1, "{first:?}");
+    let told = |control: &Control| -> Value {
+        let (_, status) = control.get("/v1/status");
+        status["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "greedy").unwrap().clone()
+    };
+    let capacity = told(&control)["capacity"].clone();
+    assert_eq!((&capacity["instances"], &capacity["cpu_millis"]), (&1.into(), &2000.into()), "{capacity}");
+    assert_eq!(capacity["memory"], 1_u64 << 30, "{capacity}");
+
+    // Nor by coming back with its certificate.
+    greedy.kill();
+    greedy.start_again();
+    control.apply(&all(0).iter().chain(&all(4)).map(document).collect::<String>());
+    let later = [placed(&all(0)), placed(&all(4))].concat();
+    assert!(on_greedy(&later) <= 1, "{later:?}");
+    let capacity = told(&control)["capacity"].clone();
+    assert_eq!(capacity["instances"], 1, "{capacity}");
+}
+
+#[test]
+fn a_node_outlives_an_upgrade_that_is_asked_for_without_sense() {
+    let control = control();
+    let node = Node::join(&control, "one", &[]);
+    for ask in [
+        r#"{"binary":null,"timeout":18446744073709551615}"#,
+        r#"{"binary":"/dev/zero","timeout":1}"#,
+        r#"{"binary":"/no/such/program","timeout":1}"#,
+        r#"{"binary":null,"timeout":-1}"#,
+        "[",
+    ] {
+        let answer = Command::new("curl")
+            .args(["--silent", "--max-time", "30", "--data", ask, "--write-out", "%{http_code}", "--unix-socket"])
+            .arg(node.folder.path().join("admin.sock"))
+            .arg("http://node/upgrade")
+            .output()
+            .unwrap();
+        let answer = String::from_utf8(answer.stdout).unwrap();
+        assert!(answer.ends_with("409") || answer.ends_with("400"), "{ask}: {answer}");
+    }
+    assert!(node.leno(&["get", "functions"]).status.success());
+}
+
+#[test]
 fn who_may_make_join_tokens() {
     let control = control();
     for (role, namespace) in [("editor", None), ("reader", None), ("admin", Some("test"))] {

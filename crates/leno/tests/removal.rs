@@ -2,7 +2,7 @@
 
 mod mesh;
 
-use mesh::{ALLOW_ALL, Mesh, policy};
+use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -39,22 +39,29 @@ fn serve(mut stream: TcpStream) {
     }
 }
 
+const WEBSOCKET: &str = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: \
+                         dGhlIHNhbXBsZSBub25jZQ==\r\n";
+
 /// A client's end of an exchange that does not end by itself.
 struct Open(TcpStream);
 
 impl Open {
     fn new(mesh: &Mesh, host: &str, headers: &str) -> Self {
-        let mut stream = TcpStream::connect(("127.0.0.1", mesh.ports.gateway)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        write!(stream, "GET / HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n").unwrap();
-        let mut open = Self(stream);
+        let mut open = Self::sent(mesh, host, "/", headers);
         open.event();
         open
     }
 
+    /// One whose response is not waited for.
+    fn sent(mesh: &Mesh, host: &str, path: &str, headers: &str) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", mesh.ports.gateway)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\n{headers}\r\n").unwrap();
+        Self(stream)
+    }
+
     fn websocket(mesh: &Mesh, host: &str) -> Self {
-        let key = "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
-        Self::new(mesh, host, &format!("connection: upgrade\r\nupgrade: websocket\r\n{key}\r\n"))
+        Self::new(mesh, host, WEBSOCKET)
     }
 
     /// Waits for another event.
@@ -134,4 +141,32 @@ fn what_is_open_is_closed_with_the_permission_though_the_function_goes_too() {
     // Now the policy goes too, by which the callers of the other one were permitted.
     mesh.write(&stays);
     drains.end();
+}
+
+#[test]
+fn what_is_open_of_a_command_is_closed_with_the_permission_too() {
+    let exposed = |name: &str| {
+        let spec =
+            format!("  callees: []\n  timeouts: {{request: 0s}}\n  expose: [{{hosts: [{name}.example], path: /}}]");
+        echo_function(name, &spec) + &policy(&format!("{name}-open"), name, ALLOW_ALL)
+    };
+    let stays = exposed("stays");
+    let mut mesh = Mesh::start_with("  limits: {drainTimeout: 10m}\n", &format!("{stays}{}", exposed("gone")));
+    let opened = |mesh: &Mesh, host: &str| {
+        let mut echoing = Open::sent(mesh, host, "/websocket", WEBSOCKET);
+        // A text of five bytes, masked with zeros.
+        echoing.0.write_all(b"\x81\x85\0\0\0\0event").unwrap();
+        echoing.event();
+        echoing
+    };
+    let (mut websocket, mut other) = (opened(&mesh, "gone.example"), opened(&mesh, "stays.example"));
+    let mut waiting = Open::sent(&mesh, "gone.example", "/slow/600000", "connection: close\r\n");
+    mesh.wait_for("the request to be handled", |mesh| mesh.output().iter().any(|line| line.contains("pausing")));
+    mesh.write(&stays);
+    let refused = String::from_utf8(waiting.end()).unwrap();
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    websocket.end();
+    other.0.write_all(b"\x81\x85\0\0\0\0event").unwrap();
+    other.event();
+    mesh.wait_for("its instance to end", |mesh| mesh.instances("test/gone").is_empty());
 }

@@ -8,8 +8,9 @@ mod cluster;
 mod etcd;
 mod mesh;
 
-use api::Control;
-use cluster::{MESH, Node, Place, documents, eventually};
+use api::{Control, function};
+use cluster::{MESH, Node, Place, control, documents, eventually};
+use serde_json::Value;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -47,4 +48,26 @@ fn a_withdrawal_is_heard_though_the_leader_of_before_hangs() {
     first.signal("-CONT");
     eprintln!("it was in force after {took:?}");
     assert!(took < SOON, "{took:?}");
+}
+
+#[test]
+fn a_withdrawal_is_in_force_beside_a_long_load_and_is_not_undone_by_it() {
+    const MANY: usize = 800;
+    let control = control();
+    let gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    let node = Node::join(&control, "one", &[]);
+    control.apply(&documents());
+    eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+    let in_force = || {
+        let listed = node.leno(&["get", "functions", "--json"]);
+        let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap_or_default();
+        rows.iter().filter(|row| row["function"].as_str().is_some_and(|name| name.starts_with("many/"))).count()
+    };
+    let many: Vec<String> = (0..MANY).map(|number| function(&format!("f{number}"), "many")).collect();
+    control.apply(&many.join("---\n"));
+    control.apply(&documents().replace("name: everything, action: allow", "name: nobody, action: deny"));
+    eventually("a refusal", || gateway.get("/").filter(|answer| answer.status == 403));
+    eprintln!("{} of {MANY} functions were in force before the withdrawal", in_force());
+    eventually("all functions", || Some(in_force()).filter(|count| *count == MANY));
+    assert_eq!(gateway.get("/").unwrap().status, 403, "what took long was loaded beside what came later");
 }

@@ -20,6 +20,9 @@ use tokio::time::timeout;
 /// How long a new process that is not wanted any more has to end by itself. Its instances end with it.
 const END: Duration = Duration::from_secs(5);
 
+/// Seconds that a new process may be given.
+pub(crate) const MAX_TIMEOUT: u64 = 600;
+
 /// What `leno upgrade` asks for.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,6 +62,9 @@ pub(crate) struct Successor {
 impl Own {
     /// Hands the node over. The error says why that failed; then everything is as it was.
     pub(crate) async fn upgrade(&mut self, running: &Running, ask: &Ask) -> Result<(Relay, Successor), String> {
+        if ask.timeout > MAX_TIMEOUT {
+            return Err(format!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", ask.timeout));
+        }
         let patience = Duration::from_secs(ask.timeout);
         if let Some(obstacle) = obstacle().or_else(|| running.obstacle()) {
             return Err(obstacle);

@@ -57,7 +57,7 @@ impl Predecessor {
         let socket = UnixStream::from(socket);
         socket.set_read_timeout(Some(BEGIN))?;
         let (start, mut descriptors) = wire::begun(&socket)?;
-        if descriptors.len() != start.listeners + start.others.len() {
+        if descriptors.len().checked_sub(start.listeners) != Some(start.others.len()) {
             return Err(io::Error::other(format!("{} descriptors came", descriptors.len())).into());
         }
         let others = start.others.iter().cloned().zip(descriptors.split_off(start.listeners)).collect();

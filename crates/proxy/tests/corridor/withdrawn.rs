@@ -505,7 +505,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
 }
 
 /// Removes a function, whose exchanges may go on for so long.
-fn remove(mesh: &Mesh, name: &str, limit: Duration) {
+pub(crate) fn remove(mesh: &Mesh, name: &str, limit: Duration) {
     let before = mesh.node.snapshot.load_full();
     let entry = before.functions.get(&id(name)).unwrap().clone();
     mesh.node.set_removed(Removed::new([(entry, Instant::now() + limit)]));

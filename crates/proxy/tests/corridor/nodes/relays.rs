@@ -2,7 +2,9 @@
 
 use super::{callee, caller, closed};
 use crate::mesh::{Builder, Mesh, id, spiffe};
+use crate::raw::TIMEOUT;
 use crate::upstream::{self, echo, until};
+use crate::withdrawn::remove;
 use leno_config::slice::{Command, Port, PortProtocol, Readiness, Run};
 use leno_identity::KeyRequest;
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
@@ -13,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 /// Sends back what comes.
 pub(super) async fn echo_server() -> SocketAddr {
@@ -170,6 +173,24 @@ async fn a_permission_that_is_withdrawn_on_the_callees_node_ends_the_connection(
     assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "a break is not an ordinary end");
     let [(near, ..), (verdict, sent, received)] = relayed.told().await;
     assert_eq!((near.as_str(), verdict.as_str(), sent, received), ("error", "deny", 1, 1));
+}
+
+/// A connection ends when the time of its caller or its callee is up, which is 5 s where a permission was withdrawn with the function.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() {
+    for removed in ["callee", "caller"] {
+        let relayed = Relayed::new("caller").await;
+        let mut stream = TcpStream::connect(relayed.called).await.unwrap();
+        stream.write_all(b"x").await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'x');
+        let mesh = if removed == "callee" { &relayed.there } else { &relayed.here };
+        remove(mesh, removed, Duration::from_secs(1));
+        let broken = timeout(TIMEOUT, stream.read_u8()).await.expect(removed).unwrap_err();
+        assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "{removed}");
+        let [(here, ..), (there, ..)] = relayed.told().await;
+        let by = if removed == "callee" { there } else { here };
+        assert_eq!(by, "deny", "{removed}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
