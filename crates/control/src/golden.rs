@@ -113,6 +113,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<CandidatePrograms>("candidate", &CandidatePrograms::of(&slices::command()));
     stored::<Template>("stored-template", &slices::other_template());
     stored::<History>("stored-history", &history());
+    let function = Some("shop/checkout".parse().unwrap());
+    stored::<History>("stored-history-of-function", &History { function, ..history() });
     stored::<Member>("stored-member", &member());
     let limits = CapacityLimits { cpu_millis: Some(4000), memory: Some(8 << 30), instances: Some(50) };
     stored::<Member>("stored-member-limited", &Member { limits, ..member() });

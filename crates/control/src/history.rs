@@ -31,6 +31,9 @@ pub(crate) struct History {
     pub stable: u32,
     /// The revision that is being rolled out.
     pub candidate: Option<Candidate>,
+    /// The function, so that an entry that has come under another key is found out; `None`: an earlier release wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub function: Option<FunctionId>,
 }
 
 /// One revision and its content.
@@ -100,11 +103,14 @@ impl History {
     pub(crate) fn of_template(template: &Template) -> Self {
         let template = to_bytes(template).unwrap();
         let kept = |number| Kept { number, template: template.clone(), created_ms: 1_900_000_000_000, failed: None };
-        Self { kept: vec![kept(1), kept(2)], stable: 0, candidate: None }
+        Self { kept: vec![kept(1), kept(2)], ..Self::default() }
     }
 
     /// Why a history that was read is none of this function.
     pub(crate) fn check(&self, id: &FunctionId) -> Result<(), String> {
+        if let Some(other) = self.function.as_ref().filter(|other| *other != id) {
+            return Err(format!("it has the revisions of {other}"));
+        }
         let numbers: Vec<u32> = self.kept.iter().map(|kept| kept.number).collect();
         let is_kept = |number: u32| numbers.contains(&number);
         if numbers.first() == Some(&0) || numbers.last() == Some(&u32::MAX) || !numbers.is_sorted_by(|a, b| a < b) {
@@ -137,6 +143,7 @@ impl History {
     }
 
     fn record_publication(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
+        self.function = Some(slice.id.clone());
         let template = to_bytes(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {

@@ -33,6 +33,31 @@ fn rollout(steps: &[u8]) -> Plan {
 }
 
 #[test]
+fn revisions_that_make_no_sense_are_those_of_no_function() {
+    let plan = rollout(&[50]);
+    let mut history = History::default();
+    for content in [1, 2] {
+        history.record_publication(&slice(content, &plan), 0).unwrap();
+    }
+    let (own, other): (FunctionId, FunctionId) = ("shop/checkout".parse().unwrap(), "a/shop".parse().unwrap());
+    assert_eq!(history.check(&own), Ok(()));
+    assert_eq!(History::default().check(&own), Ok(()));
+    assert!(history.check(&other).unwrap_err().contains("the revisions of shop/checkout"));
+    let wrong = |change: &dyn Fn(&mut History)| {
+        let mut changed = history.clone();
+        change(&mut changed);
+        changed.check(&own).unwrap_err()
+    };
+    assert!(wrong(&|history| history.kept[1].number = u32::MAX).contains("ascending"));
+    assert!(wrong(&|history| history.kept[0].number = 0).contains("ascending"));
+    assert!(wrong(&|history| history.kept.reverse()).contains("ascending"));
+    assert!(wrong(&|history| history.stable = 7).contains("stable revision 7"));
+    assert!(wrong(&|history| history.candidate.as_mut().unwrap().number = 7).contains("candidate 7"));
+    assert!(wrong(&|history| history.candidate.as_mut().unwrap().step = usize::MAX).contains("candidate 2"));
+    assert!(!wrong(&|history| history.kept[0].template.truncate(3)).is_empty());
+}
+
+#[test]
 fn a_change_makes_a_number_and_going_back_makes_another() {
     let (mut history, plan) = (History::default(), Plan::default());
     for (content, latest) in [(7, 1), (7, 1), (8, 2), (7, 3), (7, 3)] {

@@ -39,14 +39,14 @@ fn functions_are_spread_over_zones_then_nodes_and_stay() {
     let zones: BTreeSet<_> = scheduler.nodes_of(&id(0)).iter().map(|name| scheduler.nodes[name].zone()).collect();
     assert_eq!((placed(&scheduler, 0).len(), zones.len()), (3, 3));
     for number in 1..=12 {
-        scheduler.set_function(&id(number), demand(0), false);
+        scheduler.set_function(&id(number), demand(1), false);
     }
     let counts: Vec<_> = scheduler.nodes.values().map(|node| node.functions.len()).collect();
     assert!(counts.iter().all(|count| (2..=3).contains(count)), "{counts:?}");
     let before: Vec<Vec<String>> =
         (0..=12).map(|number| placed(&scheduler, number).into_iter().map(str::to_owned).collect()).collect();
     assert!(scheduler.set_node(&name(6), node(10, "a")).is_empty(), "a new node moves nothing");
-    assert!(!scheduler.set_function(&id(1), demand(0), false));
+    assert!(!scheduler.set_function(&id(1), demand(1), false));
     let after: Vec<Vec<String>> =
         (0..=12).map(|number| placed(&scheduler, number).into_iter().map(str::to_owned).collect()).collect();
     assert_eq!(before, after);
