@@ -8,7 +8,7 @@ use crate::withdrawn::remove;
 use leno_config::slice::{Command, Port, PortProtocol, Readiness, Run};
 use leno_identity::KeyRequest;
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
-use leno_proxy::FunctionEntry;
+use leno_proxy::{FunctionEntry, Removed};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -175,7 +175,8 @@ async fn a_permission_that_is_withdrawn_on_the_callees_node_ends_the_connection(
     assert_eq!((near.as_str(), verdict.as_str(), sent, received), ("error", "deny", 1, 1));
 }
 
-/// A connection ends when the time of its caller or its callee is up, which is 5 s where a permission was withdrawn with the function.
+/// A connection goes on while its removed caller or callee drains, and ends when the node says that its time is up: 5 s where a permission was withdrawn with the
+/// function.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() {
     for removed in ["callee", "caller"] {
@@ -184,7 +185,10 @@ async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() 
         stream.write_all(b"x").await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), b'x');
         let mesh = if removed == "callee" { &relayed.there } else { &relayed.here };
-        remove(mesh, removed, Duration::from_secs(1));
+        remove(mesh, removed, Duration::from_secs(600));
+        stream.write_all(b"y").await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'y', "{removed}");
+        mesh.node.set_removed(Removed::default());
         let broken = timeout(TIMEOUT, stream.read_u8()).await.expect(removed).unwrap_err();
         assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "{removed}");
         let [(here, ..), (there, ..)] = relayed.told().await;
