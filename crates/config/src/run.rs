@@ -132,6 +132,8 @@ pub struct Command {
     pub ports: Vec<Port>,
     /// When an instance may get traffic.
     pub readiness: Readiness,
+    /// How an instance that was ready is watched; `None`: as [`Liveness`] is by default.
+    pub liveness: Option<Liveness>,
     /// Longest wait for readiness, by an instance and by the requests that wait for it.
     pub startup_timeout: Duration,
     /// The container that runs in place of the program; `None`: the program does.
@@ -207,6 +209,28 @@ pub enum Readiness {
     Tcp,
     /// A GET of this path answers 2xx or 3xx (over the function's protocol).
     Http(String),
+}
+
+/// How an instance that was ready is watched. The probes are those of its readiness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Liveness {
+    /// Between probes; 0: it is not watched.
+    pub interval: Duration,
+    /// Failures in a row that make it lost.
+    pub failures: u32,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(10), failures: 3 }
+    }
+}
+
+impl Command {
+    /// How an instance that was ready is watched.
+    pub fn liveness(&self) -> Liveness {
+        self.liveness.unwrap_or_default()
+    }
 }
 
 /// What one instance may use; 0: as much as it gets.

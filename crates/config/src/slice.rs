@@ -6,8 +6,8 @@ pub use crate::chain::ChainLink;
 pub use crate::container::{Container, ImageRegistry, Images, Pull, RegistryCredentials, Volume};
 pub use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use crate::run::{
-    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Metric, ModuleHash, ModuleUrl, Port, PortProtocol, Process,
-    Readiness, Resources, Run, Scale, Secret, Wasm,
+    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Liveness, Metric, ModuleHash, ModuleUrl, Port,
+    PortProtocol, Process, Readiness, Resources, Run, Scale, Secret, Wasm,
 };
 
 use crate::bounds::NamespaceBounds;

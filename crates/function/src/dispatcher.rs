@@ -4,6 +4,7 @@
 //! count, and the sums of [`Load`]. Only a request that has to wait takes the lock, queues, and wakes the function's task.
 
 mod buffer;
+mod health;
 mod slot;
 
 pub(crate) use buffer::Buffer;
@@ -106,7 +107,7 @@ impl Dispatcher {
         }
         let slot = self.take(avoid)?;
         self.on_arrival();
-        Some(Lease { slot, dispatcher: Arc::clone(self) })
+        Some(Lease::new(slot, Arc::clone(self)))
     }
 
     /// Leases a ready instance with room, or waits for one, first come, first served. Waits until the deadline at most, and never longer than the
@@ -188,7 +189,7 @@ impl Dispatcher {
             let best = after
                 .iter()
                 .chain(before)
-                .filter(|slot| !avoid.contains(&slot.address) && !slot.is_draining())
+                .filter(|slot| !avoid.contains(&slot.address) && slot.is_open())
                 .map(|slot| (slot.in_flight(), slot))
                 .filter(|(count, _)| limit == 0 || *count < limit)
                 .min_by_key(|(count, _)| *count);
@@ -221,7 +222,7 @@ impl Dispatcher {
     }
 
     /// Leases instances with room to waiting requests, first come, first served.
-    fn hand_over(self: &Arc<Self>) {
+    pub(crate) fn hand_over(self: &Arc<Self>) {
         // Leases whose receiver was just dropped. They are dropped after the queue is unlocked, because dropping a lease calls this function again.
         let mut refused = Vec::new();
         let mut queue = self.queue();
@@ -235,7 +236,7 @@ impl Dispatcher {
                 index += 1;
                 continue;
             };
-            let lease = Lease { slot, dispatcher: Arc::clone(self) };
+            let lease = Lease::new(slot, Arc::clone(self));
             let Some(waiter) = queue.waiters.remove(index) else { break };
             self.dequeued(1);
             refused.extend(waiter.reply.send(Ok(lease)).err());

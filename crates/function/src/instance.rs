@@ -7,6 +7,7 @@ use crate::dispatcher::Slot;
 use crate::error::AcquireError;
 use crate::host::LinkEnd;
 use crate::instance_id::InstanceId;
+use crate::liveness::Probes;
 use crate::ports::Port;
 use crate::process::Program;
 use crate::processes::NotTheInstance;
@@ -57,6 +58,8 @@ pub(crate) enum Failure {
     PortTaken { reason: String },
     /// It was ready for some time, and then its link to the node ended.
     LinkEnded { reason: String, ready_for: Duration },
+    /// It was ready for some time, and then did not serve any more.
+    Lost { reason: String, ready_for: Duration },
 }
 
 /// What one instance needs to run.
@@ -153,6 +156,7 @@ impl Instance {
             address,
             restarts: notes.restarts,
             since: SystemTime::now(),
+            lost: None,
         };
         notes.instances.insert(self.owner.id, status);
     }
@@ -178,11 +182,18 @@ impl Instance {
         let _ = published.await;
         let since = Instant::now();
 
+        let probes = Probes {
+            readiness: &self.command.readiness,
+            protocol: self.protocol,
+            reach: slot.reach(),
+            liveness: self.command.liveness(),
+        };
         let broken = tokio::select! {
             biased;
             () = tree.exited() => None,
             () = at_least(&mut self.target, TargetState::Drain) => None,
             reason = slot.port_conflict() => Some(Failure::PortTaken { reason }),
+            reason = probes.lost(&slot, &self.dispatcher) => Some(Failure::Lost { reason, ready_for: since.elapsed() }),
             reason = link_end => {
                 // A program that ends closes its link first, and its status says more.
                 let ended = tokio::time::timeout(LINK_BEFORE_EXIT, tree.exited()).await.is_ok();
@@ -191,6 +202,11 @@ impl Instance {
         };
         self.dispatcher.start_drain(&slot);
         self.owner.host.draining(&self.owner.function, self.owner.id, address);
+        if let Some(Failure::Lost { reason, ready_for }) = broken {
+            self.owner.board.lose(&self.owner.function, self.owner.id, &reason);
+            self.failed(Failure::Lost { reason, ready_for });
+            return self.drain(tree, &slot).await;
+        }
         if let Some(failure) = broken {
             self.failed(failure);
             return self.finish(tree).await;
@@ -202,10 +218,15 @@ impl Instance {
             return self.failed(Failure::Crashed { status, ready_for });
         }
         self.owner.board.set_state(self.owner.id, InstanceState::Draining);
+        self.drain(tree, &slot).await;
+    }
+
+    /// Lets the requests that are under way end, and then ends the instance.
+    async fn drain(&mut self, tree: ProcessTree, slot: &Slot) {
         tokio::select! {
             () = slot.drained() => {}
             () = tree.exited() => {}
-            () = drain_over(&mut self.target, &mut self.drain) => self.end_requests(&slot, &tree).await,
+            () = drain_over(&mut self.target, &mut self.drain) => self.end_requests(slot, &tree).await,
         }
         self.finish(tree).await;
     }

@@ -45,6 +45,7 @@ mod instance;
 mod instance_id;
 mod job;
 mod lifecycle;
+mod liveness;
 mod load;
 mod orphans;
 mod output;
@@ -76,5 +77,7 @@ pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
 pub use reach::ConnectError;
 pub use spec::{ChainMemory, FunctionSpec, Rooms, Settings};
-pub use status::{FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, ScaleEvent, Scaling};
+pub use status::{
+    FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling,
+};
 pub use supervisor::{Function, Supervisor};

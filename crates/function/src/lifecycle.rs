@@ -207,6 +207,7 @@ impl Lifecycle {
             address,
             restarts: 0,
             since: SystemTime::now(),
+            lost: None,
         };
         self.shared.board.notes().instances.insert(id, status);
         self.shared.host.ready(&self.spec.id, id, address);
@@ -252,6 +253,12 @@ impl Lifecycle {
         surplus_of.sort_by_key(|instance| instance.load());
         surplus_of.into_iter().take(surplus).for_each(|instance| set_target(instance, TargetState::Drain));
 
+        // Where a lost instance is in the way of its successor, its requests have had their chance.
+        for lost in self.instances.values().filter(|instance| instance.failed) {
+            if fixed_port.is_some() && lost.port == fixed_port {
+                set_target(lost, TargetState::Stop);
+            }
+        }
         if self.resume_at.is_some() || fixed_port.is_some() && self.instances.values().any(|it| it.port == fixed_port) {
             return;
         }
@@ -268,6 +275,7 @@ impl Lifecycle {
         if before.as_ref() != Some(&reason) {
             tracing::warn!(function = %self.spec.id, "no further instance is started: {reason}");
         }
+        self.instances.values().filter(|instance| instance.failed).for_each(|lost| set_target(lost, TargetState::Stop));
         // A replacement of instances would otherwise wait for those that wait for it.
         let is_old = |instance: &&Running| instance.generation != self.generation && instance.counts();
         if let Some(old) = self.instances.values().find(is_old) {
@@ -349,6 +357,10 @@ impl Lifecycle {
             Failure::LinkEnded { reason, ready_for } => {
                 self.forgive(*ready_for);
                 format!("the instance was ended, because its link has ended: {reason}")
+            }
+            Failure::Lost { reason, ready_for } => {
+                self.forgive(*ready_for);
+                format!("the instance is replaced: {reason}")
             }
             Failure::PortTaken { reason } => {
                 format!("the instance was ended, because somebody else has its port: {reason}")

@@ -33,6 +33,12 @@ pub enum ConnectError {
     Unproven(#[from] NotTheInstance),
 }
 
+/// Whether a connection failed because of the instance, and not because the node lacks something.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
+}
+
 impl Reach {
     /// Connects to the instance that listens at `address`. Once this returns, the other end is the instance.
     ///

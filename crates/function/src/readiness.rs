@@ -31,7 +31,7 @@ pub(crate) enum NotReady {
     Path(#[from] hyper::http::Error),
     #[error("it answered {0}")]
     Status(StatusCode),
-    #[error("no answer within {PROBE_TIMEOUT:?}")]
+    #[error("no answer in time")]
     Timeout,
 }
 
@@ -46,12 +46,11 @@ pub(crate) async fn wait(
 ) -> Result<(), NotTheInstance> {
     let mut interval = FIRST_INTERVAL;
     loop {
-        match tokio::time::timeout(PROBE_TIMEOUT, probe(address, readiness, protocol, reach)).await {
-            Ok(Ok(())) => return Ok(()),
+        match ask(address, readiness, protocol, reach, PROBE_TIMEOUT).await {
+            Ok(()) => return Ok(()),
             // The other process will not go away, and the instance cannot get its port.
-            Ok(Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. }))) => return Err(stranger),
-            Ok(Err(error)) => note(error),
-            Err(_) => note(NotReady::Timeout),
+            Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. })) => return Err(stranger),
+            Err(error) => note(error),
         }
         tokio::time::sleep(interval).await;
         interval = (interval * 3 / 2).min(LONGEST_INTERVAL);
@@ -75,6 +74,18 @@ pub(crate) async fn wait_for_link(
         tokio::time::sleep(interval).await;
         interval = (interval * 3 / 2).min(LONGEST_INTERVAL);
     }
+}
+
+/// Asks once whether the instance is ready.
+pub(crate) async fn ask(
+    address: SocketAddr,
+    readiness: &Readiness,
+    protocol: AppProtocol,
+    reach: &Reach,
+    limit: Duration,
+) -> Result<(), NotReady> {
+    let probed = tokio::time::timeout(limit, probe(address, readiness, protocol, reach)).await;
+    probed.unwrap_or(Err(NotReady::Timeout))
 }
 
 async fn probe(

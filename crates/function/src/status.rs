@@ -25,6 +25,8 @@ pub enum InstanceState {
     Ready,
     /// Gets no new requests. In-flight requests may finish.
     Draining,
+    /// Was ready and does not serve any more. It gets no new requests, and another one takes its place.
+    Unhealthy,
     /// Was told to exit.
     Stopping,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for InstanceState {
             Self::Starting => "starting",
             Self::Ready => "ready",
             Self::Draining => "draining",
+            Self::Unhealthy => "unhealthy",
             Self::Stopping => "stopping",
         })
     }
@@ -70,6 +73,8 @@ pub struct InstanceStatus {
     pub restarts: u32,
     /// When it entered this state.
     pub since: SystemTime,
+    /// Why it does not serve any more, if it was ready before.
+    pub lost: Option<String>,
 }
 
 /// The status of one function, or of one of its revisions.
@@ -83,6 +88,8 @@ pub struct FunctionStatus {
     pub instances: Vec<InstanceStatus>,
     /// Number of instances that failed so far.
     pub restarts: u32,
+    /// Number of instances that were ready and were replaced, because they did not serve any more.
+    pub lost: u64,
     /// Why the last instance failed.
     pub last_failure: Option<String>,
     /// Time until the next start, after consecutive failures; `None`: there is no pause.
@@ -161,6 +168,19 @@ pub struct ScaleEvent {
     pub reason: Reason,
 }
 
+/// An instance that was ready did not serve any more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LossEvent {
+    /// When that was found.
+    pub at: SystemTime,
+    /// Name of the function.
+    pub function: FunctionId,
+    /// ID of the instance.
+    pub instance: InstanceId,
+    /// What was found.
+    pub reason: String,
+}
+
 /// The status that a function's tasks write and others read.
 #[derive(Default)]
 pub(crate) struct Board(Mutex<Notes>);
@@ -172,6 +192,7 @@ pub(crate) struct Notes {
     /// The instance that ended last. Its output is kept until another one ends.
     pub last_ended: Option<InstanceId>,
     pub restarts: u32,
+    pub lost: u64,
     pub last_failure: Option<String>,
     pub resume_at: Option<tokio::time::Instant>,
     pub unenforced: Option<String>,
@@ -180,7 +201,12 @@ pub(crate) struct Notes {
     pub container: Weak<ContainerSpec>,
     /// The last scale decisions, oldest first.
     pub events: VecDeque<ScaleEvent>,
+    /// The last instances that did not serve any more, oldest first.
+    pub losses: VecDeque<LossEvent>,
 }
+
+/// Losses that are kept of each function.
+const LOSSES: usize = 20;
 
 /// Scale decisions that are kept of each function.
 const EVENTS: usize = 20;
@@ -233,6 +259,22 @@ impl Board {
             status.state = state;
             status.since = SystemTime::now();
         }
+    }
+
+    /// Notes that an instance does not serve any more.
+    pub(crate) fn lose(&self, function: &FunctionId, id: InstanceId, reason: &str) {
+        self.set_state(id, InstanceState::Unhealthy);
+        let mut notes = self.notes();
+        if let Some(status) = notes.instances.get_mut(&id) {
+            status.lost = Some(reason.to_owned());
+        }
+        notes.lost += 1;
+        if notes.losses.len() >= LOSSES {
+            notes.losses.pop_front();
+        }
+        let event =
+            LossEvent { at: SystemTime::now(), function: function.clone(), instance: id, reason: reason.to_owned() };
+        notes.losses.push_back(event);
     }
 
     /// Removes an instance. Its output is kept until another one ends.

@@ -15,7 +15,7 @@ use crate::orphans;
 use crate::output::{LogLine, Read, Reading};
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, Rooms, Settings};
-use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, ScaleEvent};
+use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, LossEvent, ScaleEvent};
 use leno_config::NamespaceBounds;
 use leno_config::id::FunctionId;
 use leno_namespaces::Turns;
@@ -361,6 +361,11 @@ impl Supervisor {
         events
     }
 
+    /// The last instances of all functions that were ready and did not serve any more.
+    pub fn losses(&self) -> Vec<LossEvent> {
+        self.functions(|functions| functions.values().flatten().flat_map(|entry| entry.function.losses()).collect())
+    }
+
     /// The control group (v2) in which all rooms are, if there is one.
     pub fn control_group(&self) -> Option<&Path> {
         self.inner.cgroups.as_deref().filter(|_| self.inner.rooms_are_in).map(Cgroups::path)
@@ -519,6 +524,7 @@ impl Function {
             revision: self.revision,
             instances: notes.instances.values().cloned().collect(),
             restarts: notes.restarts,
+            lost: notes.lost,
             last_failure: notes.last_failure.clone(),
             pause: notes
                 .resume_at
@@ -552,6 +558,11 @@ impl Function {
     /// The last scale decisions, oldest first.
     pub fn scale_events(&self) -> Vec<ScaleEvent> {
         self.board.notes().events.iter().cloned().collect()
+    }
+
+    /// The last instances that were ready and did not serve any more, oldest first.
+    pub fn losses(&self) -> Vec<LossEvent> {
+        self.board.notes().losses.iter().cloned().collect()
     }
 
     /// The last lines of an instance's output, oldest first. They are kept for running instances and for the one that ended last.

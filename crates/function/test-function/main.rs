@@ -1,13 +1,14 @@
 //! A function for the tests of the supervisor: HTTP/1.1 on `PORT`.
 //!
 //! `GET /env` answers its environment, `/pid` its process number, `/exit` makes it exit with status 3, `/healthz` answers 200
-//! once the file named by the first argument exists (at once, without an argument); everything else 200.
+//! once the file named by the first argument exists (at once, without an argument), `/deaf` closes the listener; everything else 200.
 //!
 //! With the argument `room-launcher` it is the launcher of rooms instead.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn main() -> std::process::ExitCode {
     if std::env::args().nth(1).as_deref() == Some("room-launcher") {
@@ -28,12 +29,19 @@ fn serve() -> std::io::Result<()> {
     let gate = std::env::args().nth(1);
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     println!("listening on {port}");
-    for stream in listener.incoming() {
-        let (stream, gate) = (stream?, gate.clone());
+    while !DEAF.load(Ordering::SeqCst) {
+        let (stream, gate) = (listener.accept()?.0, gate.clone());
         std::thread::spawn(move || answer(stream, gate.as_deref()));
     }
-    Ok(())
+    drop(listener);
+    println!("deaf");
+    loop {
+        std::thread::park();
+    }
 }
+
+/// The listener is to be closed after the next connection.
+static DEAF: AtomicBool = AtomicBool::new(false);
 
 fn answer(mut stream: TcpStream, gate: Option<&str>) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
@@ -47,6 +55,12 @@ fn answer(mut stream: TcpStream, gate: Option<&str>) -> std::io::Result<()> {
     let (status, body) = match path {
         "/env" => (200, std::env::vars().map(|(name, value)| format!("{name}={value}\n")).collect()),
         "/pid" => (200, std::process::id().to_string()),
+        "/deaf" => {
+            DEAF.store(true, Ordering::SeqCst);
+            // The listener waits for one more.
+            TcpStream::connect(stream.local_addr()?)?;
+            (200, String::new())
+        }
         "/exit" => {
             eprintln!("told to exit");
             std::process::exit(3)

@@ -364,6 +364,7 @@ impl Admin {
             let image = images.iter().find(|(id, revision, _)| (id, *revision) == (&instance.function, instance.id.revision));
             let (state, reason) = match image {
                 Some((.., image)) if instance.state == InstanceState::Pulling => told(image),
+                _ if instance.lost.is_some() => (instance.state.to_string(), instance.lost.as_deref()),
                 Some((.., ImageState::Here(omitted))) => (instance.state.to_string(), omitted.as_deref()),
                 _ => (instance.state.to_string(), None),
             };

@@ -1,7 +1,7 @@
 //! What the autoscaler decided, for people and for Prometheus.
 
 use leno_config::{FunctionId, revision};
-use leno_function::{FunctionStatus, InstanceState, Mode, ScaleEvent, Supervisor};
+use leno_function::{FunctionStatus, InstanceState, LossEvent, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -45,7 +45,18 @@ pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
             "reason": event.reason.to_string(),
         })
     };
-    supervisor.scale_events().iter().map(row).collect()
+    let lost = |event: &LossEvent| {
+        let instance = event.instance.name(&event.function);
+        json!({
+            "time": seconds(event.at),
+            "kind": "unhealthy",
+            "function": event.function.to_string(),
+            "revision": name(&event.function, event.instance.revision),
+            "instance": &*instance,
+            "reason": format!("{instance} is replaced: {}", event.reason),
+        })
+    };
+    supervisor.scale_events().iter().map(row).chain(supervisor.losses().iter().map(lost)).collect()
 }
 
 /// A revision's name, if it has one.
@@ -120,6 +131,11 @@ impl Collector for Scrape {
                 let labels = [function, revision, ("direction", direction.to_owned())];
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
+        }
+        let help = "Instances that were ready and were replaced, because they did not serve any more.";
+        let mut family = encoder.encode_descriptor("leno_instances_unhealthy", help, None, MetricType::Counter)?;
+        for status in &self.0 {
+            family.encode_family(&labels(status))?.encode_counter::<NoLabelSet, _, u64>(&status.lost, None)?;
         }
         Ok(())
     }

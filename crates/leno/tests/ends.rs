@@ -1,4 +1,5 @@
-//! Instances that are not needed any more end in one way, and what they have under way ends as it would have, or learns that the mesh ends it.
+//! Instances that are not needed any more end in one way, and what they have under way ends as it would have, or learns that the mesh ends it. Instances that
+//! do not serve any more are replaced.
 
 mod mesh;
 
@@ -189,4 +190,64 @@ fn a_second_signal_does_not_wait_for_requests() {
     mesh.wait_for("the end to begin", |mesh| mesh.output().iter().any(|line| line.contains("another signal")));
     mesh.terminate();
     assert!(mesh.wait().success());
+}
+
+/// A function that is watched often.
+fn watched(spec: &str) -> String {
+    let liveness = "  liveness: {interval: 200ms, failures: 2}\n  expose: [{hosts: [\"*\"], path: /}]\n";
+    echo_function("web", &format!("{liveness}{spec}")) + &policy("open", "web", ALLOW_ALL)
+}
+
+/// Each request is answered until another process answers than this one.
+fn until_replaced(mesh: &mut Mesh, before: &serde_json::Value) {
+    mesh.wait_for("another instance", |mesh| {
+        let answer = mesh.get("/");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["pid"] != *before
+    });
+    let events: Vec<serde_json::Value> =
+        serde_json::from_slice(&mesh.leno(&["get", "events", "--json"]).stdout).unwrap();
+    let event = events.iter().find(|event| event["kind"] == "unhealthy").expect("no event");
+    assert!(event["reason"].as_str().unwrap().contains("test/web-00001/1 is replaced"), "{event}");
+    mesh.metrics(&[r#"leno_instances_unhealthy_total{function="test/web",revision="web-00001"} 1"#]);
+}
+
+#[test]
+fn an_instance_that_takes_no_connection_any_more_is_replaced_without_a_failed_request() {
+    let mut mesh = Mesh::start(&watched(""));
+    let before = mesh.get("/").json()["pid"].clone();
+    assert_eq!(mesh.get("/deaf").status, 200);
+    until_replaced(&mut mesh, &before);
+}
+
+#[test]
+fn an_instance_that_says_that_it_is_not_ready_is_replaced_and_shown() {
+    let mut mesh = Mesh::start(&watched("  readiness: {http: /healthz}\n"));
+    let before = mesh.get("/").json()["pid"].clone();
+    // It may end what it has.
+    let url = format!("http://127.0.0.1:{}/slow/3000", mesh.ports.gateway);
+    let slow = std::thread::spawn(move || mesh::curl(&url, &[]));
+    mesh.wait_for("the request", |mesh| mesh.output().iter().any(|line| line.contains("pausing")));
+    assert_eq!(mesh.get("/sick").status, 200);
+    mesh.wait_for("it to be shown", |mesh| {
+        let lost = mesh.instances("test/web").into_iter().find(|row| row["state"] == "unhealthy");
+        lost.is_some_and(|row| row["reason"].as_str().unwrap().contains("it answered 503"))
+    });
+    until_replaced(&mut mesh, &before);
+    assert_eq!(slow.join().unwrap().status, 200);
+}
+
+#[test]
+fn an_instance_that_hangs_is_replaced_after_requests_that_time_out() {
+    let mut mesh = Mesh::start(&watched("  timeouts: {request: 1s, grace: 0s}\n"));
+    let before = mesh.get("/").json()["pid"].clone();
+    let stopped = std::process::Command::new("kill").args(["-STOP", &before.to_string()]).status().unwrap();
+    assert!(stopped.success());
+    // Its kernel takes connections in any case, and nothing else asks it.
+    mesh.wait_for("another instance", |mesh| {
+        let answer = mesh.get("/");
+        assert!([200, 504].contains(&answer.status), "{answer:?}");
+        answer.status == 200
+    });
+    until_replaced(&mut mesh, &before);
 }

@@ -126,6 +126,18 @@ impl InstanceProof for SupervisorLease {
         })
     }
 
+    fn heard(&self) {
+        self.0.heard();
+    }
+
+    fn timed_out(&self, since: Instant) {
+        self.0.timed_out(since);
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.0.is_suspect()
+    }
+
     fn connect_to<'a>(&'a self, port: u16, kernel: Option<&'a dyn Kernel>) -> Connect<'a> {
         Box::pin(async move {
             let prepare = |socket: BorrowedFd<'_>, bound| kernel.and_then(|kernel| kernel.expect(socket, bound, port));
@@ -352,7 +364,9 @@ pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<le
                 leno_control::InstanceState::Starting
             }
             leno_function::InstanceState::Ready => leno_control::InstanceState::Ready,
-            leno_function::InstanceState::Draining => leno_control::InstanceState::Draining,
+            leno_function::InstanceState::Draining | leno_function::InstanceState::Unhealthy => {
+                leno_control::InstanceState::Draining
+            }
             leno_function::InstanceState::Stopping => leno_control::InstanceState::Stopping,
         },
         address: status.address,

@@ -3,7 +3,7 @@
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
 use super::{Context, Placed, confine, container, isolation, rollout, scale, template, text, wasm};
-use crate::document::{self, FunctionSpec, FunctionTimeouts, Readiness};
+use crate::document::{self, FunctionSpec, FunctionTimeouts, Liveness, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+
+/// The shortest interval between two probes of an instance that is ready.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Functions by name; each name may appear once.
 pub(super) fn names(
@@ -83,6 +86,10 @@ fn chained(scope: &Scope<'_>, spec: &FunctionSpec) {
         let fix = "remove it: it is ready when it has mapped its memory";
         scope.field("readiness").problem("a function with `protocol: chain` is not asked whether it is ready", fix);
     }
+    if spec.liveness.is_some() {
+        let fix = "remove it: its link ends with it";
+        scope.field("liveness").problem("a function with `protocol: chain` is not asked whether it still serves", fix);
+    }
 }
 
 /// Functions that a function or a job may call.
@@ -147,6 +154,7 @@ fn external(scope: &Scope<'_>, external: &document::ExternalInstances) -> Vec<So
         "port",
         "ports",
         "readiness",
+        "liveness",
         "scale",
     ] {
         if scope.has(field) {
@@ -212,6 +220,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
         ports: ports(&scope.field("ports"), &spec.ports),
         container,
         readiness: readiness(&scope.field("readiness"), spec.readiness.as_ref()),
+        liveness: spec.liveness.map(|written| liveness(&scope.field("liveness"), written)),
         startup_timeout: fields::within(&timeouts.field("startup"), startup, MILLISECOND, DAY),
         grace: fields::within(&timeouts.field("grace"), grace, Duration::default(), DAY),
     }
@@ -262,6 +271,17 @@ fn readiness(scope: &Scope<'_>, readiness: Option<&Readiness>) -> slice::Readine
             slice::Readiness::Tcp
         }
     }
+}
+
+/// Zero means that instances are not watched.
+fn liveness(scope: &Scope<'_>, Liveness { interval, failures }: Liveness) -> slice::Liveness {
+    let is_watched = interval > Duration::default();
+    let shortest = if is_watched { SHORTEST_INTERVAL } else { interval };
+    let interval = fields::within(&scope.field("interval"), interval, shortest, DAY);
+    if !(1..=100).contains(&failures) {
+        scope.field("failures").problem(format!("{failures} is not possible"), "expected 1 to 100");
+    }
+    slice::Liveness { interval, failures }
 }
 
 fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<slice::Expose> {

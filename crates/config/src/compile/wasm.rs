@@ -12,7 +12,7 @@ const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);
 
 /// What makes no sense for a component, and what to do instead.
-const NOT_HERE: [(&str, &str); 9] = [
+const NOT_HERE: [(&str, &str); 10] = [
     ("workingDirectory", "remove it: a component has no files"),
     ("resources", "remove it: its memory is limited by `wasm.memory`, its time by `timeouts.request`"),
     ("ports", "remove it: a component serves HTTP only"),
@@ -21,6 +21,7 @@ const NOT_HERE: [(&str, &str); 9] = [
     ("port", "remove it: the node hands requests to the component without a socket"),
     ("protocol", "remove it: the node hands requests to the component without a socket"),
     ("readiness", "remove it: a component is ready when it is compiled"),
+    ("liveness", "remove it: every request has an instance of its own"),
     ("scale", "remove it: every request has an instance of its own; `concurrency` limits how many there are"),
 ];
 

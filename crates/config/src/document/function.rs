@@ -89,6 +89,8 @@ pub struct FunctionSpec {
     pub ports: Vec<Port>,
     /// When an instance may get requests. Without it: when it accepts a TCP connection.
     pub readiness: Option<Readiness>,
+    /// How an instance that was ready is watched, and when another one takes its place.
+    pub liveness: Option<Liveness>,
     /// Requests that one instance handles at a time; 0: no limit. Of a component: requests that a node runs at a time.
     pub concurrency: u32,
     /// How many instances there are.
@@ -135,6 +137,7 @@ impl Default for FunctionSpec {
             protocol: AppProtocol::default(),
             ports: Vec::new(),
             readiness: None,
+            liveness: None,
             concurrency: 0,
             scale: Scale::default(),
             queue: 1024,
@@ -185,6 +188,23 @@ pub struct Readiness {
     pub http: Option<String>,
     /// `true`: when it accepts a TCP connection.
     pub tcp: Option<bool>,
+}
+
+/// How an instance that was ready is watched. It is asked as `readiness` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Liveness {
+    /// Between two probes, from 100ms on; where something is wrong, a second at most. `0s`: it is not watched.
+    pub interval: Duration,
+    /// Failures in a row after which another instance takes its place, 1 to 100: probes, or requests that time out.
+    #[schemars(range(min = 1, max = 100))]
+    pub failures: u32,
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(10), failures: 3 }
+    }
 }
 
 /// Time limits of a function.

@@ -41,7 +41,7 @@ pub use external::{
 };
 pub use external_authorization::{Authorizer, AuthorizerCache};
 pub use function::{
-    Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Port, Readiness,
+    Expose, ExternalInstances, Function, FunctionKind, FunctionSpec, FunctionTimeouts, Liveness, Port, Readiness,
 };
 pub use image::{ImageRegistry, Images, Volume};
 pub use job::{Job, JobKind, JobSpec};

@@ -5,8 +5,8 @@ use leno_config::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, 
 use leno_config::slice::{
     AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
     CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
-    JwksFetch, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run, Scale,
-    Secret, VerificationKey, Volume, Wasm,
+    JwksFetch, Liveness, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run,
+    Scale, Secret, VerificationKey, Volume, Wasm,
 };
 use leno_config::{FunctionId, ModuleHash, NamespaceBounds, Slice};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
@@ -71,6 +71,12 @@ pub(super) fn command() -> Slice {
         chain: None,
         bounds: Default::default(),
     }
+}
+
+/// A function whose instances are watched in another way than usual.
+pub(super) fn watched() -> Slice {
+    let liveness = Some(Liveness { interval: Duration::from_secs(2), failures: 5 });
+    Slice { run: Run::Command(Command { liveness, ..processes() }), ..command() }
 }
 
 /// A member of a chain.
@@ -246,6 +252,7 @@ fn processes() -> Command {
         port: Some(8080),
         ports: ports(),
         readiness: Readiness::Http("/ready".to_owned()),
+        liveness: None,
         startup_timeout: Duration::from_secs(30),
         container: Some(container(Pull::Ahead)),
         grace: Duration::from_secs(10),
@@ -269,6 +276,7 @@ pub(super) fn other_template() -> Template {
     let run = Run::Command(Command {
         isolation: Isolation::Auto,
         readiness: Readiness::Tcp,
+        liveness: None,
         port: None,
         container: None,
         ..processes()

@@ -1,27 +1,53 @@
 //! One instance as requests see it, and the lease of it.
 
 use super::Dispatcher;
+use super::health::Health;
 use crate::instance_id::InstanceId;
 use crate::processes::NotTheInstance;
-use crate::reach::{ConnectError, Reach};
+use crate::reach::{ConnectError, Reach, is_refusal};
 use leno_config::id::FunctionId;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The right to send one request to one instance. It ends when dropped.
 #[must_use = "dropping a lease gives the instance back"]
 pub struct Lease {
-    pub(crate) slot: Arc<Slot>,
-    pub(crate) dispatcher: Arc<Dispatcher>,
+    slot: Arc<Slot>,
+    dispatcher: Arc<Dispatcher>,
+    /// Its response has begun.
+    answered: AtomicBool,
 }
 
 impl Lease {
+    pub(crate) fn new(slot: Arc<Slot>, dispatcher: Arc<Dispatcher>) -> Self {
+        Self { slot, dispatcher, answered: AtomicBool::new(false) }
+    }
+
+    /// The response to the request has begun, or more of it has come.
+    pub fn heard(&self) {
+        self.slot.health.heard();
+        if !self.answered.load(Relaxed) && !self.answered.swap(true, Relaxed) {
+            self.slot.answered.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// The request began at `since`, has had the whole time that a request to its function may take, and got no response.
+    pub fn timed_out(&self, since: Instant) {
+        self.slot.health.timed_out(since);
+    }
+
+    /// Whether the instance may be lost, so that a request of which nothing was sent had better go to another one.
+    pub fn is_suspect(&self) -> bool {
+        self.slot.health.is_suspect() || self.slot.is_draining()
+    }
+
     /// Address on which the instance listens.
     pub fn address(&self) -> SocketAddr {
         self.slot.address
@@ -49,6 +75,8 @@ impl Lease {
         let connected = self.slot.reach.connect(self.slot.address).await;
         if let Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) = &connected {
             self.slot.report_port_conflict(stranger);
+        } else if matches!(&connected, Err(ConnectError::Io(error)) if is_refusal(error)) {
+            self.slot.health.refused();
         }
         connected
     }
@@ -80,6 +108,9 @@ impl std::fmt::Debug for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if *self.answered.get_mut() {
+            self.slot.answered.fetch_sub(1, SeqCst);
+        }
         self.slot.give_back();
         self.dispatcher.on_release();
     }
@@ -97,6 +128,9 @@ pub(crate) struct Slot {
     /// Notified when `port_conflict` is set.
     conflict_found: Notify,
     in_flight: AtomicU32,
+    /// Those of them whose response has begun.
+    answered: AtomicU32,
+    pub health: Health,
     draining: AtomicBool,
     /// Notified when a draining instance has no request left.
     idle: Notify,
@@ -112,6 +146,8 @@ impl Slot {
             port_conflict: OnceLock::new(),
             conflict_found: Notify::new(),
             in_flight: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
+            health: Health::default(),
             draining: AtomicBool::new(false),
             idle: Notify::new(),
         })
@@ -140,6 +176,20 @@ impl Slot {
 
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(SeqCst)
+    }
+
+    /// In-flight requests whose response has not begun.
+    pub(crate) fn awaiting(&self) -> u32 {
+        self.in_flight().saturating_sub(self.answered.load(SeqCst))
+    }
+
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// Whether it may get requests, if it has room.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.is_draining() && !self.health.is_suspect()
     }
 
     /// Sets the flag that keeps requests away. A request that has just taken the instance sees the flag, or is waited for.

@@ -97,6 +97,7 @@ pub(crate) fn command(argv: &[&str]) -> Command {
         port: None,
         ports: vec![],
         readiness: Readiness::Tcp,
+        liveness: None,
         startup_timeout: FOREVER,
         grace: FOREVER,
     }

@@ -70,6 +70,7 @@ impl Guard for ExchangeGuard {
     }
 
     fn response_bytes(&self, bytes: u64) {
+        self.upstream.heard();
         self.record.response_bytes(bytes);
         if let Some(inner) = &self.inner {
             inner.response_bytes(bytes);

@@ -422,6 +422,8 @@ async fn take_instance(
     let connected = tokio::time::timeout(CONNECT, lease.guard.connect_to(port, kernel)).await;
     let connected = connected.map_err(|_| failed(&format_args!("no connection within {CONNECT:?}")))?;
     let upstream = connected.map_err(|error: ConnectError| failed(&error))?;
+    // It waits for no response.
+    lease.guard.heard();
     // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
     let _ = upstream.set_nodelay(true);
     Ok((lease, upstream))

@@ -27,7 +27,7 @@ use leno_config::slice::{AppProtocol, IN_NODE};
 use leno_policy::spec::{Breaker, Outlier, Protocol, Retry};
 use send::Endpoints;
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,6 +35,9 @@ use std::time::{Duration, Instant};
 
 /// When an exchange or an attempt is to be over, and how long that is from its beginning.
 type Deadline = (tokio::time::Instant, Duration);
+
+/// Instances that a request tries in vain to connect to.
+const MAX_LOST: usize = 4;
 
 /// How often to check whether the supervisor has learned that a function is no longer a component.
 const REVISION_POLL: Duration = Duration::from_millis(1);
@@ -49,19 +52,48 @@ pub(super) struct Reply {
 
 /// What an in-flight request occupies. Dropping it releases everything.
 #[derive(Debug, Default)]
-#[expect(dead_code, reason = "each is kept for what its drop does")]
 pub(super) struct UpstreamGuard {
     connection: Option<CheckIn>,
-    handling: Option<HandlingGuard>,
+    _handling: Option<HandlingGuard>,
     lease: Option<Lease>,
-    running: Option<Running>,
-    under_way: Option<UnderWay>,
+    _running: Option<Running>,
+    _under_way: Option<UnderWay>,
 }
 
 impl UpstreamGuard {
     /// When the certificate of the callee's sidecar expires.
     pub(super) fn expires(&self) -> Option<Instant> {
         self.connection.as_ref().and_then(CheckIn::expires)
+    }
+
+    /// More of the response has come.
+    pub(super) fn heard(&self) {
+        if let Some(lease) = &self.lease {
+            lease.guard.heard();
+        }
+    }
+}
+
+/// A request that waits for its instance's response. If it waits in vain for as long as a request to the function may take, the supervisor learns that.
+struct Awaiting<'a> {
+    lease: &'a Lease,
+    since: tokio::time::Instant,
+    /// `None`: it may take any time, or the response has begun.
+    limit: Option<Duration>,
+}
+
+impl Awaiting<'_> {
+    fn answered(mut self) {
+        self.limit = None;
+        self.lease.guard.heard();
+    }
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        if self.limit.is_some_and(|limit| self.since.elapsed() >= limit) {
+            self.lease.guard.timed_out(self.since);
+        }
     }
 }
 
@@ -77,6 +109,8 @@ pub(super) struct Forward<'a> {
     attempts: Cell<u8>,
     /// An attempt went to the callee's judge on this node.
     tried_here: Cell<bool>,
+    /// The request, if nothing of it was sent because there was no connection to the leased instance.
+    unsent: RefCell<Option<Box<Request<Body>>>>,
     /// How far the client's body has come. This tells whether the client or the upstream is to blame for a failure.
     upload: Option<Upload>,
 }
@@ -97,6 +131,7 @@ pub(super) async fn forward(
         deadline: Cell::default(),
         attempts: Cell::default(),
         tried_here: Cell::default(),
+        unsent: RefCell::default(),
         upload: body.upload(),
     };
     // What is a retry already, or is called for one, is tried once. Otherwise each function of a chain would multiply the requests of the one before.
@@ -276,16 +311,44 @@ impl Forward<'_> {
         if exchange.upgrade && revision.protocol != AppProtocol::Http1 {
             return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to an instance"));
         }
-        let lease = self.lease(entry, revision, avoid).await?;
-        let body = body.deliver(&entry.identity_fields);
+        let mut lease = self.lease(entry, revision, avoid).await?;
+        let mut body = body.deliver(&entry.identity_fields);
+        exchange.finalize_request(&mut head.headers, entry);
+        let mut lost = Vec::new();
+        loop {
+            let failure = match self.send_to(entry, revision, lease, (head, body)).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            let Some(unsent) = self.unsent.take() else { return Err(failure) };
+            lost.extend(self.endpoint.get());
+            if lost.len() >= MAX_LOST {
+                return Err(failure);
+            }
+            exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
+            let parts = unsent.into_parts();
+            (head, body) = (Box::new(parts.0), parts.1);
+            lease = self.lease(entry, revision, &[avoid, &lost].concat()).await?;
+        }
+    }
+
+    /// Sends the request to the leased instance.
+    async fn send_to(
+        &self,
+        entry: &Arc<FunctionEntry>,
+        revision: &Revision,
+        lease: Lease,
+        (head, body): (Box<request::Parts>, Body),
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
         self.endpoint.set(Some(lease.address));
         exchange.record.handled_by(lease.address);
         exchange.record.stage(Stage::Upstream);
-        exchange.finalize_request(&mut head.headers, entry);
         let trace = self.ruling.trace.as_ref();
         let in_flight = InFlight::new(&exchange.request_id, trace.map(|trace| trace.context), &head.headers);
         let in_flight = Arc::new(in_flight.retried(exchange.is_retry));
         let instance = lease.instance.as_deref();
+        let awaiting = Awaiting { lease: &lease, since: tokio::time::Instant::now(), limit: self.longest() };
         let handling =
             instance.and_then(|instance| exchange.worker.node.credentials.handle(instance, in_flight.clone()));
         let (response, connection) = match revision.protocol {
@@ -304,8 +367,15 @@ impl Forward<'_> {
                 (chain::deliver(exchange, entry, &link, in_flight, (head, body)).await?, None)
             }
         };
-        let guard = UpstreamGuard { connection, handling, lease: Some(lease), ..UpstreamGuard::default() };
+        awaiting.answered();
+        let guard = UpstreamGuard { connection, _handling: handling, lease: Some(lease), ..UpstreamGuard::default() };
         Ok(Reply { response, guard })
+    }
+
+    /// How long an instance has to send nothing so that it has had all the time that a request may take. The request may have waited for the instance before.
+    fn longest(&self) -> Option<Duration> {
+        let limit = Duration::from_millis(self.ruling.terms().timeout_ms);
+        (!limit.is_zero()).then(|| limit.mul_f64(0.9))
     }
 
     /// Runs the request in a component instance on this thread, once there is room for one more.
@@ -326,7 +396,7 @@ impl Forward<'_> {
         let trace = self.ruling.trace.as_ref().map(|trace| trace.context);
         let (response, running) =
             component::start(exchange, entry, (program, component.grace), lease, trace, (head, body)).await?;
-        Ok(Reply { response, guard: UpstreamGuard { running: Some(running), ..UpstreamGuard::default() } })
+        Ok(Reply { response, guard: UpstreamGuard { _running: Some(running), ..UpstreamGuard::default() } })
     }
 
     /// Leases an instance that is not ejected. Waits for one if it must and if the circuit breaker allows it.

@@ -56,6 +56,19 @@ pub trait InstanceProof: Send + Sync {
     /// where an instance should.
     fn connect(&self, address: SocketAddr) -> Connect<'_>;
 
+    /// The response to the request has begun, or more of it has come.
+    fn heard(&self) {}
+
+    /// The request began at `since`, has had the whole time that a request to its function may take, and got no response.
+    fn timed_out(&self, since: Instant) {
+        let _ = since;
+    }
+
+    /// Whether the instance may be lost, so that a request of which nothing was sent had better go to another one.
+    fn is_suspect(&self) -> bool {
+        false
+    }
+
     /// Connects to another port of the instance than the one for requests, which only one in a room has. `kernel` is to look for the program there.
     fn connect_to<'a>(&'a self, port: u16, kernel: Option<&'a dyn Kernel>) -> Connect<'a> {
         let _ = (port, kernel);

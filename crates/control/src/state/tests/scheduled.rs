@@ -21,6 +21,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
         port: None,
         ports: Vec::new(),
         readiness: Readiness::Tcp,
+        liveness: None,
         startup_timeout: Duration::from_secs(10),
         container: None,
         grace: Duration::ZERO,

@@ -234,7 +234,7 @@ impl Forward<'_> {
         if let Some(failure) = response.headers().get(head::HOP_FAILURE).and_then(Failure::from_label) {
             response.extensions_mut().insert(failure);
         }
-        let guard = UpstreamGuard { connection: Some(connection), under_way, ..UpstreamGuard::default() };
+        let guard = UpstreamGuard { connection: Some(connection), _under_way: under_way, ..UpstreamGuard::default() };
         Ok(Reply { response: response.map(Body::from), guard })
     }
 }

@@ -70,7 +70,10 @@ impl Forward<'_> {
         let mut request = Request::from_parts(*head, body);
         loop {
             let repeatable = request.body().is_over() && retry::is_idempotent(request.method());
-            let CheckedOutHttp1 { mut connection, idle } = self.http1(entry, &mut endpoints, repeatable).await?;
+            let CheckedOutHttp1 { mut connection, idle } = match self.http1(entry, &mut endpoints, repeatable).await {
+                Ok(connected) => connected,
+                Err(failure) => return Err(self.keep_unsent(&endpoints, request, failure)),
+            };
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
             connection.heads.begin();
@@ -178,10 +181,10 @@ impl Forward<'_> {
                 worker.pool.http2(key, *lease, &worker.node.svids, (*share, count), (*limit, limits)).await;
             let CheckedOutHttp2 { mut sender, stream, reused } = match connection {
                 Ok(connection) => connection,
-                Err(error) => {
-                    self.next_endpoint(entry, &mut endpoints, &error)?;
-                    continue;
-                }
+                Err(error) => match self.next_endpoint(entry, &mut endpoints, &error) {
+                    Ok(()) => continue,
+                    Err(failure) => return Err(self.keep_unsent(&endpoints, request, failure)),
+                },
             };
             check_request(&request, stream.head())?;
             let mut error = match sender.try_send_request(request).await {
@@ -210,6 +213,15 @@ impl Forward<'_> {
         self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
         let pause = self.exchange.worker.random.up_to(REPEAT_PAUSE_MICROS << again.repeats);
         tokio::time::sleep(Duration::from_micros(pause)).await;
+    }
+
+    /// Keeps a request of which nothing was sent for another instance, if the leased one may be lost.
+    fn keep_unsent(&self, endpoints: &Endpoints<'_>, request: Request<Body>, failure: Failure) -> Failure {
+        let is_suspect = endpoints.lease.is_some_and(InstanceProof::is_suspect);
+        if is_suspect && matches!(failure, Failure::Connect { .. }) {
+            self.unsent.replace(Some(Box::new(request)));
+        }
+        failure
     }
 
     /// Goes on with the next endpoint if there is one: nothing was sent yet.

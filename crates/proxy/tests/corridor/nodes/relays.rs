@@ -118,6 +118,7 @@ fn command(ports: Vec<Port>) -> Command {
         port: None,
         ports,
         readiness: Readiness::Tcp,
+        liveness: None,
         startup_timeout: Duration::from_secs(1),
         container: None,
         grace: Duration::from_secs(1),
