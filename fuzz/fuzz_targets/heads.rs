@@ -4,7 +4,7 @@
 use ::http::header::{HeaderMap, HeaderName, HeaderValue};
 use ::http::uri::Scheme;
 use ::http::{Method, Request, Response, Uri, Version, request};
-use hyper::ext::Protocol;
+use h2::ext::Protocol;
 use libfuzzer_sys::fuzz_target;
 
 // The files themselves, because the crate around them brings a compiler along.

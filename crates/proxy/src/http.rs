@@ -8,5 +8,7 @@ pub(crate) mod head;
 pub(crate) mod hop;
 pub(crate) mod http2;
 pub(crate) mod inflow;
+pub(crate) mod interim;
 pub mod peer;
 pub(crate) mod upload;
+pub(crate) mod wire;

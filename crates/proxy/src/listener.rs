@@ -4,6 +4,7 @@ pub(crate) mod connection;
 mod descriptors;
 mod forwarded;
 mod framing;
+mod http2;
 mod intercept;
 mod listen;
 mod names;

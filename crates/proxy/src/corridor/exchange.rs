@@ -2,7 +2,9 @@
 
 use crate::corridor::judge::Ruling;
 use crate::corridor::worker::{Pinned, Worker};
+use crate::http::failure::Failure;
 use crate::http::head::{Admitted, Malformed};
+use crate::http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
 use crate::http::peer::{Peer, TrafficDirection};
 use crate::http::{head, hop};
 use crate::state::credential::{Caller, InFlight};
@@ -12,6 +14,7 @@ use http::{HeaderMap, HeaderValue, request};
 use leno_namespaces::Namespace;
 use leno_policy::spec::Protocol;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,6 +60,10 @@ pub(crate) struct Exchange {
     pub via_gateway: bool,
     /// When the certificate expires by which the caller is known; `None`: it is known by something else.
     pub expires: Option<Instant>,
+    /// Where interim responses go; `None`: to a client that takes none.
+    interim: Option<Arc<InterimQueue>>,
+    /// Bytes of interim responses that may still be passed on.
+    interim_left: Cell<usize>,
     /// When the caller stops waiting, and how long that was from the beginning; `None`: it does not say.
     told_deadline: Option<(Instant, Duration)>,
 }
@@ -79,6 +86,8 @@ pub(crate) struct Arrival<'a> {
     pub behind_gateway: Option<hop::Client>,
     /// Inbound: when the certificate of the caller's sidecar expires.
     pub expires: Option<Instant>,
+    /// Where interim responses go; `None`: the client takes none.
+    pub interim: Option<Arc<InterimQueue>>,
 }
 
 /// Where an exchange came in, and on which function's side.
@@ -97,7 +106,8 @@ impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
     /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
-        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires } = arrival;
+        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires, interim } =
+            arrival;
         let parent = origin.parent();
         // Only sidecars connect to the inbound listener.
         let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
@@ -107,7 +117,7 @@ impl Exchange {
             (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers))
         });
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
-        exchange.expires = expires;
+        (exchange.expires, exchange.interim) = (expires, interim);
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
@@ -188,6 +198,8 @@ impl Exchange {
             is_unshared: false,
             via_gateway: false,
             expires: None,
+            interim: None,
+            interim_left: Cell::new(MAX_INTERIM_BYTES),
             told_deadline: None,
         };
         exchange.heed_grpc_timeout(&head.headers);
@@ -241,10 +253,22 @@ impl Exchange {
             is_unshared: self.is_unshared,
             via_gateway: false,
             expires: None,
+            interim: self.interim.clone(),
+            interim_left: Cell::new(MAX_INTERIM_BYTES),
             told_deadline: None,
         };
         exchange.heed_grpc_timeout(&head.headers);
         exchange
+    }
+
+    /// Passes on an interim response, which is neither judged nor edited. An error: they are too many.
+    pub(crate) fn pass_on(&self, mut interim: Interim) -> Result<(), Failure> {
+        let Some(queue) = self.interim.as_ref().filter(|_| is_passed_on(interim.status())) else { return Ok(()) };
+        let left = self.interim_left.get().checked_sub(cost(&interim));
+        self.interim_left.set(left.ok_or(Failure::Protocol("its interim responses are more than are passed on"))?);
+        head::sanitize_interim(interim.headers_mut());
+        queue.push(interim);
+        Ok(())
     }
 
     /// The namespace of the function that calls, if it is one of this node.

@@ -3,6 +3,7 @@
 mod connect;
 mod http2;
 mod key;
+mod sender;
 mod share;
 
 use connect::{begin_tls, handshake_http1, tcp, within};
@@ -10,6 +11,8 @@ pub(crate) use connect::{is_unasked, watch_machine};
 use http2::Http2Host;
 pub(crate) use http2::{CheckedOutHttp2, StreamSlot};
 pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
+pub(crate) use sender::SendError;
+use sender::Sender;
 
 use crate::http::body::Body;
 use crate::http::failure::Unproven;
@@ -115,6 +118,9 @@ pub(crate) enum ConnectError {
     /// The HTTP handshake failed.
     #[error("{0}")]
     Http(#[from] hyper::Error),
+    /// The HTTP/2 handshake failed.
+    #[error("{0}")]
+    Http2(#[from] h2::Error),
     /// There is no TLS configuration for these identities.
     #[error("{0}")]
     Tls(String),

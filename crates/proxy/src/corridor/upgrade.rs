@@ -8,11 +8,11 @@ mod frames;
 
 use crate::http::body::{Body, Closed, ClosedBy, Guard};
 use crate::http::failure::Failure;
+use crate::http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use crate::runtime::schedule;
 use frames::Frames;
 use http::{HeaderValue, Response, StatusCode, header};
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
+use hyper::upgrade::OnUpgrade;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -25,7 +25,12 @@ const LAST_FRAME: Duration = Duration::from_secs(1);
 
 /// The upstream's stream, after the upstream switched to the permitted protocol.
 #[derive(Clone)]
-struct Switched(OnUpgrade);
+enum Switched {
+    /// Over HTTP/1.1.
+    Hyper(OnUpgrade),
+    /// Over HTTP/2.
+    Stream(TunnelHandle),
+}
 
 /// Checks the upstream's status. `upgrade`: the exchange was permitted as a WebSocket.
 pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
@@ -42,7 +47,7 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
             }
             switch(response)
         }
-        // Interim responses are not passed on, and there is no other class of status (RFC 9110, 15).
+        // Interim responses are passed on before, and there is no other class of status (RFC 9110, 15).
         200..=599 => Ok(()),
         _ => Err(Failure::Protocol("its status is not that of a final response")),
     }
@@ -50,37 +55,38 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
 
 /// Makes the response a 101, and keeps the upstream's stream for [`join`].
 pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
-    let stream = response.extensions_mut().remove::<OnUpgrade>();
+    let extensions = response.extensions_mut();
+    let tunnel = extensions.remove().map(Switched::Stream);
+    let stream = tunnel.or_else(|| extensions.remove().map(Switched::Hyper));
     let stream = stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))?;
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.extensions_mut().insert(Switched(stream));
+    response.extensions_mut().insert(stream);
     Ok(())
 }
 
 /// If the response switches protocols, connects the client's stream to the upstream's as soon as both exist. `alive` is held until they
 /// end.
-pub(crate) fn join(client: Option<OnUpgrade>, response: &mut Response<Body>, alive: impl Sized + 'static) {
-    let Some(Switched(upstream)) = response.extensions_mut().remove() else { return };
+pub(crate) fn join(client: Option<Upgrading>, response: &mut Response<Body>, alive: impl Sized + 'static) {
+    let Some(upstream) = response.extensions_mut().remove() else { return };
+    let upstream = match upstream {
+        Switched::Hyper(upgrade) => Upgrading::Hyper(upgrade),
+        Switched::Stream(tunnel) => Upgrading::Ready(tunnel),
+    };
     let guard = response.body_mut().detach();
     let Some(client) = client else { return };
     schedule::spawn(async move {
         let _alive = alive;
         // The client's stream exists only after the 101 was written. The upstream's stream already exists.
-        match tokio::try_join!(client, upstream) {
+        match tokio::try_join!(client.done(), upstream.done()) {
             Ok((client, upstream)) => copy(client, upstream, guard).await,
             Err(error) => tracing::debug!(%error, "an upgraded connection was gone before it could be used"),
         }
     });
 }
 
-async fn copy(client: Upgraded, upstream: Upgraded, guard: Option<Box<dyn Guard>>) {
+async fn copy(client: Box<dyn Bidirectional>, upstream: Box<dyn Bidirectional>, guard: Option<Box<dyn Guard>>) {
     let guard: Option<Rc<dyn Guard>> = guard.map(Rc::from);
-    let end = |stream, from_client| End {
-        stream: TokioIo::new(stream),
-        guard: guard.clone(),
-        from_client,
-        written: Frames::default(),
-    };
+    let end = |stream, from_client| End { stream, guard: guard.clone(), from_client, written: Frames::default() };
     let (mut client, mut upstream) = (end(client, true), end(upstream, false));
     // When one direction ends, it is shut down at the other end. The opposite direction goes on.
     match unless_closed(guard.as_deref(), tokio::io::copy_bidirectional(&mut client, &mut upstream)).await {

@@ -1,5 +1,6 @@
 //! Tracks what happens on a client's connection, and finds connections that exceed their timeouts.
 
+use crate::http::interim::InterimQueue;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,6 +30,8 @@ pub struct Activity {
     held: AtomicUsize,
     /// Where they count.
     heads: OnceLock<Arc<dyn Heads>>,
+    /// Interim responses for the client of an HTTP/1.1 connection.
+    interim: Arc<InterimQueue>,
 }
 
 /// Counts what unfinished heads hold of a node's memory.
@@ -82,7 +85,13 @@ impl Activity {
             head_bytes: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             heads: OnceLock::new(),
+            interim: Arc::default(),
         })
+    }
+
+    /// Interim responses that wait for the client of an HTTP/1.1 connection.
+    pub(crate) fn interim(&self) -> &Arc<InterimQueue> {
+        &self.interim
     }
 
     /// Has the bytes of unfinished heads counted there.

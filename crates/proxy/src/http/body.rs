@@ -15,12 +15,12 @@ use super::activity::{Activity, Busy};
 use super::failure::{self, Failure};
 use super::head;
 use super::upload::{Progress, Upload};
+use super::wire::{WireBody, WireError};
 use bytes::Bytes;
 use gathered::Gathered;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use leno_sandbox::component::Broken;
 use replay::Replay;
 use std::fmt;
@@ -158,7 +158,7 @@ enum Source {
 pub(crate) enum BodyError {
     /// The sender broke off.
     #[error("the sender broke off: {0}")]
-    Sender(#[from] hyper::Error),
+    Sender(#[from] WireError),
     /// The component's instance that wrote the body broke off.
     #[error(transparent)]
     Instance(#[from] Broken),
@@ -191,7 +191,7 @@ impl Body {
     }
 
     /// The body of a request as it comes from the socket. `meter` counts its bytes.
-    pub(crate) fn request(incoming: Incoming, meter: Rc<dyn Meter>, activity: &Arc<Activity>) -> Self {
+    pub(crate) fn request(incoming: WireBody, meter: Rc<dyn Meter>, activity: &Arc<Activity>) -> Self {
         let mut body = Self::from(incoming);
         if !body.is_over() {
             body.meters[0] = Some(meter);
@@ -371,8 +371,8 @@ impl Body {
     }
 }
 
-impl From<Incoming> for Body {
-    fn from(incoming: Incoming) -> Self {
+impl From<WireBody> for Body {
+    fn from(incoming: WireBody) -> Self {
         Self::from_source(if incoming.is_end_stream() {
             Source::Empty
         } else {
@@ -476,12 +476,12 @@ impl Drop for Body {
 
 /// Whether an HTTP/2 message says that it has no content, and has not ended. It may still turn out to be malformed (RFC 9113, 8.1.1), and then must not have
 /// been passed on.
-pub(crate) fn says_empty(body: &Incoming) -> bool {
+pub(crate) fn says_empty(body: &WireBody) -> bool {
     !body.is_end_stream() && body.size_hint().exact() == Some(0)
 }
 
 /// Waits for the end of such a message. `false`: it has content, or broke off.
-pub(crate) async fn ends_empty(body: &mut Incoming) -> bool {
+pub(crate) async fn ends_empty(body: &mut WireBody) -> bool {
     while let Some(Ok(frame)) = body.frame().await {
         if frame.data_ref().is_some_and(|data| !data.is_empty()) {
             return false;

@@ -10,10 +10,10 @@ pub(crate) use form::{check_connect, check_names};
 
 use crate::http::peer::TrafficDirection;
 use form::is_token;
+use h2::ext::Protocol as TunnelProtocol;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, StatusCode, Version, request, response};
-use hyper::ext::Protocol as TunnelProtocol;
 use leno_policy::reserved::{Reserved, is_reserved, is_same, reserved};
 use leno_policy::spec::Protocol;
 use std::net::IpAddr;
@@ -331,6 +331,17 @@ pub(crate) fn sanitize_response(head: &mut response::Parts, request_id: &HeaderV
     }
     head.headers.insert(REQUEST_ID, request_id.clone());
     head.version = Version::HTTP_11;
+}
+
+/// Removes fields from an interim response that were for this hop or for the mesh only, or that no interim response has (RFC 9110, 8.6).
+pub(crate) fn sanitize_interim(headers: &mut HeaderMap) {
+    trim_values(headers);
+    let seen = scan(headers);
+    strip_hop_by_hop(headers, seen);
+    strip_reserved(headers, seen, false);
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::TRAILER);
+    headers.remove(REQUEST_ID);
 }
 
 /// Whether these are the headers of a gRPC message.

@@ -1,4 +1,12 @@
-//! How much of a message a connection buffers, in each direction.
+//! HTTP/2 over the `h2` library, and how much of a message a connection buffers, in each direction.
+
+mod keep_alive;
+mod pipe;
+mod tunnel;
+
+pub(crate) use keep_alive::KeepAlive;
+pub(crate) use pipe::pipe;
+pub(crate) use tunnel::{Bidirectional, Tunnel, TunnelHandle, Upgrading};
 
 /// HTTP/2 flow-control window of a client's stream, in bytes. It limits how much of an upload a slow function makes the proxy buffer.
 pub(crate) const STREAM_WINDOW: u32 = 128 * 1024;

@@ -5,10 +5,12 @@ mod frames;
 
 pub(crate) use frames::{Frames, PeerSettings};
 
+use crate::http::interim::{Interim, InterimQueue, is_passed_on};
+use http::{HeaderName, HeaderValue, StatusCode};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -29,7 +31,8 @@ pub(crate) struct Inflow<T> {
 #[derive(Debug)]
 enum Bound {
     Turns,
-    Heads(Arc<HeadBudget>),
+    /// Holds the beginning of an interim response.
+    Heads(Arc<HeadBudget>, Vec<u8>),
     Frames(Frames),
 }
 
@@ -41,7 +44,7 @@ impl<T> Inflow<T> {
 
     /// Besides, reads no more heads than the budget has.
     pub(crate) fn heads(stream: T, budget: Arc<HeadBudget>) -> Self {
-        Self { stream, turn: 0, bound: Bound::Heads(budget) }
+        Self { stream, turn: 0, bound: Bound::Heads(budget, Vec::new()) }
     }
 
     /// Besides, holds the HTTP/2 frames of a server to [`Frames`], and keeps its SETTINGS.
@@ -50,25 +53,37 @@ impl<T> Inflow<T> {
     }
 }
 
-/// Bytes that may arrive on an HTTP/1.1 connection until the response to its request has begun.
+/// Bytes that may arrive on an HTTP/1.1 connection until the response to its request has begun, and the interim responses among them.
 #[derive(Debug)]
-pub(crate) struct HeadBudget(AtomicUsize);
+pub(crate) struct HeadBudget {
+    left: AtomicUsize,
+    /// What arrives may be an interim response.
+    looks: AtomicBool,
+    interim: InterimQueue,
+}
 
 impl Default for HeadBudget {
     fn default() -> Self {
-        Self(AtomicUsize::new(usize::MAX))
+        Self { left: AtomicUsize::new(usize::MAX), looks: AtomicBool::new(false), interim: InterimQueue::default() }
     }
 }
 
 impl HeadBudget {
     /// A request is sent.
     pub(crate) fn begin(&self) {
-        self.0.store(HEADS, Ordering::Relaxed);
+        self.interim.clear();
+        self.looks.store(true, Ordering::Relaxed);
+        self.left.store(HEADS, Ordering::Relaxed);
     }
 
     /// The response has begun: its body is bounded by other means.
     pub(crate) fn end(&self) {
-        self.0.store(usize::MAX, Ordering::Relaxed);
+        self.left.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    /// Interim responses that have arrived.
+    pub(crate) fn interim(&self) -> &InterimQueue {
+        &self.interim
     }
 
     /// Bytes that have arrived since the request was sent.
@@ -77,20 +92,63 @@ impl HeadBudget {
     }
 
     fn left(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.left.load(Ordering::Relaxed)
     }
 
     fn spend(&self, bytes: usize) {
         let left = self.left();
         if left != usize::MAX {
-            self.0.store(left.saturating_sub(bytes), Ordering::Relaxed);
+            self.left.store(left.saturating_sub(bytes), Ordering::Relaxed);
+        }
+    }
+
+    /// Finds interim responses in what has arrived; `begun` holds the beginning of one. hyper reads the same bytes by the same parser, and drops them.
+    fn look(&self, begun: &mut Vec<u8>, bytes: &[u8]) {
+        if begun.is_empty() && !may_be_interim(bytes) {
+            return self.looks.store(false, Ordering::Relaxed);
+        }
+        begun.extend_from_slice(bytes);
+        while may_be_interim(begun) {
+            let mut fields = [httparse::EMPTY_HEADER; MAX_INTERIM_FIELDS];
+            let mut head = httparse::Response::new(&mut fields);
+            let Ok(parsed) = head.parse(begun) else { break };
+            let httparse::Status::Complete(length) = parsed else { return };
+            if let Some(interim) = interim(&head) {
+                self.interim.push(interim);
+            }
+            begun.drain(..length);
+        }
+        if begun.len() >= STATUS {
+            self.looks.store(false, Ordering::Relaxed);
+            *begun = Vec::new();
         }
     }
 }
 
+/// Fields of an interim response. One with more is not passed on.
+const MAX_INTERIM_FIELDS: usize = 64;
+/// Bytes of a head up to the first digit of its status.
+const STATUS: usize = "HTTP/1.1 1".len();
+
+fn may_be_interim(bytes: &[u8]) -> bool {
+    bytes.get(STATUS - 1).is_none_or(|digit| *digit == b'1')
+}
+
+/// An interim response that is passed on.
+fn interim(head: &httparse::Response<'_, '_>) -> Option<Interim> {
+    let status = StatusCode::from_u16(head.code?).ok().filter(|status| is_passed_on(*status))?;
+    let mut interim = Interim::default();
+    *interim.status_mut() = status;
+    for field in &*head.headers {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        interim.headers_mut().append(name, HeaderValue::from_bytes(field.value).ok()?);
+    }
+    Some(interim)
+}
+
 impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if let Bound::Heads(budget) = &self.bound
+        if let Bound::Heads(budget, _) = &self.bound
             && budget.left() == 0
         {
             let error = format!("more than {HEADS} bytes of interim responses, and no response");
@@ -111,8 +169,11 @@ impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
         self.turn += bytes.len();
         Poll::Ready(match &mut self.bound {
             Bound::Turns => Ok(()),
-            Bound::Heads(budget) => {
+            Bound::Heads(budget, begun) => {
                 budget.spend(bytes.len());
+                if budget.looks.load(Ordering::Relaxed) {
+                    budget.look(begun, bytes);
+                }
                 Ok(())
             }
             Bound::Frames(frames) => frames.watch(bytes),

@@ -11,14 +11,17 @@ use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
 use crate::http::body::{Body, ends_empty, says_empty};
 use crate::http::failure::{Failure, Unproven};
 use crate::http::head::Malformed;
-use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, STREAM_WINDOW};
+use crate::http::http2::Upgrading;
 use crate::http::inflow::Inflow;
+use crate::http::interim::InterimQueue;
 use crate::http::peer::{Peer, TrafficDirection};
+use crate::http::wire::WireBody;
 use crate::http::{head, hop};
+use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
 use crate::listener::{forwarded, proxy_protocol};
 use crate::runtime::clock::instant;
-use crate::runtime::hyper::{LocalExecutor, Timer};
+use crate::runtime::hyper::Timer;
 use crate::runtime::schedule;
 use crate::state::admission::{Attribution, Refused};
 use crate::state::credential::Caller;
@@ -28,7 +31,7 @@ use crate::telemetry::record::Record;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -37,7 +40,7 @@ use leno_policy::spec::Protocol;
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -50,10 +53,6 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use zeroize::Zeroizing;
 
-/// Maximum number of streams that the peer reset before we saw them: limits rapid reset (CVE-2023-44487).
-const RESET_STREAMS: usize = 50;
-/// Maximum number of streams that we reset because the peer broke a rule (CVE-2025-8671).
-const FAULTY_STREAMS: usize = 100;
 /// How long an idle connection may take to end after GOAWAY.
 const GRACEFUL_CLOSE: Duration = Duration::from_secs(2);
 
@@ -276,7 +275,7 @@ impl Connection {
         }
         let (worker, port) = (self.worker.clone(), self.port);
         let expires = self.expires.map(Into::into);
-        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires }
+        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires, interim: None }
     }
 
     /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.
@@ -336,17 +335,38 @@ impl Connection {
         (!caller.is_revoked()).then_some((caller, known))
     }
 
-    /// Serves one request. Boxed because hyper moves the future several times before it runs, and it is large.
-    fn handle_boxed(
+    /// Serves one request of an HTTP/2 stream. `on_upgrade` is what a tunnel becomes, `interim`
+    /// takes interim responses over HTTP/2.
+    pub(super) fn handle_boxed(
         self: Rc<Self>,
-        request: Request<Incoming>,
-    ) -> Pin<Box<impl Future<Output = Result<Response<Body>, Infallible>>>> {
-        Box::pin(self.handle_request(request))
+        request: Request<WireBody>,
+        on_upgrade: Option<Upgrading>,
+        interim: Option<Arc<InterimQueue>>,
+    ) -> Pin<Box<impl Future<Output = Response<Body>>>> {
+        Box::pin(self.handle_request(request, on_upgrade, interim))
     }
 
-    async fn handle_request(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    /// Serves one HTTP/1.1 request.
+    async fn handle_http1(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        let on_upgrade = request.extensions_mut().remove::<OnUpgrade>().map(Upgrading::Hyper);
+        // HTTP/1.0 has no interim responses (RFC 9110, 15.2).
+        let interim = (request.version() != Version::HTTP_10).then(|| self.activity.interim().clone());
+        let response = self.clone().handle_request(request.map(WireBody::from), on_upgrade, interim).await;
+        let waiting = self.activity.interim();
+        if waiting.is_waiting() {
+            // They go out before the response. The stream wakes this task.
+            poll_fn(|_| if waiting.is_waiting() { Poll::Pending } else { Poll::Ready(()) }).await;
+        }
+        Ok(response)
+    }
+
+    async fn handle_request(
+        self: Rc<Self>,
+        request: Request<WireBody>,
+        on_upgrade: Option<Upgrading>,
+        interim: Option<Arc<InterimQueue>>,
+    ) -> Response<Body> {
         let busy = self.activity.begin();
-        let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let (head, body) = request.into_parts();
         // Boxed because it goes from one to the next, and each future on the way has room for it twice.
         let mut head = Box::new(head);
@@ -355,50 +375,51 @@ impl Connection {
         let is_last = || is_tunnel || !http2 && self.is_leaving();
         let (snapshot, origin) = match self.origin(&head.headers) {
             Ok(found) => found,
-            Err(failure) => return Ok(self.adapt_response(self.reject(&head, &failure), http2, is_last())),
+            Err(failure) => return self.adapt_response(self.reject(&head, &failure), http2, is_last()),
         };
         if head.method == Method::CONNECT
-            && head.extensions.get::<hyper::ext::Protocol>().is_none()
+            && head.extensions.get::<h2::ext::Protocol>().is_none()
             && head::check_connect(&head).is_ok()
             && self.opens_tunnel(&origin, &head)
         {
             self.tunnel(on_upgrade, origin, busy);
-            return Ok(Response::new(Body::empty()));
+            return Response::new(Body::empty());
         }
         if let Origin::Inbound(entry) = &origin
             && head.method == Method::CONNECT
-            && head.extensions.get::<hyper::ext::Protocol>().is_none()
+            && head.extensions.get::<h2::ext::Protocol>().is_none()
         {
             if self.peer.identity.as_deref() == Some(&*snapshot.gateway) {
                 // A gateway lets requests in, and nothing else.
-                return Ok(self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last()));
+                return self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last());
             }
-            return Ok(self.relay(on_upgrade, entry, &head, busy).await);
+            return self.relay(on_upgrade, entry, &head, busy).await;
         }
-        let mut response = match Exchange::begin(self.arrival(snapshot, origin, &head.headers), &mut head) {
-            (exchange, Ok(())) => {
-                let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
-                match body {
-                    Ok(body) => {
-                        let body = Body::request(body, exchange.record.meter(), &self.activity);
-                        exchange.run(head, body).await
+        let mut response =
+            match Exchange::begin(Arrival { interim, ..self.arrival(snapshot, origin, &head.headers) }, &mut head) {
+                (exchange, Ok(())) => {
+                    let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
+                    match body {
+                        Ok(body) => {
+                            let body = Body::request(body, exchange.record.meter(), &self.activity);
+                            exchange.run(head, body).await
+                        }
+                        Err(malformed) => exchange.fail(malformed.into()),
                     }
-                    Err(malformed) => exchange.fail(malformed.into()),
                 }
-            }
-            (exchange, Err(malformed)) => exchange.fail(malformed.into()),
-        };
+                (exchange, Err(malformed)) => exchange.fail(malformed.into()),
+            };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let open = OpenConnection::new(&self.worker, self.direction);
             upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open, self.attribution.clone()));
-            return Ok(self.adapt_response(response, http2, is_tunnel));
+            return self.adapt_response(response, http2, is_tunnel);
         }
         response.body_mut().occupy(busy);
-        Ok(self.adapt_response(response, http2, is_last()))
+        self.adapt_response(response, http2, is_last())
     }
 
     /// Waits for the end of a body that says it is empty.
-    async fn empty(&self, mut body: Incoming) -> Result<Incoming, Malformed> {
+    async fn empty(&self, mut body: WireBody) -> Result<WireBody, Malformed> {
         let limit = self.worker.snapshot().mesh.limits.head_timeout;
         let is_empty = tokio::time::timeout(limit, ends_empty(&mut body)).await.unwrap_or(false);
         if is_empty { Ok(body) } else { Err(Malformed::NotEmpty) }
@@ -449,7 +470,7 @@ impl Connection {
     /// Opens a connection without requests from a function on another node.
     async fn relay(
         &self,
-        on_upgrade: Option<OnUpgrade>,
+        on_upgrade: Option<Upgrading>,
         entry: &FunctionEntry,
         head: &request::Parts,
         busy: Busy,
@@ -475,7 +496,7 @@ impl Connection {
     }
 
     /// Serves the HTTP inside a CONNECT tunnel. Each of its requests is judged separately.
-    fn tunnel(&self, on_upgrade: Option<OnUpgrade>, origin: Origin, busy: Busy) {
+    fn tunnel(&self, on_upgrade: Option<Upgrading>, origin: Origin, busy: Busy) {
         let (Some(on_upgrade), Origin::Outbound(_, Some(caller))) = (on_upgrade, origin) else { return };
         let proof = self.caller.borrow().as_ref().map(|(proof, _)| proof.clone()).unwrap_or_default();
         let open = OpenConnection::new(&self.worker, TrafficDirection::Outbound);
@@ -497,9 +518,9 @@ impl Connection {
         let tunnel = busy.into_tunnel();
         schedule::spawn(async move {
             let _tunnel = tunnel;
-            match on_upgrade.await {
+            match on_upgrade.done().await {
                 Ok(stream) => {
-                    if let Err(error) = inner.serve_http(TokioIo::new(stream), None, &open).await {
+                    if let Err(error) = inner.serve_http(stream, None, &open).await {
                         tracing::debug!(%error, "tunnel ended");
                     }
                 }
@@ -535,7 +556,8 @@ where
         builder.max_headers(limits.headers as usize);
     }
     let handler = connection.clone();
-    let service = service_fn(move |request| handler.clone().handle_boxed(request));
+    // Boxed because hyper moves the future several times before it runs, and it is large.
+    let service = service_fn(move |request| Box::pin(handler.clone().handle_http1(request)));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
     Drive { serving, connection: &connection, open, head: true, timer: None, cut_off_at: None, registered: false }.await
 }
@@ -550,28 +572,16 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = connection.worker.snapshot().mesh.limits;
-    let mut builder = http2::Builder::new(LocalExecutor);
-    builder
-        .timer(Timer::new())
-        .max_concurrent_streams(limits.h2_streams)
-        .max_header_list_size(limits.head_bytes)
-        .max_pending_accept_reset_streams(RESET_STREAMS)
-        .max_local_error_reset_streams(FAULTY_STREAMS)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buf_size(SEND_BUFFER)
-        .keep_alive_interval(limits.idle_timeout.min(Duration::from_secs(30)))
-        .keep_alive_timeout(Duration::from_secs(20))
-        .enable_connect_protocol();
-    let handler = connection.clone();
-    let service = service_fn(move |request| handler.clone().handle_boxed(request));
-    let serving = pin!(builder.serve_connection(TokioIo::new(stream.in_turns()), service));
+    let serving = pin!(Http2::new(connection.clone(), stream.in_turns(), &limits));
     Drive { serving, connection: &connection, open, head: false, timer: None, cut_off_at: None, registered: false }
         .await
 }
 
-/// What hyper's HTTP/1.1 and HTTP/2 connections have in common.
-trait Serving: Future<Output = Result<(), hyper::Error>> {
+/// What HTTP/1.1 and HTTP/2 connections have in common.
+pub(super) trait Serving: Future<Output = Result<(), Self::Broken>> {
+    /// Why a connection has ended.
+    type Broken: std::error::Error + Send + Sync + 'static;
+
     /// Shuts down gracefully: takes no further request, and ends when the in-flight ones are answered.
     fn shut_down(self: Pin<&mut Self>);
 }
@@ -582,19 +592,8 @@ where
     S: hyper::service::HttpService<Incoming, ResBody = Body>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    fn shut_down(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
-    }
-}
+    type Broken = hyper::Error;
 
-impl<T, S> Serving for http2::Connection<T, S, LocalExecutor>
-where
-    T: hyper::rt::Read + hyper::rt::Write + Unpin,
-    S: hyper::service::HttpService<Incoming, ResBody = Body>,
-    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    S::Future: 'static,
-    LocalExecutor: hyper::rt::bounds::Http2ServerConnExec<S::Future, Body>,
-{
     fn shut_down(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
@@ -729,7 +728,7 @@ impl OpenConnection {
     /// Runs `future`; `None`: draining began first.
     async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             self.wake_to_drain(cx);
             if self.worker.connections.is_draining() {
                 return Poll::Ready(None);

@@ -43,6 +43,8 @@ pub(super) struct ClientStream<T> {
     frames: Option<Frames>,
     /// Bytes read in this turn; `None`: turns are not limited.
     turn: Option<usize>,
+    /// Interim responses (HTTP/1.1) of which so many bytes are written.
+    interim: (Vec<u8>, usize),
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
             framing: None,
             frames: None,
             turn: None,
+            interim: (Vec::new(), 0),
         }
     }
 
@@ -188,14 +191,42 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
     }
 }
 
+impl<T: AsyncRead + AsyncWrite + Unpin> ClientStream<T> {
+    /// Writes interim responses (HTTP/1.1). hyper flushes when it has nothing left to write, so they come between messages.
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (bytes, written) = &mut self.interim;
+        if bytes.is_empty() {
+            self.activity.interim().write_all(bytes);
+        }
+        while *written < bytes.len() {
+            let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[*written..]))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *written += count;
+        }
+        self.interim = (Vec::new(), 0);
+        self.activity.interim().written();
+        // The response waits for this.
+        cx.waker().wake_by_ref();
+        Poll::Ready(Ok(()))
+    }
+}
+
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.interim.0.is_empty() {
+            ready!(self.poll_interim(cx))?;
+        }
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.note_sent(&polled);
         polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.activity.interim().is_waiting() {
+            ready!(self.poll_interim(cx))?;
+        }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -223,6 +254,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if !self.interim.0.is_empty() {
+            ready!(self.poll_interim(cx))?;
+        }
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         self.note_sent(&polled);
         polled

@@ -1,6 +1,8 @@
 //! Wall-clock time: as text, and as a moment to wait for.
 
+use http::HeaderValue;
 use leno_identity::UnixTime;
+use std::cell::RefCell;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,6 +15,22 @@ pub(crate) struct Rfc3339 {
 /// Formats a time. Times before 1970 show as the beginning of 1970.
 pub(crate) fn rfc3339(time: SystemTime) -> Rfc3339 {
     Rfc3339 { ms: unix_ms(time) }
+}
+
+/// The present time as a `Date` field has it.
+pub(crate) fn http_date() -> HeaderValue {
+    thread_local! {
+        static LATEST: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
+    }
+    let now = SystemTime::now();
+    let second = unix_ms(now) / 1000;
+    LATEST.with_borrow_mut(|(at, text)| {
+        if *at != second {
+            let date = HeaderValue::try_from(httpdate::fmt_http_date(now));
+            (*at, *text) = (second, date.unwrap_or_else(|_| HeaderValue::from_static("")));
+        }
+        text.clone()
+    })
 }
 
 /// Milliseconds since the Unix epoch; 0 before it.

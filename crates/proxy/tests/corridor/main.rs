@@ -17,6 +17,7 @@ mod hostile;
 mod http2;
 mod https;
 mod identity;
+mod interim;
 mod limits;
 mod nodes;
 mod proof;

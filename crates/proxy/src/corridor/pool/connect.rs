@@ -1,24 +1,27 @@
 //! Opens connections: TCP, TLS, and the HTTP handshake.
 
+use super::http2::Streams;
+use super::sender::Sender;
 use super::{ConnectError, ConnectionKey, Held, Http1Connection, Open, Pool};
 use crate::http::body::Body;
-use crate::http::http2::{CONNECTION_WINDOW, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
+use crate::http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
 use crate::http::inflow::{HeadBudget, Inflow, PeerSettings};
-use crate::runtime::hyper::{LocalExecutor, Timer};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
 use crate::state::egress::OutsideTls;
 use crate::state::instances::InstanceProof;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use leno_config::slice::UpstreamLimits;
 use socket2::{SockRef, TcpKeepalive};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Weak;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -93,45 +96,57 @@ pub(super) struct Http2<'a> {
 }
 
 impl Http2<'_> {
-    /// Opens the connection, and waits for the server's SETTINGS.
+    /// Opens the connection, and waits for the server's SETTINGS. `expires`: when the certificate of a sidecar at the other end expires.
     pub(super) async fn handshake(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         held: Held,
-    ) -> Result<(http2::SendRequest<Body>, TaskOwner, Arc<PeerSettings>), ConnectError> {
+        expires: Option<Instant>,
+    ) -> Result<(Sender, TaskOwner, Rc<Streams>), ConnectError> {
         let settings = Arc::new(PeerSettings::default());
-        let (key, pool) = (self.key.clone(), self.pool);
-        let (sender, connection) = http2::Builder::new(LocalExecutor)
-            .timer(Timer::new())
-            .initial_stream_window_size(UPSTREAM_WINDOW)
+        let mut builder = h2::client::Builder::new();
+        builder
+            .enable_push(false)
+            .initial_window_size(UPSTREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(head_list_size(self.limits))
-            .keep_alive_interval(self.keep_alive.0)
-            .keep_alive_timeout(self.keep_alive.1)
-            .handshake(TokioIo::new(Inflow::frames(stream, settings.clone())))
-            .await?;
-        let (ended, mut end) = tokio::sync::oneshot::channel();
+            .max_send_buffer_size(SEND_BUFFER)
+            .max_header_list_size(head_list_size(self.limits));
+        let (requests, mut connection) = builder.handshake(Inflow::frames(stream, settings.clone())).await?;
+        let (sender, streams) = (Sender::new(requests), Rc::new(Streams::new(settings.clone(), expires)));
+        let (every, answer) = self.keep_alive;
+        let mut keep_alive = connection.ping_pong().map(|ping| KeepAlive::new(ping, every, answer));
+        let (key, pool, end, used) = (self.key.clone(), self.pool, sender.end(), streams.clone());
+        let (ended, mut at_end) = tokio::sync::oneshot::channel();
         let owner = schedule::spawn(async move {
-            let result = connection.await;
+            let result = poll_fn(|cx| {
+                let is_gone = keep_alive.as_mut().is_some_and(|it| it.poll(|| used.is_open(), cx).is_ready());
+                if is_gone { Poll::Ready(Err(NO_ANSWER.into())) } else { Pin::new(&mut connection).poll(cx) }
+            });
+            let result: Result<(), h2::Error> = result.await;
+            end.set(true);
             if let Err(error) = &result {
                 tracing::debug!(address = %key.address, %error, "upstream connection ended");
                 if let (true, Some(pool)) = (asks_for_calm(error), pool.upgrade()) {
                     pool.calm(&key);
                 }
             }
-            drop(held);
+            drop((connection, held));
             // Only the handshake waits for it.
             let _ = ended.send(result);
         });
         tokio::select! {
             biased;
-            () = settings.known() => Ok((sender, owner, settings)),
-            Ok(Err(error)) = &mut end => Err(error.into()),
-            else => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            () = settings.known() => Ok((sender, owner, streams)),
+            ended = &mut at_end => Err(match ended {
+                Ok(Err(error)) => error.into(),
+                _ => io::Error::from(io::ErrorKind::UnexpectedEof).into(),
+            }),
         }
     }
 }
+
+/// Ends a connection whose other end does not answer.
+const NO_ANSWER: h2::Reason = h2::Reason::NO_ERROR;
 
 /// Bytes of a head as HTTP/2 counts them (RFC 9113, 6.5.2), with 32 more for each field. The HTTP/2 library resets a stream beyond them without a reason, so
 /// these are twice as many as the limits of the mesh, which the proxy checks itself.
@@ -139,9 +154,8 @@ fn head_list_size(limits: &UpstreamLimits) -> u32 {
     2 * (limits.head_bytes() + 32 * limits.headers())
 }
 
-fn asks_for_calm(error: &hyper::Error) -> bool {
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
-    cause.is_some_and(|cause| cause.is_remote() && cause.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
+fn asks_for_calm(error: &h2::Error) -> bool {
+    error.is_remote() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)
 }
 
 /// How long a connection to another machine may be silent before the kernel asks whether the machine is still there.

@@ -1,15 +1,13 @@
 //! HTTP/2 connections of the pool, which carry as many streams as their peers take.
 
 use super::connect::{Http2, begin_tls, tcp, within};
-use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool};
-use crate::http::body::Body;
+use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool, Sender};
 use crate::http::inflow::PeerSettings;
 use crate::runtime::clock;
 use crate::runtime::schedule::TaskOwner;
 use crate::state::egress::OutsideKey;
 use crate::state::instances::InstanceProof;
 use crate::state::ledger::ConnectionGuard;
-use hyper::client::conn::http2;
 use leno_config::slice::UpstreamLimits;
 use leno_identity::{SpiffeId, SvidStore};
 use leno_namespaces::Namespace;
@@ -44,14 +42,14 @@ pub(super) struct Http2Host {
 
 #[derive(Debug)]
 struct Shared {
-    sender: http2::SendRequest<Body>,
+    sender: Sender,
     /// The task that drives the connection works for the function that opened a stream last.
     owner: TaskOwner,
     streams: Rc<Streams>,
 }
 
 #[derive(Debug)]
-struct Streams {
+pub(super) struct Streams {
     open: Cell<u32>,
     settings: Arc<PeerSettings>,
     idle_since: Cell<Instant>,
@@ -62,7 +60,7 @@ struct Streams {
 /// A stream of an HTTP/2 connection.
 #[derive(Debug)]
 pub(crate) struct CheckedOutHttp2 {
-    pub sender: http2::SendRequest<Body>,
+    pub sender: Sender,
     /// Frees the stream when dropped.
     pub stream: StreamSlot,
     /// The connection was already open.
@@ -135,29 +133,27 @@ impl Pool {
         limits: &UpstreamLimits,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         let stream = tcp(key.address, lease).await?;
-        let mut expires = None;
         let http2 = Http2 { key, pool: self.myself.clone(), limits, keep_alive: self.keep_alive(key, limits) };
-        let (sender, owner, settings) = match &key.callee {
+        let (sender, owner, streams) = match &key.callee {
             CalleeKey::Outside(OutsideKey { tls: Some(outside), .. }) => {
                 let stream = begin_tls(outside, stream).await?;
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                     return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
                 }
-                http2.handshake(stream, held).await?
+                http2.handshake(stream, held, None).await?
             }
-            CalleeKey::Instance | CalleeKey::Outside(_) => http2.handshake(stream, held).await?,
+            CalleeKey::Instance | CalleeKey::Outside(_) => http2.handshake(stream, held, None).await?,
             CalleeKey::Sidecar((caller, callee)) => {
                 let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
                 let callee: SpiffeId =
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
-                expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
-                http2.handshake(stream, held).await?
+                let expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
+                http2.handshake(stream, held, expires).await?
             }
         };
-        let streams = Streams { open: Cell::new(0), settings, idle_since: Cell::new(Instant::now()), expires };
-        let shared = Shared { sender, owner, streams: Rc::new(streams) };
+        let shared = Shared { sender, owner, streams };
         let checked_out = CheckedOutHttp2 { reused: false, ..shared.check_out() };
         self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
         Ok(checked_out)
@@ -204,7 +200,7 @@ impl Shared {
     }
 
     fn is_usable(&self) -> bool {
-        self.sender.is_ready() && self.streams.expires.is_none_or(|expires| Instant::now() < expires)
+        !self.sender.is_closed() && self.streams.expires.is_none_or(|expires| Instant::now() < expires)
     }
 
     fn check_out(&self) -> CheckedOutHttp2 {
@@ -214,6 +210,15 @@ impl Shared {
 }
 
 impl Streams {
+    pub(super) fn new(settings: Arc<PeerSettings>, expires: Option<Instant>) -> Self {
+        Self { open: Cell::new(0), settings, idle_since: Cell::new(Instant::now()), expires }
+    }
+
+    /// Whether one is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.get() > 0
+    }
+
     /// Streams that may be open.
     fn limit(&self) -> u32 {
         self.settings.streams().min(STREAMS)

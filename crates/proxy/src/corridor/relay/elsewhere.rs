@@ -6,11 +6,11 @@ use super::{Relay, Stop};
 use crate::corridor::pool::{CalleeKey, CheckedOutHttp2, ConnectError, ConnectionKey, StreamSlot};
 use crate::http::body::Body;
 use crate::http::hop;
+use crate::http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use crate::state::endpoints::{Among, Choice, Known, UnderWay};
 use crate::state::function::FunctionEntry;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const MOST_NODES: usize = 4;
 
 /// A stream to the callee's sidecar.
 pub(super) struct Stream {
-    pub io: Framed<TokioIo<Upgraded>>,
+    pub io: Framed<Box<dyn Bidirectional>>,
     // Kept as long as the stream is open.
     slot: StreamSlot,
     _under_way: UnderWay,
@@ -80,11 +80,13 @@ impl Relay {
             let name = HeaderValue::try_from(&self.name).map_err(|error| failed(&error))?;
             request.headers_mut().insert(hop::SERVER_NAME, name);
         }
-        let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+        let Ok(sent) = sender.send(request, |_| Ok::<_, Infallible>(())).await;
+        let mut response = sent.map_err(|error| failed(&error.error))?;
         match response.status() {
             StatusCode::OK => {
-                let upgraded = hyper::upgrade::on(response).await.map_err(|error| failed(&error))?;
-                Ok(Stream { io: Framed::new(TokioIo::new(upgraded)), slot: stream, _under_way: under_way })
+                let tunnel = response.extensions_mut().remove::<TunnelHandle>().ok_or_else(|| failed(&"no stream"))?;
+                let tunnel = Upgrading::Ready(tunnel).done().await.map_err(|error| failed(&error))?;
+                Ok(Stream { io: Framed::new(tunnel), slot: stream, _under_way: under_way })
             }
             StatusCode::FORBIDDEN => Err(Stop::Refused(format!("the callee's node refuses it ({address})"))),
             status => Err(failed(&status)),

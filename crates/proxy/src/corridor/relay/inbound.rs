@@ -4,6 +4,7 @@ use super::framed::Framed;
 use super::{Counted, ResetUnlessDone, Stop, check_instance, copy_both, outside, take_connection, take_instance};
 use crate::corridor::worker::Worker;
 use crate::http::hop;
+use crate::http::http2::Upgrading;
 use crate::http::peer::Peer;
 use crate::runtime::schedule;
 use crate::state::egress::Outside;
@@ -12,8 +13,6 @@ use crate::state::instances::Lease;
 use crate::state::ledger::ConnectionGuard;
 use crate::telemetry::flows::{Connection, Ended};
 use http::{StatusCode, request};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use leno_config::FunctionId;
 use leno_config::slice::{Port, PortProtocol};
 use leno_namespaces::Permit;
@@ -183,14 +182,14 @@ impl Inbound {
 
 impl Accepted {
     /// Carries bytes until both ends are done, or the connection is not allowed any more. Then tells of it.
-    pub(crate) async fn run(self, on_upgrade: OnUpgrade) {
+    pub(crate) async fn run(self, on_upgrade: Upgrading) {
         let Self { mut inbound, upstream, _held } = self;
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };
         let counts = inbound.worker.node.clone();
         counts.telemetry.connections.opened(&inbound.caller, &inbound.callee);
-        let (ended, bytes) = match on_upgrade.await {
+        let (ended, bytes) = match on_upgrade.done().await {
             Ok(stream) => {
-                let mut stream = Framed::new(TokioIo::new(stream));
+                let mut stream = Framed::new(stream);
                 let mut from = Counted { stream: &mut stream, read: 0 };
                 let mut to = Counted { stream: &mut upstream.stream, read: 0 };
                 let ended = copy_both(&counts, inbound.expires, &mut from, &mut to, || inbound.judge().map(drop)).await;

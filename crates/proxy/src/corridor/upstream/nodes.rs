@@ -1,21 +1,21 @@
 //! Sends a request to a callee that other nodes host: chooses where it goes, for each attempt anew, and goes on at once with another node if nothing
 //! was sent.
 
-use super::send::{self, Repeatable, broken, is_unprocessed};
+use super::send::{self, Repeatable, broken_stream, is_unprocessed};
 use super::{Forward, Reply, UpstreamGuard};
 use crate::corridor::exchange::Origin;
-use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp2, ConnectError, ConnectionKey};
+use crate::corridor::pool::{CalleeKey, CheckIn, CheckedOutHttp2, ConnectError, ConnectionKey, SendError};
 use crate::corridor::route::Elsewhere;
 use crate::corridor::upgrade;
 use crate::http::body::Body;
 use crate::http::failure::{Failure, Unavailable};
+use crate::http::wire::WireBody;
 use crate::http::{head, hop};
 use crate::state::endpoints::{Among, Candidate, Choice, UnderWay};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::observed::{AttemptResult, Stage};
 use http::uri::Scheme;
 use http::{HeaderValue, Response, StatusCode, request};
-use hyper::body::Incoming;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,43 +66,43 @@ impl Forward<'_> {
                 }
             }
         };
-        self.exchange.record.stage(Stage::Upstream);
+        let exchange = self.exchange;
+        exchange.record.stage(Stage::Upstream);
         self.tell_hop(&mut head)?;
         head::into_http2(&mut head, if self.exchange.scheme == "https" { &Scheme::HTTPS } else { &Scheme::HTTP })?;
         let mut again = Repeatable::new(*head, body);
-        let mut request = again.first();
+        let mut request = again.next().unwrap_or_default();
         // An idle connection that its node has just closed costs no more than a new one.
         for _ in 0..2 * MOST_NODES {
             let Connected { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
-            let mut error = match sender.try_send_request(request).await {
+            let sent = sender.send(request, |interim| exchange.pass_on(interim)).await?;
+            let SendError { error, is_unsent } = match sent {
                 Ok(response) => {
                     return self.answered(send::sound(response).await?, CheckIn::Http2(stream), under_way);
                 }
                 Err(error) => error,
             };
-            let mut was_there = reused;
-            request = match error.take_message() {
-                Some(unsent) => unsent,
-                // The node says that it has not looked at the request.
-                None => {
-                    let repeated = if is_unprocessed(error.error()) { again.repeat() } else { None };
-                    let limits = &self.exchange.snapshot.mesh.limits.upstream;
-                    let failed = broken(error.error(), false, Some(limits));
-                    let Some(repeated) = repeated else { return Err(failed) };
-                    self.pause_before_repeat(&again, failed).await;
-                    was_there = true;
-                    repeated
-                }
+            let limits = &exchange.snapshot.mesh.limits.upstream;
+            let next = if is_unsent {
+                again.next()
+            } else if is_unprocessed(&error) {
+                again.repeat()
+            } else {
+                None
             };
+            request = next.ok_or_else(|| broken_stream(&error, is_unsent, Some(limits)))?;
+            if !is_unsent {
+                self.pause_before_repeat(&again, broken_stream(&error, false, None)).await;
+            }
             drop((stream, under_way));
-            if !was_there {
-                self.failed_to_connect(address, candidate.as_deref(), &mut failed, error.error())?;
+            if is_unsent && !reused {
+                self.failed_to_connect(address, candidate.as_deref(), &mut failed, &error)?;
             }
             connected = loop {
                 // The head is another node's by now.
                 let Some(Next::There(address, candidate)) = self.next(callee, avoid, &failed) else {
-                    return Err(Failure::Connect { cause: format!("{address}: {}", error.error()) });
+                    return Err(Failure::Connect { cause: format!("{address}: {error}") });
                 };
                 if let Some(connected) = self.connect_node(callee, address, candidate, &mut failed).await? {
                     break connected;
@@ -224,7 +224,7 @@ impl Forward<'_> {
 
     fn answered(
         &self,
-        mut response: Response<Incoming>,
+        mut response: Response<WireBody>,
         connection: CheckIn,
         under_way: Option<UnderWay>,
     ) -> Result<Reply, Failure> {

@@ -2,12 +2,14 @@
 
 use super::{Forward, breaker};
 use crate::corridor::pool::{
-    CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, is_unasked,
+    CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, SendError, is_unasked,
 };
 use crate::corridor::retry;
 use crate::http::body::{Body, BodyError, Replayable, ends_empty, says_empty};
 use crate::http::failure::Failure;
 use crate::http::head;
+use crate::http::interim::InterimQueue;
+use crate::http::wire::WireBody;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::{InstanceProof, Lease};
 use crate::state::ledger::Attempt;
@@ -18,8 +20,11 @@ use hyper::body::Incoming;
 use leno_config::slice::UpstreamLimits;
 use leno_namespaces::Namespace;
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
@@ -61,7 +66,7 @@ impl Forward<'_> {
         mut endpoints: Endpoints<'_>,
         mut head: Box<request::Parts>,
         body: Body,
-    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+    ) -> Result<(Response<WireBody>, CheckIn), Failure> {
         let (pool, limits) = (&self.exchange.worker.pool, &self.exchange.snapshot.mesh.limits.upstream);
         head::into_http1(&mut head, body.is_over());
         if self.exchange.is_unshared {
@@ -77,7 +82,8 @@ impl Forward<'_> {
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
             connection.heads.begin();
-            let sent = connection.sender.try_send_request(request).await;
+            let sent = connection.sender.try_send_request(request);
+            let sent = self.with_interim(connection.heads.interim(), sent).await?;
             let arrived = connection.heads.arrived();
             connection.heads.end();
             let mut error = match sent {
@@ -85,7 +91,9 @@ impl Forward<'_> {
                     let cause = "the response has a transfer coding that is not understood".to_owned();
                     return Err(Failure::Reset { cause, refused: false });
                 }
-                Ok(response) => return Ok((response, pool.check_in_http1(connection, endpoints.key))),
+                Ok(response) => {
+                    return Ok((response.map(WireBody::from), pool.check_in_http1(connection, endpoints.key)));
+                }
                 Err(error) => error,
             };
             if error.error().is_parse_too_large() {
@@ -99,9 +107,25 @@ impl Forward<'_> {
             request = match (error.take_message(), spare) {
                 (Some(unsent), _) if idle.is_some() => unsent,
                 (None, Some(spare)) if is_lost(error.error()) => *spare,
-                (unsent, _) => return Err(broken(error.error(), unsent.is_some(), None)),
+                (unsent, _) => return Err(broken(error.error(), unsent.is_some())),
             };
         }
+    }
+
+    /// Waits for a response, and passes on the interim responses that arrive meanwhile.
+    async fn with_interim<T>(&self, arrived: &InterimQueue, response: impl Future<Output = T>) -> Result<T, Failure> {
+        let mut response = pin!(response);
+        poll_fn(|cx| {
+            arrived.register(cx.waker());
+            let polled = response.as_mut().poll(cx);
+            while let Some(interim) = arrived.take() {
+                if let Err(failure) = self.exchange.pass_on(interim) {
+                    return Poll::Ready(Err(failure));
+                }
+            }
+            polled.map(Ok)
+        })
+        .await
     }
 
     /// A connection for one request, within the circuit breaker's limit. Each worker may have one in any case, so that no worker starves
@@ -150,7 +174,7 @@ impl Forward<'_> {
         endpoints: Endpoints<'_>,
         head: Box<request::Parts>,
         body: Body,
-    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+    ) -> Result<(Response<WireBody>, CheckIn), Failure> {
         let scheme = if self.exchange.scheme == "https" { Scheme::HTTPS } else { Scheme::HTTP };
         self.send_http2_as(&scheme, entry, endpoints, head, body).await
     }
@@ -162,7 +186,7 @@ impl Forward<'_> {
         mut endpoints: Endpoints<'_>,
         mut head: Box<request::Parts>,
         body: Body,
-    ) -> Result<(Response<Incoming>, CheckIn), Failure> {
+    ) -> Result<(Response<WireBody>, CheckIn), Failure> {
         let (worker, target) = (&self.exchange.worker, &self.ruling.target);
         head::into_http2(&mut head, scheme)?;
         let breaker = entry.and_then(breaker);
@@ -174,7 +198,7 @@ impl Forward<'_> {
         };
         let limits = &self.exchange.snapshot.mesh.limits.upstream;
         let mut again = Repeatable::new(*head, body);
-        let mut request = again.first();
+        let mut request = again.next().unwrap_or_default();
         loop {
             let Endpoints { key, lease, limit, share, .. } = &endpoints;
             let connection =
@@ -187,7 +211,8 @@ impl Forward<'_> {
                 },
             };
             check_request(&request, stream.head())?;
-            let mut error = match sender.try_send_request(request).await {
+            let sent = sender.send(request, |interim| self.exchange.pass_on(interim)).await?;
+            let SendError { error, is_unsent } = match sent {
                 Ok(response) => {
                     let response = sound(response).await?;
                     check_response(response.headers(), limits)?;
@@ -195,16 +220,17 @@ impl Forward<'_> {
                 }
                 Err(error) => error,
             };
-            request = match error.take_message() {
-                Some(unsent) if reused => unsent,
-                unsent => {
-                    let (error, unsent) = (error.into_error(), unsent.is_some());
-                    let repeated = if is_unprocessed(&error) { again.repeat() } else { None };
-                    let Some(request) = repeated else { return Err(broken(&error, unsent, Some(limits))) };
-                    self.pause_before_repeat(&again, broken(&error, unsent, None)).await;
-                    request
-                }
+            let next = if is_unsent && reused {
+                again.next()
+            } else if is_unprocessed(&error) {
+                again.repeat()
+            } else {
+                None
             };
+            request = next.ok_or_else(|| broken_stream(&error, is_unsent, Some(limits)))?;
+            if !is_unsent {
+                self.pause_before_repeat(&again, broken_stream(&error, false, None)).await;
+            }
         }
     }
 
@@ -277,32 +303,27 @@ impl Repeatable {
         Self { head, body, is_tunnel, repeats: 0 }
     }
 
-    /// The request for the first time.
-    pub(super) fn first(&mut self) -> Request<Body> {
-        let extensions = std::mem::take(&mut self.head.extensions);
-        let body = self.body.as_ref().and_then(Replayable::another).unwrap_or_else(Body::empty);
-        let mut request = self.with(body);
-        *request.extensions_mut() = extensions;
-        request
-    }
-
-    /// The request once more; `None`: it was repeated often enough, or its body is not there any more.
-    pub(super) fn repeat(&mut self) -> Option<Request<Body>> {
-        if self.is_tunnel || self.repeats == MAX_REPEATS {
-            return None;
-        }
-        self.repeats += 1;
+    /// The request, of which nothing was sent; `None`: its body is not there any more.
+    pub(super) fn next(&self) -> Option<Request<Body>> {
         let body = self.body.as_ref().map_or_else(|| Some(Body::empty()), Replayable::another)?;
-        Some(self.with(body))
-    }
-
-    fn with(&self, body: Body) -> Request<Body> {
         let mut request = Request::new(body);
         *request.method_mut() = self.head.method.clone();
         *request.uri_mut() = self.head.uri.clone();
         *request.version_mut() = self.head.version;
         *request.headers_mut() = self.head.headers.clone();
-        request
+        if let Some(protocol) = self.head.extensions.get::<h2::ext::Protocol>() {
+            request.extensions_mut().insert(protocol.clone());
+        }
+        Some(request)
+    }
+
+    /// The request once more; `None`: it was repeated often enough.
+    pub(super) fn repeat(&mut self) -> Option<Request<Body>> {
+        if self.is_tunnel || self.repeats == MAX_REPEATS {
+            return None;
+        }
+        self.repeats += 1;
+        self.next()
     }
 }
 
@@ -345,7 +366,7 @@ fn head_size(headers: &HeaderMap) -> usize {
 }
 
 /// Checks a response that came over HTTP/2, as HTTP/1.1's parser does.
-pub(super) async fn sound(mut response: Response<Incoming>) -> Result<Response<Incoming>, Failure> {
+pub(super) async fn sound(mut response: Response<WireBody>) -> Result<Response<WireBody>, Failure> {
     if head::check_names(response.headers()).is_err() {
         return Err(Failure::Protocol("a field name is not a token"));
     }
@@ -362,7 +383,7 @@ fn is_encoded(response: &Response<Incoming>) -> bool {
     response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
 }
 
-pub(super) fn copy(request: &Request<Body>) -> Request<Body> {
+fn copy(request: &Request<Body>) -> Request<Body> {
     let mut copy = Request::new(Body::empty());
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
@@ -376,32 +397,16 @@ fn is_lost(error: &hyper::Error) -> bool {
     error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }
 
-/// Whether the peer says that it did not process the request: by GOAWAY or REFUSED_STREAM (RFC 9113, 8.7).
-pub(super) fn is_unprocessed(error: &hyper::Error) -> bool {
-    h2_error(error).is_some_and(says_unprocessed)
-}
-
-/// After GOAWAY, only streams that the peer did not process fail with it (RFC 9113, 6.8).
-fn says_unprocessed(error: &h2::Error) -> bool {
+/// Whether the peer says that it did not process the request: by REFUSED_STREAM, or by GOAWAY, after which only streams fail that it did not process (RFC
+/// 9113, 6.8 and 8.7).
+pub(super) fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
-    let mut source: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = source {
-        if let Some(error) = error.downcast_ref() {
-            return Some(error);
-        }
-        source = error.source();
-    }
-    None
-}
-
 /// Why the HTTP/2 library has refused what the server sent, if the limits may be the reason. It does not say.
-fn refused_head(error: &hyper::Error, limits: &UpstreamLimits) -> Option<Failure> {
+fn refused_head(error: &h2::Error, limits: &UpstreamLimits) -> Option<Failure> {
     use h2::Reason;
-    let error = h2_error(error).filter(|error| error.is_library())?;
-    let is_head = match error.reason()? {
+    let is_head = match error.reason().filter(|_| error.is_library())? {
         Reason::PROTOCOL_ERROR => error.is_reset(),
         Reason::COMPRESSION_ERROR | Reason::ENHANCE_YOUR_CALM => error.is_go_away(),
         _ => false,
@@ -413,24 +418,21 @@ fn refused_head(error: &hyper::Error, limits: &UpstreamLimits) -> Option<Failure
     is_head.then(|| Failure::ResponseHead(text()))
 }
 
+/// Turns the HTTP/2 library's error into a failure. `unsent`: no byte was sent.
+pub(super) fn broken_stream(error: &h2::Error, unsent: bool, limits: Option<&UpstreamLimits>) -> Failure {
+    let reset = || Failure::Reset { cause: error.to_string(), refused: unsent || is_unprocessed(error) };
+    limits.and_then(|limits| refused_head(error, limits)).unwrap_or_else(reset)
+}
+
 /// Turns hyper's error into a failure. `unsent`: no byte was sent.
-pub(super) fn broken(error: &hyper::Error, unsent: bool, limits: Option<&UpstreamLimits>) -> Failure {
-    if let Some(failure) = limits.and_then(|limits| refused_head(error, limits)) {
-        return failure;
-    }
-    if error.is_user() && std::error::Error::source(&error).is_some_and(|cause| cause.is::<BodyError>()) {
+fn broken(error: &hyper::Error, unsent: bool) -> Failure {
+    if error.is_user() && std::error::Error::source(error).is_some_and(|cause| cause.is::<BodyError>()) {
         // The request's body fails when its sender does.
         return Failure::ClientGone;
     }
-    let mut source: Option<&dyn std::error::Error> = Some(error);
-    let mut refused = unsent;
-    let mut cause = error.to_string();
-    while let Some(error) = source {
-        cause = error.to_string();
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            refused |= says_unprocessed(error);
-        }
-        source = error.source();
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    Failure::Reset { cause, refused }
+    Failure::Reset { cause: cause.to_string(), refused: unsent }
 }

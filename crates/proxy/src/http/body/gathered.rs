@@ -7,9 +7,9 @@
 //! The last piece of an HTTP/2 message with a `Content-Length` is passed on when the message has ended: one that goes on is malformed (RFC 9113, 8.1.1), and
 //! must not have looked complete.
 
+use crate::http::wire::{WireBody, WireError};
 use bytes::{Bytes, BytesMut};
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -21,16 +21,16 @@ const MOST: usize = 16 * 1024;
 /// A body from a socket whose small pieces are joined.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    incoming: Incoming,
+    incoming: WireBody,
     /// What followed small pieces and could not be added to them.
-    next: Option<Result<Frame<Bytes>, hyper::Error>>,
+    next: Option<Result<Frame<Bytes>, WireError>>,
     /// The last piece that the message may have, until it has ended.
     last: Option<Frame<Bytes>>,
 }
 
 impl Gathered {
     /// Takes a body of which nothing was read yet.
-    pub(super) fn new(incoming: Incoming) -> Self {
+    pub(super) fn new(incoming: WireBody) -> Self {
         Self { incoming, next: None, last: None }
     }
 
@@ -54,7 +54,7 @@ impl Gathered {
     }
 
     /// The next frame. Small data frames that have arrived are joined.
-    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         loop {
             let next = ready!(self.poll_next(cx));
             let Some(last) = self.last.take() else {
@@ -93,7 +93,7 @@ impl Gathered {
     }
 
     /// The next frame as it comes, joined.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         if let Some(next) = self.next.take() {
             return Poll::Ready(Some(next));
         }

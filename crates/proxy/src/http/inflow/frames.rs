@@ -1,10 +1,11 @@
 //! Follows the frames of an HTTP/2 connection (RFC 9113, 4.1), and bounds those that carry no message further.
 
+use std::future::poll_fn;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 
 /// Frames without progress that an HTTP/2 peer may send at once, and in a second.
 const IDLE_FRAMES: u32 = 20_000;
@@ -50,7 +51,8 @@ pub(crate) struct PeerSettings {
     streams: AtomicU32,
     head: AtomicU32,
     known: AtomicBool,
-    arrived: Notify,
+    /// The task that waits for the first SETTINGS frame.
+    waiting: Mutex<Option<Waker>>,
 }
 
 impl Default for PeerSettings {
@@ -59,7 +61,7 @@ impl Default for PeerSettings {
             streams: AtomicU32::new(u32::MAX),
             head: AtomicU32::new(u32::MAX),
             known: AtomicBool::new(false),
-            arrived: Notify::new(),
+            waiting: Mutex::new(None),
         }
     }
 }
@@ -77,9 +79,16 @@ impl PeerSettings {
 
     /// Waits for the first SETTINGS frame.
     pub(crate) async fn known(&self) {
-        while !self.known.load(Ordering::Relaxed) {
-            self.arrived.notified().await;
-        }
+        poll_fn(|cx| {
+            if self.known.load(Ordering::Relaxed) {
+                return Poll::Ready(());
+            }
+            if let Ok(mut waiting) = self.waiting.lock() {
+                *waiting = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
     }
 
     fn set(&self, [a, b, value @ ..]: [u8; 6]) {
@@ -92,8 +101,10 @@ impl PeerSettings {
     }
 
     fn arrived(&self) {
-        if !self.known.swap(true, Ordering::Relaxed) {
-            self.arrived.notify_one();
+        if !self.known.swap(true, Ordering::Relaxed)
+            && let Some(waiting) = self.waiting.lock().ok().and_then(|mut waiting| waiting.take())
+        {
+            waiting.wake();
         }
     }
 }

@@ -1,0 +1,123 @@
+//! Bodies as they come from a connection: from hyper for HTTP/1.1, and from an HTTP/2 stream.
+
+use crate::http::interim::{Interim, InterimQueue};
+use bytes::Bytes;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, StatusCode, header};
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// A body from a connection.
+#[derive(Debug)]
+pub(crate) enum WireBody {
+    /// None.
+    Empty,
+    /// Of HTTP/1.1, or of hyper's HTTP/2 client.
+    Hyper(Incoming),
+    /// Of an HTTP/2 stream.
+    Stream(StreamBody),
+}
+
+/// Why a body from a connection broke off.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WireError {
+    /// hyper's reason.
+    #[error("{0}")]
+    Hyper(#[source] hyper::Error),
+    /// The HTTP/2 library's reason.
+    #[error("{0}")]
+    Stream(#[source] h2::Error),
+}
+
+/// The body of a message of an HTTP/2 stream.
+#[derive(Debug)]
+pub(crate) struct StreamBody {
+    stream: RecvStream,
+    /// What is left of the `Content-Length`.
+    length: Option<u64>,
+    is_data_done: bool,
+    /// The client waits until it is told to send the body.
+    expects: Option<Arc<InterimQueue>>,
+}
+
+impl StreamBody {
+    /// The body of a message with these fields. With `expects`, the client is told to continue when the body is read.
+    pub(crate) fn new(stream: RecvStream, headers: &HeaderMap, expects: Option<Arc<InterimQueue>>) -> Self {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let length = if stream.is_end_stream() { Some(0) } else { length };
+        let expects = expects.filter(|_| !stream.is_end_stream());
+        Self { stream, length, is_data_done: false, expects }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        if !self.is_data_done {
+            let polled = self.stream.poll_data(cx);
+            if let Some(expects) = self.expects.take()
+                && polled.is_pending()
+            {
+                let mut go_on = Interim::default();
+                *go_on.status_mut() = StatusCode::CONTINUE;
+                expects.push(go_on);
+            }
+            match ready!(polled) {
+                Some(Ok(data)) => {
+                    // It fails only if more is released than has arrived.
+                    let _ = self.stream.flow_control().release_capacity(data.len());
+                    self.length = self.length.map(|length| length.saturating_sub(data.len() as u64));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(unless_early(error)),
+                None => self.is_data_done = true,
+            }
+        }
+        Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
+            Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+            Err(error) => unless_early(error),
+        })
+    }
+}
+
+/// After a complete response, NO_ERROR says that the rest of the request is not wanted (RFC 9113, 8.1). Anything else breaks the body off.
+fn unless_early(error: h2::Error) -> Option<Result<Frame<Bytes>, h2::Error>> {
+    (error.reason() != Some(Reason::NO_ERROR)).then_some(Err(error))
+}
+
+impl http_body::Body for WireBody {
+    type Data = Bytes;
+    type Error = WireError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
+        match &mut *self {
+            Self::Empty => Poll::Ready(None),
+            Self::Hyper(incoming) => Pin::new(incoming).poll_frame(cx).map_err(WireError::Hyper),
+            Self::Stream(stream) => {
+                stream.poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(WireError::Stream)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Hyper(incoming) => incoming.is_end_stream(),
+            Self::Stream(stream) => stream.stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Hyper(incoming) => incoming.size_hint(),
+            Self::Stream(stream) => stream.length.map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+impl From<Incoming> for WireBody {
+    fn from(incoming: Incoming) -> Self {
+        Self::Hyper(incoming)
+    }
+}

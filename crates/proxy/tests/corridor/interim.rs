@@ -1,0 +1,212 @@
+//! Interim responses: 102 and 103 reach the client, and 100 tells it to send its body.
+
+use crate::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, OK, SETTINGS};
+use crate::hops::basic;
+use crate::mesh::{Builder, Mesh};
+use crate::raw::{self, Raw, server};
+use crate::upstream::{echo, http1, until};
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, Request, StatusCode};
+use leno_config::slice::AppProtocol;
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+use tokio::net::TcpStream;
+
+const INTERIM: &str = "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\nlink: </b.css>\r\n\
+    connection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\nx-leno-failure: connect\r\ncontent-length: 7\r\n\r\n";
+const FINAL: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// An HTTP/1.1 function that hints, in pieces of so many bytes.
+async fn hints(piece: usize) -> SocketAddr {
+    server(move |mut raw: Raw| async move {
+        loop {
+            raw.head().await;
+            for piece in (INTERIM.to_owned() + FINAL).as_bytes().chunks(piece) {
+                raw.send(piece).await;
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await
+}
+
+/// An HTTP/2 function that hints.
+async fn http2_hints() -> SocketAddr {
+    let field = |name: &str, value: &str| {
+        [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
+    };
+    let fields = [("link", "</a.css>"), ("link", "</b.css>"), ("x-leno-failure", "connect")];
+    let hint = [&b"\x08\x03103"[..], &fields.map(|(name, value)| field(name, value)).concat()].concat();
+    let length = field("content-length", "2");
+    let (address, _) = frames::server(move |mut connection, _| {
+        let (hint, length) = (hint.clone(), length.clone());
+        async move {
+            connection.send(SETTINGS, 0, 0, &[]).await;
+            while let Some((stream, _)) = connection.request().await {
+                connection.send(HEADERS, END_HEADERS, stream, b"\x08\x03102").await;
+                connection.send(HEADERS, END_HEADERS, stream, &hint).await;
+                connection.send(HEADERS, END_HEADERS, stream, &[OK, &length].concat()).await;
+                connection.send(DATA, END_STREAM, stream, b"ok").await;
+            }
+        }
+    })
+    .await;
+    address
+}
+
+/// An HTTP/2 client.
+async fn h2(address: SocketAddr) -> SendRequest<Bytes> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    sender.ready().await.unwrap()
+}
+
+/// The interim responses to a request, and the status of the final one.
+async fn answers(mut response: h2::client::ResponseFuture) -> (Vec<(u16, HeaderMap)>, StatusCode) {
+    let mut interim = Vec::new();
+    let last = poll_fn(|cx| {
+        while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
+            interim.push((head.status().as_u16(), head.headers().clone()));
+        }
+        Pin::new(&mut response).poll(cx)
+    });
+    let status = last.await.unwrap().status();
+    (interim, status)
+}
+
+fn get(host: &str) -> Request<()> {
+    Request::get(format!("http://{host}/")).body(()).unwrap()
+}
+
+fn expect_hints((interim, status): (Vec<(u16, HeaderMap)>, StatusCode)) {
+    assert_eq!((interim.len(), status.as_u16()), (2, 200));
+    assert_eq!((interim[0].0, interim[0].1.len(), interim[1].0), (102, 0, 103));
+    let links: Vec<_> = interim[1].1.get_all("link").iter().map(|link| link.to_str().unwrap()).collect();
+    assert_eq!((links, interim[1].1.len()), (vec!["</a.css>", "</b.css>"], 2));
+}
+
+async fn expect_hints_over_http1(mut raw: Raw, head: &str) {
+    for _ in 0..3 {
+        raw.send(head).await;
+        assert_eq!(raw.head().await, "HTTP/1.1 102 Processing\r\n\r\n");
+        assert_eq!(raw.head().await, "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\nlink: </b.css>\r\n\r\n");
+        let last = raw.head().await;
+        assert!(raw::status(&last) == 200 && !last.contains("link"), "{last}");
+        assert_eq!(raw.until("ok").await, "ok");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_of_an_http1_function_reach_both_kinds_of_clients() {
+    for piece in [1, 7, 1000] {
+        let mesh = Mesh::web(hints(piece).await);
+        expect_hints_over_http1(Raw::connect(mesh.gateway()).await, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+        let (response, _) = h2(mesh.gateway()).await.send_request(get("web"), true).unwrap();
+        expect_hints(answers(response).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_go_from_node_to_node_and_over_http2() {
+    for (protocol, address) in [(AppProtocol::Http1, hints(1000).await), (AppProtocol::H2c, http2_hints().await)] {
+        let web = || Builder::new().function("web", protocol, address);
+        let there = web().start();
+        let gateway = web().elsewhere("web").with(&there).start();
+        gateway.knows("web", &[(&there, 1)]);
+        for mesh in [&there, &gateway] {
+            expect_hints_over_http1(Raw::connect(mesh.gateway()).await, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+            let (response, _) = h2(mesh.gateway()).await.send_request(get("web"), true).unwrap();
+            expect_hints(answers(response).await);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_hints_are_a_bad_gateway() {
+    let address = server(|mut raw: Raw| async move {
+        raw.head().await;
+        raw.send("HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n".repeat(1000) + FINAL).await;
+    })
+    .await;
+    let mesh = Mesh::web(address);
+    let answer = raw::exchange(mesh.gateway(), "GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 103 ") && answer.contains("HTTP/1.1 502 "), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_reach_a_calling_function() {
+    let address = hints(1000).await;
+    let mesh = Builder::new()
+        .function("caller", AppProtocol::Http1, address)
+        .function("callee", AppProtocol::Http1, address)
+        .call("caller", "callee")
+        .start();
+    let head = format!(
+        "GET http://callee/ HTTP/1.1\r\nhost: callee\r\nproxy-authorization: {}\r\n\r\n",
+        basic(&mesh.mint("caller"))
+    );
+    expect_hints_over_http1(Raw::connect(mesh.outbound()).await, &head).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http_1_0_has_no_hints() {
+    let mesh = Mesh::web(hints(1000).await);
+    let answer = raw::exchange(mesh.gateway(), "GET / HTTP/1.0\r\nhost: web\r\n\r\n").await;
+    assert!(raw::status(&answer) == 200 && answer.ends_with("ok"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_is_of_the_final_response() {
+    let mesh = Mesh::web(hints(1000).await);
+    let mut raw = Raw::connect(mesh.gateway()).await;
+    raw.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
+    for _ in 0..2 {
+        assert!(!raw.head().await.contains("x-request-id"));
+    }
+    let last = raw.head().await;
+    let id = last.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap();
+    raw.until("ok").await;
+    let told = mesh.told(id, 1).await.remove(0);
+    assert_eq!((told.response.status, told.response.bytes_out, told.attempts.len()), (200, 2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_expects_to_go_on_is_told_so_over_http2() {
+    let upstream = http1(echo).await;
+    let mesh = Mesh::web(upstream.address);
+    let request = |deny: bool| {
+        let request = Request::post("http://web/").header("expect", "100-continue").header("content-length", "5");
+        if deny { request.header("x-deny", "1") } else { request }.body(()).unwrap()
+    };
+    let (mut response, mut body) = h2(mesh.gateway()).await.send_request(request(false), false).unwrap();
+    let go_on = poll_fn(|cx| response.poll_informational(cx)).await.unwrap().unwrap();
+    assert_eq!(go_on.status(), 100);
+    body.send_data("hello".into(), true).unwrap();
+    let mut response = response.await.unwrap();
+    assert_eq!(response.status(), 200);
+    let mut text = Vec::new();
+    while let Some(data) = response.body_mut().data().await {
+        text.extend_from_slice(&data.unwrap());
+    }
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.ends_with("hello") && !text.contains("expect"), "{text}");
+
+    let (response, _body) = h2(mesh.gateway()).await.send_request(request(true), false).unwrap();
+    let (interim, status) = answers(response).await;
+    assert_eq!((interim.len(), status.as_u16()), (0, 403));
+    until(|| upstream.requests() == 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_its_body_at_once_needs_no_permission() {
+    let upstream = http1(echo).await;
+    let mesh = Mesh::web(upstream.address);
+    let request = Request::post("http://web/").header("expect", "100-continue").body(()).unwrap();
+    let (response, mut body) = h2(mesh.gateway()).await.send_request(request, false).unwrap();
+    body.send_data("hello".into(), true).unwrap();
+    assert_eq!(answers(response).await.1, 200);
+}
