@@ -208,6 +208,8 @@ pub struct MeshSlice {
     pub mtls_same_node: bool,
     /// Lifetime of SVIDs; renewed at half of it.
     pub svid_lifetime: Duration,
+    /// How long a stream between nodes may go on by the SVIDs that it began with; `None`: [`STREAM_LIFETIME`].
+    pub stream_lifetime: Option<Duration>,
     /// Plain-text gateway (HTTP/1.1 and h2c).
     pub gateway_http: Option<SocketAddr>,
     /// TLS gateway (ALPN h2, http/1.1).
@@ -240,7 +242,15 @@ pub struct MeshSlice {
     pub limits: Limits,
 }
 
+/// How long a stream between nodes may go on by the SVIDs that it began with, unless the mesh says otherwise: as long as a node's own certificate is valid.
+pub const STREAM_LIFETIME: Duration = Duration::from_secs(86_400);
+
 impl MeshSlice {
+    /// How long a stream between nodes may go on by the SVIDs that it began with.
+    pub fn stream_lifetime(&self) -> Duration {
+        self.stream_lifetime.unwrap_or(STREAM_LIFETIME)
+    }
+
     /// The fields of the document that a node reads once, when it starts, and in which `new` differs. All others take effect as they change.
     pub fn fixed_at_start(&self, new: &Self) -> Vec<&'static str> {
         let Self {
@@ -248,6 +258,7 @@ impl MeshSlice {
             engine,
             mtls_same_node: _,
             svid_lifetime: _,
+            stream_lifetime: _,
             gateway_http,
             gateway_https,
             trusted_proxies: _,

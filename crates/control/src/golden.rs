@@ -74,6 +74,8 @@ fn golden_files_are_read_and_written_as_they_were() {
         ..mesh()
     };
     resource("mesh-socket", &Resource::Mesh(Box::new(other)));
+    let other = MeshSlice { stream_lifetime: Some(Duration::from_secs(7200)), ..mesh() };
+    resource("mesh-streams", &Resource::Mesh(Box::new(other)));
     let other = MeshSlice { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
     resource("mesh-usual", &Resource::Mesh(Box::new(other)));
     for (name, quotas) in [("mesh-redis", redis(RedisTransport::Plain)), ("mesh-redis-tls", redis(secured()))] {
@@ -285,6 +287,7 @@ fn mesh() -> MeshSlice {
         engine: Some(Engine::Wasm),
         mtls_same_node: true,
         svid_lifetime: Duration::from_secs(3600),
+        stream_lifetime: None,
         gateway_http: Some(address(8080)),
         gateway_https: Some(GatewayTls {
             listen: address(8443),

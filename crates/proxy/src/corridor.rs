@@ -202,12 +202,13 @@ impl Exchange {
         // Only what an older snapshot permitted can be a removed function's.
         let removed = if is_old { self.worker.removed_until(&route.judge) } else { None };
         let again = [changed, removed].into_iter().flatten().min();
-        self.worker.open.register(permission, route.judge.clone(), self.record.clone(), ends, again)
+        let until = (ends, self.snapshot.mesh.stream_lifetime());
+        self.worker.open.register(permission, route.judge.clone(), self.record.clone(), until, again)
     }
 
     /// Answers a request that was closed before there was a response.
     fn close(self, closed: &Closed) -> Response<Body> {
-        if closed.by == ClosedBy::Mesh {
+        if closed.by != ClosedBy::Policy {
             return self.fail(closed.failure());
         }
         self.record.failure(&closed.failure());
@@ -254,7 +255,7 @@ impl Exchange {
             return Response::from_parts(head, body);
         }
         let deadline = if upgraded { None } else { self.deadline(&ruling) };
-        open.callee_expires(upstream.expires());
+        open.callee_expires(upstream.expires(), self.snapshot.mesh.stream_lifetime());
         let mut guard = ExchangeGuard::new(self.record);
         (guard.upstream, guard.ruling, guard.open, guard.deadline) = (upstream, Some(ruling), Some(open), deadline);
         Response::from_parts(head, guard.keep_with(body))

@@ -63,6 +63,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &R
     }
     let mtls = scope.field("mtls");
     fields::within(&mtls.field("svidLifetime"), spec.mtls.svid_lifetime, SHORTEST_SVID, LONGEST_SVID);
+    fields::within(&mtls.field("streamLifetime"), spec.mtls.stream_lifetime, Duration::default(), LONGEST_SVID);
     if let Some(url) = &spec.tracing.otlp
         && !is_collector(url)
     {
@@ -123,6 +124,8 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         },
         mtls_same_node: spec.mtls.same_node == SameNode::Always,
         svid_lifetime: spec.mtls.svid_lifetime.0,
+        stream_lifetime: Some(spec.mtls.stream_lifetime.0)
+            .filter(|lifetime| *lifetime != crate::slice::STREAM_LIFETIME),
         gateway_http: spec.gateway.http.map(|address| address.0),
         gateway_https: https.map(|https| GatewayTls {
             listen: https.listen.0,

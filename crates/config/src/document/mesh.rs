@@ -7,6 +7,7 @@ use super::quotas::Quotas;
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
 use crate::slice::Isolation;
+use crate::slice::STREAM_LIFETIME;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -118,11 +119,16 @@ pub struct Mtls {
     pub same_node: SameNode,
     /// Lifetime of the functions' certificates, one minute at least. They are renewed at half of it.
     pub svid_lifetime: Duration,
+    /// How long a stream, a WebSocket or a connection between nodes may go on, from its beginning, by the certificates that it began with, though they
+    /// were renewed meanwhile; 90 days at most. In any case it may until they expire. Then the mesh ends it, and says so. Permissions are judged again all
+    /// the time.
+    pub stream_lifetime: Duration,
 }
 
 impl Default for Mtls {
     fn default() -> Self {
-        Self { same_node: SameNode::default(), svid_lifetime: Duration::from_secs(3600) }
+        let (svid_lifetime, stream_lifetime) = (Duration::from_secs(3600), Duration(STREAM_LIFETIME));
+        Self { same_node: SameNode::default(), svid_lifetime, stream_lifetime }
     }
 }
 

@@ -131,6 +131,7 @@ pub(crate) fn mesh() -> MeshSlice {
         engine: None,
         mtls_same_node: false,
         svid_lifetime: Duration::from_secs(3600),
+        stream_lifetime: None,
         gateway_http: Some(local),
         gateway_https: None,
         trusted_proxies: Default::default(),

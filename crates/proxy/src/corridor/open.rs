@@ -86,13 +86,14 @@ pub(crate) struct Registered {
 }
 
 impl OpenExchanges {
-    /// Adds an exchange. `ends`: when its permission ends, if it does so by itself. `again`: when it is judged again whatever happens.
+    /// Adds an exchange. `ends`: when its permission ends, if it does so by itself. `lifetime`: that of streams between nodes. `again`: when it is judged
+    /// again whatever happens.
     pub(crate) fn register(
         self: &Rc<Self>,
         permission: Permission,
         entry: Arc<FunctionEntry>,
         record: Record,
-        ends: Option<Instant>,
+        (ends, lifetime): (Option<Instant>, Duration),
         again: Option<Instant>,
     ) -> Registered {
         let open = Rc::new(Open {
@@ -105,15 +106,15 @@ impl OpenExchanges {
             callee_expires: Cell::default(),
             connection: RefCell::default(),
         });
-        self.end_at(&open, ends);
+        self.end_at(&open, ends, lifetime);
         self.judge_at(&open, again);
         let index = self.exchanges.borrow_mut().insert(open.clone());
         Registered { open, index, exchanges: self.clone() }
     }
 
-    /// Has the exchange judged again when its permission or a certificate ends.
-    pub(crate) fn end_at(&self, open: &Open, ends: Option<Instant>) {
-        if let Some(end) = [ends, open.permission.expires, open.callee_expires.get()].into_iter().flatten().min() {
+    /// Has the exchange judged again when its permission ends, or what proves the other node.
+    pub(crate) fn end_at(&self, open: &Open, ends: Option<Instant>, lifetime: Duration) {
+        if let Some(end) = [ends, open.proof_end(lifetime)].into_iter().flatten().min() {
             self.set_due(open, end.max(open.permission.started + GRACE));
         }
     }
@@ -205,9 +206,16 @@ impl Open {
         self.record.borrow().clone()
     }
 
-    /// Whether the certificate of the callee's sidecar has expired.
-    pub(crate) fn is_callee_expired(&self, now: Instant) -> bool {
-        self.callee_expires.get().is_some_and(|expires| expires <= now)
+    /// When what proves the other nodes ends, where a stream between nodes may have this lifetime. A certificate counts at least until it expires.
+    pub(crate) fn proof_end(&self, lifetime: Duration) -> Option<Instant> {
+        let first = [self.permission.expires, self.callee_expires.get()].into_iter().flatten().min();
+        first.map(|expires| expires.max(self.permission.started + lifetime))
+    }
+
+    /// Whether it is the certificate of the caller's sidecar that expires first.
+    pub(crate) fn is_caller_first(&self) -> bool {
+        let callee = self.callee_expires.get();
+        self.permission.expires.is_some_and(|caller| callee.is_none_or(|callee| caller <= callee))
     }
 
     /// Whether it was closed, and has not ended yet.
@@ -254,11 +262,11 @@ impl Registered {
         polled.map(Ok)
     }
 
-    /// The response comes from a sidecar that is known by a certificate until then.
-    pub(crate) fn callee_expires(&self, expires: Option<std::time::Instant>) {
+    /// The response comes from a sidecar that is known by a certificate until then. `lifetime`: that of streams between nodes.
+    pub(crate) fn callee_expires(&self, expires: Option<std::time::Instant>, lifetime: Duration) {
         if let Some(expires) = expires {
             self.open.callee_expires.set(Some(expires.into()));
-            self.exchanges.end_at(&self.open, None);
+            self.exchanges.end_at(&self.open, None, lifetime);
         }
     }
 

@@ -240,7 +240,8 @@ impl Relay {
         };
         self.spliced = spliced.is_some();
         upstream.stream.write_all(&first).await?;
-        let carried = self.copy(entry, stream, (&mut upstream.stream, None), first.len() as u64).await;
+        let carried =
+            self.copy(entry, stream, (&mut upstream.stream, Proof::since_now(None)), first.len() as u64).await;
         upstream.done = carried.is_ok();
         let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
         self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
@@ -262,7 +263,7 @@ impl Relay {
         self.carried = true;
         upstream.io.write_all(first).await?;
         let expires = upstream.expires();
-        self.copy(entry, stream, (&mut upstream.io, expires), first.len() as u64).await
+        self.copy(entry, stream, (&mut upstream.io, Proof::since_now(expires)), first.len() as u64).await
     }
 
     /// Judges the connection by the current snapshot. Returns where the callee is.
@@ -374,12 +375,12 @@ impl Relay {
         &mut self,
         entry: &FunctionEntry,
         stream: &mut TcpStream,
-        (upstream, expires): (&mut (impl AsyncRead + AsyncWrite + Unpin), Option<Instant>),
+        (upstream, proof): (&mut (impl AsyncRead + AsyncWrite + Unpin), Proof),
         first: u64,
     ) -> Result<(), Stop> {
         let node = self.worker.node.clone();
         let (mut from, mut to) = (Counted { stream, read: first }, Counted { stream: upstream, read: 0 });
-        let result = copy_both(&node, expires, &mut from, &mut to, || self.judge(entry).map(drop)).await;
+        let result = copy_both(&node, proof, &mut from, &mut to, || self.judge(entry).map(drop)).await;
         self.bytes = [from.read, to.read];
         result
     }
@@ -390,6 +391,27 @@ fn take_connection(share: Option<&Arc<Namespace>>) -> Result<Option<Permit>, Sto
     let Some(share) = share else { return Ok(None) };
     let permit = share.take(Resource::Connections);
     permit.map(Some).ok_or_else(|| Stop::Refused(share.refusal(Resource::Connections)))
+}
+
+/// What proves the sidecar at the other end of a connection.
+#[derive(Clone, Copy)]
+struct Proof {
+    /// When its certificate expires; `None`: it is known by something else.
+    expires: Option<Instant>,
+    /// When the connection began.
+    since: Instant,
+}
+
+impl Proof {
+    fn since_now(expires: Option<Instant>) -> Self {
+        Self { expires, since: Instant::now() }
+    }
+
+    /// When it does not count any more.
+    fn end(self, node: &Node) -> Option<Instant> {
+        let lifetime = node.snapshot.load().mesh.stream_lifetime();
+        self.expires.map(|expires| expires.max(self.since + lifetime))
+    }
 }
 
 /// Whether the instance that takes a connection may go on with it.
@@ -430,11 +452,11 @@ async fn take_instance(
 }
 
 /// Carries bytes until both ends are done, or `judge`, which is asked at each new snapshot and when an instance has had the drain timeout, does not allow it
-/// any more. `expires`: when the certificate of the
-/// sidecar at the other end expires.
+/// any more. `proof`: of the
+/// sidecar at the other end.
 async fn copy_both(
     node: &Node,
-    expires: Option<Instant>,
+    proof: Proof,
     from: &mut (impl AsyncRead + AsyncWrite + Unpin),
     to: &mut (impl AsyncRead + AsyncWrite + Unpin),
     mut judge: impl FnMut() -> Result<(), Stop>,
@@ -447,7 +469,7 @@ async fn copy_both(
         tokio::select! {
             result = &mut copied => return result.map(drop).map_err(Stop::from),
             () = changed => {}
-            () = at(expires) => {
+            () = at(proof.end(node)) => {
                 return Err(Stop::Refused("the certificate of the other node's sidecar has expired".to_owned()));
             }
         }

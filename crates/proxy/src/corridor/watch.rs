@@ -25,6 +25,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
+/// In the record of an exchange that ended with it.
+const CALLEES_CERTIFICATE: &str = "the certificate of the callee's sidecar";
+
 /// A permission that ends by itself is looked at again when it has ended, and not just before.
 const ROUNDING: Duration = Duration::from_millis(1);
 
@@ -55,7 +58,13 @@ impl Worker {
         let is_changed = open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same();
         let changed = is_changed.then(|| Instant::now() + GRACE);
         let overdue = self.is_overdue(open).then(Instant::now);
-        [changed, overdue, self.removed_until(&entry)].into_iter().flatten().min()
+        // The lifetime may have become shorter.
+        let proof_end = open.proof_end(self.stream_lifetime()).map(|end| end.max(open.permission.started + GRACE));
+        [changed, overdue, proof_end, self.removed_until(&entry)].into_iter().flatten().min()
+    }
+
+    fn stream_lifetime(&self) -> Duration {
+        self.node.snapshot.load().mesh.stream_lifetime()
     }
 
     /// Whether the instance that handles the request has had the drain timeout.
@@ -101,7 +110,7 @@ impl Worker {
             }
             match self.judge_again(&open, &record) {
                 Ok(ends) => {
-                    self.open.end_at(&open, ends);
+                    self.open.end_at(&open, ends, self.stream_lifetime());
                     self.open.judge_at(&open, self.removed_until(&open.entry.borrow()));
                 }
                 Err(withdrawn) => close(&self.open, &open, withdrawn, &record),
@@ -120,12 +129,9 @@ impl Worker {
             return Err(Withdrawn::new(forbidden, policy, "", "the instance that called has ended"));
         }
         let now = Instant::now();
-        if permission.expires.is_some_and(|expires| expires <= now) {
-            return Err(Withdrawn::new(StatusCode::UNAUTHORIZED, policy, "", "the caller's certificate has expired"));
-        }
-        if open.is_callee_expired(now) {
-            let expired = "the certificate of the callee's sidecar has expired";
-            return Err(Withdrawn::new(StatusCode::UNAUTHORIZED, policy, "", expired));
+        if open.proof_end(self.stream_lifetime()).is_some_and(|end| end <= now) {
+            let whose = if open.is_caller_first() { "the caller's certificate" } else { CALLEES_CERTIFICATE };
+            return Err(Withdrawn::expired(&format!("{whose} has expired")));
         }
         let entry = open.entry.borrow().clone();
         if entry.elsewhere {
@@ -171,7 +177,7 @@ fn is_exposed(entry: &FunctionEntry, open: &Open) -> bool {
 
 /// Closes an exchange. The record says which rule withdrew the permission.
 fn close(exchanges: &OpenExchanges, open: &Open, withdrawn: Withdrawn, record: &Record) {
-    let Withdrawn { status, verdict } = withdrawn;
+    let Withdrawn { status, verdict, by } = withdrawn;
     let function = open.entry.borrow().name.clone();
     let policy = match &verdict {
         RecordedVerdict::Deny { policy, .. } => policy_name(*policy),
@@ -183,7 +189,7 @@ fn close(exchanges: &OpenExchanges, open: &Open, withdrawn: Withdrawn, record: &
         (rule, clause) => format!("{function}: {rule}: {clause}"),
     };
     judge::overrule(record, verdict);
-    finish(exchanges, open, record, Closed { status, reason, grpc: is_grpc(open), by: ClosedBy::Policy });
+    finish(exchanges, open, record, Closed { status, reason, grpc: is_grpc(open), by });
 }
 
 /// Ends an exchange that is still permitted. `cause`: its name in the metric.

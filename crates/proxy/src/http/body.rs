@@ -78,6 +78,8 @@ pub(crate) enum ClosedBy {
     Policy,
     /// The mesh, for reasons that have nothing to do with the client: the client may begin anew at once.
     Mesh,
+    /// The mesh, because the certificate of a sidecar has expired. The client may begin anew at once, but what proved the other node is gone.
+    Certificate,
 }
 
 impl ClosedBy {
@@ -85,14 +87,14 @@ impl ClosedBy {
     pub(crate) fn websocket(self) -> (u16, &'static str) {
         match self {
             Self::Policy => (1008, self.message()),
-            Self::Mesh => (1012, self.message()),
+            Self::Mesh | Self::Certificate => (1012, self.message()),
         }
     }
 
     fn message(self) -> &'static str {
         match self {
             Self::Policy => "not permitted any more",
-            Self::Mesh => "ended by the mesh, connect again",
+            Self::Mesh | Self::Certificate => "ended by the mesh, connect again",
         }
     }
 }
@@ -101,7 +103,7 @@ impl Closed {
     pub(crate) fn failure(&self) -> Failure {
         let reason = self.reason.clone();
         match self.by {
-            ClosedBy::Policy => Failure::Closed { status: self.status, reason },
+            ClosedBy::Policy | ClosedBy::Certificate => Failure::Closed { status: self.status, reason },
             ClosedBy::Mesh => Failure::Ended { reason },
         }
     }

@@ -652,7 +652,7 @@ impl<S: Serving> Future for Drive<'_, S> {
                 (TimeoutCheck::Until(until), None) => until,
                 (TimeoutCheck::Stuck, None) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
                 (TimeoutCheck::Idle, None) => self.shut_down(GRACEFUL_CLOSE),
-                (TimeoutCheck::Expired, None) => self.drain(),
+                (TimeoutCheck::Expired, None) => self.renew(),
             };
             match &mut self.timer {
                 None => self.timer = Some(Box::pin(tokio::time::sleep_until(until.into()))),
@@ -672,6 +672,12 @@ impl<S: Serving> Drive<'_, S> {
     fn drain(&mut self) -> Instant {
         let limit = self.connection.worker.snapshot().mesh.limits.drain_timeout;
         self.shut_down(limit.saturating_add(LAST_BYTES))
+    }
+
+    /// Has the peer open another connection, which its new certificate proves. What is open here goes on, as long as each exchange may by itself.
+    fn renew(&mut self) -> Instant {
+        let mesh = &self.connection.worker.snapshot().mesh;
+        self.shut_down(mesh.stream_lifetime().saturating_add(mesh.limits.drain_timeout).saturating_add(LAST_BYTES))
     }
 
     fn shut_down(&mut self, within: Duration) -> Instant {

@@ -84,7 +84,7 @@ async fn what_does_not_end_is_ended_and_learns_it() {
 }
 
 /// An HTTP/2 function that begins a response and does not end it.
-async fn endless() -> Upstream {
+pub(crate) async fn endless() -> Upstream {
     upstream::h2c(|_| async {
         let (sender, body) = upstream::channel();
         tokio::spawn(async move {
@@ -98,7 +98,7 @@ async fn endless() -> Upstream {
 }
 
 /// Opens WebSockets, says hello in a frame, and says nothing more.
-async fn greeter() -> SocketAddr {
+pub(crate) async fn greeter() -> SocketAddr {
     const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                             sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n\u{1}\u{5}hello";
     raw::server(|mut client| async move {

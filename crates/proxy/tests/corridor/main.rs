@@ -21,6 +21,7 @@ mod interim;
 mod limits;
 mod nodes;
 mod proof;
+mod renewal;
 mod response_heads;
 mod retries;
 mod shares;

@@ -165,6 +165,7 @@ impl Builder {
             engine: None,
             mtls_same_node: false,
             svid_lifetime: Duration::from_secs(3600),
+            stream_lifetime: Some(Duration::ZERO),
             gateway_http: Some(free),
             gateway_https: None,
             trusted_proxies: Default::default(),
@@ -276,6 +277,11 @@ impl Builder {
 
     pub(crate) fn limits(mut self, change: impl FnOnce(&mut Limits)) -> Self {
         change(&mut self.mesh.limits);
+        self
+    }
+
+    pub(crate) fn stream_lifetime(mut self, lifetime: Duration) -> Self {
+        self.mesh.stream_lifetime = Some(lifetime);
         self
     }
 

@@ -4,6 +4,7 @@
 use super::asked::Asked;
 use super::forecast::digest;
 use super::{Judge, JudgeError, MAX_RUNS, outcome, program};
+use crate::http::body::ClosedBy;
 use crate::http::edits::{self, BadOutput};
 use crate::http::peer::{Peer, TrafficDirection};
 use crate::state::function::{FunctionEntry, LoadedProgram};
@@ -33,18 +34,25 @@ pub(crate) struct Withdrawn {
     /// The status that a new request like this would get.
     pub status: StatusCode,
     pub verdict: RecordedVerdict,
+    pub by: ClosedBy,
 }
 
 impl Withdrawn {
     /// It is closed for a reason that no program knows of.
     pub(crate) fn new(status: StatusCode, policy: PolicyKind, rule: &str, clause: &str) -> Self {
         let verdict = RecordedVerdict::Deny { policy, rule: rule.into(), default: false, clause: clause.into() };
-        Self { status, verdict }
+        Self { status, verdict, by: ClosedBy::Policy }
+    }
+
+    /// The certificate of a sidecar does not count any more.
+    pub(crate) fn expired(clause: &str) -> Self {
+        let expired = Self::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::MutualTls, "", clause);
+        Self { by: ClosedBy::Certificate, ..expired }
     }
 
     fn denied(denial: Denial) -> Self {
         let status = edits::check_status(denial.status).unwrap_or(StatusCode::FORBIDDEN);
-        Self { status, verdict: Verdict::Deny(denial).into() }
+        Self { status, verdict: Verdict::Deny(denial).into(), by: ClosedBy::Policy }
     }
 }
 
@@ -64,7 +72,7 @@ impl Judge {
             Err(error) => {
                 self.log.judge_error(&entry.name, &error);
                 let (status, verdict) = outcome::describe(&error);
-                Err(Withdrawn { status, verdict })
+                Err(Withdrawn { status, verdict, by: ClosedBy::Policy })
             }
         }
     }

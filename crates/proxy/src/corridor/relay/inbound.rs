@@ -1,7 +1,9 @@
 //! The callee's side of a connection without requests from another node: judge, connect to an instance or to the outside, carry bytes.
 
 use super::framed::Framed;
-use super::{Counted, ResetUnlessDone, Stop, check_instance, copy_both, outside, take_connection, take_instance};
+use super::{
+    Counted, Proof, ResetUnlessDone, Stop, check_instance, copy_both, outside, take_connection, take_instance,
+};
 use crate::corridor::worker::Worker;
 use crate::http::hop;
 use crate::http::http2::Upgrading;
@@ -34,8 +36,8 @@ pub(crate) struct Inbound {
     host: String,
     /// The name that its TLS asks for, as the caller's sidecar has read it; empty: it is no TLS.
     name: String,
-    /// When the certificate of the caller's sidecar expires.
-    expires: Option<Instant>,
+    /// Of the caller's sidecar.
+    proof: Proof,
     started: (SystemTime, Instant),
     rule: String,
     /// The address outside of the mesh that was connected to.
@@ -80,7 +82,7 @@ impl Inbound {
             port,
             host,
             name,
-            expires,
+            proof: Proof::since_now(expires),
             started: (SystemTime::now(), Instant::now()),
             rule: String::new(),
             outside: None,
@@ -192,7 +194,7 @@ impl Accepted {
                 let mut stream = Framed::new(stream);
                 let mut from = Counted { stream: &mut stream, read: 0 };
                 let mut to = Counted { stream: &mut upstream.stream, read: 0 };
-                let ended = copy_both(&counts, inbound.expires, &mut from, &mut to, || inbound.judge().map(drop)).await;
+                let ended = copy_both(&counts, inbound.proof, &mut from, &mut to, || inbound.judge().map(drop)).await;
                 let bytes = [from.read, to.read];
                 (ended, bytes)
             }

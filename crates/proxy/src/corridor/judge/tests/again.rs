@@ -59,7 +59,7 @@ fn what_is_permitted_no_more_is_said_with_its_rule() {
         let token = sign(&key, CLAIMS);
         let again = |entry: &FunctionEntry, now_ms| {
             let (again, _) = bench.again(with_token(&token), entry, now_ms);
-            again.map_err(|Withdrawn { status, verdict }| {
+            again.map_err(|Withdrawn { status, verdict, .. }| {
                 let (rule, clause) = verdict.rule_and_clause();
                 (status.as_u16(), rule.to_owned(), clause.to_owned())
             })
