@@ -33,6 +33,32 @@ pub(crate) fn divide(min: u32, max: u32, nodes: &[Share]) -> Vec<(u32, u32)> {
     least.into_iter().zip(most).collect()
 }
 
+/// What one of several would have of a bound that they share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// It has to have so many.
+    pub least: u32,
+    /// It has so many.
+    pub has: u32,
+    /// Its load asks for so many.
+    pub wants: u32,
+    /// It may have so many.
+    pub most: u32,
+}
+
+/// Divides a bound: first all get what they have to have, then what they have, then what they want, and the rest evenly.
+pub(crate) fn apportion(bound: u32, claims: &[Claim]) -> Vec<u32> {
+    let (mut levels, mut left) = (vec![0; claims.len()], bound);
+    let steps: [fn(&Claim) -> u32; 4] =
+        [|claim| claim.least, |claim| claim.has, |claim| claim.wants, |claim| claim.most];
+    for step in steps {
+        let limits: Vec<u32> = claims.iter().map(|claim| step(claim).min(claim.most)).collect();
+        levels = pour(left, &levels, &limits);
+        left = bound - levels.iter().sum::<u32>();
+    }
+    levels
+}
+
 /// Adds `amount` to `levels`, evenly, up to the limits. What remains goes to the first ones.
 fn pour(mut amount: u32, levels: &[u32], limits: &[u32]) -> Vec<u32> {
     let mut levels = levels.to_vec();
@@ -119,6 +145,11 @@ impl Grants {
     /// The most that a node may have of a revision, whichever bounds are in force.
     pub(crate) fn highest(&self, name: &str, revision: u32) -> u32 {
         self.0.get(name).map_or(0, |grant| grant.highest(revision))
+    }
+
+    /// Instances of a revision that all nodes together may have, whichever bounds are in force.
+    pub(crate) fn total(&self, revision: u32) -> u32 {
+        self.0.values().map(|grant| grant.highest(revision)).fold(0, u32::saturating_add)
     }
 
     /// Nodes that have bounds, or may have them.

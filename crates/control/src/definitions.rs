@@ -81,6 +81,8 @@ pub(crate) struct Function {
     pub demand: Demand,
     /// The revisions whose instances nodes start.
     pub scaled: Vec<ScaledRevision>,
+    /// Instances that its namespace may have in the mesh.
+    pub quota: u32,
     /// The rate limits of its callers, by name, with the requests of each.
     pub limits: Vec<(String, u32)>,
 }
@@ -253,6 +255,7 @@ impl Compiled {
             },
             demand: demand(slice),
             scaled: scaled(slice),
+            quota: slice.bounds.instances(),
             limits: slice.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),
         };
         Ok(Prepared { id, function, content, route })

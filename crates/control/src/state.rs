@@ -20,6 +20,7 @@ mod leasing;
 mod listing;
 mod machines;
 mod placing;
+mod quotas;
 mod removals;
 mod scaling;
 mod trust;
@@ -29,6 +30,7 @@ use self::delivery::Session;
 use self::jobs::Jobs;
 use self::machines::Machines;
 use self::placing::Index;
+use self::quotas::NamespaceScale;
 use self::removals::Removals;
 use self::scaling::Scaled;
 use self::trust::Proof;
@@ -75,6 +77,8 @@ pub(crate) struct State {
     index: Index,
     scheduler: Scheduler,
     scaled: HashMap<FunctionId, Scaled>,
+    /// What the functions of each namespace may have together.
+    quotas: HashMap<String, NamespaceScale>,
     /// The rate limits that are divided between nodes.
     leased: HashMap<FunctionId, Leases>,
     /// Functions whose limits may have to be divided anew.
@@ -176,7 +180,7 @@ impl State {
         let mut active_rollouts = ActiveRollouts::default();
         active_rollouts.follow_all(&histories);
         let awaiting = !compiled.functions.is_empty();
-        let (nodes, issued, events, jobs, scaled) = Default::default();
+        let (nodes, issued, events, jobs, scaled, quotas) = Default::default();
         let mut state = Self {
             compiled,
             histories,
@@ -189,6 +193,7 @@ impl State {
             index: Index::default(),
             scheduler: Scheduler::default(),
             scaled,
+            quotas,
             leased: HashMap::new(),
             dividing: BTreeSet::new(),
             renewed: BTreeMap::new(),

@@ -39,15 +39,15 @@ pub struct NamespaceQuotaMetadata {
     pub name: String,
 }
 
-/// Bounds of a namespace. Those of instances, connections, requests, processes, memory and rates hold on each node; the others hold for the whole mesh.
+/// Bounds of a namespace. Those of connections, requests, processes, memory, images and rates hold on each node; the others hold for the whole mesh.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct NamespaceLimits {
     /// Functions, jobs and External documents, 1 to 100000. Without it: 1000.
     #[schemars(range(min = 1, max = 100_000))]
     pub functions: Option<u32>,
-    /// Instances of functions and processes of jobs that one node runs at a time, 1 to 100000. The control plane refuses documents whose `scale.min` and
-    /// `parallelism` need more together. Without it: 500.
+    /// Instances of functions and processes of jobs that run at a time, 1 to 100000: on one node, and on all nodes of a control plane together. The control plane
+    /// refuses documents whose `scale.min` and `parallelism` need more together. Without it: 500.
     #[schemars(range(min = 1, max = 100_000))]
     pub instances: Option<u32>,
     /// Processor time of all instances on one node, in cores: `0.5` is half of one; 0.01 to 1024. Without it: a share that is as large as that of each other

@@ -146,3 +146,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_bound_is_shared_by_what_each_has_and_wants() {
+    let claim = |least, has, wants, most| Claim { least, has, wants, most };
+    assert_eq!(apportion(10, &[claim(0, 0, 0, 6), claim(0, 0, 0, 6)]), [5, 5]);
+    assert_eq!(apportion(10, &[claim(0, 6, 6, 6), claim(0, 0, 9, 9)]), [6, 4], "what it has it keeps");
+    assert_eq!(apportion(10, &[claim(3, 0, 0, 6), claim(0, 7, 9, 9)]), [3, 7], "a minimum comes first");
+    assert_eq!(
+        apportion(3, &[claim(2, 0, 0, 6), claim(2, 5, 5, 6)]).iter().sum::<u32>(),
+        3,
+        "a quota that was lowered"
+    );
+    assert_eq!(apportion(100, &[claim(0, 0, 0, 6), claim(0, 0, 50, 9)]), [6, 9]);
+    assert_eq!(apportion(5, &[]), [0; 0]);
+}

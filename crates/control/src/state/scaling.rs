@@ -4,7 +4,7 @@
 //! mesh, and divides them between the function's nodes. A node scales by itself within its bounds, so no burst waits for the control plane.
 
 use super::State;
-use crate::bounds::{self, Delivery, Grants, Share};
+use crate::bounds::{self, Claim, Delivery, Grants, Share};
 use crate::definitions::ScaledRevision;
 use crate::load::{Bounds, Load, Observation};
 use crate::resource::Subject;
@@ -19,7 +19,35 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Scaled {
     pub grants: Grants,
+    /// Its share of the instances of its namespace; `None`: its own maxima are all that bounds it.
+    pub share: Option<u32>,
+    /// Instances that nodes may have, as its namespace counts them.
+    pub granted: u32,
     revisions: BTreeMap<u32, MeshLoad>,
+}
+
+impl Scaled {
+    /// What the function would have of its namespace's instances.
+    pub(super) fn claim(&self) -> Claim {
+        self.revisions.values().map(MeshLoad::claim).fold(Claim::default(), |one, other| Claim {
+            least: one.least.saturating_add(other.least),
+            has: one.has.saturating_add(other.has),
+            wants: one.wants.saturating_add(other.wants),
+            most: one.most.saturating_add(other.most),
+        })
+    }
+
+    /// Instances of its revisions that nodes may have. Those of revisions that were replaced are about to end.
+    pub(super) fn may_have(&self) -> u32 {
+        self.revisions.keys().map(|revision| self.grants.total(*revision)).fold(0, u32::saturating_add)
+    }
+
+    /// Whether it could use more than its share.
+    pub(super) fn is_short(&self) -> bool {
+        let Some(share) = self.share else { return false };
+        let Claim { wants, most, .. } = self.claim();
+        wants > share && most > share
+    }
 }
 
 /// The most that a report of a node counts: instances, where the node does not say how many it offers; requests in the node's buffer; requests that its
@@ -97,6 +125,17 @@ impl MeshLoad {
         self.instances_on(name).max(asked)
     }
 
+    /// What the revision would have of its function's instances.
+    fn claim(&self) -> Claim {
+        let sum = |of: &dyn Fn(&str) -> u32| self.nodes.keys().map(|name| of(name)).fold(0, u32::saturating_add);
+        Claim {
+            least: self.settings.scale.min,
+            has: sum(&|name| self.instances_on(name)),
+            wants: sum(&|name| self.wants(name)),
+            most: self.settings.scale.max,
+        }
+    }
+
     fn rests(&self) -> bool {
         self.autoscaler.rests() && self.nodes.values().all(|load| load.seen.in_flight == 0 && load.seen.waiting == 0)
     }
@@ -105,6 +144,7 @@ impl MeshLoad {
 impl State {
     /// Takes in the settings of a function that was defined, or forgets them.
     pub(super) fn define_scale(&mut self, id: &FunctionId) {
+        self.define_quota(id);
         let settings = self.compiled.functions.get(id).map(|function| function.scaled.clone()).unwrap_or_default();
         if settings.is_empty() {
             self.scaled.remove(id);
@@ -159,7 +199,7 @@ impl State {
         for id in self.active.iter().cloned().collect::<Vec<_>>() {
             // Nothing was reported, so there is nothing to place or to divide unless time alone asks for another number.
             if let Some(desired) = self.desire(&id)
-                && !self.scheduler.is_settled(&id, desired)
+                && (!self.scheduler.is_settled(&id, desired) || self.is_short(&id))
             {
                 self.place_desired(&id, desired);
             }
@@ -178,8 +218,9 @@ impl State {
     /// The instances that a function should have by its load; `None`: it is not scaled.
     fn desire(&mut self, id: &FunctionId) -> Option<u32> {
         let now = self.now;
-        let revisions = &mut self.scaled.get_mut(id)?.revisions;
-        Some(revisions.values_mut().map(|load| load.decide(now)).fold(0, u32::saturating_add))
+        let Scaled { revisions, share, .. } = self.scaled.get_mut(id)?;
+        let desired = revisions.values_mut().map(|load| load.decide(now)).fold(0, u32::saturating_add);
+        Some(share.map_or(desired, |share| desired.min(share)))
     }
 
     fn place_desired(&mut self, id: &FunctionId, desired: u32) {
@@ -204,8 +245,16 @@ impl State {
         reserved.into_iter().flat_map(|(name, instances)| self.scheduler.reserve(id, &name, instances)).collect()
     }
 
-    /// Divides the instances of a function between its nodes, and has changed bounds delivered.
+    /// Divides the instances of a function between its nodes, and has changed bounds delivered; also those of functions whose share depends on it.
     pub(super) fn rebalance(&mut self, id: &FunctionId) {
+        let changed = self.share_out(id);
+        changed.iter().filter(|other| *other != id).for_each(|other| self.rebalance_one(other));
+        self.rebalance_one(id);
+        self.waiting_beside(id).iter().for_each(|other| self.rebalance_one(other));
+    }
+
+    fn rebalance_one(&mut self, id: &FunctionId) {
+        let allowance = self.allowance(id);
         let served = self.serves_elsewhere(id);
         let Some(scaled) = self.scaled.get_mut(id) else { return };
         let nodes = self.scheduler.nodes_of(id);
@@ -214,13 +263,17 @@ impl State {
         let staying = self.scheduler.leaving(id).filter(|_| !served);
         let staying: BTreeMap<_, _> =
             staying.map(|name| (name.clone(), scaled.grants.of(name).unwrap_or_default().to_vec())).collect();
-        let mut maxima = BTreeMap::new();
+        let mut maxima: BTreeMap<u32, u32> =
+            scaled.revisions.iter().map(|(number, load)| (*number, load.settings.scale.max)).collect();
+        if let Some(allowance) = allowance {
+            let claims: Vec<Claim> = scaled.revisions.values().map(MeshLoad::claim).collect();
+            maxima = maxima.into_keys().zip(bounds::apportion(allowance, &claims)).collect();
+        }
         for (number, load) in &scaled.revisions {
-            let scale = load.settings.scale;
-            maxima.insert(*number, scale.max);
+            let (scale, max) = (load.settings.scale, maxima[number]);
             let kept = staying.values().flatten().filter(|bounds| bounds.revision == *number);
             let kept: u64 = kept.map(|bounds| u64::from(bounds.most)).sum();
-            let max = u32::try_from(u64::from(scale.max).saturating_sub(kept)).unwrap_or(0);
+            let max = u32::try_from(u64::from(max).saturating_sub(kept)).unwrap_or(0);
             let share = |name: &Arc<str>| Share {
                 holds: self.scheduler.holds(id, name).min(load.settings.per_node),
                 wants: load.wants(name),
@@ -233,7 +286,9 @@ impl State {
             }
         }
         targets.extend(staying);
-        if !scaled.grants.set(&targets, &maxima).is_empty() {
+        let changed = !scaled.grants.set(&targets, &maxima).is_empty();
+        self.count_granted(id);
+        if changed {
             self.announce(&BTreeSet::from([Subject::Scale(id.clone())]));
         }
         let moved = self.reserve(id);
@@ -310,6 +365,7 @@ impl State {
         for (id, bounds) in bounds.iter().filter(|_| self.is_scheduled(name)).cloned().collect::<Vec<_>>() {
             if let Some(scaled) = self.scaled.get_mut(&id) {
                 scaled.grants.recall(name, bounds);
+                self.count_granted(&id);
             }
         }
     }

@@ -8,6 +8,8 @@ use proptest::prelude::*;
 
 const CAPACITY: Capacity = Capacity { cpu_millis: 4000, memory: 1 << 30, instances: 8 };
 const MAX: u32 = 6;
+/// Instances of the namespace `a`, whose functions would have three times `MAX`.
+const QUOTA: u32 = 10;
 
 fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
     let command = Command {
@@ -26,7 +28,9 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
         container: None,
         grace: Duration::ZERO,
     };
-    Slice { run: Run::Command(command), scale, ..slices::slice(name, callees, 1) }
+    let mut slice = Slice { run: Run::Command(command), scale, ..slices::slice(name, callees, 1) };
+    slice.bounds.instances = name.starts_with("a/").then_some(QUOTA);
+    slice
 }
 
 /// A node's end: what it has in force, and what it has read and not answered.
@@ -196,10 +200,24 @@ impl Mesh {
                 *sums.entry((id, bounds.revision)).or_default() += bounds.most;
             }
         }
+        // Instances of a revision that was replaced are about to end.
+        let is_current = |id: &FunctionId, number: u32| {
+            let function = self.state.compiled.functions.get(id);
+            function.is_some_and(|function| function.scaled.iter().any(|revision| revision.number == number))
+        };
+        let of_namespace = sums.iter().filter(|((id, number), _)| id.namespace == "a" && is_current(id, *number));
+        let of_namespace: u32 = of_namespace.map(|(_, sum)| sum).sum();
+        prop_assert!(of_namespace <= QUOTA, "the namespace may have {of_namespace} instances");
         for ((id, _), sum) in sums {
             prop_assert!(sum <= MAX, "{id} may have {sum} instances");
         }
         Ok(())
+    }
+
+    /// Instances of a function that the nodes may have together.
+    fn most(&self, id: &FunctionId) -> u32 {
+        let bounds = self.ends.values().filter_map(|end| end.bounds.get(id)).flatten();
+        bounds.map(|bounds| bounds.most).sum()
     }
 
     fn settle(&mut self) -> Result<(), TestCaseError> {
@@ -239,9 +257,13 @@ proptest! {
                 prop_assert_eq!(mesh.ends[name].held.contains_key(&Subject::Slice(id.clone())), hosts, "{} on {}", id, name);
                 prop_assert_eq!(mesh.ends[name].bounds.contains_key(id), hosts, "{} on {}", id, name);
             }
-            let most: u32 = mesh.ends.values().filter_map(|end| end.bounds.get(id)).flatten().map(|bounds| bounds.most).sum();
-            prop_assert_eq!(most, MAX, "all of its instances are given to somebody");
+            if id.namespace != "a" {
+                prop_assert_eq!(mesh.most(id), MAX, "all of its instances are given to somebody");
+            }
         }
+        let functions: Vec<_> = mesh.state.compiled.functions.keys().filter(|id| id.namespace == "a").collect();
+        let most: u32 = functions.iter().map(|id| mesh.most(id)).sum();
+        prop_assert_eq!(most, QUOTA.min(MAX * functions.len() as u32), "all instances of the namespace are given to a function");
     }
 }
 
@@ -252,6 +274,33 @@ fn restarted() -> (Mesh, FunctionId) {
     mesh.state.awaiting = true;
     mesh.put(0, 0);
     (mesh, slices::function(FUNCTIONS[0]))
+}
+
+#[test]
+fn functions_of_a_namespace_share_its_instances_by_their_load() {
+    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let mut mesh = Mesh::new(&bundle);
+    NODES.iter().for_each(|name| mesh.connect(name));
+    (0..3).for_each(|function| mesh.put(function, 0));
+    mesh.settle().unwrap();
+    let ids = [0, 1, 2].map(|function| slices::function(FUNCTIONS[function]));
+    let most = |mesh: &Mesh| [0, 1, 2].map(|function: usize| mesh.most(&ids[function]));
+    assert_eq!(most(&mesh).iter().sum::<u32>(), QUOTA);
+    let host = |mesh: &Mesh, function: usize| {
+        let home = &mesh.state.scheduler.nodes_of(&ids[function])[0];
+        NODES.iter().position(|name| **name == **home).unwrap()
+    };
+    // What it has not, it gets from others that have nothing.
+    mesh.step(Step::Load(host(&mesh, 2), 2, 3, 20));
+    mesh.settle().unwrap();
+    assert_eq!(most(&mesh)[2], MAX, "{:?}", most(&mesh));
+    assert_eq!(most(&mesh).iter().sum::<u32>(), QUOTA);
+    // What a function has it keeps, though another one wants all.
+    mesh.step(Step::Load(host(&mesh, 2), 2, 5, 0));
+    mesh.step(Step::Load(host(&mesh, 0), 0, 1, 50));
+    mesh.settle().unwrap();
+    let now = most(&mesh);
+    assert!(now[2] >= 5 && now[0] >= 4 && now.iter().sum::<u32>() == QUOTA, "{now:?}");
 }
 
 #[test]
