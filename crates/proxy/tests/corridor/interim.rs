@@ -210,3 +210,57 @@ async fn a_client_that_sends_its_body_at_once_needs_no_permission() {
     body.send_data("hello".into(), true).unwrap();
     assert_eq!(answers(response).await.1, 200);
 }
+
+/// Sends a body once it was told to go on, and prints the version, the status, and whether the body came back.
+const JAVA: &str = r#"
+import java.net.Socket;
+import java.net.URI;
+import java.net.http.*;
+import java.security.cert.X509Certificate;
+import java.time.Duration;
+import javax.net.ssl.*;
+
+public class Expect {
+    static class Anybody extends X509ExtendedTrustManager {
+        public void checkClientTrusted(X509Certificate[] chain, String type) {}
+        public void checkServerTrusted(X509Certificate[] chain, String type) {}
+        public void checkClientTrusted(X509Certificate[] chain, String type, Socket socket) {}
+        public void checkServerTrusted(X509Certificate[] chain, String type, Socket socket) {}
+        public void checkClientTrusted(X509Certificate[] chain, String type, SSLEngine engine) {}
+        public void checkServerTrusted(X509Certificate[] chain, String type, SSLEngine engine) {}
+        public X509Certificate[] getAcceptedIssuers() { return new X509Certificate[0]; }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        SSLContext tls = SSLContext.getInstance("TLS");
+        tls.init(null, new TrustManager[] {new Anybody()}, null);
+        HttpClient client = HttpClient.newBuilder().sslContext(tls).build();
+        for (int call = 0; call < 2; call++) {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(arguments[0])).expectContinue(true)
+                .timeout(Duration.ofSeconds(60)).POST(HttpRequest.BodyPublishers.ofString("hello")).build();
+            HttpResponse<String> response = client.send(request, HttpResponse.BodyHandlers.ofString());
+            System.out.println(response.version() + " " + response.statusCode() + " " + response.body().endsWith("hello"));
+        }
+    }
+}
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn javas_client_is_told_to_go_on_over_tls() {
+    let (mesh, _) = crate::https::mesh_with(|builder| builder).await;
+    let folder = std::env::temp_dir().join(format!("leno-proxy-java-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("Expect.java"), JAVA).unwrap();
+    let url = format!("https://{}/", mesh.handle.addresses.gateway_https.unwrap());
+    let mut java = tokio::process::Command::new("java");
+    java.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]).arg(folder.join("Expect.java")).arg(url);
+    let run = java.kill_on_drop(true).output().await;
+    std::fs::remove_dir_all(&folder).unwrap();
+    match run {
+        Err(error) => eprintln!("SKIPPED: Java's HttpClient is not tried, for there is no `java`: {error}"),
+        Ok(run) => {
+            let (out, errors) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+            assert_eq!(out, "HTTP_2 200 true\n".repeat(2), "{errors}");
+        }
+    }
+}

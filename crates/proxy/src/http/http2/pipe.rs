@@ -8,9 +8,40 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A DATA frame with fewer bytes costs its reader more than the bytes. HTTP/2 libraries end connections with too many of them that nothing has read yet.
+const SMALL: usize = 256;
+/// Small frames that are sent in [`PACE`] at most. Beyond, the next bytes wait, and are joined meanwhile.
+const BURST: u32 = 128;
+const PACE: Duration = Duration::from_millis(6);
+
+/// How fast small frames are sent.
+#[derive(Default)]
+struct Pace {
+    sent: u32,
+    since: Option<Instant>,
+}
+
+impl Pace {
+    /// A small frame was sent. Waits if they are too many.
+    async fn keep(&mut self) {
+        self.sent += 1;
+        if self.sent < BURST {
+            return;
+        }
+        let due = self.since.map(|since| since + PACE).filter(|due| *due > Instant::now());
+        if let Some(due) = due {
+            tokio::time::sleep_until(due).await;
+        }
+        (self.sent, self.since) = (0, Some(Instant::now()));
+    }
+}
 
 /// Sends all frames of the body. Resets the stream if the body breaks off.
 pub(crate) async fn pipe(mut body: Body, mut to: SendStream<Bytes>) -> Result<(), h2::Error> {
+    let mut pace = Pace::default();
     loop {
         let frame = poll_fn(|cx| match is_reset(&mut to, cx) {
             Some(error) => Poll::Ready(Err(error)),
@@ -25,9 +56,13 @@ pub(crate) async fn pipe(mut body: Body, mut to: SendStream<Bytes>) -> Result<()
                         to.reserve_capacity(1);
                         poll_fn(|cx| poll_capacity(&mut to, cx)).await?;
                     }
+                    let is_small = data.len() < SMALL;
                     to.send_data(data, is_end)?;
                     if is_end {
                         return Ok(());
+                    }
+                    if is_small {
+                        pace.keep().await;
                     }
                 }
                 Err(frame) => {
