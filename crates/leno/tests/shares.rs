@@ -3,6 +3,7 @@
 mod mesh;
 
 use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use std::fs;
 use std::time::Instant;
 
 fn document(kind: &str, name: &str, namespace: &str, command: &[&str], spec: &str) -> String {
@@ -104,4 +105,24 @@ fn connections_of_one_room_leave_the_gateway_and_others_what_they_need() {
     }
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", mesh.pid())).map_or(0, Iterator::count);
     assert!(descriptors < 300, "{descriptors} descriptors");
+}
+
+#[test]
+fn a_request_does_not_come_back_to_its_gateway_for_ever() {
+    let at = |port: u16| {
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: loop, namespace: test}}\nspec:\n  external: \
+             {{addresses: [\"127.0.0.1:{port}\"]}}\n  expose: [{{path: /}}]\n{}",
+            policy("open", "loop", ALLOW_ALL)
+        )
+    };
+    let mut mesh = Mesh::start(&at(1));
+    mesh.write(&at(mesh.ports.gateway));
+    let (log, mut sent) = (mesh.folder.path().join("access.log"), 0);
+    mesh.wait_for("the change", |mesh| {
+        sent += 1;
+        assert!([502, 503].contains(&mesh.get("/").status));
+        fs::read_to_string(&log).is_ok_and(|lines| lines.contains("requests would come back for ever"))
+    });
+    assert_eq!(mesh.log_lines("target", "test/loop", sent).len(), sent, "none was made of another");
 }

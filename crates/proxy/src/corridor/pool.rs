@@ -17,6 +17,7 @@ use sender::Sender;
 use crate::http::body::Body;
 use crate::http::failure::Unproven;
 use crate::http::inflow::HeadBudget;
+use crate::runtime::machines::Machines;
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
 use crate::state::admission::Admission;
@@ -31,6 +32,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,6 +59,7 @@ pub(crate) struct Pool {
     terminating: Arc<Terminating>,
     /// Connections of instances, of which one is closed for one to an upstream.
     admission: Arc<Admission>,
+    machines: Arc<Machines>,
     /// Notified when a connection is going to be opened.
     opened: Rc<Notify>,
     myself: Weak<Pool>,
@@ -159,13 +162,14 @@ impl CheckIn {
 
 impl Pool {
     /// Creates an empty pool, and starts a task that closes idle connections. Must be called within [`schedule::run`].
-    pub(crate) fn new(terminating: Arc<Terminating>, admission: Arc<Admission>) -> Rc<Self> {
+    pub(crate) fn new(terminating: Arc<Terminating>, admission: Arc<Admission>, machines: Arc<Machines>) -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
             http2: RefCell::default(),
             configurations: RefCell::default(),
             terminating,
             admission,
+            machines,
             opened: Rc::default(),
             myself: myself.clone(),
         });
@@ -183,6 +187,15 @@ impl Pool {
             }
         });
         pool
+    }
+
+    /// Refuses to connect to this node's gateway: whoever says that a function is there would have requests come back for ever.
+    fn check_loop(&self, address: SocketAddr) -> Result<(), ConnectError> {
+        if self.machines.is_gateway(address) {
+            let reason = "this node's gateway is there, and requests would come back for ever";
+            return Err(ConnectError::Io(io::Error::other(reason)));
+        }
+        Ok(())
     }
 
     fn is_empty(&self) -> bool {
@@ -241,6 +254,7 @@ impl Pool {
         let held = (Open::count(self, key), (guard, self.permit(share)?));
         self.opened.notify_one();
         let connect = async {
+            self.check_loop(key.address)?;
             let stream = tcp(key.address, Some(lease)).await?;
             match key.outside_tls() {
                 None => Ok(handshake_http1(stream, key, held, limits).await?),

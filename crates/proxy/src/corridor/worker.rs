@@ -55,7 +55,7 @@ impl Worker {
             judge: Judge::new(node.ledger.clone(), random.clone()),
             recorder: Recorder::new(&node.telemetry),
             random,
-            pool: Pool::new(node.terminating.clone(), node.admission.clone()),
+            pool: Pool::new(node.terminating.clone(), node.admission.clone(), node.machines.clone()),
             open: Rc::default(),
             connections: Connections::default(),
             pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),

@@ -255,6 +255,7 @@ fn bind(
             Some(bind_one("TLS gateway", tls.listen, TrafficDirection::Gateway, Some(config))?)
         }
     };
+    node.machines.set_gateway(gateway_http.into_iter().chain(gateway_https));
     let outbound = bind_one("outbound sidecars", mesh.outbound, TrafficDirection::Outbound, None)?;
     let inbound = bind_one("inbound sidecars", mesh.inbound, TrafficDirection::Inbound, Some(inbound_tls))?;
     Ok(Listeners { addresses: Addresses { gateway_http, gateway_https, outbound, inbound }, sockets, of_workers })

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an answer of the kernel holds.
@@ -22,6 +22,8 @@ const MOST: usize = 4096;
 pub struct Machines {
     others: ArcSwap<HashSet<IpAddr>>,
     own: Mutex<HashMap<IpAddr, (bool, Instant)>>,
+    /// The addresses of this node's gateway.
+    gateway: OnceLock<Vec<SocketAddr>>,
 }
 
 impl Machines {
@@ -29,6 +31,20 @@ impl Machines {
     pub fn set_others(&self, others: impl IntoIterator<Item = IpAddr>) {
         let others = others.into_iter().map(|address| address.to_canonical());
         self.others.store(others.filter(|address| !address.is_unspecified()).collect::<HashSet<_>>().into());
+    }
+
+    /// Says where this node's gateway listens. It is said once.
+    pub(crate) fn set_gateway(&self, listeners: impl IntoIterator<Item = SocketAddr>) {
+        let _ = self.gateway.set(listeners.into_iter().collect());
+    }
+
+    /// Whether this node's gateway answers at an address, so that a request which is sent there could come back for ever.
+    pub(crate) fn is_gateway(&self, address: SocketAddr) -> bool {
+        let answers = |listener: &SocketAddr| {
+            let is_there = |ip: IpAddr| listener.ip() == ip || listener.ip().is_unspecified() && self.have(ip);
+            listener.port() == address.port() && is_there(address.ip().to_canonical())
+        };
+        self.gateway.get().is_some_and(|listeners| listeners.iter().any(answers))
     }
 
     /// Whether this is an address of one of the mesh's machines. If the kernel does not say whether it is this machine's, it counts as one.

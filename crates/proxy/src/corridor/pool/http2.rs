@@ -132,6 +132,7 @@ impl Pool {
         held: Held,
         limits: &UpstreamLimits,
     ) -> Result<CheckedOutHttp2, ConnectError> {
+        self.check_loop(key.address)?;
         let stream = tcp(key.address, lease).await?;
         let http2 = Http2 { key, pool: self.myself.clone(), limits, keep_alive: self.keep_alive(key, limits) };
         let (sender, owner, streams) = match &key.callee {

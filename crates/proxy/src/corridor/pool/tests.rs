@@ -20,7 +20,7 @@ async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream 
 /// A pool with one such connection.
 async fn idle_for(time: Duration) -> (Rc<Pool>, ConnectionKey, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let pool = Pool::new(Arc::default(), Arc::default());
+    let pool = Pool::new(Arc::default(), Arc::default(), Arc::default());
     let server = open(&pool, &listener, time).await;
     (pool, ConnectionKey::instance(listener.local_addr().unwrap()), server)
 }
@@ -61,7 +61,7 @@ fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
 fn of_what_a_burst_opened_a_few_are_kept_for_long() {
     block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let pool = Pool::new(Arc::default(), Arc::default());
+        let pool = Pool::new(Arc::default(), Arc::default(), Arc::default());
         let mut servers = Vec::new();
         for _ in 0..MAX_LONG_IDLE + 2 {
             servers.push(open(&pool, &listener, 2 * IDLE_TIMEOUT).await);
@@ -105,7 +105,7 @@ fn what_its_server_closed_is_not_used() {
 #[test]
 fn pings_are_as_rare_as_servers_permit_by_default() {
     block_on(async {
-        let pool = Pool::new(Arc::default(), Arc::default());
+        let pool = Pool::new(Arc::default(), Arc::default(), Arc::default());
         let key = ConnectionKey::instance("127.0.0.1:1".parse().unwrap());
         let after = |seconds| {
             let limits = UpstreamLimits { keep_alive: Duration::from_secs(seconds), ..UpstreamLimits::default() };

@@ -23,6 +23,10 @@ pub(super) async fn connect(
     let mut failed = String::new();
     for ip in addresses.into_iter().take(MOST_TRIED) {
         let address = SocketAddr::new(ip, port);
+        if node.machines.is_gateway(address) {
+            failed = format!("the gateway of this node is at {address}");
+            continue;
+        }
         match tokio::time::timeout(limit, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
