@@ -40,6 +40,7 @@ mod container;
 mod core_dumps;
 mod dispatcher;
 mod error;
+mod function;
 mod host;
 mod instance;
 mod instance_id;
@@ -67,6 +68,7 @@ pub use cgroup::{NamespaceShare, sweep_groups};
 pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
+pub use function::Function;
 pub use host::{Host, LinkEnd, Linking};
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
@@ -80,4 +82,4 @@ pub use spec::{ChainMemory, FunctionSpec, Rooms, Settings};
 pub use status::{
     FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling,
 };
-pub use supervisor::{Function, Supervisor};
+pub use supervisor::Supervisor;
