@@ -19,6 +19,12 @@ mod lower;
 #[path = "../../crates/image/src/path.rs"]
 mod path;
 #[allow(dead_code)]
+#[path = "../../crates/image/src/refusal.rs"]
+mod refusal;
+#[allow(dead_code)]
+#[path = "../../crates/image/src/space.rs"]
+mod space;
+#[allow(dead_code)]
 #[path = "../../crates/image/src/steps.rs"]
 mod steps;
 #[allow(dead_code)]
@@ -70,7 +76,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn layer(archive: &[u8], folder: &Path, lower: &[&Path]) -> bool {
     fs::create_dir_all(folder).unwrap();
     let mut left: u64 = 16 << 20;
-    let mut room = |space: unpack::Space| {
+    let mut room = |space: space::Space| {
         left = left.checked_sub(space.bytes).ok_or_else(|| io::Error::other("full"))?;
         Ok(())
     };

@@ -1,6 +1,6 @@
 //! The tar archive of a layer, entry by entry.
 
-use crate::unpack::Failure;
+use crate::refusal::Failure;
 use std::io::{self, Read};
 use tar_core::parse::{Limits as ParserLimits, ParseEvent, ParsedEntry, Parser};
 use tar_core::{EntryType, PaxExtensions, SparseEntry};

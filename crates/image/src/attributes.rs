@@ -1,6 +1,6 @@
 //! Owner, mode, times and extended attributes of a file: which of them an image may have, and how they are set.
 
-use crate::tree::{Outcome, wrong};
+use crate::refusal::{Outcome, wrong};
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use crate::beneath::{OPEN_FOLDER, is_opaque, is_whiteout, open_beneath, stat};
 use crate::path::Inside;
-use crate::tree::Outcome;
+use crate::refusal::Outcome;
 use rustix::fs::{CWD, FileType, Mode};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,6 @@
 //! Paths of an image's files.
 
-use crate::tree::{Outcome, wrong};
+use crate::refusal::{Outcome, wrong};
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::ffi::OsStr;

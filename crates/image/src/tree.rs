@@ -7,8 +7,9 @@ use crate::attributes::{Attributes, Omissions, apply, apply_at, times};
 use crate::beneath::{OPAQUE, OPEN_FOLDER, is_whiteout, open_beneath, remove_tree, stat};
 use crate::lower::{Below, Lower};
 use crate::path::Inside;
+use crate::refusal::{Outcome, Refusal, wrong};
+use crate::space::{BLOCK, INODE, Space, TakeRoom};
 use crate::steps::{Action, Step};
-use crate::unpack::{BLOCK, INODE, Space, TakeRoom};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,35 +31,6 @@ const MAX_LINKS: usize = 40;
 const MAX_LOOK_UPS: usize = 64 << 20;
 
 const MAKE_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
-
-/// Why an entry is not unpacked.
-#[derive(Debug)]
-pub(crate) enum Refusal {
-    /// The entry is wrong.
-    Entry(String),
-    /// This machine does not do it.
-    System(io::Error),
-    /// The store has no room for it.
-    NoRoom(io::Error),
-}
-
-impl From<Errno> for Refusal {
-    fn from(error: Errno) -> Self {
-        Self::System(error.into())
-    }
-}
-
-impl From<io::Error> for Refusal {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-pub(crate) type Outcome<T> = Result<T, Refusal>;
-
-pub(crate) fn wrong<T>(reason: impl Into<String>) -> Outcome<T> {
-    Err(Refusal::Entry(reason.into()))
-}
 
 /// A folder that the layer has.
 #[derive(Debug)]

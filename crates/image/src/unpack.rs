@@ -6,23 +6,20 @@
 use crate::archive::{Archive, Entry, printable};
 use crate::attributes::{Attributes, Kind, Omissions, apply, kind};
 use crate::path::{Inside, MAX_PATH};
+use crate::refusal::{Failure, Outcome, Refusal, wrong};
+use crate::space::{BLOCK, INODE, Space, TakeRoom, blocks};
 use crate::steps::{Action, Step, StepReader, StepWriter};
-use crate::tree::{Outcome, Refusal, Tree, wrong};
+use crate::tree::Tree;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::ops::{AddAssign, SubAssign};
 use std::os::fd::AsFd;
 use std::path::Path;
 use tar_core::EntryType;
 
-/// What a file takes on the disk besides its content, in bytes; as a rule.
-pub(crate) const INODE: u64 = 512;
 /// How many bytes an archive may have after its end. Tools pad archives to 10 KiB.
 const MAX_TRAILING: u64 = 16 << 20;
-/// In what pieces files take space on the disk, in bytes.
-pub(crate) const BLOCK: u64 = 4096;
 /// Targets of symbolic links up to this length are in the inode, in bytes; as a rule.
 const MAX_INLINE_TARGET: usize = 59;
 /// How much is read at once, in bytes.
@@ -35,37 +32,6 @@ const STEPS: &str = "steps";
 /// In the folder of a layer: what overlayfs takes.
 pub(crate) const ROOT: &str = "root";
 
-/// Room on a disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Space {
-    pub(crate) bytes: u64,
-    /// Inodes: files, folders, links and whiteouts.
-    pub(crate) files: u64,
-}
-
-impl Space {
-    /// Applies `operation` to the bytes of both, and to the files of both.
-    pub(crate) fn zip(self, other: Self, operation: impl Fn(u64, u64) -> u64) -> Self {
-        Self { bytes: operation(self.bytes, other.bytes), files: operation(self.files, other.files) }
-    }
-
-    pub(crate) fn fits(self, limit: Self) -> bool {
-        self.bytes <= limit.bytes && self.files <= limit.files
-    }
-}
-
-impl AddAssign for Space {
-    fn add_assign(&mut self, other: Self) {
-        *self = self.zip(other, u64::saturating_add);
-    }
-}
-
-impl SubAssign for Space {
-    fn sub_assign(&mut self, other: Self) {
-        *self = self.zip(other, u64::saturating_sub);
-    }
-}
-
 /// What a layer may be at most.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -73,20 +39,6 @@ pub(crate) struct Limits {
     /// Of one file, holes included.
     pub(crate) file_bytes: u64,
 }
-
-/// Why a layer is not unpacked.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The archive is wrong. Names the entry.
-    Layer(String),
-    /// The archive cannot be read, or there is no room for it.
-    Read(io::Error),
-    /// An entry cannot be written.
-    Write(String, io::Error),
-}
-
-/// Asked for space on the disk before it is used.
-pub(crate) type TakeRoom<'a> = &'a mut dyn FnMut(Space) -> io::Result<()>;
 
 /// Reads an archive into the empty folder `folder`.
 pub(crate) fn read(
@@ -342,11 +294,6 @@ impl<R: Read> Reader<'_, R> {
         }
         Ok(())
     }
-}
-
-/// Bytes on the disk of something that has blocks for itself.
-pub(crate) fn blocks(length: usize) -> u64 {
-    (length as u64).next_multiple_of(BLOCK)
 }
 
 fn symlink(target: &[u8], attributes: Attributes) -> Outcome<Action> {

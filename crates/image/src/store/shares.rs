@@ -4,7 +4,7 @@
 //! namespace pays less because another one has the same, and none pays more when the other one's image goes.
 
 use super::disk::{Disk, Layer, State};
-use crate::unpack::Space;
+use crate::space::Space;
 use crate::{Digest, Error, Result};
 use leno_namespaces::{Namespace, Resource};
 use std::cmp::Reverse;

@@ -10,6 +10,7 @@ use crate::manifest::{self, Blob, Descriptor, MAX_CONFIG_BYTES, MAX_MANIFEST_BYT
 use crate::platform::Platform;
 use crate::progress::LayerProgress;
 use crate::reference::{Local, Place, Reference};
+use crate::refusal::Failure;
 use crate::unpack::{self, Limits};
 use crate::{Digest, Error, Result};
 use leno_files::{FileAccess, readers};
@@ -342,8 +343,8 @@ async fn resolve_archive(local: &Local, tag: Option<&str>, image: &str) -> Resul
             let crate::Limits { entries, image_bytes, .. } = crate::Limits::default();
             let limits = Limits { entries, file_bytes: image_bytes };
             let index = unpack::find(archive, INDEX, MAX_MANIFEST_BYTES, limits).map_err(|failure| match failure {
-                unpack::Failure::Layer(reason) => wrong(reason),
-                unpack::Failure::Read(error) | unpack::Failure::Write(_, error) => {
+                Failure::Layer(reason) => wrong(reason),
+                Failure::Read(error) | Failure::Write(_, error) => {
                     wrong(format!("it cannot be read: {error}; expected a tar archive of an OCI layout"))
                 }
             })?;
@@ -369,12 +370,12 @@ fn open_archive(local: &Local, temp: Temp, mut room: Room, limits: Limits) -> Re
     let unpacked = unpack::read(archive, &temp.path, limits, &mut take)
         .and_then(|mut omitted| unpack::build(&temp.path, &[], &mut take, &mut omitted));
     unpacked.map_err(|failure| match failure {
-        unpack::Failure::Layer(reason) => wrong(reason),
-        unpack::Failure::Read(error) => match error.downcast::<Error>() {
+        Failure::Layer(reason) => wrong(reason),
+        Failure::Read(error) => match error.downcast::<Error>() {
             Ok(error) => error,
             Err(error) => wrong(format!("it cannot be unpacked: {error}; expected a tar archive of an OCI layout")),
         },
-        unpack::Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
+        Failure::Write(entry, error) => wrong(format!("entry `{entry}` cannot be written: {error}")),
     })?;
     let folder = temp.path.join(unpack::ROOT);
     let folder = Local { path: folder, access: FileAccess::Any, ..local.clone() };
