@@ -43,12 +43,12 @@ async fn the_callee_works_no_longer_than_its_caller_waits() {
     let there = callee(&upstream).start();
     let here = caller().with(&there).start();
     let mut client = there.as_sidecar(&here, &spiffe("caller"), "callee").await;
-    let request = Request::get("http://callee/").header("x-leno-timeout", "50").body(empty()).unwrap();
+    let request = Request::get("http://callee/").header("x-leno-timeout", "400").body(empty()).unwrap();
     let reply = answer(client.send_request(request).await.unwrap()).await;
     assert_eq!((reply.status, &reply.headers["x-leno-failure"]), (504, &"timeout".parse().unwrap()));
     until(|| abandoned.load(Ordering::SeqCst) == 1).await;
     // Through the caller's sidecar, with its own limit.
-    let here = caller().with(&there).plan("callee", |target| target.timeout_ms = 50).start();
+    let here = caller().with(&there).plan("callee", |target| target.timeout_ms = 400).start();
     here.knows("callee", &[(&there, 1)]);
     assert_eq!(super::get(&here).await.status, 504);
     until(|| abandoned.load(Ordering::SeqCst) == 2).await;
