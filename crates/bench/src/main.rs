@@ -27,6 +27,7 @@ mod node;
 mod path;
 mod pipeline;
 mod policies;
+mod ports;
 mod processes;
 mod proxy_under_test;
 mod recovery;

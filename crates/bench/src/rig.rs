@@ -4,12 +4,13 @@ use crate::affinity::Cores;
 use crate::cpu::{AllProcesses, Memory, Usage};
 use crate::load::{Outcome, Plan};
 use crate::material::Material;
+use crate::ports::free_addresses;
 use crate::processes::{descendants, end};
 use crate::proxy_under_test::Programs;
 use anyhow::{Context, ensure};
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -231,16 +232,4 @@ fn wait_for(output: &mut impl BufRead, word: &str) -> anyhow::Result<()> {
     output.read_line(&mut line)?;
     ensure!(line.trim() == word, "the load ended before `{word}`");
     Ok(())
-}
-
-/// Addresses of this machine that nobody listens on. The kernel does not hand out the same again soon.
-pub(crate) fn free_addresses<const COUNT: usize>() -> anyhow::Result<[SocketAddr; COUNT]> {
-    let mut listeners = Vec::new();
-    let mut addresses = [SocketAddr::from(([127, 0, 0, 1], 0)); COUNT];
-    for address in &mut addresses {
-        let listener = TcpListener::bind(*address)?;
-        *address = listener.local_addr()?;
-        listeners.push(listener);
-    }
-    Ok(addresses)
 }

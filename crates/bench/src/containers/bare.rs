@@ -1,6 +1,6 @@
 //! The same image, started by the runtime alone: create, start, and the first answer of the program.
 
-use crate::rig::free_addresses;
+use crate::ports::free_addresses;
 use anyhow::{Context, ensure};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};

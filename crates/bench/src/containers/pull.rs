@@ -1,7 +1,7 @@
 //! An image of 200 MiB from a registry on this machine to folders.
 
+use crate::ports::free_addresses;
 use crate::report::Report;
-use crate::rig::free_addresses;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
 use leno_image::layout::{Builder, Layer, push};

@@ -3,7 +3,7 @@
 use super::leno::{HOSTILE_NAMESPACE, Listeners};
 use super::{Proxy, TIMEOUT, is_ready};
 use crate::affinity::Cores;
-use crate::rig::free_addresses;
+use crate::ports::free_addresses;
 use anyhow::{Context, ensure};
 use std::fs::{self, File};
 use std::net::SocketAddr;
