@@ -1,9 +1,5 @@
 //! Who is measured: nothing at all, Envoys and Lenos with different policies, all before the same upstream.
 
-mod tenants;
-
-pub(crate) use tenants::{Tenants, last_lines};
-
 use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;
 use crate::policies::{Algorithm, Limit, Policies};
@@ -88,13 +84,19 @@ impl Running {
     }
 
     /// Leno's gateway; with mutual TLS among the policies, by TLS.
-    fn at_gateway(rig: &Rig, name: &str, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn at_gateway(rig: &Rig, name: &str, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
         let tls = policies.mtls.then(|| rig.material.client_tls(false));
         Ok(Self { tls, ..Self::at(rig, name, listeners.gateway, policies)? })
     }
 
     /// With a `leno up` for the documents of this folder.
-    fn behind_leno(self, rig: &Rig, folder: &Path, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn behind_leno(
+        self,
+        rig: &Rig,
+        folder: &Path,
+        listeners: Listeners,
+        policies: Policies,
+    ) -> anyhow::Result<Self> {
         let proxy = Proxy::leno(&rig.programs.leno, rig.cores, folder, listeners.admin)?;
         Self { proxy: Some(proxy), ..self }.wait_until_ready(rig, policies)
     }
@@ -253,7 +255,7 @@ impl Running {
 
     /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for, and
     /// one that no rule allows where there are rules.
-    fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
+    pub(crate) fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
         self.wait_for_status(rig, 200, |_| {})?;
         if policies.jwt.is_some() {
             self.wait_for_status(rig, 401, |plan| plan.request.authorizations.clear())?;

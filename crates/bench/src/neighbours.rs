@@ -1,11 +1,11 @@
 //! `leno-bench neighbours`: one tenant at full blast, and what another's modest traffic on the same node feels of it.
 
-pub(crate) mod bomb;
+mod bomb;
 mod results;
 mod scenario;
+mod tenants;
 
 use crate::arguments::{Output, ProgramPaths};
-use crate::contenders::{Tenants, last_lines};
 use crate::load::{Outcome, Pace};
 use crate::machine;
 use crate::report::Report;
@@ -18,6 +18,7 @@ use scenario::{Actions, Scenario};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use tenants::{Tenants, last_lines};
 
 /// The modest tenant.
 const MODEST: Traffic = Traffic { name: "modest", connections: 4, rate: 200.0, ..HTTP1 };

@@ -12,7 +12,7 @@ const LARGE: (usize, usize) = (900, 3600);
 
 /// The requests, in turn: a dry run that costs much, one that is large, one that would cost more than the namespace may use, and a change that is as
 /// costly as the first and refused for its last document.
-pub(crate) fn changes() -> Vec<String> {
+pub(super) fn changes() -> Vec<String> {
     let costly = documents(COSTLY, 0);
     vec![
         change(&costly, true),

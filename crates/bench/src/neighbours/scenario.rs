@@ -1,6 +1,7 @@
 //! The scenarios: what another tenant does while the modest one is measured.
 
-use crate::contenders::{Running, Tenants};
+use super::tenants::Tenants;
+use crate::contenders::Running;
 use crate::hostile;
 use crate::load::{Outcome, Pace, Plan};
 use crate::slow_registry::Pulls;

@@ -1,8 +1,8 @@
 //! A tenant with modest traffic, and hostile ones on the same node.
 
-use super::{Running, listeners, mesh, new_folder};
+use super::bomb;
+use crate::contenders::{Running, listeners, mesh, new_folder};
 use crate::load::{Pace, Plan, Protocol, Request, Tls};
-use crate::neighbours::bomb;
 use crate::policies::{Algorithm, Policies};
 use crate::proxy_under_test::Proxy;
 use crate::proxy_under_test::control::Api;
@@ -25,7 +25,7 @@ const INTERIM_RESPONSES: usize = 20_000;
 const TOKENS: usize = 8;
 
 /// The modest tenant, and the hostile ones, on one node.
-pub(crate) struct Tenants {
+pub(super) struct Tenants {
     pub modest: Running,
     /// To the hostile tenants' upstream, without the node.
     pub elsewhere: Plan,
@@ -47,7 +47,7 @@ pub(crate) struct Tenants {
 }
 
 /// The modest tenant on a node that has joined a `leno control` on the same core.
-pub(crate) struct WithControl {
+pub(super) struct WithControl {
     pub modest: Running,
     /// Dry runs, and changes that are refused.
     pub dry_runs: Plan,
@@ -55,7 +55,7 @@ pub(crate) struct WithControl {
 
 impl Tenants {
     /// Starts the node, and the second one with a control plane if that is asked for.
-    pub(crate) fn start(rig: &Rig, with_control: bool) -> anyhow::Result<Self> {
+    pub(super) fn start(rig: &Rig, with_control: bool) -> anyhow::Result<Self> {
         let folder = new_folder(rig, "tenants")?;
         let listeners = listeners()?;
         let policies = Policies::NINE;
@@ -145,7 +145,7 @@ fn dry_runs(api: &Api) -> anyhow::Result<Plan> {
 }
 
 /// The end of a node's log.
-pub(crate) fn last_lines(rig: &Rig, count: usize) -> String {
+pub(super) fn last_lines(rig: &Rig, count: usize) -> String {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let logs = ["tenants.out", "joined/control.out", "joined/node.out"].map(|name| read(&rig.folder().join(name)));
     let lines = logs.iter().flat_map(|log| {
