@@ -89,6 +89,16 @@ impl Running {
         Ok(Self { tls, ..Self::at(rig, name, listeners.gateway, policies)? })
     }
 
+    /// With another request.
+    pub(crate) fn asking(self, request: Request) -> Self {
+        Self { request, ..self }
+    }
+
+    /// With a proxy that was started already.
+    pub(crate) fn behind(self, rig: &Rig, proxy: Proxy, policies: Policies) -> anyhow::Result<Self> {
+        Self { proxy: Some(proxy), ..self }.wait_until_ready(rig, policies)
+    }
+
     /// With a `leno up` for the documents of this folder.
     pub(crate) fn behind_leno(
         self,
@@ -98,7 +108,7 @@ impl Running {
         policies: Policies,
     ) -> anyhow::Result<Self> {
         let proxy = Proxy::leno(&rig.programs.leno, rig.cores, folder, listeners.admin)?;
-        Self { proxy: Some(proxy), ..self }.wait_until_ready(rig, policies)
+        self.behind(rig, proxy, policies)
     }
 
     /// The upstream itself.
@@ -255,7 +265,7 @@ impl Running {
 
     /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for, and
     /// one that no rule allows where there are rules.
-    pub(crate) fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
+    fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
         self.wait_for_status(rig, 200, |_| {})?;
         if policies.jwt.is_some() {
             self.wait_for_status(rig, 401, |plan| plan.request.authorizations.clear())?;

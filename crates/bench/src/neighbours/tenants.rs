@@ -75,7 +75,7 @@ impl Tenants {
             images: &images,
         };
         fs::write(folder.join("bench.yaml"), mesh.documents_of_tenants(&hostile)?)?;
-        let modest = Running { request: request(rig, 0)?, ..Running::at_gateway(rig, "modest", listeners, policies)? };
+        let modest = Running::at_gateway(rig, "modest", listeners, policies)?.asking(request(rig, 0)?);
         let modest = modest.behind_leno(rig, &folder, listeners, policies)?;
         let plan = modest.plan(HTTP1, Pace::Closed);
         let of = |index| anyhow::Ok(Plan { request: request(rig, index)?, ..plan.clone() });
@@ -107,12 +107,8 @@ impl WithControl {
         let (of_mesh, documents) = mesh(rig, &folder, "wasm", policies, listeners).documents_for_control();
         let leno = &rig.programs.leno;
         let (proxy, api) = Proxy::leno_with_control(leno, rig.cores, &folder, listeners, (&of_mesh, &documents))?;
-        let modest = Running {
-            proxy: Some(proxy),
-            request: request(rig, 0)?,
-            ..Running::at_gateway(rig, "joined", listeners, policies)?
-        };
-        Ok(Self { modest: modest.wait_until_ready(rig, policies)?, dry_runs: dry_runs(&api)? })
+        let modest = Running::at_gateway(rig, "joined", listeners, policies)?.asking(request(rig, 0)?);
+        Ok(Self { modest: modest.behind(rig, proxy, policies)?, dry_runs: dry_runs(&api)? })
     }
 }
 
