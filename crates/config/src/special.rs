@@ -4,12 +4,11 @@ use leno_policy::spec::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// IPv4 addresses that are not assigned on the public internet, or that every machine has.
-const SPECIAL_V4: [(Ipv4Addr, u8); 14] = [
+const SPECIAL_V4: [(Ipv4Addr, u8); 11] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
     (Ipv4Addr::new(192, 0, 0, 0), 24),
     (Ipv4Addr::new(192, 88, 99, 0), 24),
@@ -17,9 +16,35 @@ const SPECIAL_V4: [(Ipv4Addr, u8); 14] = [
     (Ipv4Addr::new(198, 18, 0, 0), 15),
     (Ipv4Addr::new(224, 0, 0, 0), 4),
     (Ipv4Addr::new(240, 0, 0, 0), 4),
-    // Azure's and Alibaba's metadata services, which have addresses like anybody's.
+];
+
+/// Addresses of the metadata services of machines, which give the machine's credentials to each client that can connect.
+const METADATA_V4: [(Ipv4Addr, u8); 4] = [
+    // Link-local addresses. Most clouds use 169.254.169.254.
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    // Azure.
     (Ipv4Addr::new(168, 63, 129, 16), 32),
+    // Alibaba Cloud.
     (Ipv4Addr::new(100, 100, 100, 200), 32),
+    // Oracle Cloud.
+    (Ipv4Addr::new(192, 0, 0, 192), 32),
+];
+
+/// The same of IPv6.
+const METADATA_V6: [(Ipv6Addr, u8); 7] = [
+    // Link-local addresses.
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
+    // AWS: metadata of machines, and credentials of pods.
+    (Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254), 128),
+    (Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0023), 128),
+    // Google Cloud.
+    (Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x0254), 128),
+    // Oracle Cloud.
+    (Ipv6Addr::new(0xfd00, 0x00c1, 0, 0, 0, 0, 0xa9fe, 0xa9fe), 128),
+    // Scaleway.
+    (Ipv6Addr::new(0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x0042), 128),
+    // Linode.
+    (Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0x0001), 128),
 ];
 
 /// The same of IPv6. All that is not `2000::/3`, and what in there leads to IPv4 addresses or is reserved.
@@ -38,19 +63,31 @@ const SPECIAL_V6: [(Ipv6Addr, u8); 12] = [
     (Ipv6Addr::new(0x2001, 0x0db8, 0, 0, 0, 0, 0, 0), 32),
 ];
 
+const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0);
+const NAT64_LOCAL: Ipv6Addr = Ipv6Addr::new(0x0064, 0xff9b, 1, 0, 0, 0, 0, 0);
 const NAT64: Ipv6Addr = Ipv6Addr::new(0x0064, 0xff9b, 0, 0, 0, 0, 0, 0);
 const TEREDO: Ipv6Addr = Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0);
 const SIX_TO_FOUR: Ipv6Addr = Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0);
 
-fn single(address: IpAddr) -> Cidr {
+/// The block of one address.
+pub(crate) fn single(address: IpAddr) -> Cidr {
     Cidr { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
+}
+
+fn block<A: Into<IpAddr> + Copy>((first, prefix): &(A, u8)) -> Cidr {
+    Cidr { address: (*first).into(), prefix: *prefix }
+}
+
+/// The blocks of metadata services that have an address, without IPv4 addresses in IPv6 ones.
+fn metadata(address: IpAddr) -> impl Iterator<Item = Cidr> {
+    let all = METADATA_V4.iter().map(block).chain(METADATA_V6.iter().map(block));
+    all.filter(move |block| block.contains(address))
 }
 
 /// The blocks of special addresses that are always there and that an address is in.
 fn fixed(address: IpAddr) -> impl Iterator<Item = Cidr> {
-    let v4 = SPECIAL_V4.iter().map(|(first, prefix)| Cidr { address: (*first).into(), prefix: *prefix });
-    let v6 = SPECIAL_V6.iter().map(|(first, prefix)| Cidr { address: (*first).into(), prefix: *prefix });
-    v4.chain(v6).filter(move |block| block.contains(address))
+    let all = SPECIAL_V4.iter().map(block).chain(SPECIAL_V6.iter().map(block));
+    all.filter(move |block| block.contains(address)).chain(metadata(address))
 }
 
 /// The blocks of special addresses that an address is in. An IPv6 address that leads to an IPv4 address is also in the blocks that lead to that one's.
@@ -58,23 +95,24 @@ fn fixed(address: IpAddr) -> impl Iterator<Item = Cidr> {
 pub(crate) fn special(address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> Vec<Cidr> {
     let machine = |address: IpAddr| (!address.is_loopback() && is_machine(address)).then(|| single(address));
     let mut blocks: Vec<Cidr> = fixed(address).chain(machine(address)).collect();
-    if let IpAddr::V6(v6) = address
-        && let Some((v4, before)) = embedded(v6)
-    {
-        let v4 = IpAddr::V4(v4);
-        let within = fixed(v4).chain(machine(v4));
-        blocks.extend(within.map(|block| Cidr { address, prefix: before + block.prefix }));
+    if let IpAddr::V6(v6) = address {
+        blocks.extend(metadata_in_nat64(v6));
+        if let Some((v4, before)) = embedded(v6) {
+            let v4 = IpAddr::V4(v4);
+            let within = fixed(v4).chain(machine(v4));
+            blocks.extend(within.map(|block| Cidr { address, prefix: before + block.prefix }));
+        }
     }
     blocks
 }
 
-/// The IPv4 address to which an IPv6 address leads, and how many bits stand before it: IPv4-compatible addresses, NAT64 (RFC 6052, RFC 8215), 6to4
-/// (RFC 3056) and Teredo (RFC 4380).
+/// The IPv4 address to which an IPv6 address leads, and how many bits stand before it: IPv4-compatible and IPv4-translated (RFC 2765) addresses, NAT64
+/// (RFC 6052, RFC 8215), 6to4 (RFC 3056) and Teredo (RFC 4380).
 fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
     let bits = address.to_bits();
     let begins = |with: Ipv6Addr, prefix: u32| (bits ^ with.to_bits()) >> (128 - prefix) == 0;
     let last = bits as u32;
-    if begins(Ipv6Addr::UNSPECIFIED, 96) || begins(NAT64, 32) {
+    if begins(Ipv6Addr::UNSPECIFIED, 96) || begins(TRANSLATED, 96) || begins(NAT64, 32) {
         Some((Ipv4Addr::from_bits(last), 96))
     } else if begins(SIX_TO_FOUR, 16) {
         Some((Ipv4Addr::from_bits((bits >> 80) as u32), 16))
@@ -83,6 +121,45 @@ fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
     } else {
         None
     }
+}
+
+/// The blocks of metadata services that an address is in by the forms of NAT64 (RFC 6052) that have the IPv4 address further to the left. Operators choose
+/// among them in `64:ff9b:1::/48` (RFC 8215).
+fn metadata_in_nat64(address: Ipv6Addr) -> impl Iterator<Item = Cidr> {
+    // Bits 64 to 71 belong to no IPv4 address.
+    let bits = address.to_bits();
+    let left = (bits >> 64) << 64 | (bits << 72) >> 64;
+    let is_local = (bits ^ NAT64_LOCAL.to_bits()) >> 80 == 0;
+    [48, 56, 64].into_iter().filter(move |_| is_local).flat_map(move |before: u8| {
+        let v4 = Ipv4Addr::from_bits((left >> (96 - before)) as u32);
+        metadata(v4.into()).map(move |block| {
+            let end = before + block.prefix;
+            Cidr { address: address.into(), prefix: if end > 64 { end + 8 } else { end } }
+        })
+    })
+}
+
+/// The blocks of metadata services that all of a block is in, also by an IPv4 address in IPv6 ones.
+pub(crate) fn metadata_around(block: Cidr) -> Vec<Cidr> {
+    let mut around: Vec<Cidr> = metadata(block.address).collect();
+    if let IpAddr::V6(v6) = block.address {
+        around.extend(metadata_in_nat64(v6));
+        if let Some((v4, before)) = embedded(v6) {
+            let within = metadata(v4.into());
+            around.extend(within.map(|inner| Cidr { address: block.address, prefix: before + inner.prefix }));
+        }
+    }
+    around.retain(|outer| outer.prefix <= block.prefix);
+    around
+}
+
+/// Whether `list` has all of a block in each of these: by a block with all of it that has no addresses outside of that one.
+pub(crate) fn lists(list: &[Cidr], block: Cidr, around: &[Cidr]) -> bool {
+    let listed = |outer: &Cidr| {
+        let means = |listed: &Cidr| listed.prefix >= outer.prefix && outer.contains(listed.address);
+        list.iter().any(|one| one.prefix <= block.prefix && one.contains(block.address) && means(one))
+    };
+    around.iter().all(listed)
 }
 
 /// The blocks of special addresses that all of a block is in.

@@ -1,5 +1,6 @@
 //! Documents of tenants neither block documents of other tenants, nor take their hosts, nor learn their names.
 
+use leno_config::slice::Run;
 use leno_config::{Document, Problem, Snapshot};
 use std::path::Path;
 
@@ -175,4 +176,130 @@ fn tenants_learn_no_names_of_others() {
     let theirs = [function("f", "b", ""), issuer("j", "b", "https://a/b")];
     let all: Vec<&str> = mine.iter().chain(&theirs).map(String::as_str).collect();
     assert!(compiled(&all).is_ok(), "an issuer of another tenant makes no text ambiguous");
+}
+
+/// Addresses and blocks of metadata services, and IPv6 addresses that lead to them.
+const METADATA: [&str; 24] = [
+    "169.254.169.254",
+    "169.254.0.0/16",
+    "169.254.128.0/17",
+    "169.254.170.2",
+    "168.63.129.16",
+    "168.63.129.16/32",
+    "100.100.100.200",
+    "192.0.0.192",
+    "fe80::a9fe:a9fe",
+    "fe80::/10",
+    "fd00:ec2::254",
+    "fd00:ec2::254/128",
+    "fd00:ec2::23",
+    "fd20:ce::254",
+    "fd00:c1::a9fe:a9fe",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b::a9fe:0/112",
+    "64:ff9b:1::a83f:8110",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:ffff:a9:fea9:fe00:7",
+    "2002:a9fe:a9fe::1",
+    "2002:a9fe::/32",
+    "2001:0:4136:e378::5601:5601",
+    "::ffff:0:169.254.169.254",
+];
+
+fn external(more: &str) -> String {
+    format!(
+        "{API}kind: External\nmetadata: {{name: e, namespace: a}}\nspec: {{hosts: [api.example.com], {more}, ports: [{{port: 80, protocol: http}}]}}\n"
+    )
+}
+
+fn at(address: &str) -> String {
+    let at = if address.contains(':') { format!("[{address}]:80") } else { format!("{address}:80") };
+    format!("{API}kind: Function\nmetadata: {{name: f, namespace: a}}\nspec: {{external: {{addresses: [\"{at}\"]}}}}\n")
+}
+
+fn quota(egress: &str) -> String {
+    format!("{API}kind: NamespaceQuota\nmetadata: {{name: a}}\nspec: {{egress: [\"{egress}\"]}}\n")
+}
+
+#[test]
+fn requests_lead_nodes_to_no_metadata_service_that_the_quota_does_not_list() {
+    for address in METADATA {
+        let mut documents = vec![
+            (external(&format!("addresses: [\"{address}\"]")), "spec.addresses[0]"),
+            (external(&format!("resolvesTo: [192.0.2.7, \"{address}\"]")), "spec.resolvesTo[1]"),
+        ];
+        if !address.contains('/') {
+            documents.push((at(address), "spec.external.addresses[0]"));
+        }
+        for (text, field) in &documents {
+            let problems = compiled(&[text]).expect_err(address);
+            let [problem] = &problems[..] else { panic!("{address}: {problems:?}") };
+            let told = problem.to_string();
+            assert_eq!(problem.field, *field, "{told}");
+            let named = address.strip_suffix("/32").or(address.strip_suffix("/128")).unwrap_or(address);
+            let plain = named == address && !address.contains("::ffff:0:");
+            assert!(!plain || told.matches(named).count() >= 2 && told.contains("NamespaceQuota `a`"), "{told}");
+            assert!(leno_config::load_text(Path::new("f.yaml"), text).is_ok(), "{address}: it is the operator's file");
+            for other in ["0.0.0.0/0", "::/0", "10.0.0.0/8", "fc00::/7", "64:ff9b::/32", "169.254.1.1", "100.64.0.0/10"]
+            {
+                assert!(compiled(&[&quota(other), text]).is_err(), "{address}: the quota lists {other}");
+            }
+            let listed = compiled(&[&quota(address), text]);
+            assert!(listed.is_ok(), "{address}: {:?}", listed.map_err(|problems| words(&problems)));
+        }
+    }
+    let mapped = compiled(&[&at("::ffff:169.254.169.254")]).unwrap_err();
+    assert!(words(&mapped)[0].contains("169.254.169.254"), "{mapped:?}");
+    assert!(compiled(&[&quota("169.254.169.254"), &at("::ffff:169.254.169.254")]).is_ok());
+    assert!(compiled(&[&quota("169.254.0.0/16"), &at("169.254.169.254")]).is_ok());
+}
+
+#[test]
+fn blocks_that_contain_metadata_services_are_taken_and_do_not_admit_them() {
+    for block in ["0.0.0.0/0", "::/0", "169.0.0.0/8", "168.63.129.0/24", "100.64.0.0/10", "fc00::/7", "fd00::/8"]
+        .into_iter()
+        .chain(["fd00:ec2::/32", "8000::/1", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32"])
+    {
+        let text = external(&format!("addresses: [\"{block}\"], resolvesTo: [\"{block}\"]"));
+        let snapshot = compiled(&[&text]).unwrap_or_else(|problems| panic!("{block}: {:?}", words(&problems)));
+        let slice = snapshot.slice(&"a/e".parse().unwrap()).unwrap();
+        let Run::Egress(egress) = slice.run else { panic!("{block}") };
+        for address in METADATA.iter().filter_map(|address| address.parse().ok()) {
+            assert!(!egress.has_address(address, &|_| false), "{block} admits {address}");
+            assert!(!egress.may_resolve_to(address, &|_| false), "a name leads to {address} by {block}");
+        }
+    }
+    // Google's `metadata.google.internal` is a name of 169.254.169.254.
+    let named = external("resolvesTo: [10.0.0.0/8]").replace("api.example.com", "metadata.google.internal");
+    for text in [named.replace("resolvesTo: [10.0.0.0/8], ", ""), named] {
+        let slice = compiled(&[&text]).unwrap().slice(&"a/e".parse().unwrap()).unwrap();
+        let Run::Egress(egress) = slice.run else { panic!("{text}") };
+        assert!(!egress.may_resolve_to("169.254.169.254".parse().unwrap(), &|_| false));
+    }
+}
+
+#[test]
+fn private_and_loopback_addresses_stay_the_tenants_choice() {
+    for address in ["127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1", "::1", "fd12::1", "192.0.2.7"] {
+        for text in [at(address), external(&format!("addresses: [\"{address}\"]"))] {
+            assert!(compiled(&[&text]).is_ok(), "{address}");
+        }
+    }
+}
+
+#[test]
+fn translated_policies_lead_to_no_metadata_service_either() {
+    let caller = function("web", "a", "");
+    let policy = |block: &str| {
+        format!(
+            "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {{name: p, namespace: a}}\nspec:\n  endpointSelector: {{}}\n  \
+             egress: [{{toCIDRSet: [{{cidr: \"{block}\", except: [169.254.0.0/17]}}], toPorts: [{{ports: [{{port: \"80\", protocol: TCP}}]}}]}}]\n"
+        )
+    };
+    for block in ["169.254.169.254/32", "169.254.0.0/16", "168.63.129.16/32"] {
+        let text = policy(block);
+        let problems = words(&compiled(&[&caller, &text]).expect_err(block));
+        assert!(problems[0].contains("1.yaml") && problems[0].contains("metadata services"), "{problems:?}");
+        assert!(compiled(&[&quota(block), &caller, &text]).is_ok(), "{block}");
+    }
 }

@@ -222,3 +222,48 @@ fn tokens_of_a_namespace_are_bounded() {
     assert_eq!(make(), 429);
     assert!(!token(&control, "reader", &["b"]).is_empty(), "others make theirs");
 }
+
+#[test]
+fn a_tenant_names_a_metadata_service_only_where_the_operator_lists_it() {
+    let control = control();
+    let editor = token(&control, "editor", &["a"]);
+    let api = "apiVersion: leno.dev/v1alpha1\n";
+    let at = |address: &str| {
+        format!(
+            "{api}kind: Function\nmetadata: {{name: f, namespace: a}}\nspec: {{external: {{addresses: [\"{address}\"]}}}}\n"
+        )
+    };
+    let external = format!(
+        "{api}kind: External\nmetadata: {{name: e, namespace: a}}\nspec: {{addresses: [169.254.169.254], ports: [{{port: 80, protocol: http}}]}}\n"
+    );
+    let documents = [
+        (at("169.254.169.254:80"), "spec.external.addresses[0]"),
+        (at("[::ffff:169.254.169.254]:80"), "spec.external.addresses[0]"),
+        (external, "spec.addresses[0]"),
+    ];
+    let refused = |documents: &str, field: &str| {
+        for (status, answer) in [dry_run(&control, &editor, documents), apply(&control, &editor, documents)] {
+            let told = answer["problems"].to_string();
+            assert_eq!(status, 422, "{answer}");
+            assert!(
+                told.contains(field) && told.contains("169.254.169.254") && told.contains("NamespaceQuota"),
+                "{told}"
+            );
+        }
+    };
+    for (text, field) in &documents {
+        refused(text, field);
+    }
+    assert_eq!(apply(&control, &editor, &at("127.0.0.1:9000")).0, 200, "loopback is as before");
+    let quota =
+        |listed: &str| format!("{api}kind: NamespaceQuota\nmetadata: {{name: a}}\nspec: {{egress: [\"{listed}\"]}}\n");
+    let (status, answer) = apply(&control, &editor, &quota("169.254.169.254"));
+    assert_eq!(status, 403, "a tenant gives itself nothing: {answer}");
+    control.apply(&quota("0.0.0.0/0"));
+    refused(&documents[0].0, documents[0].1);
+    control.apply(&quota("169.254.169.254"));
+    for (text, _) in &documents {
+        let (status, answer) = apply(&control, &editor, text);
+        assert_eq!(status, 200, "{answer}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
-use super::{Context, Placed, text};
+use super::{Context, Placed, metadata, text};
 use crate::document::{self, EgressNodes, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
 use crate::duration::Duration;
 use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
@@ -28,6 +28,7 @@ pub(super) fn external(
     mesh: &slice::MeshSlice,
 ) -> Function {
     let spec = &document.spec;
+    let namespace = &document.metadata.namespace;
     let scope = root.field("spec");
     let timeouts = scope.field("timeouts");
     let timeout = spec.timeouts.request.map(|timeout| {
@@ -44,8 +45,8 @@ pub(super) fn external(
     fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
     let egress = Egress {
         hosts: hosts(&scope.field("hosts"), &spec.hosts),
-        addresses: cidrs(&scope.field("addresses"), &spec.addresses),
-        resolves_to: cidrs(&scope.field("resolvesTo"), &spec.resolves_to),
+        addresses: cidrs(context, &scope.field("addresses"), namespace, &spec.addresses),
+        resolves_to: cidrs(context, &scope.field("resolvesTo"), namespace, &spec.resolves_to),
         ports: ports(&scope.field("ports"), spec),
         tls: tls(context, &scope, spec),
         credentials: credentials(&scope, spec),
@@ -112,8 +113,14 @@ pub(crate) fn check_host(host: &str) -> Result<(), (String, &'static str)> {
     Ok(())
 }
 
-fn cidrs(list: &Scope<'_>, written: &[String]) -> Vec<Cidr> {
-    written.iter().enumerate().filter_map(|(index, block)| text::cidr(&list.element(index), block)).collect()
+fn cidrs(context: &Context<'_>, list: &Scope<'_>, namespace: &str, written: &[String]) -> Vec<Cidr> {
+    let cidr = |(index, written): (usize, &String)| {
+        let scope = list.element(index);
+        let block = text::cidr(&scope, written)?;
+        metadata::refuse(context, &scope, namespace, block);
+        Some(block)
+    };
+    written.iter().enumerate().filter_map(cidr).collect()
 }
 
 fn ports(list: &Scope<'_>, spec: &ExternalSpec) -> Vec<EgressPort> {

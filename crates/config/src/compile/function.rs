@@ -2,13 +2,14 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, container, isolation, rollout, scale, template, text, wasm};
+use super::{Context, Placed, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Liveness, Readiness};
 use crate::duration::Duration;
 use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
 use crate::slice;
 use crate::snapshot::Function;
+use crate::special::single;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -123,7 +124,7 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Functio
         (None, Some(component), None) => {
             wasm::wasm(context, scope, spec, component).map_or(slice::Run::External(Vec::new()), slice::Run::Wasm)
         }
-        (None, None, Some(addresses)) => slice::Run::External(external(scope, addresses)),
+        (None, None, Some(addresses)) => slice::Run::External(external(context, scope, id, addresses)),
         (None, None, None) => {
             let fix = "add `command: [program, argument]`, `image: registry/repository:tag`, `wasm: {path: component.wasm}`, or `external: {addresses: [ip:port]}`";
             scope.problem("the function has nothing to run", fix);
@@ -143,7 +144,12 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Functio
     }
 }
 
-fn external(scope: &Scope<'_>, external: &document::ExternalInstances) -> Vec<SocketAddr> {
+fn external(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    id: &FunctionId,
+    external: &document::ExternalInstances,
+) -> Vec<SocketAddr> {
     for field in [
         "workingDirectory",
         "env",
@@ -167,6 +173,7 @@ fn external(scope: &Scope<'_>, external: &document::ExternalInstances) -> Vec<So
     fields::not_empty(&addresses, &external.addresses, "nothing: it is required");
     for (index, address) in external.addresses.iter().enumerate() {
         fields::port(&addresses.element(index), address.0.port());
+        metadata::refuse(context, &addresses.element(index), &id.namespace, single(address.0.ip().to_canonical()));
         if matches!(address.0.ip(), IpAddr::V4(ip) if ip.octets()[0] == 127 && ip.octets()[1] & 0xc0 == 0x40) {
             let fix = "expected another loopback address, such as 127.0.0.1";
             addresses

@@ -22,6 +22,7 @@ mod issuers;
 mod job;
 mod label;
 mod mesh;
+mod metadata;
 mod module;
 mod namespaces;
 mod observe;

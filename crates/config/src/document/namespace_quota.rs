@@ -101,5 +101,7 @@ pub struct NamespaceLimits {
     /// Blocks of special addresses (loopback, private networks, metadata services, machines of the mesh) from which nodes and control plane fetch what documents
     /// of the namespace name: key sets, modules, images. Public addresses are always allowed. Without it: none for documents that were applied to a
     /// control plane; all for documents that are files.
+    /// Documents that were applied to a control plane name an address of a metadata service (`external` of functions, External documents) only if a
+    /// block here has it and no addresses of other kinds, such as `169.254.169.254`.
     pub egress: Option<Vec<String>>,
 }

@@ -1,0 +1,29 @@
+//! Addresses of the metadata services of machines. Documents of requests lead the node to them only where the operator lists them.
+
+use super::Context;
+use crate::problem::{Origin, Scope};
+use crate::special::{lists, metadata_around};
+use leno_policy::spec::Cidr;
+
+/// Reports a block that a request's document names, if all of it is in a block of metadata services that the quota of the namespace does not list. A block
+/// that also has other addresses is no problem: it does not admit special addresses.
+pub(super) fn refuse(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, block: Cidr) {
+    if scope.origin() == Origin::File {
+        return;
+    }
+    let around = metadata_around(block);
+    let listed = context.namespaces.of(namespace).bounds.egress.as_deref().unwrap_or_default();
+    if let Some(service) = around.first().filter(|_| !lists(listed, block, &around)) {
+        let named = written(block);
+        let message = format!("{named} is for metadata services of machines ({})", written(*service));
+        let fix = format!(
+            "name another address, or have the operator list {named} in `egress` of the NamespaceQuota `{namespace}`"
+        );
+        scope.problem(message, fix);
+    }
+}
+
+fn written(block: Cidr) -> String {
+    let Cidr { address, prefix } = block;
+    if prefix == if address.is_ipv4() { 32 } else { 128 } { address.to_string() } else { format!("{address}/{prefix}") }
+}
