@@ -56,6 +56,8 @@ pub(crate) struct Admin {
     pub supervisor: Supervisor,
     /// The control plane, if it is in the same process.
     pub control: Option<Control>,
+    /// Whether the first configuration is in force.
+    pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
     /// Takes requests to upgrade, one at a time; `None`: this process cannot be.
@@ -116,6 +118,14 @@ async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
 }
 
 impl Admin {
+    /// What the node waits for before it accepts connections.
+    fn missing(&self) -> &'static str {
+        match *self.configured.borrow() {
+            false => "starting: waits for the first configuration; listeners accept no connections yet\n",
+            true => "starting: waits for certificates\n",
+        }
+    }
+
     fn answer(&self, access: &Access, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !access.allows(request.uri().path(), request.headers()) {
             return refused(access);
@@ -127,7 +137,7 @@ impl Admin {
         match path {
             "/healthz" => reply(StatusCode::OK, "text/plain", "alive\n".to_owned()),
             "/readyz" if *self.ready.borrow() => reply(StatusCode::OK, "text/plain", "ready\n".to_owned()),
-            "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", "starting\n".to_owned()),
+            "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", self.missing().to_owned()),
             "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
             "/functions" => list(self.functions()),
             "/instances" => list(self.instances()),

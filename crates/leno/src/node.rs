@@ -247,6 +247,7 @@ async fn node(
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: None,
+        configured: running.configured.clone(),
         ready: running.ready.clone(),
         upgrades: Some(upgrades),
     };

@@ -133,6 +133,7 @@ async fn up(
         node: running.node.clone(),
         supervisor: running.supervisor.clone(),
         control: Some(control.clone()),
+        configured: running.configured.clone(),
         ready: running.ready.clone(),
         upgrades: None,
     };

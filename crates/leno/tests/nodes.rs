@@ -12,7 +12,7 @@ use api::Control;
 use cluster::load::Load;
 use cluster::network::{HUB, Hub, Isolated};
 use cluster::{MESH, Node, Place, control, control_at, documents, eventually, nodes_of, status};
-use mesh::{ALLOW_ALL, echo_function, policy};
+use mesh::{ALLOW_ALL, echo_function, first_answer, policy};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -50,6 +50,32 @@ fn a_function_on_another_node_is_reached_through_the_gateway_and_survives_its_no
     // It starts again without a token.
     nodes[dead].start_again();
     assert_eq!(status(gateway.get("/")), Some(200));
+}
+
+/// A gateway that starts again answers when it has its routes. Without a control plane it waits.
+#[test]
+fn a_gateway_answers_nothing_before_it_has_its_routes() {
+    let mut control = control();
+    let mut gateway = Node::join(&control, "edge", &["--only-gateway"]);
+    let _node = Node::join(&control, "one", &[]);
+    control.apply(&documents());
+    eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
+    for control_is_there in [true, false] {
+        gateway.kill();
+        if !control_is_there {
+            control.kill();
+        }
+        let first = first_answer(gateway.gateway);
+        gateway.start_again_unready();
+        if !control_is_there {
+            gateway.wait_for("to look for the control plane", |node| node.has_said("settings of the mesh"));
+            assert!(!first.is_finished(), "it has answered without a configuration");
+            control.start_again();
+        }
+        let status = first.join().unwrap();
+        // The node of the function may come back to the control plane after the gateway.
+        assert!(status == 200 || (status == 503 && !control_is_there), "{status}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod mesh;
 
-use mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use mesh::{ALLOW_ALL, Mesh, echo_function, first_answer, policy};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -39,6 +39,21 @@ fn carries_a_request_and_keeps_its_record() {
         line.and_then(|value| value.parse::<u64>().ok()).unwrap_or_else(|| panic!("no {name}: {metrics}"))
     };
     assert!(counted("messages") >= 1 && counted("resources") >= 4 && counted("bytes") > 500, "{metrics}");
+}
+
+/// The gateway has answered 404 for some milliseconds, for functions that it was about to expose.
+#[test]
+fn the_first_answer_is_by_the_configuration() {
+    for _ in 0..3 {
+        let mut first = None;
+        let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+        let _mesh = Mesh::start_with_command(leno, "", &public_echo(), |folder| {
+            let document = std::fs::read_to_string(folder.join("mesh.yaml")).unwrap();
+            let (_, gateway) = document.split_once("http: \"").unwrap();
+            first = Some(first_answer(gateway.split_once('"').unwrap().0.parse().unwrap()));
+        });
+        assert_eq!(first.unwrap().join().unwrap(), 200);
+    }
 }
 
 #[test]

@@ -33,15 +33,20 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// The numbers of a process's instances begin with a multiple of this, so that those of its predecessor have others.
 const INSTANCES: u64 = 1000;
+
+/// How long a node with a configuration waits for certificates before it accepts connections.
+const MAX_CERTIFICATE_WAIT: Duration = Duration::from_secs(5);
 
 /// A running node.
 pub struct Running {
     /// The addresses of its listeners.
     pub addresses: Addresses,
+    /// Becomes true when the first configuration of the control plane is in force, and stays true.
+    pub configured: watch::Receiver<bool>,
     /// Becomes true when the configuration is in force and every identity is certified, and stays true.
     pub ready: watch::Receiver<bool>,
     /// The state that its workers share.
@@ -90,8 +95,8 @@ pub struct Join {
     pub predecessor: Option<Predecessor>,
 }
 
-/// Starts a node and joins the control plane. The node serves when this returns, and denies everything until its functions are in force. `modules`
-/// may hold modules that are compiled already. With a predecessor, it serves after [`Running::take_over`].
+/// Starts a node and joins the control plane. When this returns, the node's listeners are bound. They accept connections once the first configuration is in
+/// force. `modules` may hold modules that are compiled already. With a predecessor, the node accepts connections after [`Running::take_over`].
 pub async fn start(
     mesh: MeshSlice,
     workers: Option<NonZeroUsize>,
@@ -138,9 +143,6 @@ pub async fn start(
         }
     };
     let corridor = leno_proxy::take_over(&node, options, listeners)?;
-    if succession.is_none() {
-        corridor.open();
-    }
     let addresses = corridor.addresses;
     let kernel = if rooms { KernelPolicy::open(supervisor.control_group()) } else { None };
     if let Some(kernel) = &kernel {
@@ -194,8 +196,21 @@ pub async fn start(
     tokio::spawn(reconciler.run(updates));
 
     let (is_now_ready, is_ready) = watch::channel(false);
-    tokio::spawn(watch_readiness(is_applied, wanted_by, svids, is_now_ready));
-    Ok(Running { addresses, ready: is_ready, node, supervisor, corridor, outgoing, images, succession })
+    tokio::spawn(watch_readiness(is_applied.clone(), wanted_by, svids, is_now_ready));
+    if succession.is_none() {
+        corridor.open_when(can_answer(is_applied.clone(), is_ready.clone()));
+    }
+    Ok(Running {
+        addresses,
+        configured: is_applied,
+        ready: is_ready,
+        node,
+        supervisor,
+        corridor,
+        outgoing,
+        images,
+        succession,
+    })
 }
 
 /// Has the node know the addresses of the mesh's machines. Ends with the node.
@@ -232,6 +247,16 @@ async fn watch_readiness(
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Resolves when the node can answer: its first configuration is in force, and its identities are certified. One identity that cannot be
+/// certified must not keep the node from serving others.
+async fn can_answer(mut configured: watch::Receiver<bool>, mut ready: watch::Receiver<bool>) {
+    if configured.wait_for(|configured| *configured).await.is_err() {
+        // The node ends.
+        return std::future::pending().await;
+    }
+    let _ = timeout(MAX_CERTIFICATE_WAIT, ready.wait_for(|ready| *ready)).await;
 }
 
 impl Running {

@@ -116,12 +116,17 @@ impl Node {
 
     /// After its end, with the same files, but without the token.
     pub(crate) fn start_again(&mut self) {
+        self.start_again_unready();
+        self.wait_for("to be ready again", |node| node.has_said(" ready"));
+    }
+
+    /// The same, but does not wait until the node is ready.
+    pub(crate) fn start_again_unready(&mut self) {
         if let Some(join) = self.arguments.iter().position(|argument| argument == "--join") {
             fs::remove_file(self.folder.path().join("token")).unwrap();
             self.arguments.drain(join..join + 2);
         }
         (self.process, self.output) = spawn(&self.folder, &self.command, &self.arguments);
-        self.wait_for("to be ready again", |node| node.has_said(" ready"));
     }
 
     pub(crate) fn has_said(&self, text: &str) -> bool {

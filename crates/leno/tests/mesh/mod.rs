@@ -6,12 +6,14 @@ pub(crate) mod ports;
 use ports::free_port;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The longest that anything may take before a test gives up on it.
@@ -388,6 +390,28 @@ fn spawn(mut leno: Command, folder: &Path, arguments: &[&str]) -> (Child, Arc<Mu
         });
     }
     (child, output)
+}
+
+/// The status of the first answer of an HTTP server that may not be there yet, for a client that tries without a pause.
+pub(crate) fn first_answer(server: SocketAddr) -> JoinHandle<u16> {
+    let ask = move || -> Option<u16> {
+        let mut stream = TcpStream::connect(server).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: first.example\r\nconnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        answer.split(' ').nth(1)?.parse().ok()
+    };
+    std::thread::spawn(move || {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = ask() {
+                return status;
+            }
+            assert!(begin.elapsed() < TIMEOUT, "{server} never answered");
+            std::thread::yield_now();
+        }
+    })
 }
 
 /// One request by curl.

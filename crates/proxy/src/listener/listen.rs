@@ -142,6 +142,19 @@ impl Handle {
         self.phase.send_replace(Phase::Serving);
     }
 
+    /// Accepts connections when `ready` resolves, unless the node ends before. Until then, connections wait in the accept queues.
+    pub fn open_when(&self, ready: impl Future<Output = ()> + Send + 'static) {
+        let phase = self.phase.clone();
+        tokio::spawn(async move {
+            ready.await;
+            phase.send_if_modified(|phase| {
+                let waits = *phase == Phase::Waiting;
+                *phase = (*phase).max(Phase::Serving);
+                waits
+            });
+        });
+    }
+
     /// The listening sockets, for another process.
     pub fn sockets(&self) -> &[std::net::TcpListener] {
         &self.sockets
