@@ -17,6 +17,7 @@ pub mod duration;
 mod effort;
 pub mod egress;
 mod folder;
+mod host;
 pub mod id;
 mod import;
 mod imported;

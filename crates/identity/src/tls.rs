@@ -103,7 +103,7 @@ struct ByServerName(Arc<SvidStore>);
 
 impl ResolvesServerCert for ByServerName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let name = hello.server_name()?.to_ascii_lowercase();
+        let name = leno_policy::host::of_authority(hello.server_name()?)?;
         Some(self.0.by_server_name(&name)?.certified().clone())
     }
 }

@@ -1,5 +1,7 @@
 //! `leno up` as its users meet it: real processes, real sockets, real clients.
 
+#[path = "up/hosts.rs"]
+mod hosts;
 mod mesh;
 
 use mesh::{ALLOW_ALL, Mesh, echo_function, first_answer, policy};

@@ -3,43 +3,60 @@
 use crate::spec::{Matches, StringMatch};
 use alloc::borrow::Cow;
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use core::net::Ipv6Addr;
 
-/// The host of an authority: without port and trailing dot, in lower case, IPv6 addresses in brackets and in the form of RFC 5952.
-/// Empty if the authority is. `None` if it is not one, or one that different servers read differently (user information,
-/// percent-encoding, empty labels).
-pub(crate) fn of_authority(authority: &str) -> Option<Cow<'_, str>> {
+/// The host of an authority, in the one form in which the mesh compares hosts: without port and without one trailing dot, in lower
+/// case, IPv6 addresses in brackets and in the form of RFC 5952. Routes, calls, server names and rules all compare this form.
+/// Empty if the authority is. `None` for text that is no authority, and for an authority that servers read differently (user
+/// information, percent-encoding, empty labels).
+pub fn of_authority(authority: &str) -> Option<Cow<'_, str>> {
+    split(authority).map(|(host, _)| host)
+}
+
+/// An authority with its host in the form of [`of_authority`]. A port stays as it is written.
+pub fn normal_authority(authority: &str) -> Option<Cow<'_, str>> {
+    let (host, port) = split(authority)?;
+    Some(if port.is_empty() { host } else { Cow::Owned(format!("{host}:{port}")) })
+}
+
+/// Whether two authorities mean the same: equal hosts by [`of_authority`], and equal ports as they are written.
+pub fn is_same_authority(one: &str, other: &str) -> bool {
+    split(one).is_some_and(|one| split(other) == Some(one))
+}
+
+fn split(authority: &str) -> Option<(Cow<'_, str>, &str)> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (address, port) = rest.split_once(']')?;
-        if !port.is_empty() && !is_port(port.strip_prefix(':')?) {
-            return None;
-        }
-        return address.parse::<Ipv6Addr>().ok().map(|address| Cow::Owned(format!("[{address}]")));
+        let port = if port.is_empty() { port } else { port.strip_prefix(':').filter(|port| is_port(port))? };
+        return address.parse::<Ipv6Addr>().ok().map(|address| (Cow::Owned(format!("[{address}]")), port));
     }
-    let host = match authority.split_once(':') {
-        Some((host, port)) if is_port(port) => host,
-        Some(_) => return None,
-        None => authority,
-    };
-    let host = host.strip_suffix('.').unwrap_or(host);
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    if !host.bytes().all(allowed)
-        || (host.is_empty() && !authority.is_empty())
-        || host.split('.').skip(1).any(str::is_empty)
-        || host.starts_with('.')
-    {
+    // One pass: each request's authority is read here more than once.
+    let (mut upper, mut label, mut end) = (false, 0_usize, authority.len());
+    for (index, byte) in authority.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => label += 1,
+            b'A'..=b'Z' => (upper, label) = (true, label + 1),
+            b'.' if label > 0 => label = 0,
+            b':' if index > 0 => {
+                end = index;
+                break;
+            }
+            _ => return None,
+        }
+    }
+    let (host, port) = authority.split_at_checked(end)?;
+    let port = port.strip_prefix(':').unwrap_or(port);
+    if !is_port(port) {
         return None;
     }
-    Some(if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(host.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(host)
-    })
+    let host = host.strip_suffix('.').unwrap_or(host);
+    Some((if upper { Cow::Owned(host.to_ascii_lowercase()) } else { Cow::Borrowed(host) }, port))
 }
 
 fn is_port(text: &str) -> bool {
-    text.is_empty() || (text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok())
+    let digits = text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.is_empty() || (digits && text.parse::<u16>().is_ok())
 }
 
 /// Brings configured hosts into the form of [`of_authority`], so that they can be compared as they are.
@@ -55,11 +72,17 @@ pub(crate) fn prepare(hosts: &mut Matches<StringMatch>) {
 }
 
 fn whole(host: &str) -> String {
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    match bare.parse::<Ipv6Addr>() {
-        Ok(address) => format!("[{address}]"),
-        Err(_) => of_authority(host).map_or_else(|| host.to_ascii_lowercase(), |host| host.to_string()),
+    of_document(host).unwrap_or_else(|| host.to_ascii_lowercase())
+}
+
+/// The form of [`of_authority`] for a host in a document: it has no port, and an IPv6 address may stand without brackets. `None`
+/// for text that is no host.
+pub fn of_document(host: &str) -> Option<String> {
+    if let Ok(address) = host.parse::<Ipv6Addr>() {
+        return Some(format!("[{address}]"));
     }
+    let (name, port) = split(host)?;
+    (port.is_empty() && !host.ends_with(':') && !name.is_empty()).then(|| name.into_owned())
 }
 
 /// The namespace of `spiffe://<trust domain>/ns/<namespace>/sa/<name>`; `None` for any other form.
@@ -72,7 +95,7 @@ pub(crate) fn namespace_of_identity(identity: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{namespace_of_identity, of_authority, prepare};
+    use super::{is_same_authority, namespace_of_identity, normal_authority, of_authority, of_document, prepare};
     use crate::spec::{Matches, StringMatch};
     use alloc::borrow::ToOwned;
     use alloc::string::String;
@@ -120,8 +143,43 @@ mod tests {
             "a,b",
             "a?b",
             "a#b",
+            "a:000080",
         ] {
             assert_eq!(of_authority(authority), None, "{authority}");
+        }
+    }
+
+    #[test]
+    fn authorities_are_the_same_by_host_and_port() {
+        for (one, other) in [("a", "A."), ("a:80", "A.:80"), ("[::1]:80", "[0::1]:80"), ("a", "a:")] {
+            assert!(is_same_authority(one, other), "{one} {other}");
+        }
+        for (one, other) in [("a", "b"), ("a", "a:80"), ("a..", "a.."), ("a", "a..")] {
+            assert!(!is_same_authority(one, other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn authorities_keep_their_ports() {
+        for (authority, normal) in
+            [("A.:80", Some("a:80")), ("[0::1]:1", Some("[::1]:1")), ("a.:", Some("a")), ("a..", None)]
+        {
+            assert_eq!(normal_authority(authority).as_deref(), normal, "{authority}");
+        }
+    }
+
+    #[test]
+    fn hosts_of_documents() {
+        for (written, host) in [
+            ("Shop.Example.", "shop.example"),
+            ("2001:DB8::A", "[2001:db8::a]"),
+            ("[2001:DB8::A]", "[2001:db8::a]"),
+            ("my_host", "my_host"),
+        ] {
+            assert_eq!(of_document(written).as_deref(), Some(host), "{written}");
+        }
+        for written in ["", ".", "a..", "a..b", ".a", "a:80", "a:", "[::1]:80", "[::1]:", "*.a", "b\u{fc}cher"] {
+            assert_eq!(of_document(written), None, "{written}");
         }
     }
 

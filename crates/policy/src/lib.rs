@@ -19,7 +19,7 @@ mod breaker;
 mod claims;
 pub mod connection;
 mod fields;
-mod host;
+pub mod host;
 pub mod input;
 mod json;
 pub mod matching;

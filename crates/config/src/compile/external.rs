@@ -6,6 +6,7 @@ use super::{Context, Placed, metadata, text};
 use crate::document::{self, EgressNodes, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
 use crate::duration::Duration;
 use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
+use crate::host;
 use crate::id::{FunctionId, is_label};
 use crate::problem::{Problem, Scope};
 use crate::revision::Plan;
@@ -86,12 +87,12 @@ fn hosts(list: &Scope<'_>, written: &[String]) -> Vec<String> {
 }
 
 fn host(scope: &Scope<'_>, written: &str) -> Option<String> {
-    let host = written.to_ascii_lowercase();
+    let host = host::pattern(written).unwrap_or_else(|| written.to_ascii_lowercase());
     check_host(&host).map_err(|(message, fix)| scope.problem(message, fix)).ok()?;
     Some(host)
 }
 
-/// Whether this can be a host of an External document. It is in lower case.
+/// Whether this can be a host of an External document. It has the form in which hosts are compared.
 ///
 /// # Errors
 /// Why not, and what would be right.

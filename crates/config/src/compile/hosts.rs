@@ -165,7 +165,8 @@ pub(super) fn belong(
             let hosts = scope.field("hosts");
             let path = expose.path.trim_end_matches('/');
             for (index, written) in expose.hosts.iter().enumerate() {
-                let host = written.to_ascii_lowercase();
+                // Text that is no host is reported where it is compiled.
+                let Some(host) = crate::host::pattern(written) else { continue };
                 let element = hosts.element(index);
                 let place = if scope.has("hosts") { &element } else { &scope };
                 if !belongs(&mut claims, grants, place, id, &host) {

@@ -90,7 +90,7 @@ fn mended(hir: &Hir, form: Form) -> Option<String> {
     let text = std::str::from_utf8(&literal.0).ok()?;
     match form {
         Form::Path | Form::PathWithQuery if text.starts_with('/') => template::mended(text),
-        Form::Host => Some(text.trim_end_matches('.').to_ascii_lowercase()).filter(|text| !text.contains(':')),
+        Form::Host => crate::host::normal(text).filter(|text| !text.contains(':')),
         Form::Method => Some(text.to_ascii_uppercase()).filter(|text| !text.contains([' ', ','])),
         _ => None,
     }

@@ -4,6 +4,7 @@ use super::Context;
 use super::forms::Form;
 use super::{fields, regex};
 use crate::document::{RequestPrincipal, TextMatch};
+use crate::host;
 use crate::id::is_label;
 use crate::problem::Scope;
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
@@ -235,26 +236,29 @@ fn first(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// A host as part of a condition, in lower case.
+/// A host as part of a condition, in the form in which hosts are compared.
 pub(crate) fn host(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
-    let text = text.to_ascii_lowercase();
-    let matched = string(scope, &text)?;
-    let body = literal(&matched);
-    if has_port(body) {
+    let matched = string(scope, text)?;
+    if has_port(literal(&matched)) {
         scope.problem(format!("`{}` has a port", text.escape_debug()), "hosts are compared without port; use `ports`");
         return None;
     }
+    let normal = match &matched {
+        StringMatch::Exact(text) => host::normal(text).map(StringMatch::Exact),
+        StringMatch::Prefix(text) => host::prefix(text).map(StringMatch::Prefix),
+        StringMatch::Suffix(text) => host::suffix(text).map(StringMatch::Suffix),
+        StringMatch::Present | StringMatch::Any | StringMatch::Regex(_) => Some(matched.clone()),
+    };
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-    // Hosts are compared without a dot at their end.
-    let dot = body.ends_with('.') && !matches!(matched, StringMatch::Prefix(_));
-    if !body.bytes().all(allowed) || body.len() > 253 || dot {
+    let allowed = |text: &str| text.bytes().all(allowed) && text.len() <= 253;
+    let normal = normal.filter(|matched| allowed(literal(matched)));
+    if normal.is_none() {
         scope.problem(
             format!("`{}` cannot match a host", text.escape_debug()),
-            "expected for example shop.example or *.shop.example",
+            "expected for example shop.example or *.shop.example; labels beyond ASCII have to be whole",
         );
-        return None;
     }
-    Some(matched)
+    normal
 }
 
 /// `host:80`, but not an IPv6 address.
@@ -263,9 +267,10 @@ fn has_port(host: &str) -> bool {
     colons == 1 || host.contains("]:")
 }
 
-/// A host that the gateway listens for: exact, `*.suffix` or `*`, in lower case.
+/// A host that the gateway listens for: exact, `*.suffix` or `*`, in the form in which hosts are compared.
 pub(super) fn exposed_host(scope: &Scope<'_>, text: &str) -> Option<String> {
-    let host = text.to_ascii_lowercase();
+    let normal = host::pattern(text).filter(|_| text.parse::<std::net::Ipv6Addr>().is_err());
+    let host = normal.unwrap_or_else(|| text.to_ascii_lowercase());
     let body = host.strip_prefix("*.").unwrap_or(&host);
     let name = body.len() <= 253 && body.split('.').all(is_label);
     let address = body.parse::<std::net::Ipv4Addr>().is_ok()

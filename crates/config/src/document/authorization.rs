@@ -101,7 +101,8 @@ pub struct Operation {
     pub methods: Option<Vec<TextMatch>>,
     /// None of these methods.
     pub not_methods: Vec<TextMatch>,
-    /// Hosts without port: `shop.example`, `*.shop.example`, `{regex: "[a-z]+[.]example"}`; they are in lower case.
+    /// Hosts without port: `shop.example`, `*.shop.example`, `{regex: "[a-z]+[.]example"}`. Texts may have any case and a dot at their end, and names
+    /// beyond ASCII stand for their Punycode; regular expressions are compared with lower case and Punycode.
     pub hosts: Option<Vec<TextMatch>>,
     /// None of these hosts.
     pub not_hosts: Vec<TextMatch>,

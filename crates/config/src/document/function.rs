@@ -229,7 +229,8 @@ impl Default for FunctionTimeouts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expose {
-    /// Host names without port: `shop.example`, `*.shop.example` (any name below), `*` (any).
+    /// Host names without port: `shop.example`, `*.shop.example` (any name below), `*` (any). Case and a dot at the end do not matter, and names beyond
+    /// ASCII stand for their Punycode.
     pub hosts: Vec<String>,
     /// Path prefix by whole segments: `/orders` covers `/orders` and `/orders/7`, not `/orders2`.
     pub path: String,

@@ -130,7 +130,7 @@ fn allows_all(rule: &OutsideRule, external: &ExternalSpec) -> bool {
     };
     let block = |block: &Cidr| rule.to.iter().any(|destination| destination.covers_block(block));
     let host = |host: &String| {
-        let host = host.to_ascii_lowercase();
+        let Some(host) = crate::host::pattern(host) else { return false };
         rule.to.iter().any(|destination| destination.covers_host(&host))
     };
     let (addresses, resolves_to) = (outside::blocks_of(&external.addresses), outside::blocks_of(&external.resolves_to));
@@ -167,8 +167,8 @@ fn hosts(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpe
         let Some(host) = destination.host().filter(|host| seen.insert((*host).to_owned())) else { continue };
         let wildcard = crate::egress::wildcard(host);
         let same = |other: &String| {
-            let other = other.to_ascii_lowercase();
-            other == host || Some(&other) == wildcard.as_ref()
+            let other = crate::host::pattern(other);
+            other.as_deref() == Some(host) || (other.is_some() && other == wildcard)
         };
         if listed.iter().any(|external| external.hosts.iter().any(same)) {
             continue;

@@ -21,8 +21,10 @@ use http::HeaderMap;
 use leno_config::egress::wildcard;
 use leno_config::slice::{Callee, Port, PortProtocol};
 use leno_namespaces::{Namespace, Permit, Resource};
+use leno_policy::host::of_authority;
 use rustls::server::Acceptor;
 use socket2::SockRef;
+use std::borrow::Cow;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
@@ -322,7 +324,8 @@ impl Relay {
             }
             match acceptor.accept() {
                 Ok(Some(accepted)) => {
-                    let name = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
+                    let hello = accepted.client_hello();
+                    let name = hello.server_name().and_then(of_authority).map(Cow::into_owned);
                     return match name {
                         Some(name) if self.is_called(&name) => Ok(name),
                         Some(name) => {

@@ -86,10 +86,9 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
     }
     match &exchange.origin {
         Origin::Gateway => {
-            let (host, _) = head::split_authority(head::authority(head));
             // Route by the normalised path: the same path is judged and forwarded.
             let path = path.map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
-            let entry = exchange.snapshot.routes.find(host, &path).ok_or(Failure::NoRoute)?;
+            let entry = exchange.snapshot.routes.find(head::authority(head), &path).ok_or(Failure::NoRoute)?;
             let upstream = match entry.elsewhere {
                 false => Upstream::Instance(entry.clone()),
                 true => Upstream::Elsewhere(Box::new(Elsewhere {
@@ -115,8 +114,8 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
             Ok(Route { judge: entry.clone(), upstream })
         }
         Origin::Outbound(caller, _) => {
-            let (host, _) = head::split_authority(head::authority(head));
-            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, caller.callee(host)) })
+            let callee = caller.callee(head::authority(head));
+            Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee) })
         }
     }
 }

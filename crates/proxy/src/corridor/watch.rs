@@ -7,7 +7,6 @@ use crate::corridor::judge::{self, Reopened, Withdrawn};
 use crate::corridor::open::{GRACE, Open, OpenExchanges};
 use crate::corridor::worker::Worker;
 use crate::http::body::{Closed, ClosedBy};
-use crate::http::head;
 use crate::http::peer::TrafficDirection;
 use crate::runtime::clock::unix_ms;
 use crate::runtime::schedule;
@@ -171,8 +170,7 @@ pub(super) fn instant(until_ms: u64, (now, now_ms): (std::time::Instant, u64)) -
 fn is_exposed(entry: &FunctionEntry, open: &Open) -> bool {
     let asked = &open.permission.asked;
     let (path, _) = path::split(asked.path());
-    let (host, _) = head::split_authority(asked.authority());
-    path::normalise(path).is_ok_and(|path| entry.is_exposed(host, &path))
+    path::normalise(path).is_ok_and(|path| entry.is_exposed(asked.authority(), &path))
 }
 
 /// Closes an exchange. The record says which rule withdrew the permission.

@@ -14,8 +14,10 @@ use h2::ext::Protocol as TunnelProtocol;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, StatusCode, Version, request, response};
+use leno_policy::host::{is_same_authority, of_authority};
 use leno_policy::reserved::{Reserved, is_reserved, is_same, reserved};
 use leno_policy::spec::Protocol;
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 /// Identifies a request on all its hops through the mesh.
@@ -222,10 +224,9 @@ pub(crate) fn finalize_request(headers: &mut HeaderMap, callee: &str, caller: Op
     headers.insert(REQUEST_ID, request_id.clone());
 }
 
-/// The host of a request, in lower case, without port and without a dot at its end.
-pub(crate) fn host(head: &request::Parts) -> String {
-    let (host, _) = split_authority(authority(head));
-    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+/// The host of a request in the form in which hosts are compared.
+pub(crate) fn host(head: &request::Parts) -> Cow<'_, str> {
+    of_authority(authority(head)).unwrap_or_default()
 }
 
 /// Sets a field whose value the function must not choose. Whatever a server could take for it goes.
@@ -384,7 +385,8 @@ fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
         return Err(Malformed::Authority);
     }
     if head.version == Version::HTTP_2 {
-        let differs = host.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(authority.as_str().as_bytes()));
+        let is_same = |host: &HeaderValue| host.to_str().is_ok_and(|host| is_same_authority(host, authority.as_str()));
+        let differs = host.is_some_and(|host| !is_same(host));
         head.headers.remove(header::HOST);
         return if differs { Err(Malformed::TwoAuthorities) } else { Ok(()) };
     }
@@ -412,20 +414,8 @@ fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
 
 /// Accepts `host`, `host:port`, `[v6]` and `[v6]:port`, and nothing that another parser could read differently.
 fn is_authority(text: &[u8]) -> bool {
-    let (host, port) = match text.iter().rposition(|byte| *byte == b':') {
-        Some(colon) if !text[colon..].contains(&b']') => (&text[..colon], Some(&text[colon + 1..])),
-        _ => (text, None),
-    };
-    let port_ok = port.is_none_or(|port| {
-        port.len() <= 5
-            && port.iter().all(u8::is_ascii_digit)
-            && std::str::from_utf8(port).is_ok_and(|port| port.is_empty() || port.parse::<u16>().is_ok())
-    });
-    let host_ok = match host {
-        [b'[', inner @ .., b']'] => inner.iter().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b':' | b'.')),
-        _ => host.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')),
-    };
-    (1..=255).contains(&host.len()) && host_ok && port_ok
+    let host = std::str::from_utf8(text).ok().and_then(of_authority);
+    host.is_some_and(|host| (1..=255).contains(&host.len()))
 }
 
 fn check_target(head: &request::Parts, direction: TrafficDirection) -> Result<(), Malformed> {

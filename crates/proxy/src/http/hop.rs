@@ -2,6 +2,8 @@
 //! mesh, and removed from everybody else's requests.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use leno_policy::host::of_authority;
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -71,7 +73,7 @@ pub(crate) fn is_unshared(headers: &HeaderMap) -> bool {
 
 /// The name that the TLS of a connection asks for; `None`: it is no TLS.
 pub(crate) fn server_name(headers: &HeaderMap) -> Option<String> {
-    only(headers, &SERVER_NAME)?.to_str().ok().map(str::to_ascii_lowercase)
+    only(headers, &SERVER_NAME)?.to_str().ok().and_then(of_authority).map(Cow::into_owned)
 }
 
 /// How long a gRPC client waits; `None`: it does not say, or not as gRPC has it.

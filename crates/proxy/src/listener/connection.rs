@@ -464,7 +464,7 @@ impl Connection {
     fn opens_tunnel(&self, origin: &Origin, head: &request::Parts) -> bool {
         let Origin::Outbound(caller, _) = origin else { return false };
         let Some(authority) = head.uri.authority() else { return false };
-        caller.callee(head::split_authority(authority.as_str()).0).is_some()
+        caller.callee(authority.as_str()).is_some()
     }
 
     /// Opens a connection without requests from a function on another node.

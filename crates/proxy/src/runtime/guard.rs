@@ -6,6 +6,7 @@
 use super::machines::Machines;
 use super::resolver::Resolver;
 use leno_config::{Slice, egress};
+use leno_policy::host::of_authority;
 use leno_policy::spec::Cidr;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
@@ -90,7 +91,7 @@ impl EgressGuard {
         let found: Arc<[IpAddr]> = match bare.parse() {
             Ok(address) => Arc::new([address]),
             Err(_) => {
-                let name = bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase();
+                let name = of_authority(bare).ok_or_else(|| format!("`{}` is not a host", host.escape_debug()))?;
                 let found = self.resolver.look_up(&name, &requester.namespace, limit).await;
                 found.map_err(|error| error.to_string())?
             }

@@ -6,7 +6,6 @@ use super::egress::{self, Outside};
 use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
-use super::routes;
 use super::signature::PreparedKeys;
 use crate::runtime::schedule::Class;
 use crate::telemetry::inputs::Keeps;
@@ -14,6 +13,7 @@ use crate::telemetry::stats::StatsByRevision;
 use leno_config::egress::wildcard;
 use leno_config::{Route, Slice, slice};
 use leno_namespaces::{Bounds, Importance, Namespace, Namespaces, Source};
+use leno_policy::host::of_authority;
 use leno_policy::needs::Needs;
 use leno_policy::spec::{Cidr, ProgramSpec};
 use leno_sandbox::{Engine, Image};
@@ -173,14 +173,13 @@ impl FunctionEntry {
         outside.map_or(port, |port| port.number)
     }
 
-    /// The callee that it means by this host, which has no port. `None`: it may call none by this name or address.
-    pub(crate) fn callee(&self, host: &str) -> Option<&slice::Callee> {
-        let host = routes::lower(host);
-        let host = host.strip_suffix('.').unwrap_or(&host);
-        let address = if self.networks.is_empty() { None } else { egress::literal(host) };
+    /// The callee that it means by this authority, with or without port. `None`: it may call none by this name or address.
+    pub(crate) fn callee(&self, authority: &str) -> Option<&slice::Callee> {
+        let host = of_authority(authority)?;
+        let address = if self.networks.is_empty() { None } else { egress::literal(&host) };
         let index = match address {
             Some(address) => self.callee_at(address),
-            None => self.callees.get(host).or_else(|| self.callees.get(&wildcard(host)?)).copied(),
+            None => self.callees.get(&*host).or_else(|| self.callees.get(&wildcard(&host)?)).copied(),
         };
         self.slice.callees.get(index?)
     }

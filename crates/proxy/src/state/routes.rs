@@ -2,7 +2,7 @@
 
 use super::function::FunctionEntry;
 use super::shards::Shards;
-use std::borrow::Cow;
+use leno_policy::host::{of_authority, of_document};
 use std::sync::Arc;
 
 /// What the gateway exposes. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
@@ -51,8 +51,8 @@ impl Routes {
                 self.any = list.into();
                 return;
             }
-            Some(suffix) => (&mut self.suffixes, suffix.to_ascii_lowercase()),
-            None => (&mut self.exact, host.to_ascii_lowercase()),
+            Some(suffix) => (&mut self.suffixes, suffix_key(suffix)),
+            None => (&mut self.exact, normal(host)),
         };
         let mut list = lists.get(&key).map(|list| list.to_vec()).unwrap_or_default();
         change(&mut list);
@@ -63,9 +63,9 @@ impl Routes {
         }
     }
 
-    /// The function exposed at this host (without port) and normalised path (without query).
-    pub fn find(&self, host: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
-        let host = lower(host);
+    /// The function exposed at this authority and normalised path (without query).
+    pub fn find(&self, authority: &str, path: &str) -> Option<&Arc<FunctionEntry>> {
+        let host = of_authority(authority)?;
         let mut owner = None;
         if let Some(list) = self.exact.get(host.as_ref())
             && let Some(entry) = pick(list, path, &mut owner)
@@ -99,12 +99,12 @@ fn pick<'r>(list: &'r [Exposed], path: &str, owner: &mut Option<&'r str>) -> Opt
 }
 
 impl FunctionEntry {
-    /// Whether it is exposed at this host (without port) and normalised path (without query).
-    pub(crate) fn is_exposed(&self, host: &str, path: &str) -> bool {
-        let host = lower(host);
+    /// Whether it is exposed at this authority and normalised path (without query).
+    pub(crate) fn is_exposed(&self, authority: &str, path: &str) -> bool {
+        let Some(host) = of_authority(authority) else { return false };
         let matches = |pattern: &str| match pattern.strip_prefix('*') {
-            Some(suffix) => host.ends_with(&*lower(suffix)),
-            None => *host == *lower(pattern),
+            Some(suffix) => host.ends_with(&suffix_key(suffix)),
+            None => *host == normal(pattern),
         };
         self.slice.expose.iter().any(|expose| {
             is_below(path, expose.path.trim_end_matches('/')) && expose.hosts.iter().any(|host| matches(host))
@@ -125,13 +125,14 @@ fn is_below(path: &str, prefix: &str) -> bool {
     prefix.is_empty() || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Host names are compared in lower case.
-pub(crate) fn lower(host: &str) -> Cow<'_, str> {
-    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        Cow::Owned(host.to_ascii_lowercase())
-    } else {
-        Cow::Borrowed(host)
-    }
+/// The form in which a configured host is compared. The compiler writes hosts in it; an older control plane may not have.
+fn normal(host: &str) -> String {
+    of_document(host).unwrap_or_else(|| host.to_ascii_lowercase())
+}
+
+/// The same for what follows the `*` of a wildcard, with its dot.
+fn suffix_key(suffix: &str) -> String {
+    suffix.strip_prefix('.').map_or_else(String::new, |name| [".", &normal(name)].concat())
 }
 
 #[cfg(test)]
@@ -182,6 +183,7 @@ mod tests {
         for host in [
             "shop.example",
             "SHOP.example",
+            "Shop.Example.:8080",
             "a.shops.example",
             "a.b.Shops.example",
             "shops.example",
@@ -194,7 +196,7 @@ mod tests {
                 exposed += usize::from(found);
             }
         }
-        assert_eq!(exposed, 4 * 2 + 5);
+        assert_eq!(exposed, 5 * 2 + 5);
         slice.expose = vec![Expose { hosts: hosts(&["*"]), path: "/".into() }];
         assert!(FunctionEntry::load(&Engine::inline(), slice).is_exposed("anything", "/"));
     }

@@ -5,10 +5,12 @@
 
 use super::request_line::cut;
 use leno_config::FunctionId;
+use leno_policy::host::of_authority;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -113,7 +115,7 @@ impl Destinations {
         }
         let function = functions.entry(caller.clone()).or_default();
         *function.counts.entry(asked).or_default() += 1;
-        let mut host: Box<str> = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase().into();
+        let mut host: Box<str> = of_authority(host).unwrap_or(Cow::Borrowed(host)).into();
         cut(&mut host);
         let key = (asked, String::from(host), port, callee.cloned());
         if function.known.len() >= MOST && !function.known.contains_key(&key) {

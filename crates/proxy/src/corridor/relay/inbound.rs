@@ -18,6 +18,7 @@ use http::{StatusCode, request};
 use leno_config::FunctionId;
 use leno_config::slice::{Port, PortProtocol};
 use leno_namespaces::Permit;
+use leno_policy::host::of_authority;
 use leno_policy::{connection, input};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -68,7 +69,7 @@ impl Inbound {
         let caller = peer.identity.as_deref().and_then(FunctionId::of_identity).ok_or(StatusCode::FORBIDDEN)?;
         let port = head.uri.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
         let name = hop::server_name(&head.headers).unwrap_or_default();
-        let host = head.uri.host().ok_or(StatusCode::BAD_REQUEST)?.to_ascii_lowercase();
+        let host = head.uri.host().and_then(of_authority).ok_or(StatusCode::BAD_REQUEST)?.into_owned();
         let port = entry.slice.run.other_ports().into_iter().find(|served| served.number == port);
         let port = port.ok_or(StatusCode::FORBIDDEN)?;
         if (port.protocol == PortProtocol::Tls) == name.is_empty() {

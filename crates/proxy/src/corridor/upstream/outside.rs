@@ -32,7 +32,7 @@ impl Forward<'_> {
         if exchange.upgrade && port.http2 {
             return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
         }
-        let host = head::host(&head);
+        let host = head::host(&head).into_owned();
         let found = outside.addresses(&exchange.worker.node, &host).await?;
         let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
         let (target, now) = (&self.ruling.target, Instant::now());

@@ -28,13 +28,16 @@ fn hosts() {
     assert_eq!(refused(http1("/", &[])), Malformed::Host);
     assert_eq!(refused(http1("/", &[("host", "a"), ("host", "a")])), Malformed::Host);
     assert_eq!(refused(http1("http://a/", &[])), Malformed::Host);
-    for bad in ["a b", "user@a", "a:b", "a:99999", "a/b", "a?b", "a#b", "a,b", "[::1", "[x]", "a:1:2", "ä", "a\\b"] {
+    for bad in [
+        "a b", "user@a", "a:b", "a:99999", "a/b", "a?b", "a#b", "a,b", "[::1", "[x]", "a:1:2", "ä", "a\\b", "a..",
+        "a..b", ".a", ".", "[::1].", "[:::]",
+    ] {
         let value = HeaderValue::from_bytes(bad.as_bytes()).unwrap();
         let mut head = http1("/", &[]);
         head.headers.insert(header::HOST, value);
         assert_eq!(refused(head), Malformed::Authority, "{bad}");
     }
-    for good in ["a", "a:80", "a.b-c_d", "[::1]", "[::1]:8080", "10.0.0.1:1", "a:"] {
+    for good in ["a", "a:80", "a.b-c_d", "[::1]", "[::1]:8080", "10.0.0.1:1", "a:", "a.", "a.:80", "A.B."] {
         let mut head = http1("/", &[("host", good)]);
         admit(&mut head, TrafficDirection::Gateway).unwrap();
         assert_eq!(authority(&head), good);
@@ -60,8 +63,14 @@ fn http2_authorities_agree() {
     let mut same = http2("http://Name/x", &[("host", "name")]);
     admit(&mut same, TrafficDirection::Gateway).unwrap();
     assert_eq!((authority(&same), same.headers.contains_key(header::HOST)), ("Name", false));
-    let mut other = http2("http://name/x", &[("host", "other")]);
-    assert_eq!(admit(&mut other, TrafficDirection::Gateway), Err(Malformed::TwoAuthorities));
+    for (authority, host) in [("name.:80", "NAME:80"), ("[0::1]", "[::1]")] {
+        let mut same = http2(&format!("http://{authority}/x"), &[("host", host)]);
+        admit(&mut same, TrafficDirection::Gateway).unwrap_or_else(|error| panic!("{authority} {host}: {error:?}"));
+    }
+    for (authority, other) in [("name", "other"), ("name", "name:80"), ("name:80", "name:81"), ("[::1]", "[::2]")] {
+        let mut other = http2(&format!("http://{authority}/x"), &[("host", other)]);
+        assert_eq!(admit(&mut other, TrafficDirection::Gateway), Err(Malformed::TwoAuthorities));
+    }
 }
 
 #[test]
