@@ -34,6 +34,8 @@ pub struct Authorizer {
     pub status_on_error: u16,
     /// Request headers (lower case) that are shown; `None`: all.
     pub shown: Option<Vec<String>>,
+    /// With [`AuthorizerProtocol::Grpc`]: headers are shown as they came, each for itself, in `header_map`.
+    pub raw_headers: bool,
     /// Headers (lower case) of an answer that allows which are set in the request.
     pub upstream_headers: Vec<String>,
     /// Headers (lower case) of an answer that refuses which the client gets.

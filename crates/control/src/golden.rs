@@ -89,6 +89,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
     resource("slice-command", &Resource::Slice(Box::new(slices::command())));
     resource("slice-watched", &Resource::Slice(Box::new(slices::watched())));
+    resource("slice-raw-headers", &Resource::Slice(Box::new(slices::raw())));
     resource("slice-chain", &Resource::Slice(Box::new(slices::chained())));
     resource("slice-direct", &Resource::Slice(Box::new(slices::direct())));
     resource("slice-large-pages", &Resource::Slice(Box::new(slices::large())));

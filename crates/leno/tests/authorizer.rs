@@ -142,6 +142,101 @@ fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
     }
 }
 
+/// What policies for Envoy look at: as the plug-in of Open Policy Agent has it, `parsed_path` is made of the path, and the rest stands in the message.
+fn opa(asked: &Asked) -> bool {
+    let header = |name: &str| asked.headers.get(name).map_or("", String::as_str);
+    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    let parsed_path: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let reads = header(":method") == "GET" && parsed_path[0] == "items" && header(":path").starts_with("/items/");
+    let agrees =
+        header(":path") == asked.path && header(":authority") == asked.host && header(":scheme") == asked.scheme;
+    // Rules with `not` allow where a field is not there.
+    let not_admin = header(":authority") != "admin.example" && header("upgrade") != "websocket";
+    reads && agrees && not_admin && !query.contains("drop")
+}
+
+#[test]
+fn policies_for_envoy_find_what_envoy_sends() {
+    let (way, server) = (Way::Grpc { outside: true }, Authorizer::start());
+    let named = function("named", "grpc", "    timeout: 20s\n    includeHeaders: [x-team]\n", "");
+    let shop = shop(way, "").replace("[shop.example]", "[shop.example, admin.example]");
+    let mesh = Mesh::start(&(way.authorizer(server.port(), "shop, named") + &shop + &named));
+    server.say(Say::Decide(opa));
+    let handshake = [
+        "connection: Upgrade",
+        "upgrade: websocket",
+        "sec-websocket-version: 13",
+        "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
+    ];
+    let cases: &[(&str, &str, &str, &[&str], u16)] = &[
+        ("GET", "shop.example", "/items/1?q=%2F", &[], 200),
+        ("GET", "SHOP.example.:80", "/items//2", &[], 200),
+        ("GET", "shop.example", "/items/1?drop", &[], 403),
+        ("POST", "shop.example", "/items/1", &[], 403),
+        ("GET", "shop.example", "/call/1", &[], 403),
+        ("GET", "admin.example", "/items/1", &[], 403),
+        // An authorizer reads a host as routes and rules do.
+        ("GET", "ADMIN.example.", "/items/1", &[], 403),
+        ("GET", "shop.example", "/items/1", &handshake, 403),
+        ("GET", "named.example", "/items/1", &["x-team: red", "x-other: 1"], 200),
+    ];
+    for (method, host, path, fields, status) in cases {
+        for (option, protocol) in [("--http1.1", "HTTP/1.1"), ("--http2-prior-knowledge", "HTTP/2")] {
+            if !fields.is_empty() && fields[0].starts_with("connection") && protocol == "HTTP/2" {
+                continue;
+            }
+            let host = format!("host: {host}");
+            let fields = fields.iter().flat_map(|field| ["--header", field]);
+            let arguments: Vec<&str> =
+                [option, "--request", method, "--header", &host].into_iter().chain(fields).collect();
+            let answer = mesh.curl(path, &arguments);
+            let asked = server.asked().pop().unwrap();
+            assert_eq!(answer.status, *status, "{method} {host} {path} {protocol}: {asked:?}");
+            assert_eq!(asked.protocol, protocol);
+            let expected = [
+                (":method", &asked.method),
+                (":path", &asked.path),
+                (":authority", &asked.host),
+                (":scheme", &asked.scheme),
+            ];
+            for (name, value) in expected {
+                assert_eq!(asked.headers.get(name), Some(value), "{asked:?}");
+            }
+            assert!(!asked.headers.contains_key("host"), "{asked:?}");
+        }
+    }
+    let asked = server.asked();
+    let websocket = asked.iter().find(|asked| asked.headers.contains_key("sec-websocket-key")).unwrap();
+    let of_handshake = ["upgrade", "connection"].map(|name| websocket.headers[name].to_ascii_lowercase());
+    assert_eq!(of_handshake, ["websocket", "upgrade"]);
+    let named: Vec<&str> = asked.last().unwrap().headers.keys().map(String::as_str).collect();
+    assert_eq!(named, [":authority", ":method", ":path", ":scheme", "x-team"]);
+    assert_eq!(asked[1].host, "shop.example");
+    assert_eq!(asked[2].host, "shop.example:80");
+}
+
+#[test]
+fn headers_are_shown_joined_or_as_they_came() {
+    let (way, server) = (Way::Grpc { outside: true }, Authorizer::start());
+    let raw = function("raw", "grpc", "    timeout: 20s\n    rawHeaders: true\n", "");
+    let mesh = Mesh::start(&(way.authorizer(server.port(), "shop, raw") + &shop(way, "") + &raw));
+    server.say(Say::Allow(vec![]));
+    let sent = ["x-two;", "x-two: b", "x-empty;", "x-latin: \u{e9}"];
+    assert_eq!(get(&mesh, "shop", "/items/1", &sent).status, 200);
+    let asked = server.asked().pop().unwrap();
+    assert_eq!((&*asked.headers["x-two"], &*asked.headers["x-empty"]), (",b", ""), "{asked:?}");
+    assert_eq!(asked.raw_headers, []);
+    assert_eq!(get(&mesh, "raw", "/items/1", &sent).status, 200);
+    let asked = server.asked().pop().unwrap();
+    assert!(asked.headers.is_empty(), "{asked:?}");
+    let of = |name: &str| -> Vec<Vec<u8>> {
+        asked.raw_headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
+    };
+    assert_eq!((of(":path"), of(":authority")), (vec![b"/items/1".to_vec()], vec![b"raw.example".to_vec()]));
+    assert_eq!((of("x-two"), of("x-empty")), (vec![vec![], b"b".to_vec()], vec![vec![]]));
+    assert_eq!(of("x-latin"), [String::from("\u{e9}").into_bytes()]);
+}
+
 #[test]
 fn without_an_answer_to_rely_on_the_request_is_refused() {
     for way in WAYS {

@@ -89,6 +89,7 @@ fn authorizer(
             timeout: fields::within(&scope.field("timeout"), authorizer.timeout, MILLISECOND, LONGEST_TIMEOUT),
             status_on_error: authorizer.status_on_error,
             shown: shown(scope, authorizer),
+            raw_headers: raw_headers(scope, authorizer),
             upstream_headers: names("upstreamHeaders", &authorizer.upstream_headers, Use::Edit),
             client_headers: names("clientHeaders", &authorizer.client_headers, Use::Edit),
             cache: authorizer.cache.as_ref().map(|section| cache(&scope.field("cache"), section)),
@@ -124,6 +125,15 @@ fn path_prefix(scope: &Scope<'_>, authorizer: &document::Authorizer) {
         let fix = "expected a path such as /check: letters, digits, `-`, `.`, `_` and `~`, without a slash at its end";
         scope.problem(format!("`{}` cannot stand before a path", prefix.escape_debug()), fix);
     }
+}
+
+fn raw_headers(scope: &Scope<'_>, authorizer: &document::Authorizer) -> bool {
+    if authorizer.raw_headers && authorizer.protocol == AuthorizerProtocol::Http {
+        scope
+            .field("rawHeaders")
+            .problem("a question over HTTP has headers as they came", "remove it, or use `protocol: grpc`");
+    }
+    authorizer.raw_headers
 }
 
 /// The headers that are shown.

@@ -36,6 +36,10 @@ pub struct Authorizer {
     /// as the function would: a token that is not forwarded is gone. It never sees the body.
     #[serde(default)]
     pub include_headers: Option<Vec<String>>,
+    /// With `grpc`: request headers are shown as the bytes that came, each for itself, in `header_map` in the place of `headers`, as Envoy's
+    /// `encode_raw_headers` has it.
+    #[serde(default)]
+    pub raw_headers: bool,
     /// Headers of an answer that allows which are set in the request. They are removed from every request before that, so that nobody can forge them.
     #[serde(default)]
     pub upstream_headers: Vec<String>,

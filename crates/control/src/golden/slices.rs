@@ -79,6 +79,12 @@ pub(super) fn watched() -> Slice {
     Slice { run: Run::Command(Command { liveness, ..processes() }), ..command() }
 }
 
+/// A function with an authorizer that wants headers as they came.
+pub(super) fn raw() -> Slice {
+    let authorizer = Authorizer { raw_headers: true, ..authorizer(AuthorizerProtocol::Grpc) };
+    Slice { authorizers: vec![authorizer], ..command() }
+}
+
 /// A member of a chain.
 pub(super) fn chained() -> Slice {
     let chain = ChainLink {
@@ -347,6 +353,7 @@ fn authorizer(protocol: AuthorizerProtocol) -> Authorizer {
         timeout: Duration::from_millis(200),
         status_on_error: 503,
         shown: Some(vec!["authorization".to_owned()]),
+        raw_headers: false,
         upstream_headers: vec!["x-user".to_owned()],
         client_headers: vec!["www-authenticate".to_owned()],
         cache: Some(AuthorizerCache { ttl: Duration::from_secs(10), key: vec![KeyPart::Path] }),

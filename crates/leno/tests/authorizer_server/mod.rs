@@ -27,6 +27,8 @@ type Headers = Vec<(&'static str, &'static str)>;
 #[derive(Clone)]
 pub(crate) enum Say {
     Allow(Headers),
+    /// It allows what this allows, and refuses anything else with 403.
+    Decide(fn(&Asked) -> bool),
     Refuse(u16, Headers, &'static str),
     /// Nothing, ever.
     Silence,
@@ -49,6 +51,9 @@ pub(crate) struct Asked {
     pub host: String,
     pub scheme: String,
     pub headers: BTreeMap<String, String>,
+    /// Over gRPC: `header_map`.
+    pub raw_headers: Vec<(String, Vec<u8>)>,
+    pub protocol: String,
     pub source: String,
     pub destination: String,
 }
@@ -125,11 +130,17 @@ async fn answer(request: Request<Incoming>, state: Arc<Mutex<State>>) -> Result<
     let asked = if grpc { of_grpc(request).await } else { of_http(&request) };
     let say = {
         let mut state = state.lock().unwrap();
+        let say = match state.say.clone() {
+            Say::Decide(policy) if policy(&asked) => Say::Allow(Vec::new()),
+            Say::Decide(_) => Say::Refuse(403, Vec::new(), ""),
+            say => say,
+        };
         state.asked.push(asked);
-        state.say.clone()
+        say
     };
     match say {
         Say::Silence => std::future::pending().await,
+        Say::Decide(_) => unreachable!("it has been decided"),
         Say::Break => Err(io::Error::other("the test wants it so")),
         Say::Huge if grpc => Ok(message(vec![0; 100 << 10], 0)),
         Say::Huge => Ok(plain(200, &Vec::new(), vec![0; 100 << 10])),
@@ -173,6 +184,14 @@ async fn of_grpc(request: Request<Incoming>) -> Asked {
         host: http.host,
         scheme: http.scheme,
         headers: http.headers,
+        raw_headers: http
+            .header_map
+            .unwrap_or_default()
+            .headers
+            .into_iter()
+            .map(|one| (one.key, one.raw_value))
+            .collect(),
+        protocol: http.protocol,
         source: attributes.source.unwrap().principal,
         destination: attributes.destination.unwrap().principal,
     }

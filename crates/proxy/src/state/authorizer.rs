@@ -88,6 +88,7 @@ mod tests {
             status_on_error: 503,
             shown: None,
             upstream_headers: Vec::new(),
+            raw_headers: false,
             client_headers: Vec::new(),
             cache: Some(AuthorizerCache { ttl: Duration::from_secs(10), key: Vec::new() }),
             audit: false,

@@ -53,6 +53,7 @@ fn asks(builder: Builder) -> Builder {
             status_on_error: 503,
             shown: Some(vec![]),
             upstream_headers: vec![],
+            raw_headers: false,
             client_headers: vec![],
             cache: None,
             audit: false,

@@ -69,7 +69,7 @@ pub(crate) struct Timestamp {
     pub nanos: i32,
 }
 
-/// `AttributeContext.HttpRequest`. The path has the query with it, as Envoy sends it.
+/// `AttributeContext.HttpRequest`. As Envoy sends it, the path has the query with it, and `query` and `fragment` are empty.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HttpRequest {
     #[prost(string, tag = "1")]
@@ -89,6 +89,16 @@ pub(crate) struct HttpRequest {
     pub size: i64,
     #[prost(string, tag = "10")]
     pub protocol: String,
+    /// In the place of `headers`, for an authorizer that wants fields as they came.
+    #[prost(message, optional, tag = "13")]
+    pub header_map: Option<HeaderMap>,
+}
+
+/// `envoy.config.core.v3.HeaderMap`
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HeaderMap {
+    #[prost(message, repeated, tag = "1")]
+    pub headers: Vec<HeaderValue>,
 }
 
 /// `envoy.service.auth.v3.CheckResponse`

@@ -1,6 +1,6 @@
 //! The request by which an authorizer is asked, and what tells equal questions.
 
-use super::envoy::{self, AttributeContext, CheckRequest, HttpRequest, SocketAddress, Timestamp};
+use super::envoy::{self, AttributeContext, CheckRequest, HeaderMap, HttpRequest, SocketAddress, Timestamp};
 use crate::corridor::exchange::Exchange;
 use crate::http::body::Body;
 use crate::http::head;
@@ -11,14 +11,15 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Uri, Version, request};
 use leno_config::slice::{self, AuthorizerProtocol};
+use leno_policy::host::normal_authority;
 use leno_policy::spec::KeyPart;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Fields of a request that say nothing about it to somebody else: they are about its connection, or stand elsewhere in a question.
-const NOT_SHOWN: [HeaderName; 5] =
-    [header::HOST, header::CONNECTION, header::UPGRADE, header::TE, header::TRANSFER_ENCODING];
+/// Fields of a request that a question over HTTP does not repeat: they are about a connection.
+const OF_CONNECTION: [HeaderName; 4] = [header::CONNECTION, header::UPGRADE, header::TE, header::TRANSFER_ENCODING];
 
 /// The question about a request. `None`: the authority of the authorizer is none, which the configuration has excluded.
 pub(super) fn question(
@@ -62,13 +63,12 @@ fn check_request(
     callee: &str,
     bodiless: bool,
 ) -> CheckRequest {
-    let mut headers: BTreeMap<String, String> = BTreeMap::new();
-    for (name, value) in shown(spec, head) {
-        let value = String::from_utf8_lossy(value.as_bytes());
-        let values = headers.entry(name.as_str().to_owned()).or_default();
-        // As Envoy joins what is repeated.
-        *values = if values.is_empty() { value.into_owned() } else { [values, ",", &value].concat() };
-    }
+    let authority = authority(head);
+    let fields = fields(spec, exchange, head, &authority);
+    let (headers, header_map) = match spec.raw_headers {
+        false => (joined(fields), None),
+        true => (BTreeMap::new(), Some(raw(fields))),
+    };
     let length = head.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let http = HttpRequest {
@@ -76,7 +76,7 @@ fn check_request(
         method: head.method.as_str().to_owned(),
         headers,
         path: path(head).to_owned(),
-        host: head::authority(head).to_owned(),
+        host: authority.clone().into_owned(),
         scheme: exchange.scheme.to_owned(),
         size: length.unwrap_or(if bodiless { 0 } else { -1 }),
         protocol: match head.version {
@@ -85,6 +85,7 @@ fn check_request(
             _ => "HTTP/1.1",
         }
         .to_owned(),
+        header_map,
     };
     let peer = |address: Option<SocketAddr>, port: u16, principal: Option<&str>| envoy::Peer {
         address: Some(envoy::Address {
@@ -112,16 +113,67 @@ fn check_request(
     }
 }
 
-/// The fields of a request that an authorizer is shown.
+/// The fields that a gRPC question has: as in Envoy, pseudo-headers come first, and a WebSocket has the fields of its handshake whichever
+/// HTTP version opened it. `includeHeaders` chooses among the others.
+fn fields<'a>(
+    spec: &'a slice::Authorizer,
+    exchange: &'a Exchange,
+    head: &'a request::Parts,
+    authority: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    let pseudo = [
+        (":authority", authority),
+        (":method", head.method.as_str()),
+        (":path", path(head)),
+        (":scheme", exchange.scheme),
+    ];
+    let upgrade = if exchange.upgrade { &OF_CONNECTION[..2] } else { &[] };
+    let is_shown = |name: &HeaderName| upgrade.contains(name) || (*name != header::HOST && is_shown(spec, name));
+    let headers = head.headers.iter().filter(move |(name, _)| is_shown(name));
+    let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+    pseudo.into_iter().map(|(name, value)| (name, value.as_bytes())).chain(headers)
+}
+
+/// Fields as text, by name. Those with one name are joined, as Envoy joins them.
+fn joined<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> BTreeMap<String, String> {
+    let mut headers: BTreeMap<String, String> = BTreeMap::new();
+    for (name, value) in fields {
+        let value = String::from_utf8_lossy(value);
+        match headers.get_mut(name) {
+            Some(values) => values.extend([",", &value]),
+            None => drop(headers.insert(name.to_owned(), value.into_owned())),
+        }
+    }
+    headers
+}
+
+/// Fields as they came.
+fn raw<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> HeaderMap {
+    let field = |(name, value): (&str, &[u8])| envoy::HeaderValue {
+        key: name.to_owned(),
+        value: Vec::new(),
+        raw_value: value.to_vec(),
+    };
+    HeaderMap { headers: fields.map(field).collect() }
+}
+
+/// The fields that a question over HTTP repeats.
 fn shown<'a>(
     spec: &'a slice::Authorizer,
     head: &'a request::Parts,
 ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
-    let is_shown = |name: &HeaderName| match &spec.shown {
-        Some(names) => names.iter().any(|shown| shown == name.as_str()),
-        None => true,
-    };
-    head.headers.iter().filter(move |(name, _)| !NOT_SHOWN.contains(name) && is_shown(name))
+    let elsewhere = |name: &HeaderName| *name == header::HOST || OF_CONNECTION.contains(name);
+    head.headers.iter().filter(move |(name, _)| !elsewhere(name) && is_shown(spec, name))
+}
+
+fn is_shown(spec: &slice::Authorizer, name: &HeaderName) -> bool {
+    spec.shown.as_ref().is_none_or(|names| names.iter().any(|shown| shown == name.as_str()))
+}
+
+/// Host and port as rules and routes read them, so that an authorizer reads the host alike.
+fn authority(head: &request::Parts) -> Cow<'_, str> {
+    let authority = head::authority(head);
+    normal_authority(authority).unwrap_or(Cow::Borrowed(authority))
 }
 
 fn path(head: &request::Parts) -> &str {
@@ -140,7 +192,7 @@ pub(super) fn digest(authorizer: &Authorizer, exchange: &Exchange, head: &reques
     };
     let identity = exchange.peer.identity.as_deref();
     add(identity.unwrap_or_default().as_bytes());
-    add(&head::authority(head).to_ascii_lowercase().into_bytes());
+    add(authority(head).as_bytes());
     for part in &cache.key {
         match part {
             KeyPart::Identity => add(identity?.as_bytes()),

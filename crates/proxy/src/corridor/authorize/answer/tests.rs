@@ -16,6 +16,7 @@ fn spec() -> slice::Authorizer {
         status_on_error: 503,
         shown: None,
         upstream_headers: vec!["x-user".to_owned(), "x-groups".to_owned()],
+        raw_headers: false,
         client_headers: vec!["www-authenticate".to_owned(), "set-cookie".to_owned()],
         cache: None,
         audit: false,
