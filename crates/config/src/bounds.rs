@@ -39,6 +39,8 @@ pub struct NamespaceBounds {
     pub files: Option<Vec<PathBuf>>,
     /// Special addresses from which nodes fetch what documents name; `None`: all.
     pub egress: Option<Vec<Cidr>>,
+    /// Addresses of metadata services that documents name for nodes to connect to; `None`: all.
+    pub metadata: Option<Vec<Cidr>>,
 }
 
 impl NamespaceBounds {

@@ -3,21 +3,29 @@
 use crate::bounds::NamespaceBounds;
 use crate::run::{Isolation, Run};
 use crate::slice::{Engine, Slice};
+use crate::special::{single, unlisted_metadata};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 impl Slice {
     /// The slice as it is delivered: without restrictions that its function cannot run into. Nodes of the release before do not know these, and would refuse it.
     pub fn for_delivery(&self) -> Cow<'_, Self> {
         let (no_files, no_fetches) = (!names_files(self), !fetches(self));
         let is_isolated = self.weaker_isolation().is_none();
-        let NamespaceBounds { files, egress, isolation, .. } = &self.bounds;
-        if (no_files && files.is_some()) || (no_fetches && egress.is_some()) || (is_isolated && isolation.is_some()) {
+        let no_metadata = self.unlisted_metadata().is_none();
+        let NamespaceBounds { files, egress, metadata, isolation, .. } = &self.bounds;
+        if (no_files && files.is_some())
+            || (no_fetches && egress.is_some())
+            || (no_metadata && metadata.is_some())
+            || (is_isolated && isolation.is_some())
+        {
             let mut slice = self.clone();
             slice.bounds.isolation.take_if(|_| is_isolated);
             slice.bounds.files.take_if(|_| no_files);
             slice.bounds.egress.take_if(|_| no_fetches);
+            slice.bounds.metadata.take_if(|_| no_metadata);
             return Cow::Owned(slice);
         }
         Cow::Borrowed(self)
@@ -32,6 +40,20 @@ impl Slice {
             Run::External(_) | Run::Wasm(_) | Run::Egress(_) => None,
         });
         isolations.into_iter().find(|isolation| isolation.is_weaker_than(least)).map(|isolation| (isolation, least))
+    }
+
+    /// The first address of metadata services that a revision names and that its namespace may not name.
+    pub fn unlisted_metadata(&self) -> Option<IpAddr> {
+        let listed = self.bounds.metadata.as_deref()?;
+        let named = self.all_revisions().flat_map(|revision| match revision.template.run {
+            Run::External(addresses) => {
+                addresses.into_iter().map(|address| single(address.ip().to_canonical())).collect()
+            }
+            Run::Egress(egress) => [egress.addresses, egress.resolves_to].concat(),
+            Run::Command(_) | Run::Wasm(_) | Run::Job(_) => Vec::new(),
+        });
+        let mut unlisted = named.filter(|block| unlisted_metadata(listed, *block).is_some());
+        unlisted.next().map(|block| block.address)
     }
 }
 

@@ -357,12 +357,13 @@ impl Snapshot {
         namespaces
     }
 
-    /// The bounds that nodes enforce. Documents of requests name no files of nodes, and lead no fetch to special addresses, unless the operator lists them.
+    /// The bounds that nodes enforce. Documents of requests name no files of nodes, and lead no fetch to special addresses and no call to metadata
+    /// services, unless the operator lists them.
     fn bounds(&self, id: &FunctionId, function: &Function) -> NamespaceBounds {
         let mut bounds = self.quota(&id.namespace).bounds.clone();
         if function.origin == Origin::Request {
             bounds.files.get_or_insert_default();
-            bounds.egress.get_or_insert_default();
+            bounds.metadata = Some(bounds.egress.get_or_insert_default().clone());
         }
         bounds
     }

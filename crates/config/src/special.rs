@@ -140,7 +140,7 @@ fn metadata_in_nat64(address: Ipv6Addr) -> impl Iterator<Item = Cidr> {
 }
 
 /// The blocks of metadata services that all of a block is in, also by an IPv4 address in IPv6 ones.
-pub(crate) fn metadata_around(block: Cidr) -> Vec<Cidr> {
+fn metadata_around(block: Cidr) -> Vec<Cidr> {
     let mut around: Vec<Cidr> = metadata(block.address).collect();
     if let IpAddr::V6(v6) = block.address {
         around.extend(metadata_in_nat64(v6));
@@ -153,13 +153,13 @@ pub(crate) fn metadata_around(block: Cidr) -> Vec<Cidr> {
     around
 }
 
-/// Whether `list` has all of a block in each of these: by a block with all of it that has no addresses outside of that one.
-pub(crate) fn lists(list: &[Cidr], block: Cidr, around: &[Cidr]) -> bool {
-    let listed = |outer: &Cidr| {
-        let means = |listed: &Cidr| listed.prefix >= outer.prefix && outer.contains(listed.address);
+/// The block of metadata services that all of a block is in, if `list` does not have it: a block with all of it and no addresses of other kinds.
+pub(crate) fn unlisted_metadata(list: &[Cidr], block: Cidr) -> Option<Cidr> {
+    let listed = |around: &Cidr| {
+        let means = |listed: &Cidr| listed.prefix >= around.prefix && around.contains(listed.address);
         list.iter().any(|one| one.prefix <= block.prefix && one.contains(block.address) && means(one))
     };
-    around.iter().all(listed)
+    metadata_around(block).into_iter().find(|around| !listed(around))
 }
 
 /// The blocks of special addresses that all of a block is in.

@@ -95,6 +95,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-large-pages", &Resource::Slice(Box::new(slices::large())));
     resource("slice-bounded", &Resource::Slice(Box::new(slices::bounded())));
     resource("slice-bounded-images", &Resource::Slice(Box::new(slices::bounded_images())));
+    resource("slice-bounded-metadata", &Resource::Slice(Box::new(slices::bounded_metadata())));
     resource("slice-external", &Resource::Slice(Box::new(slices::external())));
     resource("slice-job", &Resource::Slice(Box::new(slices::job())));
     resource("slice-egress", &Resource::Slice(Box::new(slices::egress(false))));

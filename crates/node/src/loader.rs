@@ -116,6 +116,11 @@ impl Loader {
         if let Some((isolation, least)) = slice.weaker_isolation() {
             return Err(format!("its `isolation: {isolation}` is weaker than its namespace may have: `{least}`"));
         }
+        if let Some(address) = slice.unlisted_metadata() {
+            return Err(format!(
+                "{address} is an address of metadata services, which `egress` of its namespace's quota does not list"
+            ));
+        }
         let engine = self.engines.choose(slice.engine, engine).map_err(|error| error.to_string())?;
         let entry = FunctionEntry::load_with(engine, &self.modules, slice, secrets);
         entry.count_in(&self.node.revision_stats);

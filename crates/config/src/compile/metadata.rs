@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::problem::{Origin, Scope};
-use crate::special::{lists, metadata_around};
+use crate::special::unlisted_metadata;
 use leno_policy::spec::Cidr;
 
 /// Reports a block that a request's document names, if all of it is in a block of metadata services that the quota of the namespace does not list. A block
@@ -11,11 +11,10 @@ pub(super) fn refuse(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, 
     if scope.origin() == Origin::File {
         return;
     }
-    let around = metadata_around(block);
     let listed = context.namespaces.of(namespace).bounds.egress.as_deref().unwrap_or_default();
-    if let Some(service) = around.first().filter(|_| !lists(listed, block, &around)) {
+    if let Some(service) = unlisted_metadata(listed, block) {
         let named = written(block);
-        let message = format!("{named} is for metadata services of machines ({})", written(*service));
+        let message = format!("{named} is for metadata services of machines ({})", written(service));
         let fix = format!(
             "name another address, or have the operator list {named} in `egress` of the NamespaceQuota `{namespace}`"
         );

@@ -127,6 +127,7 @@ fn quota(scope: &Scope<'_>, limits: &NamespaceLimits, before: NamespaceQuota) ->
         isolation: limits.isolation.or(of.isolation),
         files: limits.files.as_deref().map(|folders| files(&scope.field("files"), folders)).or(of.files),
         egress: limits.egress.as_deref().map(|blocks| egress(&scope.field("egress"), blocks)).or(of.egress),
+        metadata: of.metadata,
     };
     if limits.engines.as_ref().is_some_and(Vec::is_empty) {
         scope.field("engines").problem("no engine is allowed", "expected `[microvm]`, `[wasm]` or both");

@@ -80,7 +80,7 @@ fn a_quota_counts_before_the_mesh_document_and_that_before_the_defaults() {
 #[test]
 fn only_documents_of_requests_have_no_files_and_no_special_addresses_unless_they_are_given() {
     let own = bounds(&from_files(SHOP), "shop");
-    assert_eq!((own.files, own.egress), (None, None));
+    assert_eq!((own.files, own.egress, own.metadata), (None, None, None));
     let own = bounds(&from_requests(SHOP), "shop");
     assert_eq!((own.files, own.egress), (Some(Vec::new()), Some(Vec::new())));
     let given = format!("{SHOP}---\n{}", quota("{files: [/etc/a], egress: [10.0.0.0/8]}"));
@@ -110,4 +110,19 @@ fn what_is_weaker_than_its_namespace_may_have_is_found_and_delivered_with_the_bo
     command.isolation = Isolation::Process;
     assert_eq!(slice.weaker_isolation(), Some((Isolation::Process, Isolation::Strict)));
     assert_eq!(slice.for_delivery().bounds.isolation, Some(Isolation::Strict));
+}
+
+#[test]
+fn a_revision_with_a_metadata_service_that_is_listed_no_more_is_delivered_to_be_refused() {
+    let command = "command: [/bin/true], workingDirectory: /, scale: {min: 3}, resources: {memory: 64Mi, pids: 7}";
+    let text = SHOP.replace(command, "external: {addresses: [\"[::ffff:169.254.169.254]:80\"]}");
+    assert_ne!(text, SHOP);
+    let listed = from_requests(&format!("{text}---\n{}", quota("{egress: [169.254.169.254]}")));
+    let mut slice = listed.slice(&"a/shop".parse().unwrap()).unwrap();
+    assert_eq!((slice.unlisted_metadata(), slice.for_delivery().bounds.metadata.clone()), (None, None));
+    slice.bounds.metadata = Some(Vec::new());
+    assert_eq!(slice.unlisted_metadata(), Some("169.254.169.254".parse().unwrap()));
+    assert_eq!(slice.for_delivery().unlisted_metadata(), slice.unlisted_metadata());
+    slice.bounds.metadata = None;
+    assert_eq!(slice.unlisted_metadata(), None, "a document that is a file");
 }

@@ -131,8 +131,16 @@ pub(super) fn bounded() -> Slice {
         isolation: Some(Isolation::Strict),
         files: Some(vec!["/etc/leno/shop".into()]),
         egress: Some(vec![block("10.0.0.0", 8)]),
+        metadata: None,
     };
     Slice { bounds, ..external() }
+}
+
+/// A function that names a metadata service which its namespace may not name.
+pub(super) fn bounded_metadata() -> Slice {
+    let bounds = NamespaceBounds { metadata: Some(vec![block("169.254.170.0", 24)]), ..NamespaceBounds::default() };
+    let run = Run::External(vec!["169.254.169.254:80".parse().unwrap()]);
+    Slice { bounds, run, ..external() }
 }
 
 /// A function whose namespace has bounds for its images.
