@@ -1,11 +1,13 @@
 //! Bounds what the other end of a connection can make a worker do without sending a message: interim responses without an end, control frames without
 //! a stream that goes on. Each read is followed by a turn of other tasks.
 
+mod early;
 mod frames;
 
 pub(crate) use frames::{Frames, PeerSettings};
 
 use crate::http::interim::{Interim, InterimQueue, is_passed_on};
+use early::EarlyEnd;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::io;
 use std::pin::Pin;
@@ -32,7 +34,7 @@ pub(crate) struct Inflow<T> {
 enum Bound {
     Turns,
     /// Holds the beginning of an interim response.
-    Heads(Arc<HeadBudget>, Vec<u8>),
+    Heads(Arc<HeadBudget>, Vec<u8>, EarlyEnd),
     Frames(Frames),
 }
 
@@ -44,7 +46,7 @@ impl<T> Inflow<T> {
 
     /// Besides, reads no more heads than the budget has.
     pub(crate) fn heads(stream: T, budget: Arc<HeadBudget>) -> Self {
-        Self { stream, turn: 0, bound: Bound::Heads(budget, Vec::new()) }
+        Self { stream, turn: 0, bound: Bound::Heads(budget, Vec::new(), EarlyEnd::default()) }
     }
 
     /// Besides, holds the HTTP/2 frames of a server to [`Frames`], and keeps its SETTINGS.
@@ -59,19 +61,27 @@ pub(crate) struct HeadBudget {
     left: AtomicUsize,
     /// What arrives may be an interim response.
     looks: AtomicBool,
+    /// The request has a body.
+    uploads: AtomicBool,
     interim: InterimQueue,
 }
 
 impl Default for HeadBudget {
     fn default() -> Self {
-        Self { left: AtomicUsize::new(usize::MAX), looks: AtomicBool::new(false), interim: InterimQueue::default() }
+        Self {
+            left: AtomicUsize::new(usize::MAX),
+            looks: AtomicBool::new(false),
+            uploads: AtomicBool::new(false),
+            interim: InterimQueue::default(),
+        }
     }
 }
 
 impl HeadBudget {
-    /// A request is sent.
-    pub(crate) fn begin(&self) {
+    /// A request is sent, with a body or without one.
+    pub(crate) fn begin(&self, uploads: bool) {
         self.interim.clear();
+        self.uploads.store(uploads, Ordering::Relaxed);
         self.looks.store(true, Ordering::Relaxed);
         self.left.store(HEADS, Ordering::Relaxed);
     }
@@ -89,6 +99,11 @@ impl HeadBudget {
     /// Bytes that have arrived since the request was sent.
     pub(crate) fn arrived(&self) -> usize {
         HEADS.saturating_sub(self.left())
+    }
+
+    /// Whether a response has begun, or a part of its head has arrived; and whether the request has a body.
+    fn answer(&self) -> (bool, bool) {
+        (self.left() != HEADS, self.uploads.load(Ordering::Relaxed))
     }
 
     fn left(&self) -> usize {
@@ -148,7 +163,7 @@ fn interim(head: &httparse::Response<'_, '_>) -> Option<Interim> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if let Bound::Heads(budget, _) = &self.bound
+        if let Bound::Heads(budget, ..) = &self.bound
             && budget.left() == 0
         {
             let error = format!("more than {HEADS} bytes of interim responses, and no response");
@@ -160,16 +175,23 @@ impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
             return Poll::Pending;
         }
         let before = into.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, into);
+        let room = into.remaining();
+        let mut polled = Pin::new(&mut self.stream).poll_read(cx, into);
         if polled.is_pending() {
             self.turn = 0;
+        }
+        if let Bound::Heads(budget, _, end) = &mut self.bound
+            && into.filled().len() == before
+            && room > 0
+        {
+            polled = end.read_nothing(polled, budget.answer(), cx);
         }
         ready!(polled)?;
         let bytes = &into.filled()[before..];
         self.turn += bytes.len();
         Poll::Ready(match &mut self.bound {
             Bound::Turns => Ok(()),
-            Bound::Heads(budget, begun) => {
+            Bound::Heads(budget, begun, _) => {
                 budget.spend(bytes.len());
                 if budget.looks.load(Ordering::Relaxed) {
                     budget.look(begun, bytes);
@@ -181,19 +203,34 @@ impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
     }
 }
 
-impl<T: Unpin> Inflow<T> {
-    fn note_sent(&mut self, polled: &Poll<io::Result<usize>>) {
-        if let (Bound::Frames(frames), Poll::Ready(Ok(count))) = (&mut self.bound, polled) {
-            frames.sent(*count);
+impl<T: AsyncWrite + Unpin> Inflow<T> {
+    fn write(
+        &mut self,
+        cx: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut T>, &mut Context<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Bound::Heads(_, _, end) = &mut self.bound
+            && let Some(polled) = end.before_write(cx)
+        {
+            return polled;
+        }
+        let polled = write(Pin::new(&mut self.stream), cx);
+        match &mut self.bound {
+            Bound::Turns => polled,
+            Bound::Heads(_, _, end) => end.written(polled, cx),
+            Bound::Frames(frames) => {
+                if let Poll::Ready(Ok(count)) = polled {
+                    frames.sent(count);
+                }
+                polled
+            }
         }
     }
 }
 
 impl<T: AsyncWrite + Unpin> AsyncWrite for Inflow<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.note_sent(&polled);
-        polled
+        self.write(cx, |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -209,9 +246,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Inflow<T> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.note_sent(&polled);
-        polled
+        self.write(cx, |stream, cx| stream.poll_write_vectored(cx, bytes))
     }
 
     fn is_write_vectored(&self) -> bool {

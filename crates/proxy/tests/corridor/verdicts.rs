@@ -298,3 +298,44 @@ async fn nor_ever_a_whole_response() {
     assert!(answer.contains("content-length: 300"), "{answer}");
     until(|| mesh.metrics().contains("leno_")).await;
 }
+
+/// The server closes while the upload is under way, so that writes to it fail: its answer is there to be read all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_early_answer_wins_over_a_broken_upload() {
+    for answer in ["connection: close\r\n\r\ntoo large", "content-length: 9\r\n\r\ntoo large"] {
+        let address = server(move |mut raw| async move {
+            raw.until("\r\n\r\n").await;
+            raw.send(format!("HTTP/1.1 413 Content Too Large\r\n{answer}")).await;
+        })
+        .await;
+        for hop in [false, true] {
+            let builder = Builder::new()
+                .function("caller", AppProtocol::Http1, address)
+                .function("web", AppProtocol::Http1, address)
+                .call("caller", "web");
+            let mesh = if hop { builder.mtls().start() } else { builder.start() };
+            for number in 0..15 {
+                let request = Request::post("http://web/");
+                let (to, request) = match hop {
+                    true => (mesh.outbound(), request.header("proxy-authorization", basic(&mesh.mint("caller")))),
+                    false => (mesh.gateway(), request),
+                };
+                let request = request.body(full(vec![0; 8 << 20])).unwrap();
+                let reply = upstream::answer(connect_h2(to).await.send_request(request).await.unwrap()).await;
+                assert_eq!((reply.status, reply.text.as_str()), (413, "too large"), "{answer:?}, hop: {hop}, {number}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_breaks_without_an_answer_fails_at_once() {
+    let address = server(|mut raw| async move {
+        raw.until("\r\n\r\n").await;
+    })
+    .await;
+    let mesh = Builder::new().function("web", AppProtocol::Http1, address).start();
+    let request = Request::post("http://web/").body(full(vec![0; 8 << 20])).unwrap();
+    let reply = upstream::answer(connect_h2(mesh.gateway()).await.send_request(request).await.unwrap()).await;
+    assert_eq!(reply.status, 502);
+}

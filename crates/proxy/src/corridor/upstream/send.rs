@@ -81,7 +81,7 @@ impl Forward<'_> {
             };
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
-            connection.heads.begin();
+            connection.heads.begin(!request.body().is_over());
             let sent = connection.sender.try_send_request(request);
             let sent = self.with_interim(connection.heads.interim(), sent).await?;
             let arrived = connection.heads.arrived();

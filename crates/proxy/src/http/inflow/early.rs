@@ -1,0 +1,84 @@
+//! Early answers over HTTP/1.1: a server answers and closes while the upload is under way. Then writes fail although the answer is there to be read. hyper
+//! would drop it, so it does not learn of the failed write before everything was read.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::Sleep;
+
+/// The kernel knows that the connection is closed when a write fails, and the runtime learns it in its next turn. What cannot be read until then is not there.
+const READ_ON: Duration = Duration::from_secs(1);
+
+/// What a connection has learned of its end.
+#[derive(Debug, Default)]
+pub(super) struct EarlyEnd {
+    /// Nothing more can be read.
+    is_read: bool,
+    failed: Option<Box<FailedWrite>>,
+}
+
+/// A write that failed before everything was read.
+#[derive(Debug)]
+struct FailedWrite {
+    error: io::ErrorKind,
+    writer: Waker,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl EarlyEnd {
+    /// The result of a write after one that has failed; `None`: none has.
+    pub(super) fn before_write(&mut self, cx: &Context<'_>) -> Option<Poll<io::Result<usize>>> {
+        let failed = self.failed.as_mut()?;
+        if self.is_read {
+            return Some(Poll::Ready(Err(failed.error.into())));
+        }
+        failed.writer.clone_from(cx.waker());
+        Some(Poll::Pending)
+    }
+
+    /// Holds a failed write back until everything was read.
+    pub(super) fn written(&mut self, polled: Poll<io::Result<usize>>, cx: &Context<'_>) -> Poll<io::Result<usize>> {
+        match polled {
+            Poll::Ready(Err(error)) if !self.is_read && is_closed(&error) => {
+                let timer = Box::pin(tokio::time::sleep(READ_ON));
+                self.failed = Some(Box::new(FailedWrite { error: error.kind(), writer: cx.waker().clone(), timer }));
+                // hyper has read before it wrote, and has to read again.
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            polled => polled,
+        }
+    }
+
+    /// The result of a read that has brought nothing, after a response has begun or before. `uploads`: the request has a body.
+    pub(super) fn read_nothing(
+        &mut self,
+        polled: Poll<io::Result<()>>,
+        (has_begun, uploads): (bool, bool),
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if polled.is_pending() && !self.failed.as_mut().is_some_and(|it| it.timer.as_mut().poll(cx).is_ready()) {
+            return Poll::Pending;
+        }
+        self.is_read = true;
+        if let Some(failed) = &self.failed {
+            failed.writer.wake_by_ref();
+        }
+        match (polled, &self.failed) {
+            // A server that closes before it has read the upload resets the connection, so this is how its answer ends.
+            (Poll::Ready(Err(error)), _) if has_begun && uploads && is_closed(&error) => Poll::Ready(Ok(())),
+            (Poll::Ready(Err(error)), None) => Poll::Ready(Err(error)),
+            (_, Some(failed)) if !has_begun => Poll::Ready(Err(failed.error.into())),
+            (Poll::Ready(result), _) => Poll::Ready(result),
+            (Poll::Pending, _) => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+/// Whether the other end has closed the connection.
+fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset)
+}
