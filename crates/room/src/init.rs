@@ -141,7 +141,11 @@ fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfP
                 continue;
             }
             Order::UnixSocket => {
-                supply_unix(control)?;
+                supply_rare(control, network::unix())?;
+                continue;
+            }
+            Order::Ipv6Socket => {
+                supply_rare(control, network::tcp6())?;
                 continue;
             }
             Order::Terminate => return Ok(()),
@@ -270,7 +274,8 @@ fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Resu
         if ordered {
             match receive(control)? {
                 Some((Order::Sockets(number), _)) => supply(control, number)?,
-                Some((Order::UnixSocket, _)) => supply_unix(control)?,
+                Some((Order::UnixSocket, _)) => supply_rare(control, network::unix())?,
+                Some((Order::Ipv6Socket, _)) => supply_rare(control, network::tcp6())?,
                 // This fails if the program has just ended.
                 Some((Order::Terminate, _)) => drop(program.ask_to_end()),
                 Some((Order::Run | Order::Contain, _)) | None => return Ok(()),
@@ -317,8 +322,8 @@ fn supply(control: &OwnedFd, number: u8) -> io::Result<()> {
     send_sockets(control, &Event::Sockets, &sockets)
 }
 
-fn supply_unix(control: &OwnedFd) -> io::Result<()> {
-    send_sockets(control, &Event::UnixSocket, network::unix().ok().as_slice())
+fn supply_rare(control: &OwnedFd, socket: io::Result<OwnedFd>) -> io::Result<()> {
+    send_sockets(control, &Event::RareSocket, socket.ok().as_slice())
 }
 
 fn send_sockets(control: &OwnedFd, event: &Event, sockets: &[OwnedFd]) -> io::Result<()> {

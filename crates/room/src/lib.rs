@@ -29,6 +29,7 @@ mod container;
 mod error;
 mod filter;
 mod init;
+mod inside;
 pub mod launcher;
 mod network;
 mod overlay;
@@ -46,9 +47,10 @@ mod wire;
 pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
+pub use inside::Inside;
 pub use program::Program;
 pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
-pub use room::{Entrances, Exit, Inside, Kept, Prepare, Refusals, Refused, Room};
+pub use room::{Entrances, Exit, Kept, Prepare, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
 
 /// Processes and threads that a program may have by default.

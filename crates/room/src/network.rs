@@ -108,6 +108,12 @@ pub(crate) fn tcp() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
 }
 
+/// Like [`tcp`], for IPv6.
+pub(crate) fn tcp6() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?)
+}
+
 /// An unconnected Unix socket. Abstract addresses that it connects to are those of this network, whichever process connects it.
 pub(crate) fn unix() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

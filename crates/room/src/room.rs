@@ -3,26 +3,26 @@
 use crate::account::Account;
 use crate::container::{Container, Prepared, shown};
 use crate::error::{LONGEST, NoRoom, bad};
+use crate::inside::Inside;
 use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
 use leno_files::readers;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, MemfdFlags, fchown, fstat, memfd_create};
-use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
+use rustix::net::{RecvFlags, SendFlags};
 use rustix::process::{Gid, Signal, Uid, pidfd_send_signal};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::TcpSocket;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
 /// Sockets of a room's network that the node has in hand for its next connections.
 const SPARE_SOCKETS: usize = 4;
@@ -92,11 +92,15 @@ impl AsRawFd for Held {
 
 /// What the node's threads share of a room.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     control: OwnedFd,
     sockets: Mutex<Sockets>,
-    /// Who waits for a Unix socket, in the order of their orders.
-    unix_sockets: Mutex<VecDeque<oneshot::Sender<OwnedFd>>>,
+    /// The program listens at `::1`, and not at 127.0.0.1.
+    pub(crate) at_ipv6: AtomicBool,
+    /// Who waits for a Unix socket or one for IPv6, in the order of their orders.
+    rare_sockets: Mutex<VecDeque<oneshot::Sender<OwnedFd>>>,
+    /// Bounds their orders: the control socket has no room for more.
+    rare_orders: Semaphore,
     /// Notified when there are more sockets, and when there will be none any more.
     supplied: Notify,
     over: AtomicBool,
@@ -199,7 +203,9 @@ impl Room {
         let shared = Arc::new(Shared {
             control,
             sockets: Mutex::default(),
-            unix_sockets: Mutex::default(),
+            at_ipv6: AtomicBool::new(false),
+            rare_sockets: Mutex::default(),
+            rare_orders: Semaphore::new(MOST_DESCRIPTORS),
             supplied: Notify::new(),
             over: AtomicBool::new(false),
             account,
@@ -227,7 +233,7 @@ impl Room {
 
     /// A way to connect to the program.
     pub fn inside(&self) -> Inside {
-        Inside { shared: self.shared.clone() }
+        Inside::new(self.shared.clone())
     }
 
     /// Whether no program can be started here any more.
@@ -362,62 +368,13 @@ impl Drop for Room {
     }
 }
 
-/// Connects to a room's program, from any thread and any runtime.
-#[derive(Clone, Debug)]
-pub struct Inside {
-    shared: Arc<Shared>,
-}
-
-impl Inside {
-    /// Connects to a port of the room's loopback interface. Only processes of the room can listen there, so nothing has to be verified.
-    pub async fn connect(&self, port: u16) -> io::Result<tokio::net::TcpStream> {
-        self.socket(port).await?.connect((Ipv4Addr::LOCALHOST, port).into()).await
-    }
-
-    /// Like [`Inside::connect`], and before, tells `prepare` which socket will connect, and its address. What `prepare` returns is held until the
-    /// connection is made.
-    pub async fn connect_prepared<T>(
-        &self,
-        port: u16,
-        prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
-    ) -> io::Result<tokio::net::TcpStream> {
-        // Ports of ended connections are not free for a minute. Another address has others.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 16);
-        let from = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);
-        let socket = self.socket(port).await?;
-        socket.bind((from, 0).into())?;
-        let _held = prepare(socket.as_fd(), socket.local_addr()?);
-        socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
-    }
-
-    /// Connects to a Unix socket (`SOCK_SEQPACKET`) at which a process of the room listens. The name is an abstract one of the room's network, where only
-    /// processes of the room can listen. The socket does not block.
-    ///
-    /// # Errors
-    /// Nobody listens there (`ConnectionRefused`), or the room has ended.
-    pub async fn connect_unix(&self, name: &[u8]) -> io::Result<OwnedFd> {
-        let socket = self.shared.unix_socket().await?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-        Ok(socket)
-    }
-
-    async fn socket(&self, port: u16) -> io::Result<TcpSocket> {
-        if port < 1024 {
-            // The node's own listeners are there.
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a room"));
-        }
-        Ok(TcpSocket::from_std_stream(TcpStream::from(self.shared.socket().await?)))
-    }
-}
-
 impl Shared {
     fn order(&self, order: &Order) -> io::Result<()> {
         wire::send(&self.control, order, &[], SendFlags::DONTWAIT)
     }
 
     /// An unconnected socket of the room's network.
-    async fn socket(&self) -> io::Result<OwnedFd> {
+    pub(crate) async fn socket(&self) -> io::Result<OwnedFd> {
         self.sockets().waiting += 1;
         let _waiting = Waiting(self);
         loop {
@@ -434,20 +391,21 @@ impl Shared {
         }
     }
 
-    /// An unconnected Unix socket of the room's network.
-    async fn unix_socket(&self) -> io::Result<OwnedFd> {
+    /// A socket of the room's network, by [`Order::UnixSocket`] or [`Order::Ipv6Socket`].
+    pub(crate) async fn rare_socket(&self, order: &Order) -> io::Result<OwnedFd> {
+        let _turn = self.rare_orders.acquire().await;
         let (supply, supplied) = oneshot::channel();
         {
-            let mut waiting = self.unix_sockets();
+            let mut waiting = self.rare_sockets();
             // The room answers in order, so the order goes out under the lock.
-            self.order(&Order::UnixSocket)?;
+            self.order(order)?;
             waiting.push_back(supply);
         }
         supplied.await.map_err(|_| io::Error::new(io::ErrorKind::NotConnected, "the room has ended, or gave no socket"))
     }
 
-    fn unix_sockets(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<OwnedFd>>> {
-        self.unix_sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rare_sockets(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<OwnedFd>>> {
+        self.rare_sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Orders as many sockets as connections wait for, and a few to spare. `served`: so many of those that wait have theirs.
@@ -499,9 +457,9 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
                 let Some(shared) = shared.upgrade() else { break };
                 shared.arrived(descriptors);
             }
-            Event::UnixSocket => {
+            Event::RareSocket => {
                 let Some(shared) = shared.upgrade() else { break };
-                let waiting = shared.unix_sockets().pop_front();
+                let waiting = shared.rare_sockets().pop_front();
                 // Without a socket, dropping the sender tells whoever waits. Whoever went away does not need it.
                 if let (Some(waiting), Some(socket)) = (waiting, descriptors.into_iter().next()) {
                     let _ = waiting.send(socket);
@@ -525,7 +483,7 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
     if let Some(shared) = shared.upgrade() {
         shared.over.store(true, Ordering::Release);
         shared.supplied.notify_waiters();
-        shared.unix_sockets().clear();
+        shared.rare_sockets().clear();
     }
 }
 

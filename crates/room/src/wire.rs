@@ -51,6 +51,8 @@ pub(crate) enum Order {
     Sockets(u8),
     /// Send a Unix socket.
     UnixSocket,
+    /// Send a TCP socket for IPv6.
+    Ipv6Socket,
 }
 
 /// From a room to the node. The launcher sends the first one.
@@ -70,8 +72,8 @@ pub(crate) enum Event {
     Failed(String),
     /// Comes with unconnected TCP sockets of the room's network.
     Sockets,
-    /// Comes with an unconnected Unix socket (`SOCK_SEQPACKET`) of the room's network, unless none can be had.
-    UnixSocket,
+    /// Answers [`Order::UnixSocket`] or [`Order::Ipv6Socket`]. Comes with such a socket of the room's network, unconnected, unless none can be had.
+    RareSocket,
     /// The program runs.
     Started,
     /// The program cannot be run. The room ends.

@@ -279,16 +279,24 @@ async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
     stream.write_all(b"hello\n").await.unwrap();
     assert_eq!(all(output).await, "heard hello\n");
 
-    // A port that nobody listens on, and then one that the program does.
+    answers_at(&rooms, "127.0.0.1").await;
+}
+
+/// A port that nobody listens on, and then one that the program does.
+async fn answers_at(rooms: &Rooms, host: &str) {
     let mut room = rooms.take().await.unwrap();
     let inside = room.inside();
     assert!(inside.connect(4000).await.is_err());
-    let server = "import socket; s = socket.create_server(('127.0.0.1', 4000)); print('ready', flush=True)\nwhile True: c, _ = s.accept(); c.sendall(b'hi'); c.close()";
-    let task = Program { argv: ["/usr/bin/python3", "-c", server].map(str::to_owned).to_vec(), ..program("") };
+    let server = format!(
+        "import socket; s = socket.create_server(('{host}', 4000), family=socket.getaddrinfo('{host}', 0)[0][0], backlog=500)\n\
+         print('ready', flush=True)\n\
+         while True: c, _ = s.accept(); c.sendall(b'hi'); c.close()"
+    );
+    let task = Program { argv: ["/usr/bin/python3", "-c", &server].map(str::to_owned).to_vec(), ..program("") };
     let mut output = run(&mut room, task).await.unwrap();
     output.read_exact(&mut [0; 5]).unwrap();
     // More at a time than there are sockets in hand.
-    let calls = (0..50).map(|_| {
+    let calls = (0..200).map(|_| {
         let inside = inside.clone();
         tokio::spawn(async move {
             let mut answer = String::new();
@@ -297,10 +305,22 @@ async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
         })
     });
     for call in calls.collect::<Vec<_>>() {
-        assert_eq!(call.await.unwrap(), "hi");
+        assert_eq!(call.await.unwrap(), "hi", "{host}");
     }
     room.end().await;
     assert!(inside.connect(4000).await.is_err(), "the room has ended");
+}
+
+#[tokio::test]
+async fn a_program_is_reached_at_either_address_of_localhost() {
+    if !std::path::Path::new("/proc/net/if_inet6").exists() {
+        eprintln!("SKIPPED a_program_is_reached_at_either_address_of_localhost: this machine has no IPv6");
+        return;
+    }
+    let rooms = open(0).await;
+    for host in ["::1", "::", "0.0.0.0"] {
+        answers_at(&rooms, host).await;
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,89 @@
+//! Connections of the node to a room's program.
+
+use crate::room::Shared;
+use crate::wire::Order;
+use rustix::net::SocketAddrUnix;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::net::TcpSocket;
+
+/// Connects to a room's program, from any thread and any runtime.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    shared: Arc<Shared>,
+}
+
+impl Inside {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Connects to a port of the room's loopback interface. Only processes of the room can listen there, so nothing has to be verified.
+    ///
+    /// `localhost` is 127.0.0.1 and `::1`, and programs differ in which of them they take. The node asks the other one when one refuses, and begins with
+    /// the one that has answered last.
+    pub async fn connect(&self, port: u16) -> io::Result<tokio::net::TcpStream> {
+        let at_ipv6 = self.shared.at_ipv6.load(Ordering::Relaxed);
+        let refused = match self.connect_at(at_ipv6, port).await {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
+            connected => return connected,
+        };
+        // What the first one said is what counts, also where there is no IPv6.
+        let stream = self.connect_at(!at_ipv6, port).await.map_err(|_| refused)?;
+        self.shared.at_ipv6.store(!at_ipv6, Ordering::Relaxed);
+        Ok(stream)
+    }
+
+    async fn connect_at(&self, at_ipv6: bool, port: u16) -> io::Result<tokio::net::TcpStream> {
+        check(port)?;
+        if !at_ipv6 {
+            return self.socket(port).await?.connect((Ipv4Addr::LOCALHOST, port).into()).await;
+        }
+        let socket = self.shared.rare_socket(&Order::Ipv6Socket).await?;
+        TcpSocket::from_std_stream(TcpStream::from(socket)).connect((Ipv6Addr::LOCALHOST, port).into()).await
+    }
+
+    /// Like [`Inside::connect`], and before, tells `prepare` which socket will connect, and its address. What `prepare` returns is held until the
+    /// connection is made.
+    pub async fn connect_prepared<T>(
+        &self,
+        port: u16,
+        prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
+    ) -> io::Result<tokio::net::TcpStream> {
+        // Ports of ended connections are not free for a minute. Another address has others.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 16);
+        let from = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);
+        let socket = self.socket(port).await?;
+        socket.bind((from, 0).into())?;
+        let _held = prepare(socket.as_fd(), socket.local_addr()?);
+        socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
+    }
+
+    /// Connects to a Unix socket (`SOCK_SEQPACKET`) at which a process of the room listens. The name is an abstract one of the room's network, where only
+    /// processes of the room can listen. The socket does not block.
+    ///
+    /// # Errors
+    /// Nobody listens there (`ConnectionRefused`), or the room has ended.
+    pub async fn connect_unix(&self, name: &[u8]) -> io::Result<OwnedFd> {
+        let socket = self.shared.rare_socket(&Order::UnixSocket).await?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+        Ok(socket)
+    }
+
+    async fn socket(&self, port: u16) -> io::Result<TcpSocket> {
+        check(port)?;
+        Ok(TcpSocket::from_std_stream(TcpStream::from(self.shared.socket().await?)))
+    }
+}
+
+fn check(port: u16) -> io::Result<()> {
+    if port < 1024 {
+        // The node's own listeners are there.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a room"));
+    }
+    Ok(())
+}
