@@ -254,10 +254,12 @@ impl Exchange {
         } else if body.is_over() {
             return Response::from_parts(head, body);
         }
+        let is_grpc = self.protocol == Protocol::Grpc && head::is_grpc(&head.headers);
         let deadline = if upgraded { None } else { self.deadline(&ruling) };
         open.callee_expires(upstream.expires(), self.snapshot.mesh.stream_lifetime());
         let mut guard = ExchangeGuard::new(self.record);
         (guard.upstream, guard.ruling, guard.open, guard.deadline) = (upstream, Some(ruling), Some(open), deadline);
+        guard.is_grpc = is_grpc;
         Response::from_parts(head, guard.keep_with(body))
     }
 }

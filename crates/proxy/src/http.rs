@@ -9,6 +9,7 @@ pub(crate) mod hop;
 pub(crate) mod http2;
 pub(crate) mod inflow;
 pub(crate) mod interim;
+pub(crate) mod outcome;
 pub mod peer;
 pub(crate) mod upload;
 pub(crate) mod wire;

@@ -6,6 +6,8 @@ use crate::corridor::upstream::UpstreamGuard;
 use crate::http::activity::{Activity, Busy};
 use crate::http::body::{Body, Closed, Guard};
 use crate::http::failure::Failure;
+use crate::http::outcome;
+use crate::state::ledger::Attempt;
 use crate::telemetry::record::Record;
 use std::future::Future;
 use std::pin::Pin;
@@ -31,6 +33,8 @@ pub(super) struct ExchangeGuard {
     pub deadline: Option<(Instant, Duration)>,
     /// Marks the client's connection as busy.
     busy: Option<Busy>,
+    /// The response is that of a gRPC call.
+    pub is_grpc: bool,
     timer: Option<Pin<Box<Sleep>>>,
     /// The guard of the callee's exchange, if the request was handed over on this node.
     inner: Option<Box<dyn Guard>>,
@@ -46,6 +50,7 @@ impl ExchangeGuard {
             open: None,
             deadline: None,
             busy: None,
+            is_grpc: false,
             timer: None,
             inner: None,
         }
@@ -58,6 +63,15 @@ impl ExchangeGuard {
             self.deadline = [self.deadline, inner.deadline()].into_iter().flatten().min();
         }
         body.keep(Box::new(self))
+    }
+
+    /// Tells the outlier detection how the attempt ended, if it does not know yet.
+    fn report(&self, attempt: Option<Attempt>) {
+        if let (Some(unreported), Some(ruling)) = (self.upstream.unreported.take(), &self.ruling)
+            && let Some(attempt) = attempt
+        {
+            unreported.report(attempt, ruling, &self.record);
+        }
     }
 }
 
@@ -79,6 +93,7 @@ impl Guard for ExchangeGuard {
 
     fn grpc_status(&self, status: u8) {
         self.record.grpc_status(status);
+        self.report(Some(Attempt::Status(outcome::status(200, Some(status)))));
         if let Some(inner) = &self.inner {
             inner.grpc_status(status);
         }
@@ -86,6 +101,7 @@ impl Guard for ExchangeGuard {
 
     fn failure(&self, failure: &Failure) {
         self.record.failure(failure);
+        self.report(Attempt::failed(failure));
         if let Some(inner) = &self.inner {
             inner.failure(failure);
         }
@@ -117,6 +133,10 @@ impl Guard for ExchangeGuard {
     fn occupy(&mut self, busy: Busy) {
         self.goes_out_on(busy.connection());
         self.busy = Some(busy);
+    }
+
+    fn is_grpc(&self) -> bool {
+        self.is_grpc
     }
 
     fn deadline(&self) -> Option<(Instant, Duration)> {

@@ -3,9 +3,9 @@
 //! A request is retried only if its body can be sent again from the beginning. Once any byte may have reached the upstream, the method must
 //! also be idempotent (RFC 9110, 9.2.2), unless the plan says that this does not matter.
 
-use crate::http::body::grpc_status;
 use crate::http::failure::Failure;
-use http::{HeaderMap, Method, StatusCode};
+use crate::http::outcome;
+use http::Method;
 use leno_policy::spec::{Retry, RetryOn};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -30,13 +30,13 @@ pub(super) fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> D
     Duration::from_micros(up_to(most.saturating_mul(1000)))
 }
 
-/// How an attempt ended: with a response's status and headers, or with a failure.
-pub(super) type Outcome<'a> = Result<(StatusCode, &'a HeaderMap), &'a Failure>;
+/// How an attempt ended: with a response's status and that of its gRPC call, or with a failure.
+pub(super) type Outcome<'a> = Result<(u16, Option<u8>), &'a Failure>;
 
 /// Whether the plan wants another attempt after this outcome. `repeatable`: the request may be carried out twice.
 pub(super) fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool) -> bool {
     match outcome {
-        Ok((status, headers)) => repeatable && on_response(retry, status, headers),
+        Ok((status, grpc)) => repeatable && on_response(retry, status, grpc),
         Err(failure) => on_failure(retry, failure) && (repeatable || is_unsent(failure)),
     }
 }
@@ -58,13 +58,19 @@ fn on_failure(retry: &Retry, failure: &Failure) -> bool {
     retry.on.iter().any(|on| own.contains(on) || matches!(on, RetryOn::ServerError | RetryOn::GatewayError))
 }
 
-fn on_response(retry: &Retry, status: StatusCode, headers: &HeaderMap) -> bool {
-    let status = status.as_u16();
+/// Whether responses matter, and not only failures.
+pub(super) fn looks_at_responses(retry: &Retry) -> bool {
+    let looks = |on: &RetryOn| matches!(on, RetryOn::ServerError | RetryOn::GatewayError | RetryOn::Grpc(_));
+    retry.on.iter().any(looks)
+}
+
+fn on_response(retry: &Retry, status: u16, grpc: Option<u8>) -> bool {
+    let same = outcome::status(status, grpc);
     retry.on.iter().any(|on| match on {
-        RetryOn::ServerError => (500..=599).contains(&status),
-        RetryOn::GatewayError => (502..=504).contains(&status),
+        RetryOn::ServerError => (500..=599).contains(&same),
+        RetryOn::GatewayError => (502..=504).contains(&same),
         RetryOn::Status(wanted) => status == *wanted,
-        RetryOn::Grpc(wanted) => grpc_status(headers) == Some(*wanted),
+        RetryOn::Grpc(wanted) => grpc == Some(*wanted),
         RetryOn::ConnectFailure | RetryOn::RefusedStream | RetryOn::Reset | RetryOn::Timeout => false,
     })
 }

@@ -2,6 +2,7 @@
 
 mod nodes;
 mod outside;
+mod report;
 mod send;
 
 use crate::corridor::component::Running;
@@ -19,12 +20,12 @@ use crate::state::credential::{HandlingGuard, InFlight};
 use crate::state::endpoints::UnderWay;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Lease;
-use crate::state::ledger::Attempt;
 use crate::state::revisions::Revision;
 use crate::telemetry::observed::{AttemptResult, Stage};
 use http::{HeaderMap, Request, Response, request};
 use leno_config::slice::{AppProtocol, IN_NODE};
-use leno_policy::spec::{Breaker, Outlier, Protocol, Retry};
+use leno_policy::spec::{Breaker, Protocol, Retry};
+use report::PendingReport;
 use send::Endpoints;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -58,6 +59,8 @@ pub(super) struct UpstreamGuard {
     lease: Option<Lease>,
     _running: Option<Running>,
     _under_way: Option<UnderWay>,
+    /// The outlier detection does not know yet how the attempt ended: trailers will say it.
+    pub unreported: RefCell<Option<Box<PendingReport>>>,
 }
 
 impl UpstreamGuard {
@@ -230,10 +233,11 @@ impl Forward<'_> {
             let body_again = body.as_ref().map_or(Some(Body::empty()), Replayable::another);
             let (Some(head_again), Some(body_again)) = (head_again, body_again) else { break };
             let limit = retry::attempt_deadline(retry, deadline);
-            let result = self.attempt_within(limit, head_again, body_again, &tried).await;
+            let mut result = self.attempt_within(limit, head_again, body_again, &tried).await;
             drop(budget.take());
+            let early = if last || !repeatable { None } else { self.early_grpc_status(retry, &mut result).await };
             let again = !last
-                && retry::is_worth_it(retry, outcome(&result), repeatable)
+                && retry::is_worth_it(retry, outcome(&result, early), repeatable)
                 && body.as_ref().is_none_or(Replayable::is_possible)
                 && deadline.is_none_or(|(at, _)| tokio::time::Instant::now() < at);
             if !again {
@@ -250,7 +254,10 @@ impl Forward<'_> {
             }
             if let Ok(mut reply) = result {
                 // Dropping the detached guard ends the response as answered, not as broken off.
-                drop(reply.response.body_mut().detach());
+                let detached = reply.response.body_mut().detach();
+                if let (Some(guard), Some(status)) = (detached, early) {
+                    guard.grpc_status(status);
+                }
             }
             tokio::time::sleep(pause).await;
         }
@@ -268,35 +275,8 @@ impl Forward<'_> {
             Err(failure) => AttemptResult::Failed(failure.flag()),
         };
         self.exchange.record.attempt(self.endpoint.get(), outcome);
-        if let Some(endpoint) = self.endpoint.get() {
-            let attempt = match &result {
-                Ok(reply) => Some(Attempt::Status(reply.response.status().as_u16())),
-                Err(Failure::ClientGone | Failure::SlowClient(_) | Failure::Overflow | Failure::Bound(_)) => None,
-                Err(Failure::NoMemory(_) | Failure::TooLong(_)) => None,
-                Err(_) => Some(Attempt::LocalFailure),
-            };
-            attempt.into_iter().for_each(|attempt| self.report(endpoint, attempt));
-        }
+        self.report(&mut result);
         result
-    }
-
-    /// Tells the outlier detection how an attempt at this endpoint ended.
-    fn report(&self, endpoint: SocketAddr, attempt: Attempt) {
-        let node = &self.exchange.worker.node;
-        let of = |breaker: Option<&Breaker>| -> Option<Outlier> { breaker?.outlier };
-        let (name, outlier, endpoints) = match self.upstream {
-            Upstream::Instance(entry) => (&entry.name, of(breaker(entry)), node.instances.count(&entry.slice.id)),
-            Upstream::Outside(entry, outside) => (&entry.name, of(breaker(entry)), outside.known()),
-            Upstream::Elsewhere(callee) => {
-                let known = node.endpoints.of(&callee.id).map_or(0, |known| known.len());
-                (&callee.name, of(self.ruling.terms().breaker.as_ref()), known)
-            }
-            Upstream::HandOver(_) | Upstream::NotACallee => return,
-        };
-        let Some(outlier) = outlier else { return };
-        if self.ruling.target.report(endpoint, attempt, &outlier, endpoints, Instant::now()) {
-            self.exchange.record.metrics().ejection(name);
-        }
     }
 
     async fn to_instance(
@@ -464,11 +444,11 @@ fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
 }
 
 /// What the retry decision needs to know about an attempt.
-fn outcome(result: &Result<Reply, Failure>) -> retry::Outcome<'_> {
+fn outcome(result: &Result<Reply, Failure>, grpc: Option<u8>) -> retry::Outcome<'_> {
     match result {
         Ok(reply) => match reply.failure() {
             Some(failure) => Err(failure),
-            None => Ok((reply.response.status(), reply.response.headers())),
+            None => Ok((reply.response.status().as_u16(), grpc)),
         },
         Err(failure) => Err(failure),
     }

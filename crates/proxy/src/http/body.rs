@@ -2,6 +2,7 @@
 //!
 //! A response's [`Body`] holds a [`Guard`], which must live until the body's last byte is gone. The body reports to the guard what passes.
 
+mod first;
 mod gathered;
 mod instance;
 mod replay;
@@ -17,6 +18,7 @@ use super::head;
 use super::upload::{Progress, Upload};
 use super::wire::{WireBody, WireError};
 use bytes::Bytes;
+use first::Begun;
 use gathered::Gathered;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
@@ -107,13 +109,6 @@ impl Closed {
             ClosedBy::Mesh => Failure::Ended { reason },
         }
     }
-
-    /// The end of a gRPC call.
-    fn trailers(&self) -> HeaderMap {
-        let status = HeaderValue::from(u16::from(failure::grpc_status(self.status)));
-        let message = HeaderValue::from_static(self.by.message());
-        HeaderMap::from_iter([(GRPC_STATUS, status), (GRPC_MESSAGE, message)])
-    }
 }
 
 /// What an exchange holds until the last byte of its response is gone. Dropping the guard ends the exchange.
@@ -134,6 +129,8 @@ pub(crate) trait Guard: fmt::Debug {
     fn goes_out_on(&self, connection: &Arc<Activity>);
     /// Keeps the client's connection busy as long as the guard lives.
     fn occupy(&mut self, busy: Busy);
+    /// Whether the response is that of a gRPC call.
+    fn is_grpc(&self) -> bool;
     /// When the exchange must be over, and its whole timeout.
     fn deadline(&self) -> Option<(Instant, Duration)>;
     /// Returns the exchange's timeout if it has passed. Only called while the body has nothing to read.
@@ -151,6 +148,8 @@ enum Source {
     Instance(InstanceBody),
     /// In memory that functions share.
     Shared(SharedBody),
+    /// Its first frame was read before it is passed on.
+    Begun(Box<Begun>),
     /// The body broke off. The next poll returns the error.
     Broken(BodyError),
 }
@@ -178,6 +177,22 @@ pub(crate) enum BodyError {
 impl BodyError {
     fn closed() -> Self {
         Self::Closed(h2::Reason::CANCEL.into())
+    }
+
+    /// The status and the message with which a gRPC call ends that breaks off after its head; `None`: the upstream has reset the stream, and its client
+    /// learns the same code.
+    fn grpc(&self) -> Option<(u8, &'static str)> {
+        let unavailable = (14, "the upstream broke off");
+        match self {
+            Self::Timeout(_) => Some((4, "the time for the call is over")),
+            Self::Sender(error) => match error.http2() {
+                Some(error) if error.is_reset() && error.is_remote() => None,
+                Some(error) if error.is_reset() => Some((13, "the upstream's response is malformed")),
+                _ => Some(unavailable),
+            },
+            Self::Instance(_) => Some(unavailable),
+            Self::Closed(_) | Self::Superseded => None,
+        }
     }
 }
 
@@ -301,7 +316,7 @@ impl Body {
             Source::Replay(replay) => replay.is_end_stream(),
             Source::Instance(instance) => instance.is_end_stream(),
             Source::Shared(shared) => shared.left() == 0,
-            Source::Broken(_) => false,
+            Source::Begun(_) | Source::Broken(_) => false,
         }
     }
 
@@ -312,8 +327,12 @@ impl Body {
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.source {
             Source::Empty => Poll::Ready(None),
-            Source::Full(_) | Source::Broken(_) => match std::mem::take(&mut self.source) {
+            Source::Full(_) | Source::Begun(_) | Source::Broken(_) => match std::mem::take(&mut self.source) {
                 Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+                Source::Begun(begun) => {
+                    self.source = begun.rest;
+                    Poll::Ready(Some(Ok(begun.first)))
+                }
                 Source::Broken(error) => Poll::Ready(Some(Err(error))),
                 _ => Poll::Ready(None),
             },
@@ -340,9 +359,22 @@ impl Body {
         }
     }
 
-    /// Breaks a response off. Its writer gets a turn to send what it has (at least the head) before it sees the error. Otherwise hyper would end the
-    /// connection at once, and a client that got nothing could not tell what happened.
+    /// Breaks a response off: a gRPC call with its status, unless the upstream has reset it.
     fn break_off(
+        &mut self,
+        failure: &Failure,
+        error: BodyError,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match error.grpc() {
+            Some(end) if self.guard.as_ref().is_some_and(|guard| guard.is_grpc()) => self.end_call(failure, end),
+            _ => self.cut(failure, error, cx),
+        }
+    }
+
+    /// Cuts a response. Its writer gets a turn to send what it has (at least the head) before it sees the error. Otherwise hyper would end the
+    /// connection at once, and a client that got nothing could not tell what happened.
+    fn cut(
         &mut self,
         failure: &Failure,
         error: BodyError,
@@ -357,13 +389,25 @@ impl Body {
     /// Ends a response whose exchange is closed: a gRPC call with its status, anything else so that it does not look complete.
     fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if !closed.grpc {
-            return self.break_off(&closed.failure(), BodyError::closed(), cx);
+            return self.cut(&closed.failure(), BodyError::closed(), cx);
         }
-        let trailers = Frame::trailers(closed.trailers());
-        self.count(&trailers);
+        self.end_call(&closed.failure(), (failure::grpc_status(closed.status), closed.by.message()))
+    }
+
+    /// Ends a gRPC call with trailers.
+    fn end_call(
+        &mut self,
+        failure: &Failure,
+        (status, message): (u8, &'static str),
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         self.source = Source::Empty;
-        self.fail(&closed.failure());
-        Poll::Ready(Some(Ok(trailers)))
+        if let Some(guard) = self.guard.take() {
+            guard.failure(failure);
+            guard.grpc_status(status);
+        }
+        let status = HeaderValue::from(u16::from(status));
+        let trailers = [(GRPC_STATUS, status), (GRPC_MESSAGE, HeaderValue::from_static(message))];
+        Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::from_iter(trailers)))))
     }
 
     fn fail(&mut self, failure: &Failure) {
@@ -459,7 +503,7 @@ impl http_body::Body for Body {
             Source::Replay(replay) => replay.size_hint(),
             Source::Instance(instance) => instance.size_hint(),
             Source::Shared(shared) => shared.size_hint(),
-            Source::Broken(_) => SizeHint::default(),
+            Source::Begun(_) | Source::Broken(_) => SizeHint::default(),
         }
     }
 }

@@ -32,6 +32,16 @@ pub(crate) enum WireError {
     Stream(#[source] h2::Error),
 }
 
+impl WireError {
+    /// The HTTP/2 library's reason, if the body came over HTTP/2.
+    pub(crate) fn http2(&self) -> Option<&h2::Error> {
+        match self {
+            Self::Hyper(error) => std::error::Error::source(error)?.downcast_ref(),
+            Self::Stream(error) => Some(error),
+        }
+    }
+}
+
 /// The body of a message of an HTTP/2 stream.
 #[derive(Debug)]
 pub(crate) struct StreamBody {
@@ -82,7 +92,8 @@ impl StreamBody {
 
 /// After a complete response, NO_ERROR says that the rest of the request is not wanted (RFC 9113, 8.1). Anything else breaks the body off.
 fn unless_early(error: h2::Error) -> Option<Result<Frame<Bytes>, h2::Error>> {
-    (error.reason() != Some(Reason::NO_ERROR)).then_some(Err(error))
+    let is_early = error.is_reset() && error.reason() == Some(Reason::NO_ERROR);
+    (!is_early).then_some(Err(error))
 }
 
 impl http_body::Body for WireBody {

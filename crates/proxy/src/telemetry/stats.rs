@@ -1,5 +1,6 @@
 //! Request counts of revisions, by which rollouts are judged.
 
+use crate::http::outcome;
 use leno_config::FunctionId;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -47,7 +48,7 @@ impl RevisionStats {
             return;
         }
         self.requests.fetch_add(1, Relaxed);
-        if status == 0 || status >= 500 || grpc_status.is_some_and(is_server_fault) {
+        if status == 0 || outcome::status(status, grpc_status) >= 500 {
             self.failed.fetch_add(1, Relaxed);
         }
         let limit = self.slow_after.load(Relaxed);
@@ -62,12 +63,6 @@ impl RevisionStats {
             (self.requests.load(Relaxed), self.failed.load(Relaxed), self.slow.load(Relaxed));
         Counts { requests, failed, slow }
     }
-}
-
-/// UNKNOWN, DEADLINE_EXCEEDED, INTERNAL, UNAVAILABLE and DATA_LOSS: gRPC's HTTP mapping and guidance assign these codes to servers that cannot do
-/// what they should. All other codes are answers.
-fn is_server_fault(status: u8) -> bool {
-    matches!(status, 2 | 4 | 13 | 14 | 15)
 }
 
 /// The request counts of a node. They outlive the configuration that asked for them.

@@ -11,6 +11,7 @@ mod drain;
 mod floods;
 mod frames;
 mod gateway;
+mod grpc_outcomes;
 mod heads;
 mod hops;
 mod hostile;

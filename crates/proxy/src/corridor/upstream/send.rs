@@ -12,7 +12,6 @@ use crate::http::interim::InterimQueue;
 use crate::http::wire::WireBody;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::{InstanceProof, Lease};
-use crate::state::ledger::Attempt;
 use crate::telemetry::observed::AttemptResult;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
@@ -265,7 +264,7 @@ impl Forward<'_> {
         let failure = self.unconnected(entry, endpoints.key.address, error);
         let Some(next) = endpoints.others.pop_front() else { return Err(failure) };
         self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
-        self.report(endpoints.key.address, Attempt::LocalFailure);
+        self.report_unreachable(endpoints.key.address);
         endpoints.key.address = next;
         self.endpoint.set(Some(next));
         Ok(())
