@@ -47,7 +47,7 @@ impl Inside {
     }
 
     /// Like [`Inside::connect`], and before, tells `prepare` which socket will connect, and its address. What `prepare` returns is held until the
-    /// connection is made.
+    /// connection is made. If the program listens at `::1` only, another socket connects.
     pub async fn connect_prepared<T>(
         &self,
         port: u16,
@@ -59,8 +59,14 @@ impl Inside {
         let from = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);
         let socket = self.socket(port).await?;
         socket.bind((from, 0).into())?;
-        let _held = prepare(socket.as_fd(), socket.local_addr()?);
-        socket.connect((Ipv4Addr::LOCALHOST, port).into()).await
+        let held = prepare(socket.as_fd(), socket.local_addr()?);
+        match socket.connect((Ipv4Addr::LOCALHOST, port).into()).await {
+            Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                drop(held);
+                self.connect_at(true, port).await.map_err(|_| refused)
+            }
+            connected => connected,
+        }
     }
 
     /// Connects to a Unix socket (`SOCK_SEQPACKET`) at which a process of the room listens. The name is an abstract one of the room's network, where only

@@ -307,6 +307,9 @@ async fn answers_at(rooms: &Rooms, host: &str) {
     for call in calls.collect::<Vec<_>>() {
         assert_eq!(call.await.unwrap(), "hi", "{host}");
     }
+    let mut answer = String::new();
+    inside.connect_prepared(4000, |_, _| ()).await.unwrap().read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "hi", "{host}");
     room.end().await;
     assert!(inside.connect(4000).await.is_err(), "the room has ended");
 }
