@@ -95,6 +95,23 @@ async fn an_endpoint_whose_calls_fail_is_left_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_calls_fail_is_left_out() {
+    for place in PLACES {
+        let (bad, good) = (ends(place, &["14"]).await, ends(place, &["0"]).await);
+        let web = |upstream: &Upstream| Builder::new().function("web", AppProtocol::Grpc, upstream.address);
+        let fails = web(&bad).start();
+        let works = web(&good).with(&fails).start();
+        let gateway = web(&bad).plan("web", |target| target.breaker = Some(ejecting()));
+        let gateway = gateway.elsewhere("web").with(&fails).start();
+        gateway.knows("web", &[(&fails, 1), (&works, 1)]);
+        for _ in 0..20 {
+            called(&gateway, "web").await;
+        }
+        assert_eq!((bad.requests(), good.requests()), (3, 17), "{place:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn answers_that_blame_the_caller_leave_no_endpoint_out() {
     for place in PLACES {
         let upstream = ends(place, &["3", "5", "7", "8", "9", "16", "1"]).await;
