@@ -46,6 +46,8 @@ fn start_with(control: Control, more: &str) -> (Control, Upgraded, Upgraded) {
     let node = Upgraded::of(Node::join(&control, "one", &[]));
     control.apply(&application(more));
     eventually("an answer", || gateway.node.get("/call/back/ok").filter(|answer| answer.status == 200));
+    let reported = |function: &&str| !nodes_of(&control, function).is_empty();
+    eventually("the report", || ["test/front", "test/back"].iter().all(|function| reported(function)).then_some(()));
     (control, gateway, node)
 }
 
@@ -257,7 +259,9 @@ impl Watch {
                     assert_eq!(node["connected"], Value::Bool(true), "{node}");
                     assert!(node["rejected"].as_array().is_none_or(Vec::is_empty), "{node}");
                 }
-                assert!(!nodes_of(&control, "test/front").is_empty() && !nodes_of(&control, "test/back").is_empty());
+                for function in ["test/front", "test/back"] {
+                    assert!(!nodes_of(&control, function).is_empty(), "{function}: {}", control.get("/v1/status").1);
+                }
                 // A question is answered by one process or the other, or its stream was replaced meanwhile.
                 let (answered, page) = control.get("/v1/logs/test/front");
                 let missing: Vec<_> = page["missing"].as_array().into_iter().flatten().collect();

@@ -29,7 +29,6 @@ mod container;
 mod error;
 mod filter;
 mod init;
-mod inside;
 pub mod launcher;
 mod network;
 mod overlay;
@@ -47,10 +46,9 @@ mod wire;
 pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
-pub use inside::Inside;
 pub use program::Program;
 pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
-pub use room::{Entrances, Exit, Kept, Prepare, Refusals, Refused, Room};
+pub use room::{Entrances, Exit, Inside, Kept, Prepare, Refusals, Refused, Room};
 pub use rooms::{Launcher, Rooms};
 
 /// Processes and threads that a program may have by default.

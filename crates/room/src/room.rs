@@ -1,9 +1,12 @@
 //! A room as the node sees it.
 
+mod inside;
+
+pub use inside::Inside;
+
 use crate::account::Account;
 use crate::container::{Container, Prepared, shown};
 use crate::error::{LONGEST, NoRoom, bad};
-use crate::inside::Inside;
 use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
 use leno_files::readers;

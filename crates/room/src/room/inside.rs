@@ -1,6 +1,6 @@
 //! Connections of the node to a room's program.
 
-use crate::room::Shared;
+use super::Shared;
 use crate::wire::Order;
 use rustix::net::SocketAddrUnix;
 use std::io;
