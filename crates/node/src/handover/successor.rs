@@ -3,6 +3,7 @@
 use super::counting;
 use super::wire::{self, Frame, Link, Message, Start};
 use crate::callers::Callers;
+use crate::instances::reported;
 use crate::warm::Warm;
 use bytes::Bytes;
 use leno_control::node::{self, Agent, Succession as Event};
@@ -100,9 +101,9 @@ impl Predecessor {
         let (state, states) = watch::channel(State::Preparing);
         let (outbox, messages) = mpsc::unbounded_channel();
         let (alive, gone) = oneshot::channel::<Infallible>();
-        let svids = incoming.node.svids.clone();
-        let succession =
-            Succession { states, outbox, events: in_force, warm: incoming.warm.clone(), svids, until: self.until };
+        let (svids, agent) = (incoming.node.svids.clone(), incoming.agent.clone());
+        let warm = incoming.warm.clone();
+        let succession = Succession { states, outbox, events: in_force, warm, svids, agent, until: self.until };
         tokio::spawn(async move {
             follow(incoming, (link, counting, passing_on), updates, messages, state).await;
             drop(alive);
@@ -138,6 +139,7 @@ pub(crate) struct Succession {
     events: mpsc::UnboundedReceiver<Event>,
     warm: Warm,
     svids: Arc<SvidStore>,
+    agent: Arc<OnceLock<Agent>>,
     until: Instant,
 }
 
@@ -169,6 +171,7 @@ impl Succession {
             _ = self.states.wait_for(|state| *state == State::Gone) => return Err(gone()),
             () = sleep_until(until) => return Err(format!("it was not ready in time: {}", late())),
         }
+        self.report_instances(supervisor);
         self.say(Message::Ready);
         if *self.states.wait_for(|state| *state != State::Preparing).await.map_err(|_| gone())? == State::Gone {
             return Err(gone());
@@ -188,6 +191,15 @@ impl Succession {
         }
         self.warm.enough();
         Ok(())
+    }
+
+    /// Has the hello of this process say which instances are ready. The reconciler reports them a moment later, and the control plane would know of none
+    /// until then.
+    fn report_instances(&self, supervisor: &Supervisor) {
+        let Some(agent) = self.agent.get() else { return };
+        for function in supervisor.status().into_iter().map(|status| status.function) {
+            agent.report(&function, reported(supervisor, &function));
+        }
     }
 
     /// Says that this process accepts connections. Returns what becomes ready when the predecessor has ended.
