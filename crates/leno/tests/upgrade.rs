@@ -47,7 +47,7 @@ fn start_with(control: Control, more: &str) -> (Control, Upgraded, Upgraded) {
     control.apply(&application(more));
     eventually("an answer", || gateway.node.get("/call/back/ok").filter(|answer| answer.status == 200));
     let reported = |function: &&str| !nodes_of(&control, function).is_empty();
-    eventually("the report", || ["test/front", "test/back"].iter().all(|function| reported(function)).then_some(()));
+    eventually("the report", || ["test/front", "test/back"].iter().all(&reported).then_some(()));
     (control, gateway, node)
 }
 
