@@ -59,6 +59,7 @@ fuzz_target!(|bytes: &[u8]| {
         client_headers: vec!["location".to_owned()],
         cache: None,
         audit: false,
+        raw_headers: false,
     };
     // As it came, and in a frame, so that most get as far as the message.
     let framed = [&[0][..], &u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes(), bytes].concat();
