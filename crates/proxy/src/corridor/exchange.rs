@@ -10,6 +10,7 @@ use crate::http::{head, hop};
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, request};
 use leno_namespaces::Namespace;
 use leno_policy::spec::Protocol;
@@ -64,6 +65,8 @@ pub(crate) struct Exchange {
     interim: Option<Arc<InterimQueue>>,
     /// Bytes of interim responses that may still be passed on.
     interim_left: Cell<usize>,
+    /// The content type of a gRPC call, where it says more than `application/grpc`.
+    pub grpc_type: Option<HeaderValue>,
     /// When the caller stops waiting, and how long that was from the beginning; `None`: it does not say.
     told_deadline: Option<(Instant, Duration)>,
 }
@@ -200,16 +203,18 @@ impl Exchange {
             expires: None,
             interim: None,
             interim_left: Cell::new(MAX_INTERIM_BYTES),
+            grpc_type: None,
             told_deadline: None,
         };
-        exchange.heed_grpc_timeout(&head.headers);
+        exchange.read_grpc_fields(&head.headers);
         (exchange, admitted.map(|_| ()))
     }
 
-    /// A gRPC client says how long it waits. Whoever it is, it may wait less.
-    fn heed_grpc_timeout(&mut self, headers: &HeaderMap) {
+    /// A gRPC client says how long it waits, which may be less than the mesh allows, and how its messages are encoded.
+    fn read_grpc_fields(&mut self, headers: &HeaderMap) {
         if self.protocol == Protocol::Grpc {
             self.wait_no_longer_than(hop::grpc_timeout(headers));
+            self.grpc_type = headers.get(CONTENT_TYPE).filter(|value| *value != "application/grpc").map(head::own);
         }
     }
 
@@ -255,9 +260,10 @@ impl Exchange {
             expires: None,
             interim: self.interim.clone(),
             interim_left: Cell::new(MAX_INTERIM_BYTES),
+            grpc_type: None,
             told_deadline: None,
         };
-        exchange.heed_grpc_timeout(&head.headers);
+        exchange.read_grpc_fields(&head.headers);
         exchange
     }
 

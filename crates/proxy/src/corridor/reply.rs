@@ -109,7 +109,9 @@ fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exc
     let reason = status.canonical_reason().unwrap_or("Refused");
     let mut response = if exchange.protocol == Protocol::Grpc {
         // gRPC calls this "Trailers-Only": the head ends the stream, and carries the status.
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        // Some clients only take the type that they asked in, such as `application/grpc+json`.
+        let grpc = || HeaderValue::from_static("application/grpc");
+        headers.insert(header::CONTENT_TYPE, exchange.grpc_type.clone().unwrap_or_else(grpc));
         headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(failure::grpc_status(status))));
         headers.insert(GRPC_MESSAGE, HeaderValue::from_static(reason));
         Response::new(Body::empty())

@@ -158,13 +158,17 @@ impl Way {
     }
 
     async fn send(self, mesh: &Mesh, request: http::request::Builder, body: upstream::Body) -> Incoming {
+        self.response(mesh, request, body).await.into_body()
+    }
+
+    async fn response(self, mesh: &Mesh, request: http::request::Builder, body: upstream::Body) -> Response<Incoming> {
         let (to, request) = match self {
             Self::Gateway => (mesh.gateway(), request),
             _ => (mesh.outbound(), request.header("proxy-authorization", basic(&mesh.mint("caller")))),
         };
         let response = connect_h2(to).await.send_request(request.body(body).unwrap()).await.unwrap();
         assert_eq!(response.status(), 200, "{self:?}");
-        response.into_body()
+        response
     }
 }
 
@@ -196,6 +200,21 @@ async fn a_call_whose_time_is_over_after_the_head_ends_with_that_status() {
         assert_eq!(message(&mut body).await, "one");
         assert_eq!(end(&mut body).await["grpc-status"], "4", "{way:?}, by the client: {by_client}");
         assert!(body.frame().await.is_none());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_the_mesh_ends_has_the_type_of_its_request() {
+    let silent = upstream::h2c(|_| std::future::pending()).await;
+    for (way, kind) in WAYS.into_iter().flat_map(|way| [(way, ""), (way, "+json"), (way, "+proto"), (way, ";a=b")]) {
+        let kind = format!("application/grpc{kind}");
+        let mesh = way.mesh(silent.address, |builder| builder);
+        for (field, value, status) in [("grpc-timeout", "100m", "4"), ("x-deny", "1", "7")] {
+            let call = Request::post("http://callee/a.B/C").header("content-type", &kind).header(field, value);
+            let response = way.response(&mesh, call, empty()).await;
+            let fields = ["grpc-status", "content-type"].map(|name| &response.headers()[name]);
+            assert_eq!(fields, [status, &kind], "{way:?}");
+        }
     }
 }
 
