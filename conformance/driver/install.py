@@ -14,6 +14,9 @@ PROGRAMS = {
     "h2spec": "github.com/summerwind/h2spec/cmd/h2spec",
     "interop-client": "google.golang.org/grpc/interop/client",
     "interop-server": "google.golang.org/grpc/interop/server",
+    "connectconformance": "connectrpc.com/conformance/cmd/connectconformance",
+    "referenceclient": "connectrpc.com/conformance/cmd/referenceclient",
+    "referenceserver": "connectrpc.com/conformance/cmd/referenceserver",
 }
 
 
@@ -86,7 +89,7 @@ class Installation:
         """What the suites were, for the report."""
         modules = (self.source / "go.mod").read_text()
         versions = {module: re.search(rf"{re.escape(module)} (v\S+)", modules)[1] for module in
-                    ("github.com/summerwind/h2spec", "google.golang.org/grpc", "github.com/lxzan/gws")}
+                    ("github.com/summerwind/h2spec", "google.golang.org/grpc", "connectrpc.com/conformance", "github.com/lxzan/gws")}
         versions["kosoku"] = (self.source / "requirements.txt").read_text().strip().split("==")[1]
         return versions
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from .install import Cannot, Installation
 
-# The ports of conformance/mesh.
+# The ports of conformance/mesh and conformance/raw.
 GATEWAY, GATEWAY_TLS = 18480, 18443
 RELAYS = {"http": 18451, "websocket": 18452}
 GRPC_CLIENT = 18453
+RAW_GATEWAY, RAW_GATEWAY_TLS, RAW_SERVER = 18490, 18493, 18460
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,9 @@ class Upstreams:
         self.running: dict[tuple[str, str], tuple[Started, Target]] = {}
 
     def target(self, upstream: str, way: str) -> Target:
+        if upstream in ("connect", "raw"):
+            # The suite starts its own servers.
+            return Target(way, 0, way == "direct-tls")
         if (upstream, way) not in self.running:
             port, tls = free_port(), way == "direct-tls"
             started = start(self.tools, f"{upstream}-{way}", self.command(upstream, port, tls), {"PORT": str(port)})
@@ -136,32 +140,38 @@ class Upstreams:
 
 @dataclass
 class Mesh:
-    """`leno up` with the documents in conformance/mesh, started when it is first asked for."""
+    """`leno up` with the documents of a folder in conformance, if a suite and a way need it."""
 
     tools: Installation
     program: Path
     needed: bool
+    name: str
+    ports: tuple[int, ...]
+    callers: tuple[int, ...] = ()
     started: Started | None = field(default=None)
 
     def target(self, upstream: str, way: str) -> Target:
         if way == "gateway-tls":
-            return Target(way, GATEWAY_TLS, tls=True)
+            return Target(way, RAW_GATEWAY_TLS if upstream == "raw" else GATEWAY_TLS, tls=True)
+        if upstream == "connect" and way == "hop":
+            # The function that calls is asked through the gateway.
+            return Target(way, GATEWAY)
         if way == "hop":
             return Target(way, GRPC_CLIENT if upstream == "grpc" else RELAYS[upstream], callee=upstream)
-        return Target(way, GATEWAY)
+        return Target(way, RAW_GATEWAY if upstream == "raw" else GATEWAY)
 
     def __enter__(self):
         if not self.needed:
             return self
         if not self.program.exists():
             raise Cannot(f"{self.program} does not exist; build it (cargo build --release -p leno), or name another with --leno")
-        for port in (GATEWAY, GATEWAY_TLS, GRPC_CLIENT, *RELAYS.values()):
+        for port in (*self.ports, *self.callers):
             if accepts(port):
                 raise Cannot(f"port {port} on 127.0.0.1 is taken by another process")
-        self.started = start(self.tools, "leno", [str(self.program), "up", str(self.documents())])
+        self.started = start(self.tools, f"leno-{self.name}", [str(self.program), "up", str(self.documents())])
         try:
-            wait_until(self.started, lambda: ready(self.tools.work / "admin.sock"), 60, "ready")
-            for port in (GRPC_CLIENT, *RELAYS.values()):
+            wait_until(self.started, lambda: ready(self.tools.work / f"{self.name}.sock"), 60, "ready")
+            for port in self.callers:
                 wait_until(self.started, lambda port=port: accepts(port), 30, f"running its function on port {port}")
         except Cannot:
             self.started.stop()
@@ -170,15 +180,23 @@ class Mesh:
 
     def documents(self) -> Path:
         """The documents as they are for this working folder."""
-        folder = self.tools.work / "mesh"
+        folder = self.tools.work / self.name
         folder.mkdir(exist_ok=True)
-        for document in (self.tools.source / "mesh").glob("*.yaml"):
+        for document in (self.tools.source / self.name).glob("*.yaml"):
             (folder / document.name).write_text(document.read_text().replace("../../target/conformance/", "../"))
         return folder
 
     def __exit__(self, *_):
         if self.started:
             self.started.stop()
+
+
+def meshes(tools: Installation, program: Path, upstreams: set[str]) -> list[Mesh]:
+    """Those in which the suites that go through Leno have their upstreams."""
+    return [
+        Mesh(tools, program, bool(upstreams - {"raw"}), "mesh", (GATEWAY, GATEWAY_TLS), (GRPC_CLIENT, *RELAYS.values())),
+        Mesh(tools, program, "raw" in upstreams, "raw", (RAW_GATEWAY, RAW_GATEWAY_TLS)),
+    ]
 
 
 def ready(admin: Path) -> bool:

@@ -6,6 +6,9 @@
 //	peer chain                an application of several functions that call one another and copy no trace headers
 //	peer relay -to AUTHORITY  carries TCP connections through the HTTP proxy that HTTP_PROXY names
 //	peer run -program PATH    runs PATH with the arguments of each request and HTTPS_PROXY set
+//	peer connect-instance     becomes the Connect suite's server
+//	peer connect-server       names a running server to the Connect suite
+//	peer connect-client       sends the Connect suite's client to another server than the suite's
 //	peer h2spec -host NAME    h2spec with a name of the mesh as :authority
 //	peer certificate DIR      writes ca.pem, cert.pem and key.pem for 127.0.0.1 and localhost
 //
@@ -22,16 +25,19 @@ import (
 func main() {
 	log.SetFlags(0)
 	if len(os.Args) < 2 {
-		log.Fatal("usage: peer http|websocket|chain|relay|run|h2spec|certificate ...")
+		log.Fatal("usage: peer ROLE ...")
 	}
 	roles := map[string]func([]string) error{
-		"http":        serveHTTP,
-		"websocket":   serveWebSocket,
-		"chain":       serveChain,
-		"relay":       serveRelay,
-		"run":         serveRuns,
-		"h2spec":      runH2Spec,
-		"certificate": writeCertificate,
+		"http":             serveHTTP,
+		"websocket":        serveWebSocket,
+		"chain":            serveChain,
+		"relay":            serveRelay,
+		"run":              serveRuns,
+		"connect-instance": runConnectInstance,
+		"connect-server":   answerConnectServer,
+		"connect-client":   runConnectClient,
+		"h2spec":           runH2Spec,
+		"certificate":      writeCertificate,
 	}
 	role, known := roles[os.Args[1]]
 	if !known {

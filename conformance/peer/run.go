@@ -22,6 +22,7 @@ type outcome struct {
 func serveRuns(arguments []string) error {
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	program := flags.String("program", "", "program to run")
+	limit := flags.Duration("limit", time.Minute, "time after which the program is ended")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -35,17 +36,17 @@ func serveRuns(arguments []string) error {
 			http.Error(response, err.Error(), http.StatusBadRequest)
 			return
 		}
-		limit, cancel := context.WithTimeout(request.Context(), time.Minute)
+		within, cancel := context.WithTimeout(request.Context(), *limit)
 		defer cancel()
-		command := exec.CommandContext(limit, *program, list...)
+		command := exec.CommandContext(within, *program, list...)
 		command.Env = append(os.Environ(), "HTTPS_PROXY="+os.Getenv("HTTP_PROXY"))
 		output, err := command.CombinedOutput()
 		if err != nil && command.ProcessState == nil {
 			http.Error(response, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		if limit.Err() != nil {
-			output = fmt.Appendf(output, "\nended after a minute")
+		if within.Err() != nil {
+			output = fmt.Appendf(output, "\nended after %v", *limit)
 		}
 		_ = json.NewEncoder(response).Encode(outcome{Code: command.ProcessState.ExitCode(), Output: string(output)})
 	})
