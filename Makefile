@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference clean
+.PHONY: help setup clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -16,7 +16,10 @@ run: setup ## Start the example application behind the mesh and drive it with re
 	@$(CARGO) build --release -p leno -p orders
 	@target/release/orders-demo $(ARGUMENTS)
 
-test: setup ## Run all tests. (Most wait for processes, so there are twice as many at a time as processors: RUST_TEST_THREADS.)
+clients: setup ## Install the clients of other people that tests drive the gateway with, under target/clients, or say what they need.
+	@scripts/clients.sh
+
+test: clients ## Run all tests. (Most wait for processes, so there are twice as many at a time as processors: RUST_TEST_THREADS.)
 	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --release --workspace --no-fail-fast
 
 test-stock-kernel: setup ## Run the tests of rooms as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
@@ -51,7 +54,7 @@ azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno a
 	@$(CARGO) build --profile dist -p leno -p leno-bench
 	@target/dist/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json --html target/bench/azure.html
 
-conformance: setup ## Run h2spec, gRPC interop, Autobahn and the trace-context suite against the gateway and a whole hop.
+conformance: setup ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release -p leno
 	@conformance/run
 

@@ -1,0 +1,32 @@
+// What both clients share.
+import assert from 'node:assert/strict';
+import { createInterface } from 'node:readline';
+
+// Milliseconds. A case that takes longer hangs.
+export const limit = 60_000;
+
+// Runs the cases one after the other, and ends the process at the first that fails.
+export async function run(cases) {
+  for (const [name, test] of Object.entries(cases)) {
+    const hangs = setTimeout(() => { console.error(`${name}: it hangs`); process.exit(1); }, limit);
+    try {
+      await test();
+    } catch (error) {
+      console.error(`${name}:`, error);
+      process.exit(1);
+    }
+    clearTimeout(hangs);
+    console.log('passed', name);
+  }
+}
+
+// Calls again and again while the function's instances are replaced, until a line of input comes.
+export async function change(version) {
+  let stop = false;
+  const input = createInterface({ input: process.stdin });
+  input.once('line', () => { stop = true; input.close(); });
+  const versions = new Set([await version()]);
+  console.log('steady');
+  while (!stop) versions.add(await version());
+  assert.equal(versions.size, 2, [...versions].join());
+}
