@@ -115,5 +115,5 @@ def cases(output: str) -> list[Case]:
 
 REQUESTS = SimpleNamespace(NAME="connect", UPSTREAM="connect", WAYS=("direct", "direct-tls", "gateway", "gateway-tls", "hop"),
                            TOOLS=PROGRAMS, run=run_requests)
-RESPONSES = SimpleNamespace(NAME="connect-responses", UPSTREAM="raw", WAYS=("direct", "gateway"),
+RESPONSES = SimpleNamespace(NAME="connect-responses", UPSTREAM="raw", WAYS=("direct", "gateway", "nodes"),
                             TOOLS=PROGRAMS, run=run_responses)

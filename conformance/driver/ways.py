@@ -32,6 +32,7 @@ WAYS = {
     "gateway": Way("through the gateway", True, "direct"),
     "gateway-tls": Way("through the gateway over TLS", True, "direct-tls"),
     "hop": Way("through a whole hop (outbound sidecar, mutual TLS, inbound sidecar)", True, "direct"),
+    "nodes": Way("through a gateway and another node (mutual TLS between them)", True, "direct"),
 }
 
 

@@ -5,6 +5,7 @@
 //	peer websocket            echoes every message; negotiates permessage-deflate
 //	peer chain                an application of several functions that call one another and copy no trace headers
 //	peer relay -to AUTHORITY  carries TCP connections through the HTTP proxy that HTTP_PROXY names
+//	peer forward -to ADDRESS  carries TCP connections to a server that is not of the mesh
 //	peer run -program PATH    runs PATH with the arguments of each request and HTTPS_PROXY set
 //	peer connect-instance     becomes the Connect suite's server
 //	peer connect-server       names a running server to the Connect suite
@@ -32,6 +33,7 @@ func main() {
 		"websocket":        serveWebSocket,
 		"chain":            serveChain,
 		"relay":            serveRelay,
+		"forward":          serveForward,
 		"run":              serveRuns,
 		"connect-instance": runConnectInstance,
 		"connect-server":   answerConnectServer,

@@ -46,6 +46,38 @@ func serveRelay(arguments []string) error {
 	}
 }
 
+// serveForward carries every connection to another address, for servers that the mesh cannot start.
+func serveForward(arguments []string) error {
+	flags := flag.NewFlagSet("forward", flag.ContinueOnError)
+	to := flags.String("to", "", "address, host:port")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	listener, err := listen()
+	if err != nil {
+		return err
+	}
+	for {
+		caller, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer caller.Close()
+			server, err := net.DialTimeout("tcp", *to, 5*time.Second)
+			if err != nil {
+				return
+			}
+			defer server.Close()
+			go func() {
+				_, _ = io.Copy(server, caller)
+				_ = server.(*net.TCPConn).CloseWrite()
+			}()
+			_, _ = io.Copy(caller, server)
+		}()
+	}
+}
+
 func relay(tool net.Conn, proxy *url.URL, to, host string) error {
 	// A connection that says nothing (a readiness probe) is not worth a tunnel; every protocol carried here begins with the client.
 	said := bufio.NewReader(tool)
