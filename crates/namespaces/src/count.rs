@@ -57,16 +57,17 @@ pub struct Count {
 impl Count {
     /// Takes one, which [`Count::give_back`] returns. `false`: the bound is reached.
     pub fn take(&self) -> bool {
-        if self.used.fetch_add(1, Relaxed) < self.bound.load(Relaxed) {
-            return true;
+        // What is refused is never counted as used, not even for a moment in which another thread looks.
+        let below = |used| (used < self.bound.load(Relaxed)).then_some(used + 1);
+        let taken = self.used.fetch_update(Relaxed, Relaxed, below).is_ok();
+        if !taken {
+            self.refused.fetch_add(1, Relaxed);
         }
-        self.used.fetch_sub(1, Relaxed);
-        self.refused.fetch_add(1, Relaxed);
-        false
+        taken
     }
 
     /// Takes one beyond the bound too, for what cannot be refused any more.
-    pub(crate) fn take_anyway(&self) {
+    pub fn take_anyway(&self) {
         self.used.fetch_add(1, Relaxed);
     }
 

@@ -49,7 +49,14 @@ impl Buffer {
         let full = || AcquireError::NamespaceFull { namespace: namespace.name().clone(), bound: count.bound() };
         let bound = usize::try_from(count.bound()).unwrap_or(usize::MAX);
         let longest = Self::longest_of(self.functions().iter(), dispatcher, bound);
-        if longest.is_some_and(|longest| longest.evict(full())) && count.take() { Ok(()) } else { Err(full()) }
+        let Some(longest) = longest else { return Err(full()) };
+        // Taken before the other gives its place back, so that no third request gets that place.
+        count.take_anyway();
+        if longest.evict(full()) {
+            return Ok(());
+        }
+        count.give_back();
+        Err(full())
     }
 
     /// The function that gives up a request for one of `dispatcher`; `None`: it has its share. The node's room is divided evenly between namespaces, and what
