@@ -259,14 +259,25 @@ for line in sys.stdin:
         }
     }
 
+    /// Neither there nor a zombie.
+    fn runs(process: u32) -> bool {
+        std::fs::read_to_string(format!("/proc/{process}/stat"))
+            .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
+    }
+
     impl Drop for Program {
         fn drop(&mut self) {
-            for process in crate::processes::descendants(self.child.id()) {
-                let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+            let forked = crate::processes::descendants(self.child.id());
+            for process in &forked {
+                let pid = i32::try_from(*process).ok().and_then(rustix::process::Pid::from_raw).unwrap();
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             let _ = self.child.kill();
             let _ = self.child.wait();
+            // Their groups cannot be removed before.
+            while forked.iter().any(|process| runs(*process)) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
         }
     }
 
