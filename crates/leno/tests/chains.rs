@@ -275,8 +275,9 @@ fn a_program_without_a_link_does_not_become_ready_and_the_reason_is_told() {
     let mesh = Mesh::start(&documents);
     let answer = mesh.get("/");
     assert!([503, 504].contains(&answer.status), "{}", answer.body);
-    let output = mesh.output().join("\n");
-    assert!(output.contains("the instance was not ready within 1s: no connection: Connection refused"), "{output}");
+    let reason = "the instance was not ready within 1s: no connection: Connection refused";
+    // The request may time out a moment before the instance does.
+    mesh.line(reason);
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn what_is_wrong_with_an_instance_harms_one_request() {
     for failure in ["trap", "out_of_memory", "exit", "silent"] {
         mesh.metrics(&[&format!("leno_component_failures_total{{function=\"test/probe\",failure=\"{failure}\"}}")]);
     }
-    assert!(mesh.output().iter().any(|line| line.contains("the component needed more memory than the 16777216 bytes")));
+    mesh.line("the component needed more memory than the 16777216 bytes");
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_component_is_fetched_and_checked() {
         Answer { status: 503, .. } => false,
         answer => panic!("{answer:?}"),
     });
-    assert!(mesh.output().iter().any(|line| line.contains("it has the hash")), "{:?}", mesh.output());
+    mesh.line("it has the hash");
 }
 
 /// What a component in another language is asked to do.

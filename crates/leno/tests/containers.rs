@@ -48,11 +48,6 @@ fn version(mesh: &Mesh) -> String {
     answer.json()["environment"]["VERSION"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits for the mesh to say something.
-fn says(mesh: &mut Mesh, text: &str) {
-    mesh.wait_for(text, |mesh| mesh.output().iter().any(|line| line.contains(text)));
-}
-
 #[test]
 fn a_function_from_a_tag_serves_calls_and_is_judged() {
     let registry = DockerRegistry::start();
@@ -69,7 +64,7 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
         );
     let mut mesh = Mesh::start_with(&settings(&registry, ""), &documents);
     // Nobody has asked for it yet.
-    says(&mut mesh, "the image is here");
+    mesh.line("the image is here");
     assert!(mesh.instances("test/front").is_empty());
     let answer = mesh.get("/somewhere");
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -125,7 +120,7 @@ fn a_registry_that_is_busy_at_the_start_is_asked_again() {
     let image = format!("{}/web:1", registry.host);
     let mesh = Mesh::start_with(&settings(&registry, ""), &function("web", &image, EXPOSE));
     assert_eq!(mesh.get("/").body, "here\n");
-    assert!(mesh.output().iter().any(|line| line.contains("the registry is asked again")), "{:?}", mesh.output());
+    mesh.line("the registry is asked again");
 }
 
 #[test]
@@ -143,7 +138,7 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     assert_ne!(first, second);
     // Who may call it is no part of the revision.
     mesh.write(&(documents("") + &policy("log", "echo", "  accessLog: {enabled: false}")));
-    says(&mut mesh, "the documents have changed");
+    mesh.line("the documents have changed");
     assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("1", 1));
     mesh.restart(&["--store", "store"]);
     assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("1", 1));
@@ -157,15 +152,15 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     // A tag that there is not is refused where it stands.
     let wrong = documents("").replace("/echo\"", "/echo:missing\"");
     mesh.write(&wrong);
-    says(&mut mesh, "the change is refused (1 problem)");
-    let told = mesh.output().into_iter().find(|line| line.contains("cannot be found out")).unwrap();
+    mesh.line("the change is refused (1 problem)");
+    let told = mesh.line("cannot be found out");
     assert!(told.contains("app.yaml:6:") && told.contains("spec.image") && told.contains("MANIFEST_UNKNOWN"), "{told}");
     assert_eq!(version(&mesh), "2");
 
     // An image that cannot be pulled does not take the place of one that runs.
     let missing = Digest::of(b"no such image");
     mesh.write(&documents("  scale: {min: 1}").replace("/echo\"", &format!("/echo@{missing}\"")));
-    says(&mut mesh, "its image is not here");
+    mesh.line("its image is not here");
     assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("2", 3));
 
     // Nobody is asked for what has not changed: back at the last document, without the registry.
@@ -191,7 +186,7 @@ fn a_registry_may_be_private_and_a_layout_is_none() {
     let mut mesh = Mesh::start_with(&with("right"), &documents);
     assert_eq!(mesh.get("/").status, 200);
     mesh.write_mesh(&with("wrong"));
-    says(&mut mesh, "spec.images: needs a restart");
+    mesh.line("spec.images: needs a restart");
     mesh.terminate();
     mesh.wait();
     let documents = mesh.folder.path().to_str().unwrap().to_owned();
@@ -229,7 +224,7 @@ fn a_container_has_the_user_the_volumes_and_the_root_that_its_function_says() {
     assert_eq!(mesh.get("/").body, "0\n/serve other\nroot\ntmp\nin /\n");
     let reason = "left out of the image: 1 device nodes and 0 extended attributes (dev/null)";
     assert_eq!(mesh.instances("test/web")[0]["reason"], reason);
-    assert!(mesh.output().iter().any(|line| line.contains(reason)), "{:?}", mesh.output());
+    mesh.line(reason);
 }
 
 #[test]
@@ -271,8 +266,8 @@ fn what_cannot_be_pulled_is_told_and_harms_nobody_else() {
     // A change with a tag of that registry is refused after a while. Nothing waits for that.
     mesh.write(&documents.replace(&format!("{stalls}/x@{missing}"), &format!("{stalls}/x:1")));
     assert_eq!(get(&mesh, "fine.example").status, 200);
-    says(&mut mesh, "no answer within");
-    says(&mut mesh, "the change is refused (1 problem)");
+    mesh.line("no answer within");
+    mesh.line("the change is refused (1 problem)");
     assert_eq!(get(&mesh, "fine.example").status, 200);
 
     // What comes to be there is taken: the registry is asked again.
@@ -426,7 +421,7 @@ fn a_node_that_cannot_run_containers_says_so_and_runs_the_rest() {
         // Not by `leno explain`, which does not believe another account's node.
         let explanation = format!("/explain/{}", answer.header("x-request-id").unwrap());
         mesh.wait_for("the explanation", |mesh| mesh.admin(&explanation).body.contains(reason));
-        assert!(mesh.output().iter().any(|line| line.contains(reason)), "{reason}");
+        mesh.line(reason);
         assert_eq!(get(&mesh, "fine.example").status, 200);
     }
 }

@@ -268,7 +268,7 @@ fn a_room_gets_no_more_than_its_share() {
     let intruder = functions.as_array().unwrap().iter().find(|row| row["function"] == "test/intruder").unwrap();
     if let Some(reason) = intruder["unenforced_limits"].as_str() {
         eprintln!("SKIPPED: this machine enforces no limits: {reason}");
-        assert!(mesh.output().iter().any(|line| line.contains("its limits are not enforced")));
+        mesh.line("its limits are not enforced");
         return;
     }
     assert!(attempt(&mesh, "allocate", &["16"]).starts_with("done"));
@@ -557,11 +557,7 @@ fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
     let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
     unshare.args(["--user", "--map-root-user", "sh", "-c", none, env!("CARGO_BIN_EXE_leno")]);
     let mut mesh = Mesh::start_with_command(unshare, &instances("auto"), &documents, public_folder);
-    assert!(
-        mesh.output().iter().any(|line| line.contains("instances are not in rooms: namespaces:")),
-        "{:?}",
-        mesh.output()
-    );
+    mesh.line("instances are not in rooms: namespaces:");
     assert_eq!(mesh.curl("/", &["--header", "host: any.example"]).status, 200);
     assert_eq!(mesh.instances("test/any")[0]["isolation"], "process");
     assert_eq!(mesh.get("/whoami").status, 503);

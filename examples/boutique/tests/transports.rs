@@ -36,7 +36,12 @@ impl Drop for Running {
 }
 
 impl Running {
+    /// Starts functions. Another process may get a port between the choice and the start; then all of them start anew with other ports.
     fn start(names: &[&'static str], transport: &str) -> Self {
+        (0..10).find_map(|_| Self::start_once(names, transport)).expect("the functions do not start")
+    }
+
+    fn start_once(names: &[&'static str], transport: &str) -> Option<Self> {
         // All ports are chosen before any is given back, so that they differ.
         let listeners: Vec<_> = names.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: BTreeMap<_, _> =
@@ -50,14 +55,18 @@ impl Running {
             command.env("PORT", address.port().to_string()).env("BOUTIQUE_TRANSPORT", transport);
             running.children.push(command.env("BOUTIQUE_DIRECT", direct.join(",")).spawn().unwrap());
         }
-        for address in running.addresses.values() {
+        for (child, address) in running.children.iter_mut().zip(running.addresses.values()) {
             let begin = Instant::now();
             while TcpStream::connect(address).is_err() {
                 assert!(begin.elapsed() < Duration::from_secs(30), "a function does not start");
                 std::thread::sleep(Duration::from_millis(5));
+                if child.try_wait().unwrap().is_some() {
+                    return None;
+                }
             }
         }
-        running
+        // Another process may answer at the port of one that has ended.
+        running.children.iter_mut().all(|child| child.try_wait().unwrap().is_none()).then_some(running)
     }
 
     /// Head and body of the answer.

@@ -222,6 +222,19 @@ impl Mesh {
         }
     }
 
+    /// Polls until a line of the output contains this text, and returns that line. A line may be read from the process after what it tells of.
+    pub(crate) fn line(&self, text: &str) -> String {
+        let begin = Instant::now();
+        loop {
+            let output = self.output();
+            if let Some(line) = output.iter().find(|line| line.contains(text)) {
+                return line.clone();
+            }
+            assert!(begin.elapsed() < TIMEOUT, "no line says {text:?}:\n{}", output.join("\n"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Replaces the application's documents, atomically, as editors do.
     pub(crate) fn write(&self, documents: &str) {
         self.replace("app.yaml", documents);

@@ -201,6 +201,8 @@ async fn many_small_frames_are_a_legal_body() {
         .function("web", AppProtocol::Http1, prompt.address)
         .function("stream", AppProtocol::Grpc, streaming.address)
         .function("deaf", AppProtocol::Http1, deaf.address)
+        // So many frames take a busy machine longer than requests usually may.
+        .limits(|limits| limits.request_timeout = LONG)
         .start();
     for (host, count) in [("web", 60_000), ("stream", 60_000), ("deaf", 10_000)] {
         let (sent, answer) = small_frames(mesh.gateway(), host, count, host != "deaf").await;
