@@ -59,7 +59,7 @@ impl Exchange {
         if let Err(failure) = self.occupy(&route) {
             return self.fail(failure);
         }
-        let permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record).await {
+        let mut permitted = match self.worker.judge.request(self.ask(&route, &body), head, &self.record).await {
             Judgement::Permitted(permitted) => permitted,
             Judgement::Denied(refusal) => {
                 if matches!(route.upstream, Upstream::NotACallee | Upstream::Outside(..)) {
@@ -68,22 +68,18 @@ impl Exchange {
                 return self.refuse(refusal);
             }
         };
-        let permitted = if permitted.has_asks() {
-            match Box::pin(self.authorize(permitted, body.is_over())).await {
+        if permitted.has_asks() {
+            permitted = match Box::pin(self.authorize(permitted, body.is_over())).await {
                 Judgement::Permitted(permitted) => permitted,
                 Judgement::Denied(refusal) => return self.refuse(refusal),
-            }
-        } else {
-            permitted
-        };
-        let mut permitted = if permitted.has_extensions() {
-            match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
+            };
+        }
+        if permitted.has_extensions() {
+            permitted = match Box::pin(self.extend(self.ask(&route, &body), permitted)).await {
                 Judgement::Permitted(permitted) => permitted,
                 Judgement::Denied(refusal) => return self.refuse(refusal),
-            }
-        } else {
-            permitted
-        };
+            };
+        }
         let open = self.open(&route, &mut permitted);
         let forwarded = {
             let mut forwarded = pin!(upstream::forward(&self, &route.upstream, permitted, body));

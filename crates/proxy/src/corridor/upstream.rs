@@ -142,7 +142,8 @@ pub(super) async fn forward(
     let retries = ruling.terms().retry.as_ref().filter(|_| may_retry);
     let deadline = exchange.deadline(&ruling);
     let result = match retries {
-        Some(retry) => forward.with_retries(retry, head, body, deadline).await,
+        // Boxed because it is large, and the future of each exchange would have room for it.
+        Some(retry) => Box::pin(forward.with_retries(retry, head, body, deadline)).await,
         None => forward.attempt_within(deadline, head, body, &[]).await,
     };
     if result.is_ok() {
