@@ -183,6 +183,25 @@ fn fewer_instances_and_a_node_that_stops_end_in_the_same_way() {
 }
 
 #[test]
+fn a_node_that_stops_takes_calls_until_the_last_answer_and_waits_for_no_idle_connection() {
+    let caller = "  expose: [{hosts: [\"*\"], path: /}]\n  callees: [callee]";
+    let documents =
+        echo_function("caller", caller) + &echo_function("callee", "") + &policy("open", "caller, callee", ALLOW_ALL);
+    // Longer than any test waits.
+    let mut mesh = Mesh::start_with("  limits: {drainTimeout: 10m}\n", &documents);
+    let call = r#"[{"method":"GET","host":"callee","path":"/ok","headers":[],"http2":true,"keep":true}]"#;
+    let url = format!("http://127.0.0.1:{}", mesh.ports.gateway);
+    assert_eq!(mesh::curl(&format!("{url}/send"), &["--data", call]).body, "[200]");
+    let later = std::thread::spawn(move || mesh::curl(&format!("{url}/later/2000/callee/ok"), &[]));
+    mesh.line("pausing");
+    mesh.terminate();
+    mesh.line("another signal");
+    let answer = later.join().unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(mesh.wait().success());
+}
+
+#[test]
 fn a_second_signal_does_not_wait_for_requests() {
     let mut mesh = Mesh::start_with("  limits: {drainTimeout: 10m}\n", &functions(1));
     let _open = Open::new(&mut mesh);

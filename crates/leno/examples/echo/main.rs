@@ -28,12 +28,14 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::SendRequest;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -180,6 +182,7 @@ async fn call(request: &Request<Incoming>, host: &str, path: &str) -> Result<(u1
         http2: false,
         connect: None,
         bind: None,
+        keep: false,
     })
     .await
 }
@@ -198,11 +201,17 @@ struct Call {
     connect: Option<String>,
     /// The address to call from, if it is not the kernel's choice.
     bind: Option<std::net::Ipv4Addr>,
+    /// Whether the connection stays open, over HTTP/2.
+    #[serde(default)]
+    keep: bool,
 }
+
+/// Connections that stay open.
+static KEPT: Mutex<Vec<SendRequest<Full<Bytes>>>> = Mutex::new(Vec::new());
 
 /// Calls in the way in which every HTTP client calls: through the proxy in its environment or, in a room, by name.
 async fn send(call: &Call) -> Result<(u16, Bytes), Error> {
-    let Call { method, host, path, headers, http2, connect, bind } = call;
+    let Call { method, host, path, headers, http2, connect, bind, keep } = call;
     let mut request = Request::builder().method(method.as_str());
     for (name, value) in headers {
         request = request.header(name, value);
@@ -227,6 +236,9 @@ async fn send(call: &Call) -> Result<(u16, Bytes), Error> {
         let (mut sender, connection) =
             hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         tokio::spawn(connection);
+        if *keep {
+            KEPT.lock().map_err(|_| "another call panicked")?.push(sender.clone());
+        }
         sender.send_request(request.body(Full::new(Bytes::new()))?).await?
     } else {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

@@ -110,12 +110,22 @@ impl Worker {
 /// The client connections that are open at one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    draining: Cell<bool>,
+    draining: Cell<Draining>,
     handed_over: Cell<bool>,
     numbers: Cell<u64>,
     open: RefCell<HashMap<u64, Open>>,
     /// Notified when a connection closes.
     closed: tokio::sync::Notify,
+}
+
+/// Which connections should end after their current exchange.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Draining {
+    #[default]
+    None,
+    /// Not those that instances of this node opened: the requests of clients that are under way may need them.
+    Clients,
+    All,
 }
 
 /// An open connection.
@@ -152,9 +162,9 @@ impl Connections {
         self.open.borrow().len()
     }
 
-    /// Whether connections should end after their current exchange.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.get()
+    /// Whether a connection should end after its current exchange.
+    pub(crate) fn is_draining(&self, of_instance: bool) -> bool {
+        self.draining.get() >= if of_instance { Draining::All } else { Draining::Clients }
     }
 
     /// Whether another process has the listeners. What is open goes on here, and clients are told to connect anew.
@@ -162,9 +172,15 @@ impl Connections {
         self.handed_over.get()
     }
 
+    /// Tells the connections of clients to end.
+    pub(crate) fn drain_clients(&self) {
+        self.draining.set(self.draining.get().max(Draining::Clients));
+        self.wake();
+    }
+
     /// Tells all connections to end.
     pub(crate) fn drain(&self) {
-        self.draining.set(true);
+        self.draining.set(Draining::All);
         self.wake();
     }
 

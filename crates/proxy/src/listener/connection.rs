@@ -335,41 +335,47 @@ impl Connection {
         (!caller.is_revoked()).then_some((caller, known))
     }
 
-    /// Serves one request of an HTTP/2 stream. `on_upgrade` is what a tunnel becomes, `interim`
-    /// takes interim responses over HTTP/2.
-    pub(super) fn handle_boxed(
+    /// Serves one request. `on_upgrade` is what a tunnel becomes, `interim` takes interim responses. The future is boxed because it is large, and
+    /// those who await it are moved.
+    pub(super) fn handle(
         self: Rc<Self>,
         request: Request<WireBody>,
         on_upgrade: Option<Upgrading>,
         interim: Option<Arc<InterimQueue>>,
     ) -> Pin<Box<impl Future<Output = Response<Body>>>> {
-        Box::pin(self.handle_request(request, on_upgrade, interim))
+        let (head, body) = request.into_parts();
+        Box::pin(self.handle_request(Box::new(head), body, on_upgrade, interim))
     }
 
     /// Serves one HTTP/1.1 request.
-    async fn handle_http1(self: Rc<Self>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+    fn handle_http1(
+        self: Rc<Self>,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>().map(Upgrading::Hyper);
         // HTTP/1.0 has no interim responses (RFC 9110, 15.2).
         let interim = (request.version() != Version::HTTP_10).then(|| self.activity.interim().clone());
-        let response = self.clone().handle_request(request.map(WireBody::from), on_upgrade, interim).await;
-        let waiting = self.activity.interim();
-        if waiting.is_waiting() {
-            // They go out before the response. The stream wakes this task.
-            poll_fn(|_| if waiting.is_waiting() { Poll::Pending } else { Poll::Ready(()) }).await;
+        let response = self.clone().handle(request.map(WireBody::from), on_upgrade, interim);
+        async move {
+            let response = response.await;
+            let waiting = self.activity.interim();
+            if waiting.is_waiting() {
+                // They go out before the response. The stream wakes this task.
+                poll_fn(|_| if waiting.is_waiting() { Poll::Pending } else { Poll::Ready(()) }).await;
+            }
+            Ok(response)
         }
-        Ok(response)
     }
 
     async fn handle_request(
         self: Rc<Self>,
-        request: Request<WireBody>,
+        // Boxed because it goes from one to the next, and each future on the way has room for it twice.
+        mut head: Box<request::Parts>,
+        body: WireBody,
         on_upgrade: Option<Upgrading>,
         interim: Option<Arc<InterimQueue>>,
     ) -> Response<Body> {
         let busy = self.activity.begin();
-        let (head, body) = request.into_parts();
-        // Boxed because it goes from one to the next, and each future on the way has room for it twice.
-        let mut head = Box::new(head);
         let http2 = head.version == Version::HTTP_2;
         let is_tunnel = !http2 && head.method == Method::CONNECT;
         let is_last = || is_tunnel || !http2 && self.is_leaving();
@@ -556,8 +562,7 @@ where
         builder.max_headers(limits.headers as usize);
     }
     let handler = connection.clone();
-    // Boxed because hyper moves the future several times before it runs, and it is large.
-    let service = service_fn(move |request| Box::pin(handler.clone().handle_http1(request)));
+    let service = service_fn(move |request| handler.clone().handle_http1(request));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
     Drive { serving, connection: &connection, open, head: true, timer: None, cut_off_at: None, registered: false }.await
 }
@@ -622,7 +627,7 @@ impl<S: Serving> Future for Drive<'_, S> {
             self.open.wake_to_drain(cx);
         }
         let connection = self.connection;
-        if connection.worker.connections.is_draining() && self.cut_off_at.is_none() {
+        if self.open.is_draining() && self.cut_off_at.is_none() {
             if self.head && !connection.activity.is_busy() {
                 return Poll::Ready(Ok(()));
             }
@@ -708,14 +713,17 @@ impl Connection {
 pub(crate) struct OpenConnection {
     worker: Rc<Worker>,
     number: u64,
+    /// An instance of this node opened it.
+    of_instance: bool,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
 }
 
 impl OpenConnection {
     pub(crate) fn new(worker: &Rc<Worker>, direction: TrafficDirection) -> Self {
-        let number = worker.connections.register(direction == TrafficDirection::Outbound);
-        Self { worker: worker.clone(), number, activity: Activity::new(), attribution: None }
+        let of_instance = direction == TrafficDirection::Outbound;
+        let number = worker.connections.register(of_instance);
+        Self { worker: worker.clone(), number, of_instance, activity: Activity::new(), attribution: None }
     }
 
     /// Says how the connection is counted.
@@ -727,6 +735,10 @@ impl OpenConnection {
         &self.activity
     }
 
+    fn is_draining(&self) -> bool {
+        self.worker.connections.is_draining(self.of_instance)
+    }
+
     fn wake_to_drain(&self, cx: &Context<'_>) {
         self.worker.connections.set_waker(self.number, cx.waker());
     }
@@ -736,7 +748,7 @@ impl OpenConnection {
         let mut future = pin!(future);
         poll_fn(|cx| {
             self.wake_to_drain(cx);
-            if self.worker.connections.is_draining() {
+            if self.is_draining() {
                 return Poll::Ready(None);
             }
             future.as_mut().poll(cx).map(Some)

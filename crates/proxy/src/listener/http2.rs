@@ -117,7 +117,7 @@ async fn answer(connection: Rc<Connection>, request: Request<RecvStream>, mut re
         (WireBody::Stream(StreamBody::new(stream, &head.headers, expects)), None, None)
     };
     let expects = head.headers.contains_key(header::EXPECT);
-    let mut handler = connection.handle_boxed(Request::from_parts(head, body), upgrading, Some(interim.clone()));
+    let mut handler = connection.handle(Request::from_parts(head, body), upgrading, Some(interim.clone()));
     let response = poll_fn(|cx| {
         if expects {
             interim.register(cx.waker());

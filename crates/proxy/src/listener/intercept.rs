@@ -9,6 +9,7 @@ use crate::http::peer::TrafficDirection;
 use crate::runtime::schedule::{self, Class};
 use crate::state::credential::Caller;
 use leno_chain::Incoming;
+use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -42,7 +43,7 @@ pub(super) struct Intercepted {
     http: net::TcpListener,
     /// Takes questions about names.
     names: net::UdpSocket,
-    /// Dropped when the sockets are not served any more.
+    /// Dropped when the caller's credential is revoked, or with the worker.
     kept: Box<dyn Send>,
 }
 
@@ -97,8 +98,8 @@ pub(super) async fn serve(
             }
         };
         let (caller, mut phases) = (room.caller.clone(), phases.clone());
-        let served = match serve_one(&worker, room, most) {
-            Ok(served) => served,
+        let (served, kept) = match serve_one(&worker, room, most) {
+            Ok(serving) => serving,
             Err(error) => {
                 tracing::error!(instance = %caller.instance, %error, "the instance cannot call other functions");
                 continue;
@@ -106,16 +107,29 @@ pub(super) async fn serve(
         };
         // Paid by the function: what its instance asks for must not keep others waiting.
         schedule::spawn_for(Class::of(&caller.function.to_string()), async move {
+            // Without it the kernel drops the packets of the room, also those of connections that are open. So the end of the node does not drop it.
+            let _kept = kept;
+            let until_the_end = async {
+                tokio::select! {
+                    () = served => {}
+                    _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
+                }
+                pending().await
+            };
             tokio::select! {
-                () = served => {}
+                () = until_the_end => {}
                 () = caller.revoked() => {}
-                _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
             }
         });
     }
 }
 
-fn serve_one(worker: &Rc<Worker>, room: Intercepted, most: usize) -> io::Result<impl Future<Output = ()> + use<>> {
+/// Serves the sockets of a room. Returns besides what is to be kept meanwhile.
+fn serve_one(
+    worker: &Rc<Worker>,
+    room: Intercepted,
+    most: usize,
+) -> io::Result<(impl Future<Output = ()> + use<>, Box<dyn Send>)> {
     let Intercepted { caller, http, names, kept } = room;
     let (http, names) = (TcpListener::from_std(http)?, UdpSocket::from_std(names)?);
     let listener = Rc::new(Listener {
@@ -127,8 +141,8 @@ fn serve_one(worker: &Rc<Worker>, room: Intercepted, most: usize) -> io::Result<
         address: http.local_addr()?,
     });
     let worker = worker.clone();
-    Ok(async move {
-        let _kept = kept;
+    let served = async move {
         tokio::join!(accept(http, listener, most), names::answer(&worker, &caller, &names));
-    })
+    };
+    Ok((served, kept))
 }

@@ -117,7 +117,9 @@ pub(super) enum Phase {
     Serving,
     /// They accept no more, because another process does. What is open goes on.
     HandedOver,
-    /// Connections end.
+    /// They accept no clients any more, and the connections of clients end. Instances can call as long as any client's connection is open.
+    Draining,
+    /// All connections end.
     Ending,
 }
 
@@ -129,7 +131,7 @@ pub struct Handle {
     pub interceptor: Interceptor,
     phase: watch::Sender<Phase>,
     sockets: Vec<std::net::TcpListener>,
-    /// Closes when no worker has a client's connection any more, after a hand-over.
+    /// Closes when no worker has a client's connection any more, once the node drains or is handed over.
     left: mpsc::Receiver<()>,
     /// Closes when the last worker has ended.
     ended: mpsc::Receiver<()>,
@@ -160,23 +162,27 @@ impl Handle {
         &self.sockets
     }
 
-    /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and returns when all workers have ended.
-    pub async fn drain(mut self) {
-        self.sockets.clear();
-        self.phase.send_replace(Phase::Ending);
-        while self.ended.recv().await.is_some() {}
+    /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and returns when all workers have ended. Until the last
+    /// client's connection has ended, instances can call.
+    pub async fn drain(self) {
+        self.end(Phase::Draining).await;
     }
 
     /// The same where another process accepts from the sockets now. No client notices: idle connections stay until their next response, which says
-    /// that it is the last, and instances can call as long as any client's connection is open.
-    pub async fn hand_over(mut self) {
+    /// that it is the last.
+    pub async fn hand_over(self) {
+        self.end(Phase::HandedOver).await;
+    }
+
+    async fn end(mut self, phase: Phase) {
         self.sockets.clear();
         let limit = self.node.snapshot.load().mesh.limits.drain_timeout;
-        self.phase.send_replace(Phase::HandedOver);
+        self.phase.send_replace(phase);
         let left = async { while self.left.recv().await.is_some() {} };
         // What is left then is cut off by the workers.
         let _ = tokio::time::timeout(limit, left).await;
-        self.drain().await;
+        self.phase.send_replace(Phase::Ending);
+        while self.ended.recv().await.is_some() {}
     }
 }
 
@@ -304,7 +310,7 @@ async fn work(
         schedule::spawn_own(intercept::serve(worker.clone(), entrances, phases.clone(), options.connections));
     // Errors mean that the handle was dropped. The worker drains in that case, too.
     let _ = phases.wait_for(|phase| *phase >= Phase::Serving).await;
-    let accepting: Vec<_> = listeners
+    let mut accepting: Vec<_> = listeners
         .into_iter()
         .filter_map(|bound| {
             let socket = TcpListener::from_std(bound.socket)
@@ -318,28 +324,29 @@ async fn work(
                 tls: bound.tls.map(TlsAcceptor::from),
                 address: bound.address,
             });
-            schedule::spawn_own(accept(socket, listener, options.connections))
+            Some((bound.direction, schedule::spawn_own(accept(socket, listener, options.connections))))
         })
         .collect();
-    let _ = phases.wait_for(|phase| *phase >= Phase::HandedOver).await;
-    // Stops accepting.
-    drop(accepting);
+    let phase = phases.wait_for(|phase| *phase >= Phase::HandedOver).await.map_or(Phase::Ending, |phase| *phase);
     let limit = worker.snapshot().mesh.limits.drain_timeout;
     let end = tokio::time::Instant::now() + limit;
-    if *phases.borrow() == Phase::HandedOver {
-        worker.connections.hand_over();
-        let left = async {
-            worker.connections.without_clients().await;
-            drop(busy);
-            // Other workers may have clients whose instances call here.
-            pending::<()>().await;
-        };
-        tokio::select! {
-            () = left => {}
-            _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
-        }
+    // Stops accepting.
+    accepting.retain(|(direction, _)| phase == Phase::Draining && *direction == TrafficDirection::Outbound);
+    match phase {
+        Phase::HandedOver => worker.connections.hand_over(),
+        _ => worker.connections.drain_clients(),
     }
-    drop(intercepting);
+    let left = async {
+        worker.connections.without_clients().await;
+        drop(busy);
+        // Other workers may have clients whose instances call here.
+        pending::<()>().await;
+    };
+    tokio::select! {
+        () = left => {}
+        _ = phases.wait_for(|phase| *phase >= Phase::Ending) => {}
+    }
+    drop((accepting, intercepting));
     worker.connections.drain();
     if tokio::time::timeout_at(end, worker.connections.fewer_than(1)).await.is_ok() {
         return;
