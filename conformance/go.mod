@@ -59,8 +59,6 @@ require (
 
 tool (
 	connectrpc.com/conformance/cmd/connectconformance
-	connectrpc.com/conformance/cmd/grpcclient
-	connectrpc.com/conformance/cmd/grpcserver
 	connectrpc.com/conformance/cmd/referenceclient
 	connectrpc.com/conformance/cmd/referenceserver
 	github.com/summerwind/h2spec/cmd/h2spec

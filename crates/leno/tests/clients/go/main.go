@@ -12,6 +12,9 @@ import (
 // A case that takes longer hangs.
 const limit = 60 * time.Second
 
+// Between the calls during a change, so that clients do not take the processors from what changes.
+const pause = 2 * time.Millisecond
+
 type test struct {
 	name string
 	run  func() error
@@ -65,7 +68,7 @@ func change(call func() (string, error)) {
 			}
 			fmt.Println("passed change")
 			return
-		default:
+		case <-time.After(pause):
 		}
 	}
 }

@@ -37,6 +37,8 @@ import java.util.concurrent.atomic.AtomicReference;
 public final class Client {
     /** Seconds. A case that takes longer hangs. */
     private static final int LIMIT = 60;
+    /** Milliseconds between the calls during a change, so that clients do not take the processors from what changes. */
+    private static final int PAUSE = 2;
     private static final String NAME = "grpc-java";
     private static final Metadata.Key<String> ECHO = Metadata.Key.of("x-echo", Metadata.ASCII_STRING_MARSHALLER);
     private static final Metadata.Key<byte[]> ECHO_BINARY = Metadata.Key.of("x-echo-bin", Metadata.BINARY_BYTE_MARSHALLER);
@@ -293,7 +295,7 @@ public final class Client {
     }
 
     /** Calls again and again while the function's instances are replaced, until a line of input comes. */
-    private void change() {
+    private void change() throws InterruptedException {
         AtomicBoolean stop = new AtomicBoolean();
         Thread input = new Thread(() -> {
             try {
@@ -310,6 +312,7 @@ public final class Client {
         System.out.println("steady");
         while (!stop.get()) {
             versions.add(version());
+            Thread.sleep(PAUSE);
         }
         check(versions.size() == 2, versions);
     }

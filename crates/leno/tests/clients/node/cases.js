@@ -5,6 +5,9 @@ import { createInterface } from 'node:readline';
 // Milliseconds. A case that takes longer hangs.
 export const limit = 60_000;
 
+// Between the calls during a change, so that clients do not take the processors from what changes.
+const pause = 2;
+
 // Runs the cases one after the other, and ends the process at the first that fails.
 export async function run(cases) {
   for (const [name, test] of Object.entries(cases)) {
@@ -27,6 +30,9 @@ export async function change(version) {
   input.once('line', () => { stop = true; input.close(); });
   const versions = new Set([await version()]);
   console.log('steady');
-  while (!stop) versions.add(await version());
+  while (!stop) {
+    versions.add(await version());
+    await new Promise((resolve) => { setTimeout(resolve, pause); });
+  }
   assert.equal(versions.size, 2, [...versions].join());
 }
