@@ -19,8 +19,8 @@ run: setup ## Start the example application behind the mesh and drive it with re
 clients: setup ## Install the clients of other people that tests drive the gateway with, under target/clients, or say what they need.
 	@scripts/clients.sh
 
-test: clients ## Run all tests. (Most wait for processes, so there are twice as many at a time as processors: RUST_TEST_THREADS.)
-	@RUST_TEST_THREADS=$${RUST_TEST_THREADS:-$$((2 * $$(nproc)))} $(CARGO) test --release --workspace --no-fail-fast
+test: clients ## Run all tests (ARGUMENTS="-p leno --test chains": some). RUST_TEST_THREADS: tests of a program at a time.
+	@CARGO=$(CARGO) scripts/test.py $(ARGUMENTS)
 
 test-stock-kernel: setup ## Run the tests of rooms as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)

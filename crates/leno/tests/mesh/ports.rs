@@ -2,20 +2,29 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
-use std::sync::OnceLock;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::{self, net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Below the ports that the kernel gives to outgoing connections (32,768 and above): between the look here and the start of a
 /// server, no connection of another test can take one of these.
 const FIRST: u16 = 10_000;
 const COUNT: u64 = 22_000;
 
-/// A port of the loopback interface on which nobody listens, another one with each call.
+/// A port of the loopback interface on which nobody listens, another one with each call. Test programs run at the same time: a socket without a file
+/// claims the port for this one until it ends.
 pub(crate) fn free_port() -> u16 {
+    static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU64::new(RandomState::new().hash_one(std::process::id()) % COUNT));
     (0..COUNT)
         .map(|_| FIRST + (next.fetch_add(1, Ordering::Relaxed) % COUNT) as u16)
-        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        .find(|&port| {
+            let claim = unix::net::SocketAddr::from_abstract_name(format!("leno-test-port-{port}")).unwrap();
+            let Ok(claim) = UnixListener::bind_addr(&claim) else { return false };
+            CLAIMS.lock().unwrap().push(claim);
+            TcpListener::bind(("127.0.0.1", port)).is_ok()
+        })
         .expect("one port is free")
 }
