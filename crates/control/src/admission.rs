@@ -4,6 +4,7 @@
 //! control plane. After that the node proves itself by a certificate, as long as it is a member.
 
 use crate::load::CapacityLimits;
+use crate::revocations::Revocations;
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand;
 use base64::Engine;
@@ -17,7 +18,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use zeroize::Zeroizing;
 
 /// What an admitted node is for.
@@ -154,6 +155,7 @@ impl Member {
 pub(crate) struct Members {
     pub members: BTreeMap<Arc<str>, Member>,
     pub tokens: BTreeMap<[u8; 32], Token>,
+    pub revocations: Revocations,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -310,9 +312,20 @@ impl Members {
         member.map(|member| member.cordoned = cordoned).is_some()
     }
 
-    /// Returns whether there was such a member.
-    pub(crate) fn remove(&mut self, name: &str) -> bool {
-        self.members.remove(name).is_some()
+    /// Ends a membership. `longest_proof`: how long its certificates, or what they have proved, would count from now on. Returns whether there was such a
+    /// member.
+    pub(crate) fn revoke(&mut self, name: &str, now: SystemTime, longest_proof: Duration) -> bool {
+        let Some((name, member)) = self.members.remove_entry(name) else { return false };
+        self.note_revoked(&name, &member, now, longest_proof);
+        true
+    }
+
+    /// Notes that a membership has ended. A node of the same name may have another one.
+    pub(crate) fn note_revoked(&mut self, name: &str, member: &Member, now: SystemTime, longest_proof: Duration) {
+        // A node of this process ends with it, and has a mark that others have too.
+        if member.joined_by.is_some() {
+            self.revocations.add(member.mark(), name, now, longest_proof);
+        }
     }
 
     /// Members by name.
@@ -336,7 +349,6 @@ pub(crate) fn hash(bytes: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
     use leno_identity::Authority;
-    use std::time::Duration;
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
@@ -417,7 +429,7 @@ mod tests {
         for node in [None, Some("one")] {
             let token = mesh.token(node, &[]);
             mesh.join(&token, "one", b"a", HERE).unwrap();
-            assert!(mesh.members.remove("one"));
+            assert!(mesh.members.revoke("one", mesh.now, Duration::ZERO));
             assert_eq!(mesh.join(&token, "one", b"a", HERE), Err(JoinRefused::Token), "a token for {node:?}");
         }
     }

@@ -183,6 +183,7 @@ impl Control {
             state.locate(name, &member.addresses);
             state.cordon(name, member.cordoned);
         }
+        state.set_revoked(members.revocations.marks());
         state.await_nodes(members.all().map(|(name, _)| name.clone()));
         let state = Mutex::new(state);
         let store = Mutex::new(store);

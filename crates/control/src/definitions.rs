@@ -42,6 +42,7 @@ pub(crate) struct Compiled {
     /// The SPIFFE ID of gateways.
     pub gateway: Option<SpiffeId>,
     pub svid_lifetime: Duration,
+    pub stream_lifetime: Duration,
     pub permissions: Permissions,
 }
 
@@ -158,7 +159,7 @@ impl Compiled {
             });
         }
         let mut compiled = Self::nothing(bundle)?;
-        compiled.svid_lifetime = mesh.svid_lifetime;
+        (compiled.svid_lifetime, compiled.stream_lifetime) = (mesh.svid_lifetime, mesh.stream_lifetime());
         compiled.permissions = definitions.permissions.clone();
         for (id, slice) in slices {
             if slice.id != *id {

@@ -92,6 +92,10 @@ pub fn to_node(bytes: &[u8]) {
             let addresses = wire::machine_addresses(&sent);
             return assert_eq!(wire::machine_addresses(&wire::machines(addresses.clone())), addresses);
         }
+        Some(to_node::Message::Revoked(sent)) => {
+            let memberships = wire::memberships(&sent);
+            return assert_eq!(wire::memberships(&wire::revoked(memberships.clone())), memberships);
+        }
         Some(
             to_node::Message::Welcome(_)
             | to_node::Message::Renewed(_)

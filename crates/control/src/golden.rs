@@ -16,6 +16,7 @@ use crate::history::{Candidate, History};
 use crate::job::{JobReport, JobState, Outcome};
 use crate::load::{Bounds, CapacityLimits, Lease, LimitShare};
 use crate::resource::{Endpoint, Resource, Subject};
+use crate::revocations::Revocation;
 use crate::rotation::{Ended, Phase, Remembered, Rotation};
 use leno_config::revision::Template;
 use leno_config::slice::{
@@ -129,6 +130,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<Token>("stored-token", &token());
     let limited = TokenGrant { limits, ..token().grant };
     stored::<Token>("stored-token-limited", &Token { grant: limited, ..token() });
+    stored::<Revocation>("stored-revocation", &Revocation { node: "one".to_owned(), until: at(4) });
     for phase in [Phase::Trust, Phase::Renew, Phase::Withdraw] {
         stored::<Remembered>(&format!("stored-authority-{phase:?}").to_lowercase(), &authority(phase));
     }

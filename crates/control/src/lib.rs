@@ -33,6 +33,7 @@ mod node_share;
 mod places;
 mod question;
 mod resource;
+mod revocations;
 mod rollout;
 mod rotation;
 mod scheduler;

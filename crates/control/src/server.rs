@@ -427,7 +427,9 @@ impl Identity for Service {
             tracing::warn!(node = &*node, %identity, "a node asked for an identity that it does not host");
             return Err(Status::permission_denied(format!("this node hosts no function with the identity {identity}")));
         };
-        let signed = authority.sign(&csr, &identity, lifetime);
+        // The mark is that of the member, as `node` has checked.
+        let membership = peer.membership.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
+        let signed = authority.sign_node(&csr, &identity, &[], membership, lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         if let Some(not_after) = chain.first().and_then(leno_identity::not_after) {
             self.control.state().signed(&node, identity, not_after.as_secs());

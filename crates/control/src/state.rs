@@ -46,7 +46,7 @@ use crate::resource::{Instance, InstanceState, Resource, Subject, Version};
 use crate::rollout::{RevisionCounts, Verdict};
 use crate::scheduler::Scheduler;
 use crate::status::{Counters, RolloutEvent};
-use crate::wire::Certified;
+use crate::wire::{Certified, v1};
 use bytes::Bytes;
 use leno_config::{FunctionId, Permissions, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
@@ -100,6 +100,8 @@ pub(crate) struct State {
     attention: Attention,
     /// Key identifier of the authority that signs; empty: nodes are not told.
     issuer: Vec<u8>,
+    /// The memberships that were revoked.
+    revoked: v1::Revoked,
     /// Proofs that were asked for.
     proofs: u64,
     machines: Machines,
@@ -205,6 +207,7 @@ impl State {
             removals: Removals::new(),
             attention: Attention::default(),
             issuer: Vec::new(),
+            revoked: v1::Revoked::default(),
             proofs: 0,
             machines: Machines::default(),
         };
@@ -506,6 +509,7 @@ impl State {
         let sent = held.iter().map(|held| (held.0.clone(), Some(version(held)))).collect();
         let mut session = Session::new(self.sessions, protocol, sent, known.iter().cloned().collect(), wake);
         session.tell_issuer(&self.issuer, Duration::ZERO);
+        trust::tell_revoked(&name, &mut session, &self.revoked);
         let node = self.nodes.get_mut(&name)?;
         node.counters.streams += 1;
         node.last_session = self.sessions;

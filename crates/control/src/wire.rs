@@ -6,7 +6,7 @@ use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::rollout::RevisionCounts;
 use bytes::Bytes;
 use leno_config::{FunctionId, ModuleHash};
-use leno_identity::{AuthorityKeyId, CertificateDer};
+use leno_identity::{AuthorityKeyId, CertificateDer, MembershipMark};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -22,11 +22,13 @@ pub mod v1 {
 /// The release of this crate, for people.
 pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
 /// The versions of the protocol that this crate speaks. `Protocols` in the definition of the protocol tells when a version is new.
-pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=3;
+pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=4;
 /// The first version in which a node says which authorities its certificates are of, and proves that it takes those of another one.
 pub(crate) const AUTHORITIES: u32 = 2;
 /// The first version in which nodes hear of the addresses of the mesh's machines.
 pub(crate) const MACHINES: u32 = 3;
+/// The first version in which nodes hear of revoked memberships.
+pub(crate) const REVOKED: u32 = 4;
 /// Authorities that a node's certificates may be of. There are two at most.
 const MAX_ISSUERS: usize = 16;
 /// The version since which nodes are asked questions.
@@ -73,6 +75,16 @@ pub(crate) fn machines(addresses: impl IntoIterator<Item = IpAddr>) -> v1::Machi
 pub(crate) fn machine_addresses(sent: &v1::Machines) -> Vec<IpAddr> {
     let v4 = sent.v4.as_chunks::<4>().0.iter().map(|octets| IpAddr::from(*octets));
     v4.chain(sent.v6.as_chunks::<16>().0.iter().map(|octets| IpAddr::from(*octets))).collect()
+}
+
+/// The revoked memberships.
+pub(crate) fn revoked(memberships: impl IntoIterator<Item = MembershipMark>) -> v1::Revoked {
+    v1::Revoked { memberships: memberships.into_iter().flat_map(|mark| mark.0).collect::<Vec<u8>>().into() }
+}
+
+/// The memberships in a message. Bytes that make none are left out.
+pub(crate) fn memberships(sent: &v1::Revoked) -> Vec<MembershipMark> {
+    sent.memberships.as_chunks::<8>().0.iter().copied().map(MembershipMark).collect()
 }
 
 impl From<&Subject> for v1::Subject {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use leno_control::node::{BACKOFF, Change, Options, SignFailure};
+use leno_control::node::{Agent, BACKOFF, Change, Options, SignFailure};
 use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::identity_client::IdentityClient;
 use leno_control::v1::status_client::StatusClient;
@@ -10,7 +10,9 @@ use leno_control::{
     Control, JoinFailure, JoinOptions, JoinToken, Membership, Resource, Store, Subject, TokenGrant, Transaction,
     channel, enrol, v1,
 };
-use leno_identity::{Authority, AuthorityFile, KeyRequest, SpiffeId, SvidStore, client_config, server_name};
+use leno_identity::{
+    Authority, AuthorityFile, KeyRequest, MembershipMark, SpiffeId, SvidStore, client_config, server_name,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -332,6 +334,69 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
     assert!(control.revoke("host", Transaction::default()).unwrap());
     let changed = accepted(&mut updates).await;
     assert!(changed.contains(&Change::Set(Resource::Endpoints(function(ORDERS), vec![]))), "{changed:?}");
+}
+
+/// The membership that the certificate is of which a node gets for a function.
+async fn membership_of(agent: &Agent) -> Option<MembershipMark> {
+    let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
+    let request = KeyRequest::new(&frontend).unwrap();
+    MembershipMark::of(&agent.sign(&frontend, request.csr().to_vec()).await.unwrap()[0])
+}
+
+/// Nodes refuse the certificates of a node that is revoked or replaced: those that are connected at once, others when they connect, and the control plane knows
+/// it from its store.
+#[tokio::test]
+async fn nodes_hear_of_memberships_that_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, ca) = (folder.path().join("store"), folder.path().join("ca.pem"));
+    let start = || {
+        let control = Control::new(kept_authority(&ca), Store::open(&path).unwrap(), Default::default()).unwrap();
+        control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+        control
+    };
+    let control = start();
+    let served = Served::start(&control).await;
+    let address = served.address;
+    let join = async |name, token| patient(enrol(&joins(&served, &token, name), BACKOFF)).await.unwrap();
+    let revoked = join("one", token(&control, None)).await;
+    let witness = join("witness", token(&control, None)).await;
+    let (witness_agent, _updates) = node(&served, &witness, 1);
+    connected(&witness_agent).await;
+    let (agent, _updates) = node(&served, &revoked, 2);
+    let first = membership_of(&agent).await;
+    assert!(first.is_some() && first == revoked.svids().current(revoked.identity()).map(of_svid).unwrap());
+    let mut heard = witness_agent.revocations();
+    assert!(!witness.svids().is_revoked(first));
+    assert!(control.revoke("one", Transaction::default()).unwrap());
+    patient(heard.changed()).await.unwrap();
+    assert!(witness.svids().is_revoked(first));
+
+    // The machine that has the name next is not it, until another one takes its place.
+    let next = join("one", token(&control, None)).await;
+    let (agent, _updates) = node(&served, &next, 3);
+    let second = membership_of(&agent).await;
+    assert!(second.is_some() && second != first && !witness.svids().is_revoked(second));
+    let replaced_by = join("one", token(&control, Some("one"))).await;
+    patient(heard.changed()).await.unwrap();
+    assert!(witness.svids().is_revoked(first) && witness.svids().is_revoked(second));
+    let third = replaced_by.svids().current(replaced_by.identity()).map(of_svid).unwrap();
+    assert!(third.is_some() && !witness.svids().is_revoked(third));
+
+    // One that joins later, and the control plane that is started again.
+    drop(witness_agent);
+    served.stop().await;
+    drop(control);
+    let control = start();
+    let served = Served::start_at(&control, address).await;
+    let (agent, _updates) = node(&served, &replaced_by, 4);
+    let mut heard = agent.revocations();
+    patient(heard.changed()).await.unwrap();
+    let svids = replaced_by.svids();
+    assert_eq!([first, second, third].map(|mark| svids.is_revoked(mark)), [true, true, false]);
+}
+
+fn of_svid(svid: Arc<leno_identity::Svid>) -> Option<MembershipMark> {
+    MembershipMark::of(&svid.chain()[0])
 }
 
 #[tokio::test]

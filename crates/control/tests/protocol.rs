@@ -2,12 +2,15 @@
 
 mod support;
 
+use leno_control::node::BACKOFF;
 use leno_control::v1::discovery_client::DiscoveryClient;
 use leno_control::v1::from_node::Message;
 use leno_control::v1::status_client::StatusClient;
 use leno_control::v1::{self, ToNode};
-use leno_control::{Answer, Control, Membership, Question, ReadOutput, Subject};
-use std::time::Duration;
+use leno_control::{
+    Answer, Control, JoinOptions, Membership, Question, ReadOutput, Subject, TokenGrant, Transaction, enrol,
+};
+use std::time::{Duration, SystemTime};
 use support::slices::{function, identity, slice};
 use support::*;
 use tokio::sync::mpsc;
@@ -108,13 +111,15 @@ async fn a_stream_begins_with_one_hello() {
 #[tokio::test]
 async fn releases_talk_if_they_share_a_version_of_the_protocol() {
     let (_control, served, member) = served_one().await;
-    for (oldest, newest, shared) in [(1, 1, 1), (1, 7, 3), (0, 1, 1), (0, 7, 3), (2, 2, 2), (1, 2, 2), (3, 3, 3)] {
+    for (oldest, newest, shared) in
+        [(1, 1, 1), (1, 7, 4), (0, 1, 1), (0, 7, 4), (2, 2, 2), (1, 2, 2), (3, 3, 3), (4, 4, 4)]
+    {
         let mut node = RawNode::hello(&served, &member, speaking(oldest, newest)).await;
         let v1::to_node::Message::Welcome(welcome) = node.next().await else { panic!("no welcome") };
         assert_eq!((welcome.protocol, welcome.release.as_str()), (shared, env!("CARGO_PKG_VERSION")));
     }
     let strangers = [
-        speaking(4, 7),
+        speaking(5, 7),
         speaking(0, 0),
         speaking(7, 1),
         // A release from before versions.
@@ -125,7 +130,7 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
         let status = RawNode::hello(&served, &member, hello).await.end().await;
         assert_eq!(status.code(), Code::FailedPrecondition);
         let text = format!(
-            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 3",
+            "the node (release \"0.0.9\") speaks versions {oldest} to {newest} of the protocol and the control plane (release {}) versions 1 to 4",
             env!("CARGO_PKG_VERSION")
         );
         assert_eq!(status.message(), text);
@@ -175,6 +180,40 @@ async fn a_node_of_an_earlier_release_is_not_asked() {
     node.send(Message::Subscribe(v1::Subscribe { subscribe: vec![subject(v1::Kind::Mesh, "")], ..Default::default() }))
         .await;
     assert!(matches!(node.next().await, v1::to_node::Message::Delta(_)));
+}
+
+#[tokio::test]
+async fn a_node_hears_of_revoked_nodes_first_if_its_release_knows_of_them() {
+    let (control, served, member) = served_one().await;
+    let grant = |node: &str| TokenGrant {
+        node: Some(node.to_owned()),
+        admission: everything(),
+        addresses: Vec::new(),
+        expires: SystemTime::now() + Duration::from_secs(600),
+        limits: Default::default(),
+    };
+    let token = control.grant(grant("two"), Transaction::default()).unwrap();
+    let options = JoinOptions {
+        control: vec![served.address.to_string()],
+        token: token.reveal().parse().unwrap(),
+        name: "two".to_owned(),
+        address: None,
+    };
+    patient(enrol(&options, BACKOFF)).await.unwrap();
+    assert!(control.revoke("two", Transaction::default()).unwrap());
+    for protocol in [3, 4] {
+        let hello = v1::Hello { subscribe: vec![subject(v1::Kind::Mesh, "")], ..speaking(1, protocol) };
+        let mut node = RawNode::hello(&served, &member, hello).await;
+        let mut memberships = None;
+        loop {
+            match node.next().await {
+                v1::to_node::Message::Delta(_) => break,
+                v1::to_node::Message::Revoked(revoked) => memberships = Some(revoked.memberships.len()),
+                _ => {}
+            }
+        }
+        assert_eq!(memberships, (protocol == 4).then_some(8));
+    }
 }
 
 #[tokio::test]

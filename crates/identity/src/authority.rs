@@ -160,8 +160,8 @@ impl Authority {
         self.sign_with(csr, id, &[], None, lifetime)
     }
 
-    /// The same for a node: the certificate also confirms its addresses, as IP names, and its serial number tells the membership. Both are the
-    /// caller's word, never the request's.
+    /// The same for a node, or for something that it hosts: the certificate also confirms the node's addresses, as IP names, and its serial number tells
+    /// the membership. Both are the caller's word, never the request's.
     pub fn sign_node(
         &self,
         csr: &[u8],

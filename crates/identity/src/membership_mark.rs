@@ -1,10 +1,13 @@
-//! Tells the certificates of one membership from those of another one under the same name.
+//! Tells the certificates of one membership from those of another one under the same name, and knows which memberships were revoked.
 
 use crate::key::NoKey;
+use arc_swap::ArcSwap;
 use aws_lc_rs::rand;
 use rcgen::SerialNumber;
 use rustls::CommonState;
 use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
@@ -13,9 +16,9 @@ const OCTETS: usize = 20;
 /// The first octet: the number is positive and has all its octets (RFC 5280, section 4.1.2.2).
 const FIRST: u8 = 0x40;
 
-/// Eight octets in the serial number of a node's certificate. A node that joins again under the same name gets others, so what a stolen
-/// certificate was for ends when its node is revoked or replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Eight octets in the serial numbers of a node's certificate and of the certificates that the node has for functions. A node that joins again under the
+/// same name gets others, so a stolen certificate is worth nothing any more once its node is revoked or replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MembershipMark(pub [u8; 8]);
 
 impl MembershipMark {
@@ -24,7 +27,8 @@ impl MembershipMark {
         Self::of(connection.peer_certificates()?.first()?)
     }
 
-    fn of(leaf: &CertificateDer<'_>) -> Option<Self> {
+    /// The mark in a certificate; `None`: there is none.
+    pub fn of(leaf: &CertificateDer<'_>) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
         let serial = <[u8; OCTETS]>::try_from(certificate.raw_serial()).ok()?;
         let (first, rest) = serial.split_first()?;
@@ -37,5 +41,32 @@ impl MembershipMark {
         rand::fill(&mut random).map_err(|_| NoKey)?;
         let octets: Vec<u8> = [FIRST].into_iter().chain(self.0).chain(random).collect();
         Ok(SerialNumber::from_slice(&octets))
+    }
+}
+
+/// The memberships whose certificates are refused though they have not expired.
+#[derive(Default)]
+pub(crate) struct Revoked {
+    /// Sorted.
+    marks: ArcSwap<Vec<MembershipMark>>,
+    /// Whether there is any. Usually there is none, and then nothing more is read.
+    any: AtomicBool,
+}
+
+impl Revoked {
+    pub(crate) fn set(&self, mut marks: Vec<MembershipMark>) {
+        marks.sort_unstable();
+        let any = !marks.is_empty();
+        self.marks.store(Arc::new(marks));
+        self.any.store(any, Ordering::Release);
+    }
+
+    pub(crate) fn contains(&self, mark: Option<MembershipMark>) -> bool {
+        self.any.load(Ordering::Acquire) && mark.is_some_and(|mark| self.marks.load().binary_search(&mark).is_ok())
+    }
+
+    /// Whether a certificate is of such a membership.
+    pub(crate) fn has(&self, leaf: &CertificateDer<'_>) -> bool {
+        self.any.load(Ordering::Acquire) && self.contains(MembershipMark::of(leaf))
     }
 }

@@ -3,6 +3,7 @@
 use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::TrustBundle;
 use crate::crypto::algorithms;
+use crate::membership_mark::{MembershipMark, Revoked};
 use crate::request::KeyRequest;
 use crate::spiffe::SpiffeId;
 use crate::svid::{Svid, SvidError};
@@ -26,6 +27,7 @@ pub struct SvidStore {
     bundle: ArcSwap<TrustBundle>,
     /// The authority that signs now, if that was said.
     issuer: ArcSwapOption<AuthorityKeyId>,
+    revoked: Revoked,
     slots: RwLock<Slots>,
     clock: Arc<dyn TimeProvider>,
 }
@@ -61,7 +63,8 @@ impl SvidStore {
     /// An empty store, by `clock`. The TLS configurations made from it use the same clock.
     pub fn with_clock(bundle: TrustBundle, clock: Arc<dyn TimeProvider>) -> Arc<Self> {
         let bundle = ArcSwap::from_pointee(bundle);
-        Arc::new(Self { bundle, issuer: ArcSwapOption::empty(), slots: RwLock::default(), clock })
+        let (issuer, revoked, slots) = (ArcSwapOption::empty(), Revoked::default(), RwLock::default());
+        Arc::new(Self { bundle, issuer, revoked, slots, clock })
     }
 
     /// The roots that peers' certificates must chain to.
@@ -94,6 +97,21 @@ impl SvidStore {
             let due = after(now, spread.mul_f64(fraction())).min(svid.renew_at());
             self.slot(svid.id()).0.compare_and_swap(&svid, Some(Arc::new(svid.due_at(due))));
         }
+    }
+
+    /// Refuses peers with certificates of these memberships, and of no others, from the next handshake on. Connections that are open are the caller's to
+    /// end: see [`SvidStore::is_revoked`].
+    pub fn set_revoked(&self, memberships: Vec<MembershipMark>) {
+        self.revoked.set(memberships);
+    }
+
+    /// Whether a peer's certificate is of a membership that was revoked. `None`: a certificate without a mark.
+    pub fn is_revoked(&self, membership: Option<MembershipMark>) -> bool {
+        self.revoked.contains(membership)
+    }
+
+    pub(crate) fn revoked(&self) -> &Revoked {
+        &self.revoked
     }
 
     /// The authorities that signed what is shown now.

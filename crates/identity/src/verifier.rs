@@ -39,6 +39,7 @@ impl ClientCertVerifier for AnyOfTrustDomain {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         identity(&self.store.bundle(), leaf, intermediates, Role::Client, now, &self.algorithms).map_err(refusal)?;
+        check_revoked(&self.store, leaf)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -84,6 +85,9 @@ impl ServerCertVerifier for Exactly {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let bundle = self.roots.bundle(intermediates).map_err(refusal)?;
         let presented = identity(&bundle, leaf, intermediates, Role::Server, now, &self.algorithms).map_err(refusal)?;
+        if let Roots::OfStore(store) = &self.roots {
+            check_revoked(store, leaf)?;
+        }
         if presented == self.expected {
             Ok(ServerCertVerified::assertion())
         } else {
@@ -134,6 +138,11 @@ impl Roots {
             }
         }
     }
+}
+
+/// Refuses a certificate of a membership that was revoked.
+fn check_revoked(store: &SvidStore, leaf: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+    if store.revoked().has(leaf) { Err(CertificateError::Revoked.into()) } else { Ok(()) }
 }
 
 /// With the alert that fits, where TLS has one, so that the other side's log says what is wrong with its certificate.

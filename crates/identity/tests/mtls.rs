@@ -2,7 +2,7 @@
 
 mod support;
 
-use leno_identity::{Authority, KeyRequest, client_config, server_config};
+use leno_identity::{Authority, KeyRequest, MembershipMark, SpiffeId, SvidStore, client_config, server_config};
 use rustls::ClientConfig;
 use std::sync::Arc;
 use std::time::Duration;
@@ -221,4 +221,38 @@ fn tls_1_2_and_foreign_protocols_are_refused() {
     other.alpn_protocols = vec![b"http/1.1".to_vec()];
     let (client_saw, _) = exchange(server, Arc::new(other), INVENTORY);
     assert!(client_saw.unwrap_err().contains("NoApplicationProtocol"));
+}
+
+#[test]
+fn certificates_of_a_revoked_membership_are_refused_by_both_sides() {
+    let clock = Clock::new();
+    let authority = authority(&clock);
+    let (frontend, inventory) = (id("orders/frontend"), id("orders/inventory"));
+    let [revoked, rejoined] = [MembershipMark([1; 8]), MembershipMark([2; 8])];
+    let of_member = |identity: &SpiffeId, membership| {
+        let store = store(&authority, &clock, &[]);
+        let request = KeyRequest::new(identity).unwrap();
+        let chain = authority.sign_node(request.csr(), identity, &[], membership, LIFETIME).unwrap();
+        store.install(request, chain).unwrap();
+        store
+    };
+    let try_both = |caller: &Arc<SvidStore>, callee: &Arc<SvidStore>| {
+        let client = client_config(caller, &frontend, &inventory).unwrap();
+        exchange(server_config(callee).unwrap(), client, INVENTORY)
+    };
+    let (caller, callee) = (of_member(&frontend, revoked), of_member(&inventory, MembershipMark([3; 8])));
+    assert!(try_both(&caller, &callee).1.is_ok());
+    callee.set_revoked(vec![MembershipMark([9; 8]), revoked]);
+    let (client_saw, server_saw) = try_both(&caller, &callee);
+    assert!(server_saw.unwrap_err().contains("Revoked"));
+    assert!(client_saw.unwrap_err().contains("CertificateRevoked"));
+    // The machine that has joined anew under that name, and certificates without a mark.
+    assert!(try_both(&of_member(&frontend, rejoined), &callee).1.is_ok());
+    assert!(try_both(&store(&authority, &clock, &["orders/frontend"]), &callee).1.is_ok());
+    // As a server too.
+    let (caller, callee) = (of_member(&frontend, MembershipMark([3; 8])), of_member(&inventory, revoked));
+    caller.set_revoked(vec![revoked]);
+    assert!(try_both(&caller, &callee).0.unwrap_err().contains("Revoked"));
+    caller.set_revoked(vec![]);
+    assert!(try_both(&caller, &callee).0.is_ok());
 }

@@ -163,6 +163,7 @@ pub async fn start(
     }
     let questions = agent.questions();
     tokio::spawn(follow_machines(agent.machines(), node.machines.clone()));
+    tokio::spawn(follow_revocations(agent.revocations(), node.clone()));
     let (jobs, jobs_may_start) = watch::channel(succession.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
@@ -220,6 +221,14 @@ async fn follow_machines(mut told: watch::Receiver<Vec<IpAddr>>, machines: Arc<M
         if told.changed().await.is_err() {
             return;
         }
+    }
+}
+
+/// Ends what is open with nodes that are revoked.
+async fn follow_revocations(mut revocations: watch::Receiver<()>, node: Arc<Node>) {
+    while revocations.changed().await.is_ok() {
+        tracing::info!("nodes were revoked; what is open with them ends");
+        node.end_revoked();
     }
 }
 

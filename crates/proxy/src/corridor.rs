@@ -189,7 +189,7 @@ impl Exchange {
             protocol: self.protocol,
             scheme: self.scheme,
             port: self.port,
-            expires: self.expires,
+            certificate: self.certificate,
             started: self.started,
         };
         let ends = permitted.until_ms().and_then(|until| watch::instant(until, self.record.started()));
@@ -252,7 +252,7 @@ impl Exchange {
         }
         let is_grpc = self.protocol == Protocol::Grpc && head::is_grpc(&head.headers);
         let deadline = if upgraded { None } else { self.deadline(&ruling) };
-        open.callee_expires(upstream.expires(), self.snapshot.mesh.stream_lifetime());
+        open.set_callee(upstream.certificate(), self.snapshot.mesh.stream_lifetime());
         let mut guard = ExchangeGuard::new(self.record);
         (guard.upstream, guard.ruling, guard.open, guard.deadline) = (upstream, Some(ruling), Some(open), deadline);
         guard.is_grpc = is_grpc;

@@ -3,6 +3,7 @@
 pub mod addresses;
 pub(crate) mod admission;
 pub(crate) mod authorizer;
+pub(crate) mod certificate;
 pub mod channels;
 pub(crate) mod component;
 pub mod connections;

@@ -1,6 +1,6 @@
 //! Admits nodes, lets machines join, and ends memberships.
 
-use super::{Control, NODE_LIFETIME, certify};
+use super::{Control, NODE_LIFETIME, certify, now_ms};
 use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, TokenGrant, check_name};
 use crate::load::CapacityLimits;
 use crate::membership::Membership;
@@ -9,7 +9,7 @@ use leno_identity::{CertificateDer, RootPin, SpiffeId, SvidStore};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::PoisonError;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// Why a machine could not join.
 #[derive(Debug, thiserror::Error)]
@@ -91,20 +91,29 @@ impl Control {
             return Err(JoinRefused::Token.into());
         }
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest_proof = self.longest_proof(name);
         let before = self.members().clone();
         let mut members = before.clone();
-        let member = members.join(secret, (name, csr), (from, address), SystemTime::now())?;
+        let now = SystemTime::now();
+        let member = members.join(secret, (name, csr), (from, address), now)?;
+        // Another machine may have had the name until now.
+        let replaced = before.get(name).filter(|(_, replaced)| replaced.joined_by != member.joined_by);
+        if let Some((name, replaced)) = replaced {
+            members.note_revoked(name, replaced, now, longest_proof);
+        }
         let authority = self.authority().map_err(JoinError::Request)?;
         let signed = authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
         if before != members {
             store.save_members(&before, &members, Transaction::default())?;
         }
+        let revoked: Vec<_> = members.revocations.marks().collect();
         *self.members() = members;
         let mut state = self.state();
-        // Another machine may have had the name until now. Its stream and its endpoints end.
-        if before.get(name).is_some_and(|(_, replaced)| replaced.joined_by != member.joined_by) {
+        // Its stream and its endpoints end, and what it has open with other nodes.
+        if replaced.is_some() {
             state.expel(name);
+            state.set_revoked(revoked);
         }
         state.admit(name, member.admission);
         state.limit(name, member.limits);
@@ -112,20 +121,29 @@ impl Control {
         Ok(chain)
     }
 
-    /// Ends a node's membership: its stream and its endpoints end at once, and its certificate is worth nothing here any more. Returns whether there
-    /// was such a node. Other nodes take its certificates for functions until they expire; replace the authority's root if that is too long. Blocks
-    /// on the store; if it cannot be written, the node is out until the control plane starts again.
+    /// Ends a node's membership: its stream and its endpoints end at once, and its certificates are worth nothing any more, here and on all nodes that are
+    /// connected; they end what they have open with it. Others do so when they connect. Returns whether there was such a node. Blocks on the store; if it
+    /// cannot be written, the node is out until the control plane starts again.
     pub fn revoke(&self, node: &str, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest_proof = self.longest_proof(node);
         let before = self.members().clone();
-        if !self.members().remove(node) {
+        if !self.members().revoke(node, SystemTime::now(), longest_proof) {
             return Ok(false);
         }
-        self.state().expel(node);
         // Requests of nodes are answered while the store is waited for, so the lock is not held then.
         let after = self.members().clone();
+        let mut state = self.state();
+        state.expel(node);
+        state.set_revoked(after.revocations.marks());
+        drop(state);
         store.save_members(&before, &after, noted)?;
         Ok(true)
+    }
+
+    /// For how long certificates of a node, or what they have proved, may count on other nodes from now on.
+    fn longest_proof(&self, node: &str) -> Duration {
+        self.state().longest_proof(node, now_ms() / 1000)
     }
 
     /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler placed on it goes elsewhere. Returns whether there is

@@ -11,6 +11,7 @@ use crate::server::greeting;
 use crate::wire;
 use crate::wire::v1::{self, from_node, to_node};
 use leno_config::{CandidatePrograms, ModuleHash};
+use leno_identity::MembershipMark;
 use prost::Message;
 use std::time::Duration;
 
@@ -100,6 +101,8 @@ fn golden_messages_are_read_and_written_as_they_were() {
     to_node("authority", to_node::Message::Authority(authority));
     let machines = wire::machines(["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()));
     to_node("machines", to_node::Message::Machines(machines));
+    let revoked = wire::revoked([[7; 8], [9; 8]].map(MembershipMark));
+    to_node("revoked", to_node::Message::Revoked(revoked));
     to_node("prove", to_node::Message::Prove(v1::Prove { sequence: 4 }));
 
     let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };

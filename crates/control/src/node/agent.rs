@@ -133,6 +133,8 @@ pub(crate) struct Shared {
     standing: Mutex<Standing>,
     /// The addresses of the mesh's machines.
     machines: watch::Sender<Vec<IpAddr>>,
+    /// Changes when memberships were revoked.
+    revocations: watch::Sender<()>,
 }
 
 /// How this process stands to other ones of its node.
@@ -162,8 +164,8 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
     let (outbox, outgoing) = mpsc::unbounded_channel();
     let standing = Standing { current: predecessor.is_none(), alone: predecessor.is_none() };
     let (renewals, standing) = (Notify::new(), Mutex::new(standing));
-    let machines = watch::Sender::default();
-    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals, standing, machines });
+    let (machines, revocations) = Default::default();
+    let shared = Arc::new(Shared { desired: Mutex::default(), outbox, renewals, standing, machines, revocations });
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);
@@ -307,6 +309,11 @@ impl Agent {
         self.0.shared.machines.subscribe()
     }
 
+    /// Changes when memberships were revoked. The store of certificates refuses them already; what is open with them is to be ended.
+    pub fn revocations(&self) -> watch::Receiver<()> {
+        self.0.shared.revocations.subscribe()
+    }
+
     /// The state of the stream. The receiver sees each change.
     pub fn connection(&self) -> watch::Receiver<Connection> {
         self.0.connection.clone()
@@ -382,6 +389,13 @@ impl Shared {
     pub(crate) fn located(&self, sent: v1::Machines) {
         self.machines.send_replace(wire::machine_addresses(&sent));
         self.desired().located(sent);
+    }
+
+    /// Takes in the revoked memberships, which `svids` is to refuse.
+    pub(crate) fn revoked(&self, sent: v1::Revoked, svids: &SvidStore) {
+        svids.set_revoked(wire::memberships(&sent));
+        self.revocations.send_replace(());
+        self.desired().revoked(sent);
     }
 
     pub(crate) fn want_renewal(&self) {

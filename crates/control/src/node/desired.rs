@@ -29,6 +29,8 @@ pub(crate) struct Desired {
     authority: Option<v1::Authority>,
     /// The addresses of the mesh's machines, as the control plane said last.
     machines: Option<v1::Machines>,
+    /// The revoked memberships, as the control plane said last.
+    revoked: Option<v1::Revoked>,
     /// Gets a copy of everything that is put into force.
     copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
@@ -152,6 +154,12 @@ impl Desired {
         self.machines = Some(machines);
     }
 
+    /// Notes the revoked memberships.
+    pub(crate) fn revoked(&mut self, revoked: v1::Revoked) {
+        self.pass_on(|| to_node(to_node::Message::Revoked(revoked.clone())));
+        self.revoked = Some(revoked);
+    }
+
     fn pass_on(&mut self, message: impl FnOnce() -> Bytes) {
         if let Some(copy) = &self.copy
             && copy.try_send(message()).is_err()
@@ -180,6 +188,7 @@ impl Desired {
         messages.push(delta(&part, &[]));
         messages.extend(self.authority.clone().map(|authority| to_node(to_node::Message::Authority(authority))));
         messages.extend(self.machines.clone().map(|machines| to_node(to_node::Message::Machines(machines))));
+        messages.extend(self.revoked.clone().map(|revoked| to_node(to_node::Message::Revoked(revoked))));
         (messages, receiver)
     }
 

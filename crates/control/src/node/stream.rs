@@ -139,7 +139,14 @@ impl Session {
     /// What an update of the process that has the node says of this one's exchanges; `None`: nothing.
     fn restricted(&self, replaced: &mut Replaced, update: Bytes) -> Result<Option<Update>, Status> {
         let message = v1::ToNode::decode(update).map_err(|error| Status::internal(error.to_string()))?;
-        let Some(Message::Delta(delta)) = message.message else { return Ok(None) };
+        let delta = match message.message {
+            Some(Message::Delta(delta)) => delta,
+            Some(Message::Revoked(sent)) => {
+                self.shared.revoked(sent, self.membership.svids());
+                return Ok(None);
+            }
+            _ => return Ok(None),
+        };
         let delta = replaced.restrict(&self.shared, delta)?;
         let mut update = self.update(PREDECESSOR, delta, RELEASE)?;
         replaced.keep_instances(&self.shared, &mut update);
@@ -182,6 +189,10 @@ impl Session {
                 }
                 Some(Message::Machines(sent)) => {
                     self.shared.located(sent);
+                    Ok(None)
+                }
+                Some(Message::Revoked(sent)) => {
+                    self.shared.revoked(sent, self.membership.svids());
                     Ok(None)
                 }
                 _ => Err(Status::internal("something that is not for another process")),
@@ -281,6 +292,7 @@ impl Session {
                             self.signs(sent);
                         }
                         Ok(Some(Message::Machines(sent))) => self.shared.located(sent),
+                        Ok(Some(Message::Revoked(sent))) => self.shared.revoked(sent, self.membership.svids()),
                         Ok(Some(Message::Prove(sent))) => self.prove(number, sent.sequence),
                         Ok(Some(Message::Question(question))) => self.ask(number, question),
                         Ok(Some(Message::Delta(delta))) => {

@@ -78,14 +78,20 @@ impl Session {
         self.protocol >= wire::AUTHORITIES
     }
 
-    /// Says something that is no configuration, if the node's release knows it. It takes the place of what was not sent yet.
-    pub(super) fn notify(&mut self, message: to_node::Message) {
-        let since = if matches!(message, to_node::Message::Machines(_)) { wire::MACHINES } else { wire::AUTHORITIES };
-        if self.protocol >= since {
-            self.notices.retain(|other| mem::discriminant(other) != mem::discriminant(&message));
-            self.notices.push_back(message);
-            self.wake.notify_one();
+    /// Says something that is no configuration. It takes the place of what was not sent yet. Returns whether the node's release knows it.
+    pub(super) fn notify(&mut self, message: to_node::Message) -> bool {
+        let since = match message {
+            to_node::Message::Machines(_) => wire::MACHINES,
+            to_node::Message::Revoked(_) => wire::REVOKED,
+            _ => wire::AUTHORITIES,
+        };
+        if self.protocol < since {
+            return false;
         }
+        self.notices.retain(|other| mem::discriminant(other) != mem::discriminant(&message));
+        self.notices.push_back(message);
+        self.wake.notify_one();
+        true
     }
 
     /// Says who signs.

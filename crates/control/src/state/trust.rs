@@ -1,12 +1,13 @@
 //! Roots and authorities, as nodes are told of them and as they answer.
 
 use super::State;
+use super::delivery::Session;
 use crate::error::DefinitionsError;
 use crate::resource::Subject;
 use crate::rotation::Seen;
 use crate::wire::v1::to_node;
-use crate::wire::{Certified, v1};
-use leno_identity::TrustBundle;
+use crate::wire::{self, Certified, v1};
+use leno_identity::{MembershipMark, TrustBundle};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -50,6 +51,23 @@ impl State {
         for session in self.nodes.values_mut().filter_map(|node| node.session.as_mut()) {
             session.tell_issuer(key, spread);
         }
+    }
+
+    /// Tells nodes which memberships were revoked.
+    pub(crate) fn set_revoked(&mut self, memberships: impl IntoIterator<Item = MembershipMark>) {
+        self.revoked = wire::revoked(memberships);
+        for (name, node) in &mut self.nodes {
+            if let Some(session) = &mut node.session {
+                tell_revoked(name, session, &self.revoked);
+            }
+        }
+    }
+
+    /// For how long from now certificates of a node, or what they have proved, may count on other nodes.
+    pub(crate) fn longest_proof(&self, name: &str, now: u64) -> Duration {
+        let of_node = self.issued.iter().filter(|((_, node), _)| **node == *name);
+        let known = of_node.map(|(_, not_after)| not_after.saturating_sub(now)).max().unwrap_or_default();
+        Duration::from_secs(known).max(self.compiled.svid_lifetime) + self.compiled.stream_lifetime
     }
 
     /// Takes in what a node says of its certificates.
@@ -120,5 +138,15 @@ impl State {
             }
         };
         self.nodes.iter_mut().map(|(name, node)| (name.to_string(), seen(node))).collect()
+    }
+}
+
+/// Tells a node which memberships were revoked, if any was.
+pub(super) fn tell_revoked(node: &str, session: &mut Session, revoked: &v1::Revoked) {
+    if !revoked.memberships.is_empty() && !session.notify(to_node::Message::Revoked(revoked.clone())) {
+        tracing::warn!(
+            node,
+            "this node's release does not end what it has open with revoked nodes before their certificates have expired"
+        );
     }
 }

@@ -20,8 +20,10 @@ use crate::definitions::{Definitions, Modules};
 use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
 use crate::job::{Outcome, run_of};
+use crate::revocations::Revocation;
 use crate::rotation::Remembered;
 use leno_config::{FunctionId, ModuleHash, Permissions, Slice};
+use leno_identity::MembershipMark;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -38,6 +40,7 @@ const ROOT: &str = "root";
 const AUTHORITY: &str = "authority";
 const NODES: &str = "nodes/";
 const JOIN_TOKENS: &str = "join-tokens/";
+const REVOCATIONS: &str = "revocations/";
 
 /// The control plane's persistent storage. Clones are the same store.
 #[derive(Clone)]
@@ -195,7 +198,8 @@ impl Store {
         self.put_one(&format!("{OUTCOMES}{id}"), outcome)
     }
 
-    /// Nodes that joined, and join tokens. A node or a token whose entry cannot be read is none; the log says which.
+    /// Nodes that joined, join tokens, and revoked memberships. A node or a token whose entry cannot be read is none; the log says which. A revocation that
+    /// cannot be read is an error: the node would be trusted again.
     pub(crate) fn members(&self) -> Result<Members, StoreError> {
         let Some(backend) = &self.0 else { return Ok(Members::default()) };
         let backend = &**backend;
@@ -211,6 +215,10 @@ impl Store {
                 Ok((hash, token)) => drop(members.tokens.insert(hash, token)),
                 Err(error) => tracing::error!(%error, "this join token is not valid any more; make another one"),
             }
+        }
+        for entry in backend.list(REVOCATIONS)?.entries {
+            let (mark, revocation) = revocation(backend, &entry)?;
+            members.revocations.0.insert(mark, revocation);
         }
         Ok(members)
     }
@@ -240,6 +248,15 @@ impl Store {
         }
         for hash in before.tokens.keys().filter(|hash| !after.tokens.contains_key(*hash)) {
             transaction.delete(format!("{JOIN_TOKENS}{}", hex(hash)));
+        }
+        let (revoked_before, revoked) = (&before.revocations.0, &after.revocations.0);
+        for (mark, revocation) in
+            revoked.iter().filter(|(mark, revocation)| revoked_before.get(*mark) != Some(*revocation))
+        {
+            transaction.put(format!("{REVOCATIONS}{}", hex(&mark.0)), encode(backend, revocation)?);
+        }
+        for mark in revoked_before.keys().filter(|mark| !revoked.contains_key(*mark)) {
+            transaction.delete(format!("{REVOCATIONS}{}", hex(&mark.0)));
         }
         commit_in_parts(backend, transaction)
     }
@@ -273,15 +290,15 @@ impl Store {
     }
 }
 
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
+fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
     for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
@@ -335,6 +352,12 @@ fn join_token(backend: &dyn Backend, entry: &Entry) -> Result<([u8; 32], Token),
     let hash = entry.key.strip_prefix(JOIN_TOKENS).and_then(from_hex);
     let hash = hash.ok_or_else(|| damaged(backend, entry, "its key is not a SHA-256"))?;
     Ok((hash, decode(backend, entry)?))
+}
+
+fn revocation(backend: &dyn Backend, entry: &Entry) -> Result<(MembershipMark, Revocation), StoreError> {
+    let mark = entry.key.strip_prefix(REVOCATIONS).and_then(from_hex);
+    let mark = mark.ok_or_else(|| damaged(backend, entry, "its key is not the mark of a membership"))?;
+    Ok((MembershipMark(mark), decode(backend, entry)?))
 }
 
 /// The function that an entry is about.

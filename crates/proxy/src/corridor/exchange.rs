@@ -7,6 +7,7 @@ use crate::http::head::{Admitted, Malformed};
 use crate::http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
 use crate::http::peer::{Peer, TrafficDirection};
 use crate::http::{head, hop};
+use crate::state::certificate::PeerCertificate;
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
@@ -59,8 +60,8 @@ pub(crate) struct Exchange {
     pub is_unshared: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
-    /// When the certificate expires by which the caller is known; `None`: it is known by something else.
-    pub expires: Option<Instant>,
+    /// The certificate by which the caller is known; `None`: it is known by something else.
+    pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: to a client that takes none.
     interim: Option<Arc<InterimQueue>>,
     /// Bytes of interim responses that may still be passed on.
@@ -87,8 +88,8 @@ pub(crate) struct Arrival<'a> {
     pub port: u16,
     /// Inbound: the client of another node's gateway.
     pub behind_gateway: Option<hop::Client>,
-    /// Inbound: when the certificate of the caller's sidecar expires.
-    pub expires: Option<Instant>,
+    /// Inbound: the certificate of the caller's sidecar.
+    pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: the client takes none.
     pub interim: Option<Arc<InterimQueue>>,
 }
@@ -109,7 +110,7 @@ impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
     /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
-        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires, interim } =
+        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, certificate, interim } =
             arrival;
         let parent = origin.parent();
         // Only sidecars connect to the inbound listener.
@@ -120,7 +121,7 @@ impl Exchange {
             (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers))
         });
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
-        (exchange.expires, exchange.interim) = (expires, interim);
+        (exchange.certificate, exchange.interim) = (certificate, interim);
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
@@ -200,7 +201,7 @@ impl Exchange {
             is_retry,
             is_unshared: false,
             via_gateway: false,
-            expires: None,
+            certificate: None,
             interim: None,
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             grpc_type: None,
@@ -257,7 +258,7 @@ impl Exchange {
             is_retry,
             is_unshared: self.is_unshared,
             via_gateway: false,
-            expires: None,
+            certificate: None,
             interim: self.interim.clone(),
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             grpc_type: None,

@@ -7,9 +7,11 @@ use crate::corridor::judge::Asked;
 use crate::http::activity::Activity;
 use crate::http::body::Closed;
 use crate::http::peer::{Peer, TrafficDirection};
+use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
+use leno_identity::SvidStore;
 use leno_policy::spec::Protocol;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -53,8 +55,8 @@ pub(crate) struct Open {
     closed: OnceCell<Rc<Closed>>,
     /// What waits until it is closed.
     waker: RefCell<Option<Waker>>,
-    /// When the certificate expires by which the callee's sidecar is known.
-    callee_expires: Cell<Option<Instant>>,
+    /// The certificate by which the callee's sidecar is known.
+    callee: Cell<Option<PeerCertificate>>,
     /// The client's connection, once the response is on its way.
     connection: RefCell<Option<Arc<Activity>>>,
 }
@@ -73,8 +75,8 @@ pub(crate) struct Permission {
     pub protocol: Protocol,
     pub scheme: &'static str,
     pub port: u16,
-    /// When the certificate expires by which the caller is known.
-    pub expires: Option<Instant>,
+    /// The certificate by which the caller is known.
+    pub certificate: Option<PeerCertificate>,
     pub started: Instant,
 }
 
@@ -103,7 +105,7 @@ impl OpenExchanges {
             due: Cell::default(),
             closed: OnceCell::new(),
             waker: RefCell::default(),
-            callee_expires: Cell::default(),
+            callee: Cell::default(),
             connection: RefCell::default(),
         });
         self.end_at(&open, ends, lifetime);
@@ -208,14 +210,32 @@ impl Open {
 
     /// When what proves the other nodes ends, where a stream between nodes may have this lifetime. A certificate counts at least until it expires.
     pub(crate) fn proof_end(&self, lifetime: Duration) -> Option<Instant> {
-        let first = [self.permission.expires, self.callee_expires.get()].into_iter().flatten().min();
+        let first = [self.caller_expires(), self.callee_expires()].into_iter().flatten().min();
         first.map(|expires| expires.max(self.permission.started + lifetime))
     }
 
     /// Whether it is the certificate of the caller's sidecar that expires first.
     pub(crate) fn is_caller_first(&self) -> bool {
-        let callee = self.callee_expires.get();
-        self.permission.expires.is_some_and(|caller| callee.is_none_or(|callee| caller <= callee))
+        let callee = self.callee_expires();
+        self.caller_expires().is_some_and(|caller| callee.is_none_or(|callee| caller <= callee))
+    }
+
+    fn caller_expires(&self) -> Option<Instant> {
+        Some(self.permission.certificate?.expires?.into())
+    }
+
+    fn callee_expires(&self) -> Option<Instant> {
+        Some(self.callee.get()?.expires?.into())
+    }
+
+    /// Which of the two other nodes was revoked: the caller's or the callee's.
+    pub(crate) fn revoked(&self, svids: &SvidStore) -> Option<&'static str> {
+        let is_revoked = |certificate: Option<PeerCertificate>| certificate.is_some_and(|it| it.is_revoked(svids));
+        match (is_revoked(self.permission.certificate), is_revoked(self.callee.get())) {
+            (true, _) => Some("the caller's node was revoked"),
+            (false, true) => Some("the callee's node was revoked"),
+            (false, false) => None,
+        }
     }
 
     /// Whether it was closed, and has not ended yet.
@@ -262,10 +282,10 @@ impl Registered {
         polled.map(Ok)
     }
 
-    /// The response comes from a sidecar that is known by a certificate until then. `lifetime`: that of streams between nodes.
-    pub(crate) fn callee_expires(&self, expires: Option<std::time::Instant>, lifetime: Duration) {
-        if let Some(expires) = expires {
-            self.open.callee_expires.set(Some(expires.into()));
+    /// The response comes from a sidecar that is known by this certificate. `lifetime`: that of streams between nodes.
+    pub(crate) fn set_callee(&self, certificate: Option<PeerCertificate>, lifetime: Duration) {
+        if certificate.is_some() {
+            self.open.callee.set(certificate);
             self.exchanges.end_at(&self.open, None, lifetime);
         }
     }

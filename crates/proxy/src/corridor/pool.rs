@@ -21,6 +21,7 @@ use crate::runtime::machines::Machines;
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
 use crate::state::admission::Admission;
+use crate::state::certificate::PeerCertificate;
 use crate::state::instances::{self, InstanceProof};
 use crate::state::ledger::ConnectionGuard;
 use crate::state::terminating::Terminating;
@@ -151,11 +152,11 @@ impl From<instances::ConnectError> for ConnectError {
 }
 
 impl CheckIn {
-    /// When the certificate of a sidecar at the other end expires.
-    pub(crate) fn expires(&self) -> Option<Instant> {
+    /// The certificate of a sidecar at the other end.
+    pub(crate) fn certificate(&self) -> Option<PeerCertificate> {
         match self {
             Self::Http1(..) => None,
-            Self::Http2(stream) => stream.expires(),
+            Self::Http2(stream) => stream.certificate(),
         }
     }
 }

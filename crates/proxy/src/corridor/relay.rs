@@ -8,6 +8,7 @@ mod outside;
 use crate::corridor::worker::Worker;
 use crate::http::activity::Activity;
 use crate::runtime::schedule;
+use crate::state::certificate::PeerCertificate;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
 use crate::state::endpoints::Known;
@@ -264,8 +265,8 @@ impl Relay {
         self.worker.node.telemetry.connections.opened(&self.caller.function, &self.callee.id);
         self.carried = true;
         upstream.io.write_all(first).await?;
-        let expires = upstream.expires();
-        self.copy(entry, stream, (&mut upstream.io, Proof::since_now(expires)), first.len() as u64).await
+        let proof = Proof::since_now(upstream.certificate());
+        self.copy(entry, stream, (&mut upstream.io, proof), first.len() as u64).await
     }
 
     /// Judges the connection by the current snapshot. Returns where the callee is.
@@ -399,21 +400,30 @@ fn take_connection(share: Option<&Arc<Namespace>>) -> Result<Option<Permit>, Sto
 /// What proves the sidecar at the other end of a connection.
 #[derive(Clone, Copy)]
 struct Proof {
-    /// When its certificate expires; `None`: it is known by something else.
-    expires: Option<Instant>,
+    /// `None`: it is known by something else.
+    certificate: Option<PeerCertificate>,
     /// When the connection began.
     since: Instant,
 }
 
 impl Proof {
-    fn since_now(expires: Option<Instant>) -> Self {
-        Self { expires, since: Instant::now() }
+    fn since_now(certificate: Option<PeerCertificate>) -> Self {
+        Self { certificate, since: Instant::now() }
+    }
+
+    fn check(self, node: &Node) -> Result<(), Stop> {
+        match self.certificate {
+            Some(certificate) if certificate.is_revoked(&node.svids) => {
+                Err(Stop::Refused("the other node was revoked".to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// When it does not count any more.
     fn end(self, node: &Node) -> Option<Instant> {
         let lifetime = node.snapshot.load().mesh.stream_lifetime();
-        self.expires.map(|expires| expires.max(self.since + lifetime))
+        self.certificate?.expires.map(|expires| expires.max(self.since + lifetime))
     }
 }
 
@@ -455,8 +465,7 @@ async fn take_instance(
 }
 
 /// Carries bytes until both ends are done, or `judge`, which is asked at each new snapshot and when an instance has had the drain timeout, does not allow it
-/// any more. `proof`: of the
-/// sidecar at the other end.
+/// any more. `proof`: of the sidecar at the other end.
 async fn copy_both(
     node: &Node,
     proof: Proof,
@@ -469,6 +478,7 @@ async fn copy_both(
         let changed = node.changed();
         // A snapshot may have come meanwhile.
         judge()?;
+        proof.check(node)?;
         tokio::select! {
             result = &mut copied => return result.map(drop).map_err(Stop::from),
             () = changed => {}

@@ -15,6 +15,7 @@ use crate::http::body::{Body, Replayable};
 use crate::http::failure::{Failure, Unavailable};
 use crate::http::hop;
 use crate::http::upload::Upload;
+use crate::state::certificate::PeerCertificate;
 use crate::state::component::Component;
 use crate::state::credential::{HandlingGuard, InFlight};
 use crate::state::endpoints::UnderWay;
@@ -64,9 +65,9 @@ pub(super) struct UpstreamGuard {
 }
 
 impl UpstreamGuard {
-    /// When the certificate of the callee's sidecar expires.
-    pub(super) fn expires(&self) -> Option<Instant> {
-        self.connection.as_ref().and_then(CheckIn::expires)
+    /// The certificate of the callee's sidecar.
+    pub(super) fn certificate(&self) -> Option<PeerCertificate> {
+        self.connection.as_ref().and_then(CheckIn::certificate)
     }
 
     /// More of the response has come.

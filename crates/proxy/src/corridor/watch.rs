@@ -1,6 +1,6 @@
 //! Judges open exchanges again, and closes those that are not permitted any more.
 //!
-//! A task of each worker waits for three things: a new snapshot, a revoked credential, and the end of a token or a certificate. What a change concerns is found
+//! A task of each worker waits for four things: a new snapshot, a revoked credential, a revoked node, and the end of a token or a certificate. What a change concerns is found
 //! by comparing pointers: a snapshot shares what has not changed with the one before.
 
 use crate::corridor::judge::{self, Reopened, Withdrawn};
@@ -41,6 +41,7 @@ impl Worker {
             let (mut changed, mut revoked) = (std::pin::pin!(changed), std::pin::pin!(revoked));
             loop {
                 self.judge_due().await;
+                self.end_revoked();
                 tokio::select! {
                     () = &mut changed => break,
                     () = &mut revoked => break,
@@ -50,13 +51,22 @@ impl Worker {
         }
     }
 
+    /// Ends the connections with nodes that were revoked since the last time, after the exchanges on them were closed, so that these say why.
+    fn end_revoked(&self) {
+        let revocations = self.node.revocations();
+        if self.revocations.replace(revocations) != revocations {
+            self.pool.end_revoked(&self.node.svids);
+            self.connections.wake();
+        }
+    }
+
     /// When the exchange is judged again, because something has happened to its caller, or to the function that permitted it.
     fn due(&self, open: &Open) -> Option<Instant> {
         let entry = open.entry.borrow();
         let is_same = || self.present(&entry).is_some_and(|present| Arc::ptr_eq(&present, &entry));
         let is_changed = open.permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) || !is_same();
         let changed = is_changed.then(|| Instant::now() + GRACE);
-        let overdue = self.is_overdue(open).then(Instant::now);
+        let overdue = (self.is_overdue(open) || open.revoked(&self.node.svids).is_some()).then(Instant::now);
         // The lifetime may have become shorter.
         let proof_end = open.proof_end(self.stream_lifetime()).map(|end| end.max(open.permission.started + GRACE));
         [changed, overdue, proof_end, self.removed_until(&entry)].into_iter().flatten().min()
@@ -127,10 +137,13 @@ impl Worker {
         if permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) {
             return Err(Withdrawn::new(forbidden, policy, "", "the instance that called has ended"));
         }
+        if let Some(whose) = open.revoked(&self.node.svids) {
+            return Err(Withdrawn::unproven(whose));
+        }
         let now = Instant::now();
         if open.proof_end(self.stream_lifetime()).is_some_and(|end| end <= now) {
             let whose = if open.is_caller_first() { "the caller's certificate" } else { CALLEES_CERTIFICATE };
-            return Err(Withdrawn::expired(&format!("{whose} has expired")));
+            return Err(Withdrawn::unproven(&format!("{whose} has expired")));
         }
         let entry = open.entry.borrow().clone();
         if entry.elsewhere {

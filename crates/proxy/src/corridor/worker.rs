@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     pub open: Rc<OpenExchanges>,
     /// Open client connections.
     pub connections: Connections,
+    /// The node's revocations that this worker has carried out.
+    pub revocations: Cell<u64>,
     /// The snapshot that this worker saw last. Pinning it writes to no memory that other cores share.
     pinned: RefCell<Rc<Pinned>>,
 }
@@ -58,6 +60,7 @@ impl Worker {
             pool: Pool::new(node.terminating.clone(), node.admission.clone(), node.machines.clone()),
             open: Rc::default(),
             connections: Connections::default(),
+            revocations: Cell::default(),
             pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),
             node,
         })

@@ -20,10 +20,10 @@ use crate::http::{head, hop};
 use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
 use crate::listener::{forwarded, proxy_protocol};
-use crate::runtime::clock::instant;
 use crate::runtime::hyper::Timer;
 use crate::runtime::schedule;
 use crate::state::admission::{Attribution, Refused};
+use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::telemetry::flows::Refusal;
@@ -76,8 +76,8 @@ pub(crate) struct Connection {
     /// All requests come from the caller that is known from the beginning: it opened the CONNECT tunnel in which the connection runs, or its room is
     /// where the connection comes from.
     one_caller: bool,
-    /// Inbound: when the caller's certificate expires.
-    expires: Option<Instant>,
+    /// Inbound: the certificate of the caller's sidecar.
+    certificate: Option<PeerCertificate>,
     activity: Arc<Activity>,
     attribution: Option<Attribution>,
 }
@@ -129,7 +129,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         function: None,
         caller: RefCell::new(listener.caller.clone().map(|caller| (Proof::default(), caller))),
         one_caller: listener.caller.is_some(),
-        expires: None,
+        certificate: None,
         activity: open.activity.clone(),
         attribution: open.attribution.clone(),
     };
@@ -160,7 +160,7 @@ impl Connection {
     fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
         if self.direction == TrafficDirection::Inbound {
             let identity = leno_identity::peer_identity(session);
-            self.expires = leno_identity::peer_not_after(session).and_then(instant);
+            self.certificate = Some(PeerCertificate::of(session));
             // Nodes and control planes call no function, whatever a rule says of identities of the mesh.
             let is_caller = identity.as_ref().is_some_and(|id| !id.is_reserved() || id.is_gateway());
             self.peer.identity = identity.map(|id| id.to_string().into());
@@ -274,8 +274,8 @@ impl Connection {
             Origin::Inbound(_) => {}
         }
         let (worker, port) = (self.worker.clone(), self.port);
-        let expires = self.expires.map(Into::into);
-        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, expires, interim: None }
+        let certificate = self.certificate;
+        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, certificate, interim: None }
     }
 
     /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.
@@ -481,7 +481,7 @@ impl Connection {
         head: &request::Parts,
         busy: Busy,
     ) -> Response<Body> {
-        let accepted = match Inbound::new(&self.worker, (&self.peer, self.expires), entry, head) {
+        let accepted = match Inbound::new(&self.worker, (&self.peer, self.certificate), entry, head) {
             Ok(inbound) => Box::pin(inbound.accept()).await,
             Err(status) => Err(status),
         };
@@ -517,7 +517,7 @@ impl Connection {
             function: None,
             caller: RefCell::new(Some((proof, caller))),
             one_caller: true,
-            expires: None,
+            certificate: None,
             activity: open.activity.clone(),
             attribution: self.attribution.clone(),
         };
@@ -564,7 +564,7 @@ where
     let handler = connection.clone();
     let service = service_fn(move |request| handler.clone().handle_http1(request));
     let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
-    Drive { serving, connection: &connection, open, head: true, timer: None, cut_off_at: None, registered: false }.await
+    Drive::new(serving, &connection, open, true).await
 }
 
 /// hyper's read size in bytes. hyper does not accept a smaller buffer.
@@ -578,8 +578,7 @@ where
 {
     let limits = connection.worker.snapshot().mesh.limits;
     let serving = pin!(Http2::new(connection.clone(), stream.in_turns(), &limits));
-    Drive { serving, connection: &connection, open, head: false, timer: None, cut_off_at: None, registered: false }
-        .await
+    Drive::new(serving, &connection, open, false).await
 }
 
 /// What HTTP/1.1 and HTTP/2 connections have in common.
@@ -615,6 +614,8 @@ struct Drive<'a, S> {
     timer: Option<Pin<Box<Sleep>>>,
     /// The connection was told to end, and is cut off at this time.
     cut_off_at: Option<Instant>,
+    /// It was told to end because its peer's node was revoked.
+    revoked: bool,
     registered: bool,
 }
 
@@ -636,6 +637,11 @@ impl<S: Serving> Future for Drive<'_, S> {
         // An HTTP/1.1 connection that is idle stays: its client may just be sending a request. The response to that says that it was the last.
         if !self.head && connection.is_leaving() && self.cut_off_at.is_none() {
             self.drain();
+        }
+        if !self.revoked && connection.is_revoked() {
+            self.revoked = true;
+            // What was open has a moment to say how it ends.
+            self.shut_down(LAST_BYTES);
         }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
             return Poll::Ready(result.map_err(io::Error::other));
@@ -672,7 +678,11 @@ impl<S: Serving> Future for Drive<'_, S> {
     }
 }
 
-impl<S: Serving> Drive<'_, S> {
+impl<'a, S: Serving> Drive<'a, S> {
+    fn new(serving: Pin<&'a mut S>, connection: &'a Connection, open: &'a OpenConnection, head: bool) -> Self {
+        Self { serving, connection, open, head, timer: None, cut_off_at: None, revoked: false, registered: false }
+    }
+
     /// Ends the connection with its last exchange. What the drain timeout ends has a moment more to say so.
     fn drain(&mut self) -> Instant {
         let limit = self.connection.worker.snapshot().mesh.limits.drain_timeout;
@@ -696,12 +706,18 @@ impl<S: Serving> Drive<'_, S> {
 }
 
 impl Connection {
+    /// Whether the node of the caller's sidecar was revoked.
+    fn is_revoked(&self) -> bool {
+        self.certificate.is_some_and(|certificate| certificate.is_revoked(&self.worker.node.svids))
+    }
+
     fn check_timeouts(&self, head: bool, now: Instant) -> TimeoutCheck {
         let snapshot = self.worker.snapshot();
         let limits = &snapshot.mesh.limits;
         let head = head.then_some(limits.head_timeout);
         let timeouts = Timeouts { head, idle: limits.idle_timeout, exchange: snapshot.longest_exchange };
-        match (self.activity.check_timeouts(&timeouts, now), self.expires) {
+        let expires = self.certificate.and_then(|certificate| certificate.expires);
+        match (self.activity.check_timeouts(&timeouts, now), expires) {
             (TimeoutCheck::Until(_) | TimeoutCheck::Idle, Some(end)) if end <= now => TimeoutCheck::Expired,
             (TimeoutCheck::Until(until), Some(end)) => TimeoutCheck::Until(until.min(end)),
             (verdict, _) => verdict,

@@ -24,6 +24,7 @@ use leno_config::FunctionId;
 use leno_config::slice::ChainLink;
 use leno_identity::SvidStore;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -69,8 +70,10 @@ pub struct Node {
     past: Mutex<Vec<Weak<NodeSnapshot>>>,
     /// Snapshots by which removed functions were judged before, as long as an exchange holds them.
     past_removed: Mutex<Vec<Weak<NodeSnapshot>>>,
-    /// Notified when there is a new snapshot, and when the requests of an instance are to end.
+    /// Notified when there is a new snapshot, when the requests of an instance are to end, and when a node was revoked.
     changed: Notify,
+    /// How often other nodes were revoked.
+    revocations: AtomicU64,
     /// The kernel's part; set once, before rooms are served.
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Address of the inbound listener; set by [`crate::serve`].
@@ -94,6 +97,7 @@ impl Node {
             past: Mutex::default(),
             past_removed: Mutex::default(),
             changed: Notify::new(),
+            revocations: AtomicU64::default(),
             kernel: OnceLock::new(),
             instances,
             endpoints: Endpoints::default(),
@@ -156,6 +160,16 @@ impl Node {
         self.changed.notify_waiters();
     }
 
+    /// Ends what is open with nodes of which [`Node::svids`] says that they were revoked.
+    pub fn end_revoked(&self) {
+        self.revocations.fetch_add(1, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn revocations(&self) -> u64 {
+        self.revocations.load(Ordering::Acquire)
+    }
+
     /// When the exchanges of a function are closed, because it was removed. `None`: it was not, or its time was up before.
     pub(crate) fn removed_until(&self, function: &FunctionId) -> Option<Instant> {
         if self.snapshot.load().functions.get(function).is_some() { None } else { self.removed.load().until(function) }
@@ -199,7 +213,7 @@ impl Node {
             && !is_held(&self.past_removed, u64::MAX)
     }
 
-    /// Waits for the snapshot after the current one, or until the requests of an instance are to end.
+    /// Waits for the snapshot after the current one, or until the requests of an instance are to end, or a node is revoked.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }

@@ -25,6 +25,7 @@ mod proof;
 mod renewal;
 mod response_heads;
 mod retries;
+mod revoked;
 mod shares;
 mod tokens;
 mod translation;

@@ -5,7 +5,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
 use leno_config::{FunctionId, Locality, NamespaceBounds, Route, Slice};
-use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
+use leno_identity::{Authority, KeyRequest, MembershipMark, SpiffeId, SvidStore, TrustDomain};
 use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
     RetryOn, Sidecar, StringMatch, Target, Tracing,
@@ -412,6 +412,22 @@ impl Mesh {
             next.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), slice)));
         }
         self.node.publish(Arc::new(next.finish()));
+    }
+
+    /// Gives functions certificates that are of this membership.
+    pub(crate) fn certify(&self, names: &[&str], membership: MembershipMark) {
+        for identity in names.iter().copied().map(spiffe) {
+            let request = KeyRequest::new(&identity).unwrap();
+            let lifetime = Duration::from_secs(3600);
+            let chain = self.authority.sign_node(request.csr(), &identity, &[], membership, lifetime).unwrap();
+            self.node.svids.install(request, chain).unwrap();
+        }
+    }
+
+    /// The control plane says that this membership was revoked.
+    pub(crate) fn revoke(&self, membership: MembershipMark) {
+        self.node.svids.set_revoked(vec![membership]);
+        self.node.end_revoked();
     }
 
     /// Connects to this node as the sidecar of `caller`, which `other` has a certificate of.

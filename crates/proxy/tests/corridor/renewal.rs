@@ -75,7 +75,7 @@ impl Nodes {
 }
 
 /// The gRPC status with which the call ends.
-async fn status(mut call: Incoming) -> String {
+pub(crate) async fn status(mut call: Incoming) -> String {
     let ended = async {
         loop {
             if let Ok(trailers) = call.frame().await.expect("no trailers").unwrap().into_trailers() {

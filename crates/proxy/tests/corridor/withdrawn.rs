@@ -96,7 +96,7 @@ fn reset(error: &hyper::Error) -> Option<h2::Reason> {
 }
 
 /// What is told of the exchange with this path on this hop, once it is over.
-async fn told(mesh: &Mesh, hop: &str, path: &str) -> Explanation {
+pub(crate) async fn told(mesh: &Mesh, hop: &str, path: &str) -> Explanation {
     let find = || {
         let all = mesh.node.telemetry.ring.latest(100);
         all.into_iter().find(|told| told.hop == hop && told.asked.path == path)
@@ -105,7 +105,7 @@ async fn told(mesh: &Mesh, hop: &str, path: &str) -> Explanation {
     find().unwrap()
 }
 
-fn expect_closed(told: &Explanation, policy: &str, words: &str) {
+pub(crate) fn expect_closed(told: &Explanation, policy: &str, words: &str) {
     let judgement = told.judgement.as_ref().unwrap();
     assert_eq!((judgement.verdict.as_str(), judgement.policy.as_deref()), ("deny", Some(policy)), "{told:?}");
     assert_eq!(told.response.flag.as_deref(), Some("UAEX"));

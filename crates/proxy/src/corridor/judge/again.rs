@@ -45,9 +45,9 @@ impl Withdrawn {
     }
 
     /// The certificate of a sidecar does not count any more.
-    pub(crate) fn expired(clause: &str) -> Self {
-        let expired = Self::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::MutualTls, "", clause);
-        Self { by: ClosedBy::Certificate, ..expired }
+    pub(crate) fn unproven(clause: &str) -> Self {
+        let unproven = Self::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::MutualTls, "", clause);
+        Self { by: ClosedBy::Certificate, ..unproven }
     }
 
     fn denied(denial: Denial) -> Self {

@@ -8,6 +8,7 @@ use crate::http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, UPSTREAM_BUF
 use crate::http::inflow::{HeadBudget, Inflow, PeerSettings};
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
+use crate::state::certificate::PeerCertificate;
 use crate::state::egress::OutsideTls;
 use crate::state::instances::InstanceProof;
 use hyper::client::conn::http1;
@@ -21,7 +22,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -96,12 +97,12 @@ pub(super) struct Http2<'a> {
 }
 
 impl Http2<'_> {
-    /// Opens the connection, and waits for the server's SETTINGS. `expires`: when the certificate of a sidecar at the other end expires.
+    /// Opens the connection, and waits for the server's SETTINGS. `certificate`: of a sidecar at the other end.
     pub(super) async fn handshake(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         held: Held,
-        expires: Option<Instant>,
+        certificate: Option<PeerCertificate>,
     ) -> Result<(Sender, TaskOwner, Rc<Streams>), ConnectError> {
         let settings = Arc::new(PeerSettings::default());
         let mut builder = h2::client::Builder::new();
@@ -112,7 +113,7 @@ impl Http2<'_> {
             .max_send_buffer_size(SEND_BUFFER)
             .max_header_list_size(head_list_size(self.limits));
         let (requests, mut connection) = builder.handshake(Inflow::frames(stream, settings.clone())).await?;
-        let (sender, streams) = (Sender::new(requests), Rc::new(Streams::new(settings.clone(), expires)));
+        let (sender, streams) = (Sender::new(requests), Rc::new(Streams::new(settings.clone(), certificate)));
         let (every, answer) = self.keep_alive;
         let mut keep_alive = connection.ping_pong().map(|ping| KeepAlive::new(ping, every, answer));
         let (key, pool, end, used) = (self.key.clone(), self.pool, sender.end(), streams.clone());
@@ -120,7 +121,11 @@ impl Http2<'_> {
         let owner = schedule::spawn(async move {
             let result = poll_fn(|cx| {
                 let is_gone = keep_alive.as_mut().is_some_and(|it| it.poll(|| used.is_open(), cx).is_ready());
-                if is_gone { Poll::Ready(Err(NO_ANSWER.into())) } else { Pin::new(&mut connection).poll(cx) }
+                if is_gone || used.poll_cut_off(cx).is_ready() {
+                    Poll::Ready(Err(ENDED_HERE.into()))
+                } else {
+                    Pin::new(&mut connection).poll(cx)
+                }
             });
             let result: Result<(), h2::Error> = result.await;
             end.set(true);
@@ -145,8 +150,8 @@ impl Http2<'_> {
     }
 }
 
-/// Ends a connection whose other end does not answer.
-const NO_ANSWER: h2::Reason = h2::Reason::NO_ERROR;
+/// Ends a connection whose other end does not answer, or was revoked.
+const ENDED_HERE: h2::Reason = h2::Reason::NO_ERROR;
 
 /// Bytes of a head as HTTP/2 counts them (RFC 9113, 6.5.2), with 32 more for each field. The HTTP/2 library resets a stream beyond them without a reason, so
 /// these are twice as many as the limits of the mesh, which the proxy checks itself.

@@ -3,17 +3,18 @@
 use super::connect::{Http2, begin_tls, tcp, within};
 use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool, Sender};
 use crate::http::inflow::PeerSettings;
-use crate::runtime::clock;
 use crate::runtime::schedule::TaskOwner;
+use crate::state::certificate::PeerCertificate;
 use crate::state::egress::OutsideKey;
 use crate::state::instances::InstanceProof;
 use crate::state::ledger::ConnectionGuard;
 use leno_config::slice::UpstreamLimits;
 use leno_identity::{SpiffeId, SvidStore};
 use leno_namespaces::Namespace;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio_rustls::TlsConnector;
 
@@ -53,8 +54,12 @@ pub(super) struct Streams {
     open: Cell<u32>,
     settings: Arc<PeerSettings>,
     idle_since: Cell<Instant>,
-    /// When the certificate of a sidecar at the other end expires.
-    expires: Option<Instant>,
+    /// The certificate of a sidecar at the other end.
+    certificate: Option<PeerCertificate>,
+    /// The connection is to end at once, whatever is open.
+    is_cut_off: Cell<bool>,
+    /// The task that drives the connection.
+    driver: RefCell<Option<Waker>>,
 }
 
 /// A stream of an HTTP/2 connection.
@@ -150,8 +155,8 @@ impl Pool {
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;
                 let stream = TlsConnector::from(config).connect(name, stream).await?;
-                let expires = leno_identity::peer_not_after(stream.get_ref().1).and_then(clock::instant);
-                http2.handshake(stream, held, expires).await?
+                let certificate = PeerCertificate::of(stream.get_ref().1);
+                http2.handshake(stream, held, Some(certificate)).await?
             }
         };
         let shared = Shared { sender, owner, streams };
@@ -169,6 +174,16 @@ impl Pool {
         let permitted = limits.keep_alive().max(PERMITTED_KEEP_ALIVE);
         let wanted = if limits.keep_alive() >= DEFAULT_KEEP_ALIVE { permitted } else { limits.keep_alive() };
         (wanted.saturating_mul(1 << calmed.min(16)).min(permitted), KEEP_ALIVE_ANSWER)
+    }
+
+    /// Ends the connections to nodes that were revoked.
+    pub(crate) fn end_revoked(&self, svids: &SvidStore) {
+        for shared in self.http2.borrow().values().flat_map(|host| &host.connections) {
+            if shared.streams.certificate.is_some_and(|certificate| certificate.is_revoked(svids)) {
+                shared.sender.close();
+                shared.streams.cut_off();
+            }
+        }
     }
 
     /// The peer has ended a connection because of too many PINGs (RFC 9113, 7: ENHANCE_YOUR_CALM).
@@ -201,7 +216,8 @@ impl Shared {
     }
 
     fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && self.streams.expires.is_none_or(|expires| Instant::now() < expires)
+        let expires = self.streams.certificate.and_then(|certificate| certificate.expires);
+        !self.sender.is_closed() && expires.is_none_or(|expires| Instant::now() < expires)
     }
 
     fn check_out(&self) -> CheckedOutHttp2 {
@@ -211,8 +227,32 @@ impl Shared {
 }
 
 impl Streams {
-    pub(super) fn new(settings: Arc<PeerSettings>, expires: Option<Instant>) -> Self {
-        Self { open: Cell::new(0), settings, idle_since: Cell::new(Instant::now()), expires }
+    pub(super) fn new(settings: Arc<PeerSettings>, certificate: Option<PeerCertificate>) -> Self {
+        let (is_cut_off, driver) = Default::default();
+        Self { open: Cell::new(0), settings, idle_since: Cell::new(Instant::now()), certificate, is_cut_off, driver }
+    }
+
+    fn cut_off(&self) {
+        self.is_cut_off.set(true);
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// Whether the connection is to end at once. If not, the task is woken when it is. Only connections to nodes are.
+    pub(super) fn poll_cut_off(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.certificate.is_none() {
+            return Poll::Pending;
+        }
+        if self.is_cut_off.get() {
+            return Poll::Ready(());
+        }
+        let mut driver = self.driver.borrow_mut();
+        match &mut *driver {
+            Some(known) => known.clone_from(cx.waker()),
+            None => *driver = Some(cx.waker().clone()),
+        }
+        Poll::Pending
     }
 
     /// Whether one is open.
@@ -232,9 +272,9 @@ impl StreamSlot {
         Self(streams.clone())
     }
 
-    /// When the certificate of a sidecar at the other end expires.
-    pub(crate) fn expires(&self) -> Option<Instant> {
-        self.0.expires
+    /// The certificate of a sidecar at the other end.
+    pub(crate) fn certificate(&self) -> Option<PeerCertificate> {
+        self.0.certificate
     }
 
     /// Bytes of a request's head that the other end takes, as HTTP/2 counts them.

@@ -43,7 +43,7 @@ impl Sender {
     }
 
     /// The connection takes no more requests.
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         self.is_closed.set(true);
     }
 

@@ -7,6 +7,7 @@ use crate::corridor::pool::{CalleeKey, CheckedOutHttp2, ConnectError, Connection
 use crate::http::body::Body;
 use crate::http::hop;
 use crate::http::http2::{Bidirectional, TunnelHandle, Upgrading};
+use crate::state::certificate::PeerCertificate;
 use crate::state::endpoints::{Among, Choice, Known, UnderWay};
 use crate::state::function::FunctionEntry;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
@@ -28,9 +29,9 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// When the certificate of the callee's sidecar expires.
-    pub(super) fn expires(&self) -> Option<Instant> {
-        self.slot.expires()
+    /// The certificate of the callee's sidecar.
+    pub(super) fn certificate(&self) -> Option<PeerCertificate> {
+        self.slot.certificate()
     }
 }
 

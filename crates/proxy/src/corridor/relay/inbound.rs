@@ -9,6 +9,7 @@ use crate::http::hop;
 use crate::http::http2::Upgrading;
 use crate::http::peer::Peer;
 use crate::runtime::schedule;
+use crate::state::certificate::PeerCertificate;
 use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Lease;
@@ -62,7 +63,7 @@ impl Inbound {
     /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
     pub(crate) fn new(
         worker: &Rc<Worker>,
-        (peer, expires): (&Peer, Option<Instant>),
+        (peer, certificate): (&Peer, Option<PeerCertificate>),
         entry: &FunctionEntry,
         head: &request::Parts,
     ) -> Result<Self, StatusCode> {
@@ -83,7 +84,7 @@ impl Inbound {
             port,
             host,
             name,
-            proof: Proof::since_now(expires),
+            proof: Proof::since_now(certificate),
             started: (SystemTime::now(), Instant::now()),
             rule: String::new(),
             outside: None,

@@ -6,7 +6,7 @@ use crate::raw::TIMEOUT;
 use crate::upstream::{self, echo, until};
 use crate::withdrawn::remove;
 use leno_config::slice::{Command, Port, PortProtocol, Readiness, Run};
-use leno_identity::KeyRequest;
+use leno_identity::{KeyRequest, MembershipMark};
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
 use leno_proxy::{FunctionEntry, Removed};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -215,6 +215,27 @@ async fn a_connection_ends_with_the_certificate_of_either_end() {
         let [here, there] = relayed.told().await;
         let (verdict, ..) = if short == "caller" { there } else { here };
         assert_eq!(verdict, "deny", "{short}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_ends_when_the_node_at_either_end_is_revoked() {
+    for revoked in ["caller", "callee"] {
+        let relayed = Relayed::new("caller").await;
+        let (mesh, other) = match revoked {
+            "caller" => (&relayed.here, &relayed.there),
+            _ => (&relayed.there, &relayed.here),
+        };
+        mesh.certify(&[revoked], MembershipMark([7; 8]));
+        let mut stream = TcpStream::connect(relayed.called).await.unwrap();
+        stream.write_all(b"x").await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'x');
+        other.revoke(MembershipMark([7; 8]));
+        let broken = timeout(TIMEOUT, stream.read_u8()).await.expect(revoked).unwrap_err();
+        assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "{revoked}");
+        let [here, there] = relayed.told().await;
+        let (verdict, ..) = if revoked == "caller" { there } else { here };
+        assert_eq!(verdict, "deny", "{revoked}");
     }
 }
 
