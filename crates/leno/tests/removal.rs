@@ -112,8 +112,8 @@ fn what_is_open_of_a_removed_function_ends_within_the_drain_timeout() {
     mesh.write(&stays);
     assert!(!events.end().ends_with(b"0\r\n\r\n"), "it looks complete");
     let last = websocket.end();
-    let closes = |part: &[u8]| part[0] == 0x88 && part[2..] == 1008_u16.to_be_bytes();
-    assert!(last.windows(4).any(closes), "no close frame with 1008: {last:?}");
+    let closes = |part: &[u8]| part[0] == 0x88 && part[2..] == 1012_u16.to_be_bytes();
+    assert!(last.windows(4).any(closes), "no close frame with 1012: {last:?}");
     for line in mesh.log_lines("target", "test/events", 2) {
         assert_eq!(line["flags"], "UAEX", "{line}");
         assert!(line.to_string().contains("was removed"), "{line}");

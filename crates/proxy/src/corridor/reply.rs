@@ -91,9 +91,17 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     response
 }
 
-/// The response to a request for which no exchange began. Asks for a proxy credential (RFC 9110, 15.5.8) if that is what is missing.
-pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue) -> Response<Body> {
+/// The response to a request for which no exchange began. Asks for a proxy credential (RFC 9110, 15.5.8) if that is what is missing, also of a gRPC client.
+pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue, request: &HeaderMap) -> Response<Body> {
     let status = failure.status();
+    if head::is_grpc(request) && status != StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        let mut response = Response::new(Body::empty());
+        let reason = status.canonical_reason().unwrap_or("Refused");
+        let content_type = request.get(header::CONTENT_TYPE).map(head::own);
+        end_call(response.headers_mut(), failure::grpc_status_of(failure), (reason, content_type));
+        response.headers_mut().insert(head::REQUEST_ID, request_id);
+        return response;
+    }
     let mut response = Response::new(describe(status, &failure.to_string(), &request_id));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -108,12 +116,7 @@ pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue) -> Response<B
 fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exchange: &Exchange) -> Response<Body> {
     let reason = status.canonical_reason().unwrap_or("Refused");
     let mut response = if exchange.protocol == Protocol::Grpc {
-        // gRPC calls this "Trailers-Only": the head ends the stream, and carries the status.
-        // Some clients only take the type that they asked in, such as `application/grpc+json`.
-        let grpc = || HeaderValue::from_static("application/grpc");
-        headers.insert(header::CONTENT_TYPE, exchange.grpc_type.clone().unwrap_or_else(grpc));
-        headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(failure::grpc_status(status))));
-        headers.insert(GRPC_MESSAGE, HeaderValue::from_static(reason));
+        end_call(&mut headers, failure::grpc_status(status), (reason, exchange.grpc_type.clone()));
         Response::new(Body::empty())
     } else {
         let body = describe(status, message.unwrap_or(reason), &exchange.request_id);
@@ -127,6 +130,15 @@ fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exc
     };
     *response.headers_mut() = headers;
     response
+}
+
+/// gRPC calls this "Trailers-Only": the head ends the stream, and carries the status. Some clients only take the type that they asked in, such as
+/// `application/grpc+json`.
+fn end_call(headers: &mut HeaderMap, status: u8, (message, content_type): (&'static str, Option<HeaderValue>)) {
+    let grpc = || HeaderValue::from_static("application/grpc");
+    headers.insert(header::CONTENT_TYPE, content_type.unwrap_or_else(grpc));
+    headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(status)));
+    headers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
 }
 
 fn describe(status: StatusCode, message: &str, request_id: &HeaderValue) -> Body {

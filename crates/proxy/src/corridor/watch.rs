@@ -133,9 +133,8 @@ impl Worker {
     /// Judges an exchange by the present state of everything. Returns when the permission ends by itself.
     fn judge_again(&self, open: &Open, record: &Record) -> Result<Option<Instant>, Withdrawn> {
         let permission = &open.permission;
-        let (policy, forbidden) = (PolicyKind::MutualTls, StatusCode::FORBIDDEN);
         if permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) {
-            return Err(Withdrawn::new(forbidden, policy, "", "the instance that called has ended"));
+            return Err(Withdrawn::unproven("the instance that called has ended"));
         }
         if let Some(whose) = open.revoked(&self.node.svids) {
             return Err(Withdrawn::unproven(whose));
@@ -149,14 +148,14 @@ impl Worker {
         if entry.elsewhere {
             return Ok(None);
         }
-        let gone = |clause| Withdrawn::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::Sidecar, "", clause);
+        let gone = |clause| Withdrawn::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::Sidecar, clause);
         if self.removed_until(&entry).is_some_and(|until| until <= now) {
             return Err(gone("the function was removed, and the time for its open exchanges is over"));
         }
         let present = self.present(&entry).ok_or_else(|| gone("this node does not have the function any more"))?;
         if permission.from_gateway && !is_exposed(&present, open) {
             let nothing = "nothing is exposed at this host and path any more";
-            return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, "", nothing));
+            return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, nothing));
         }
         let request = Reopened {
             direction: permission.direction,

@@ -76,12 +76,13 @@ pub(crate) struct Closed {
 /// Who closes an open exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClosedBy {
-    /// A policy: the exchange is not permitted any more.
+    /// A policy: the client is not permitted any more.
     Policy,
-    /// The mesh, for reasons that have nothing to do with the client: the client may begin anew at once.
+    /// The mesh, which ends what is still permitted: the client may begin anew at once.
     Mesh,
-    /// The mesh, because the certificate of a sidecar has expired. The client may begin anew at once, but what proved the other node is gone.
-    Certificate,
+    /// The mesh, because of something else than the client's permission without which nothing is permitted: the function was removed, a certificate has expired, a node
+    /// was revoked. The client may begin anew at once.
+    Circumstances,
 }
 
 impl ClosedBy {
@@ -89,14 +90,14 @@ impl ClosedBy {
     pub(crate) fn websocket(self) -> (u16, &'static str) {
         match self {
             Self::Policy => (1008, self.message()),
-            Self::Mesh | Self::Certificate => (1012, self.message()),
+            Self::Mesh | Self::Circumstances => (1012, self.message()),
         }
     }
 
     fn message(self) -> &'static str {
         match self {
             Self::Policy => "not permitted any more",
-            Self::Mesh | Self::Certificate => "ended by the mesh, connect again",
+            Self::Mesh | Self::Circumstances => "ended by the mesh, connect again",
         }
     }
 }
@@ -105,7 +106,7 @@ impl Closed {
     pub(crate) fn failure(&self) -> Failure {
         let reason = self.reason.clone();
         match self.by {
-            ClosedBy::Policy | ClosedBy::Certificate => Failure::Closed { status: self.status, reason },
+            ClosedBy::Policy | ClosedBy::Circumstances => Failure::Closed { status: self.status, reason },
             ClosedBy::Mesh => Failure::Ended { reason },
         }
     }

@@ -251,6 +251,8 @@ impl Failure {
 /// The gRPC status for a failure.
 pub(crate) fn grpc_status_of(failure: &Failure) -> u8 {
     match failure {
+        // UNAVAILABLE: the caller's node knows the callee's for something that it was.
+        Failure::Misdirected => 14,
         // RESOURCE_EXHAUSTED, as gRPC's own libraries have it. Clients would repeat the call after UNAVAILABLE.
         Failure::ResponseHead(_) | Failure::RequestHead(_) => 8,
         failure => grpc_status(failure.status()),

@@ -290,7 +290,9 @@ impl Connection {
             TrafficDirection::Outbound => {
                 let (caller, known) = self.authenticate(headers).ok_or(Failure::Credential)?;
                 let found = self.worker.snapshot_with(&caller.function);
-                let (snapshot, entry) = found.ok_or(Failure::Credential)?;
+                // The credential is a good one.
+                let removed = || Failure::Ended { reason: format!("{} was removed", caller.function) };
+                let (snapshot, entry) = found.ok_or_else(removed)?;
                 if !known {
                     self.prove(&caller, &entry)?;
                     // From now on, the caller is known on this connection.
@@ -443,8 +445,9 @@ impl Connection {
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&self.worker.recorder, self.direction, &self.peer, protocol, head, name);
         record.failure(failure);
-        record.status(failure.status().as_u16());
-        reply::rejected(failure, request_id)
+        let response = reply::rejected(failure, request_id, &head.headers);
+        record.status(response.status().as_u16());
+        response
     }
 
     /// Adapts a response to the client's connection. `is_last`: the connection closes after it. Either the client is to connect anew, or it asked

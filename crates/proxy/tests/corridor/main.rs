@@ -7,6 +7,7 @@ mod upstream;
 mod bodies;
 mod client_faults;
 mod clients;
+mod close_codes;
 mod drain;
 mod floods;
 mod frames;

@@ -113,7 +113,7 @@ pub(crate) fn expect_closed(told: &Explanation, policy: &str, words: &str) {
     assert!(failure.contains("not permitted any more") && failure.contains(words), "{failure}");
 }
 
-fn no_longer_allowed(slice: &mut leno_config::Slice) {
+pub(crate) fn no_longer_allowed(slice: &mut leno_config::Slice) {
     slice.inbound.authorization.retain(|rule| rule.name != "test/allow");
 }
 

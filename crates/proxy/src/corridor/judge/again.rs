@@ -38,16 +38,15 @@ pub(crate) struct Withdrawn {
 }
 
 impl Withdrawn {
-    /// It is closed for a reason that no program knows of.
-    pub(crate) fn new(status: StatusCode, policy: PolicyKind, rule: &str, clause: &str) -> Self {
-        let verdict = RecordedVerdict::Deny { policy, rule: rule.into(), default: false, clause: clause.into() };
-        Self { status, verdict, by: ClosedBy::Policy }
+    /// It is closed for a reason that no program knows of, and that is not the client's.
+    pub(crate) fn new(status: StatusCode, policy: PolicyKind, clause: &str) -> Self {
+        let verdict = RecordedVerdict::Deny { policy, rule: "".into(), default: false, clause: clause.into() };
+        Self { status, verdict, by: ClosedBy::Circumstances }
     }
 
-    /// The certificate of a sidecar does not count any more.
+    /// What proved the caller or a sidecar does not count any more.
     pub(crate) fn unproven(clause: &str) -> Self {
-        let unproven = Self::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::MutualTls, "", clause);
-        Self { by: ClosedBy::Certificate, ..unproven }
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::MutualTls, clause)
     }
 
     fn denied(denial: Denial) -> Self {
@@ -72,7 +71,7 @@ impl Judge {
             Err(error) => {
                 self.log.judge_error(&entry.name, &error);
                 let (status, verdict) = outcome::describe(&error);
-                Err(Withdrawn { status, verdict, by: ClosedBy::Policy })
+                Err(Withdrawn { status, verdict, by: ClosedBy::Circumstances })
             }
         }
     }

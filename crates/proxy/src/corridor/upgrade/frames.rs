@@ -112,7 +112,7 @@ mod tests {
     fn the_last_frame_is_one() {
         let policy: &[u8] = b"\x03\xf0not permitted any more";
         let mesh: &[u8] = b"\x03\xf4ended by the mesh, connect again";
-        for (by, payload) in [(ClosedBy::Policy, policy), (ClosedBy::Mesh, mesh)] {
+        for (by, payload) in [(ClosedBy::Policy, policy), (ClosedBy::Mesh, mesh), (ClosedBy::Circumstances, mesh)] {
             for masked in [false, true] {
                 let mut frames = Frames::default();
                 let close = close(by, masked);
