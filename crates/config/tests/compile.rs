@@ -1,6 +1,6 @@
 //! What comes out of good documents.
 
-use leno_config::slice::{AppProtocol, ChainLink, Run};
+use leno_config::slice::{AppProtocol, ChainLink, RedisTransport, Run};
 use leno_config::{FunctionId, Slice, Snapshot, load_text};
 use leno_policy::spec::{Action, Counts, Direction, Target};
 use std::fmt::Write as _;
@@ -415,4 +415,32 @@ spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {mat
     let callees: Vec<&FunctionId> = frontend.callees.iter().map(|callee| &callee.id).collect();
     assert_eq!(callees, frontend.chain.as_ref().unwrap().to.iter().collect::<Vec<_>>());
     assert_eq!(callees.len(), 1);
+}
+
+/// As clients send the name in TLS, and as certificates have it.
+#[test]
+fn names_for_tls_have_one_form_however_they_are_written() {
+    for (written, name) in [
+        ("api.example.com", "api.example.com"),
+        ("API.Example.com.", "api.example.com"),
+        ("b\u{fc}cher.example", "xn--bcher-kva.example"),
+    ] {
+        let external = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: External\nmetadata: {{name: api}}\nspec: {{hosts: [api.example.com], ports: [{{port: 443, protocol: https}}], tls: {{serverName: {written}}}}}\n"
+        );
+        let Run::Egress(egress) = slice(&parse(&external), "default/api").run else { panic!("{written}") };
+        assert_eq!(egress.tls.server_name.as_deref(), Some(name), "{written}");
+    }
+    for (written, name) in [
+        ("Redis.Example.", "redis.example"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("b\u{fc}cher.example", "xn--bcher-kva.example"),
+    ] {
+        let mesh = format!(
+            "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: m}}\nspec: {{quotas: {{redis: {{address: \"redis.example:6379\", tls: {{serverName: \"{written}\"}}}}}}}}\n"
+        );
+        let Some(quotas) = parse(&mesh).mesh_slice().quotas.clone() else { panic!("{written}") };
+        let RedisTransport::Tls { server_name, .. } = quotas.transport else { panic!("{written}") };
+        assert_eq!(server_name, name, "{written}");
+    }
 }

@@ -182,16 +182,18 @@ fn tls(context: &Context<'_>, scope: &Scope<'_>, spec: &ExternalSpec) -> EgressT
             None
         }
     };
-    if let Some(name) = server_name
-        && !(name.len() <= 253 && name.split('.').all(is_label))
-    {
-        let fix = "expected a name in lower case, such as api.example.com";
-        scope.field("serverName").problem(format!("`{}` is not a host's name", name.escape_debug()), fix);
-    }
+    let normal = |written: &String| {
+        let name = host::normal(written).filter(|name| name.len() <= 253 && name.split('.').all(is_label));
+        if name.is_none() {
+            let message = format!("`{}` is not a host's name", written.escape_debug());
+            scope.field("serverName").problem(message, "expected a name, such as api.example.com");
+        }
+        name
+    };
     EgressTls {
         ca_file: ca_file.as_ref().map(|path| file("caFile", path)),
         certificate: pair,
-        server_name: server_name.clone(),
+        server_name: server_name.as_ref().and_then(normal),
     }
 }
 

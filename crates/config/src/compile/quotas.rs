@@ -26,7 +26,8 @@ pub(super) fn quotas(
     let transport = match &redis.tls {
         Some(tls) => {
             let section = scope.field("tls");
-            let server_name = tls.server_name.clone().or_else(|| host.map(str::to_owned)).unwrap_or_default();
+            let written = tls.server_name.as_deref().or(host).unwrap_or_default();
+            let server_name = server_name(written);
             if host.is_some() && name(&server_name).is_none() {
                 let message = format!("`{}` is no name that a certificate can prove", server_name.escape_debug());
                 section.field("serverName").problem(message, "expected a host name or an IP address");
@@ -92,6 +93,14 @@ fn name(text: &str) -> Option<&str> {
     };
     let is_name = text.len() <= 253 && text.split('.').all(label);
     (is_name || text.parse::<IpAddr>().is_ok()).then_some(text)
+}
+
+/// The name that a certificate has to prove, in the form in which certificates have it. What is none stays as it is written.
+fn server_name(written: &str) -> String {
+    match written.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => crate::host::normal(written).unwrap_or_else(|| written.to_owned()),
+    }
 }
 
 fn is_loopback(host: &str) -> bool {
