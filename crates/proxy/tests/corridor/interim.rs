@@ -2,15 +2,16 @@
 
 use crate::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, OK, SETTINGS};
 use crate::hops::basic;
-use crate::mesh::{Builder, Mesh};
+use crate::mesh::{Builder, Mesh, allow_all};
+use crate::nodes::egress::{block, carrier};
 use crate::raw::{self, Raw, server};
 use crate::upstream::{echo, http1, until};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, StatusCode};
-use leno_config::slice::AppProtocol;
+use leno_config::slice::{AppProtocol, EgressProtocol, Run};
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::task::Poll;
 use tokio::net::TcpStream;
@@ -150,6 +151,40 @@ async fn hints_reach_a_calling_function() {
         basic(&mesh.mint("caller"))
     );
     expect_hints_over_http1(Raw::connect(mesh.outbound()).await, &head).await;
+}
+
+/// What is outside of the mesh hints to functions, whichever node connects to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_from_the_outside_reach_a_calling_function() {
+    for http2 in [false, true] {
+        let outside = if http2 { http2_hints().await } else { hints(7).await };
+        let local = Ipv4Addr::LOCALHOST;
+        let carrier = || {
+            carrier(local, &[(outside.port(), EgressProtocol::Http)], allow_all()).slice("callee", |slice| {
+                let Run::Egress(egress) = &mut slice.run else { panic!("it is not outside") };
+                egress.ports[0].http2 = http2;
+            })
+        };
+        let with_caller = |builder: Builder| {
+            let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+            let builder = builder.function("caller", AppProtocol::Http1, nowhere).call("caller", "callee");
+            builder.slice("caller", |slice| slice.callees[0].addresses = vec![block(local)])
+        };
+        let there = carrier().start();
+        let here = with_caller(Builder::new().with(&there)).start();
+        here.knows("callee", &[(&there, 1)]);
+        for mesh in [with_caller(carrier()).start(), here] {
+            let credential = basic(&mesh.mint("caller"));
+            let head = format!(
+                "GET http://{outside}/ HTTP/1.1\r\nhost: {outside}\r\nproxy-authorization: {credential}\r\n\r\n"
+            );
+            expect_hints_over_http1(Raw::connect(mesh.outbound()).await, &head).await;
+            let mut request = get(&outside.to_string());
+            request.headers_mut().insert("proxy-authorization", credential.parse().unwrap());
+            let (response, _) = h2(mesh.outbound()).await.send_request(request, true).unwrap();
+            expect_hints(answers(response).await);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! From node to node: which one is chosen, what happens when one cannot be used, and what reaches the callee.
 
 mod chain;
-mod egress;
+pub(crate) mod egress;
 mod gateway;
 mod relays;
 

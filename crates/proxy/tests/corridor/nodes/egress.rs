@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-fn block(address: Ipv4Addr) -> Cidr {
+pub(crate) fn block(address: Ipv4Addr) -> Cidr {
     Cidr { address: IpAddr::V4(address), prefix: 32 }
 }
 
@@ -34,7 +34,7 @@ fn only(name: &str, port: u16) -> AuthorizationRule {
 }
 
 /// A node that carries calls to these ports of an address.
-fn carrier(address: Ipv4Addr, ports: &[(u16, EgressProtocol)], rule: AuthorizationRule) -> Builder {
+pub(crate) fn carrier(address: Ipv4Addr, ports: &[(u16, EgressProtocol)], rule: AuthorizationRule) -> Builder {
     let ports =
         ports.iter().map(|(number, protocol)| EgressPort { number: *number, protocol: *protocol, http2: false });
     let egress = Egress {
