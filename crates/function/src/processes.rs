@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Listeners and processes that are remembered: more than a server with one process per core has.
 const MAX_REMEMBERED: usize = 256;
@@ -25,6 +25,8 @@ pub struct Processes {
     /// The file that lists the members of the instance's control group, if it has one.
     group: Option<PathBuf>,
     known: Mutex<Known>,
+    /// Held while a connection is checked.
+    checking: tokio::sync::Mutex<()>,
 }
 
 /// What was found to be the instance's. It saves a scan of all processes for each connection.
@@ -73,7 +75,7 @@ impl Processes {
     /// not have been waited for yet, so that its process ID is still its own.
     pub(crate) fn of(leader: u32, group: Option<PathBuf>) -> io::Result<Self> {
         let leader = Process { number: leader, started: Status::read(&folder(leader)?)?.started };
-        Ok(Self { leader, group, known: Mutex::default() })
+        Ok(Self { leader, group, known: Mutex::default(), checking: tokio::sync::Mutex::default() })
     }
 
     /// What another process needs to see whether a connection is the instance's; see [`Processes::told`].
@@ -84,7 +86,24 @@ impl Processes {
     /// The processes of another node process's instance: the ID of the first one and when it started, in the kernel's ticks since boot, and the file
     /// that lists the members of its control group.
     pub fn told(number: u32, started: u64, group: Option<PathBuf>) -> Self {
-        Self { leader: Process { number, started }, group, known: Mutex::default() }
+        Self {
+            leader: Process { number, started },
+            group,
+            known: Mutex::default(),
+            checking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// [`Self::verify_accepted`] on a thread of its own. It takes long if the instance has many descriptors, so each instance has one check at a time.
+    pub(crate) async fn prove_accepted(
+        self: &Arc<Self>,
+        near: SocketAddr,
+        far: SocketAddr,
+    ) -> Result<(), NotTheInstance> {
+        let _turn = self.checking.lock().await;
+        let processes = self.clone();
+        let checked = tokio::task::spawn_blocking(move || processes.verify_accepted(near, far)).await;
+        checked.unwrap_or_else(|error| Err(NotTheInstance::Unknown(error.to_string())))
     }
 
     /// Checks that a connection from `near` to `far` has reached the instance. Call it when the connection is established and before the first byte

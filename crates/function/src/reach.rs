@@ -45,7 +45,7 @@ impl Reach {
     /// Connections are checked after they are made. If they were checked before, another process could take the port in between.
     pub(crate) async fn connect(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
         let stream = self.open(address).await?;
-        self.prove(&stream)?;
+        self.prove(&stream).await?;
         Ok(stream)
     }
 
@@ -98,10 +98,10 @@ impl Reach {
     }
 
     /// Checks that a connection leads to the instance. Call it before anything is sent.
-    pub(crate) fn prove(&self, stream: &TcpStream) -> Result<(), ConnectError> {
+    pub(crate) async fn prove(&self, stream: &TcpStream) -> Result<(), ConnectError> {
         match self {
             Self::Address | Self::Room(_) => Ok(()),
-            Self::Process(processes) => Ok(processes.verify_accepted(stream.local_addr()?, stream.peer_addr()?)?),
+            Self::Process(processes) => Ok(processes.prove_accepted(stream.local_addr()?, stream.peer_addr()?).await?),
         }
     }
 

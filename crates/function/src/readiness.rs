@@ -97,7 +97,7 @@ async fn probe(
     // Each later connection is verified by itself. But an instance that shares its port with others must not become ready.
     let stream = reach.knock(address).await?;
     let Readiness::Http(path) = readiness else { return Ok(()) };
-    reach.prove(&stream)?;
+    reach.prove(&stream).await?;
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,

@@ -278,8 +278,8 @@ impl Connection {
         Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, certificate, interim: None }
     }
 
-    /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests are authenticated here.
-    fn origin(&self, headers: &HeaderMap) -> Result<(Rc<Pinned>, Origin), Failure> {
+    /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests have been authenticated.
+    fn origin(&self, caller: Option<Arc<Caller>>) -> Result<(Rc<Pinned>, Origin), Failure> {
         match self.direction {
             TrafficDirection::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
             TrafficDirection::Inbound => {
@@ -288,29 +288,44 @@ impl Connection {
                 Ok((snapshot, Origin::Inbound(entry)))
             }
             TrafficDirection::Outbound => {
-                let (caller, known) = self.authenticate(headers).ok_or(Failure::Credential)?;
-                let found = self.worker.snapshot_with(&caller.function);
-                // The credential is a good one.
-                let removed = || Failure::Ended { reason: format!("{} was removed", caller.function) };
-                let (snapshot, entry) = found.ok_or_else(removed)?;
-                if !known {
-                    self.prove(&caller, &entry)?;
-                    // From now on, the caller is known on this connection.
-                    let proof = headers.get(header::PROXY_AUTHORIZATION).map(|field| field.as_bytes().to_vec());
-                    *self.caller.borrow_mut() = proof.map(|proof| (Rc::new(Zeroizing::new(proof)), caller.clone()));
-                }
+                let caller = caller.filter(|caller| !caller.is_revoked()).ok_or(Failure::Credential)?;
+                let (snapshot, entry) = self.of_caller(&caller)?;
                 Ok((snapshot, Origin::Outbound(entry, Some(caller))))
             }
         }
     }
 
+    fn of_caller(&self, caller: &Caller) -> Result<(Rc<Pinned>, Arc<FunctionEntry>), Failure> {
+        let found = self.worker.snapshot_with(&caller.function);
+        // The credential is a good one.
+        found.ok_or_else(|| Failure::Ended { reason: format!("{} was removed", caller.function) })
+    }
+
+    /// The instance that sends a request: the one that the request's credential names, unless the connection knows it from the beginning.
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<Caller>>, Failure> {
+        if self.direction != TrafficDirection::Outbound {
+            return Ok(None);
+        }
+        let (caller, known) = self.caller(headers).ok_or(Failure::Credential)?;
+        if !known {
+            // Boxed because it is rare: once for each connection.
+            Box::pin(self.prove(&caller)).await?;
+            // From now on, the caller is known on this connection.
+            let proof = headers.get(header::PROXY_AUTHORIZATION).map(|field| field.as_bytes().to_vec());
+            *self.caller.borrow_mut() = proof.map(|proof| (Rc::new(Zeroizing::new(proof)), caller.clone()));
+        }
+        Ok(Some(caller))
+    }
+
     /// Checks that the instance whose credential arrived on the connection is the one that opened it.
-    fn prove(&self, caller: &Caller, entry: &FunctionEntry) -> Result<(), Failure> {
+    async fn prove(&self, caller: &Arc<Caller>) -> Result<(), Failure> {
+        self.of_caller(caller)?;
         let address = self.peer.address;
         let proven = match self.accepted_at {
-            Some(accepted_at) => caller.verify_opener(address, accepted_at),
+            Some(accepted_at) => caller.verify_opener(address, accepted_at).await,
             None => Err(Unproven("the connection is gone".to_owned())),
         };
+        let (_, entry) = self.of_caller(caller)?;
         if let (Ok(()), Some(share), Some(attribution)) = (&proven, entry.share(), &self.attribution) {
             attribution.set(&caller.instance, share).map_err(|refused| Failure::Bound(refused.reason().to_owned()))?;
         }
@@ -323,9 +338,8 @@ impl Connection {
         })
     }
 
-    /// The instance that sends a request: the one that the request's credential names, unless it is known from the beginning. The flag
-    /// says whether this connection already knows the instance.
-    fn authenticate(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
+    /// The instance that a request's credential names. The flag says whether this connection already knows the instance.
+    fn caller(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
         let known = self.caller.borrow();
         let (caller, known) = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {
             (None, Some((_, caller))) if self.one_caller => (caller.clone(), true),
@@ -381,7 +395,11 @@ impl Connection {
         let http2 = head.version == Version::HTTP_2;
         let is_tunnel = !http2 && head.method == Method::CONNECT;
         let is_last = || is_tunnel || !http2 && self.is_leaving();
-        let (snapshot, origin) = match self.origin(&head.headers) {
+        let found = match self.authenticate(&head.headers).await {
+            Ok(caller) => self.origin(caller),
+            Err(failure) => Err(failure),
+        };
+        let (snapshot, origin) = match found {
             Ok(found) => found,
             Err(failure) => return self.adapt_response(self.reject(&head, &failure), http2, is_last()),
         };

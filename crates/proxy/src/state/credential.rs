@@ -58,6 +58,8 @@ pub struct Caller {
     ended: Notify,
     /// Checks that the instance opened a connection; set when the instance has started.
     opener_check: OnceLock<OpenerCheck>,
+    /// Held while a connection is checked.
+    checking: tokio::sync::Mutex<()>,
     in_flight: Mutex<Vec<Arc<InFlight>>>,
 }
 
@@ -234,6 +236,7 @@ impl Caller {
             revoked: AtomicBool::new(false),
             ended: Notify::new(),
             opener_check: OnceLock::new(),
+            checking: tokio::sync::Mutex::default(),
             in_flight: Mutex::default(),
         })
     }
@@ -251,8 +254,16 @@ impl Caller {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Checks that the instance opened the connection from `near`, the peer's address, to `far`, where it was accepted.
-    pub fn verify_opener(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
+    /// Checks that the instance opened the connection from `near`, the peer's address, to `far`, where it was accepted. That takes long if the process
+    /// that opened it has many descriptors, so it keeps no worker from serving others, and each instance has one check at a time.
+    pub async fn verify_opener(self: &Arc<Self>, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
+        let _turn = self.checking.lock().await;
+        let caller = self.clone();
+        let checked = tokio::task::spawn_blocking(move || caller.check_opener(near, far)).await;
+        checked.unwrap_or_else(|error| Err(Unproven(error.to_string())))
+    }
+
+    fn check_opener(&self, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
         // The instance's first call may be quicker than the call of `started`.
         for _ in 0..START_WAIT_MS {
             if let Some(check) = self.opener_check.get() {
@@ -369,15 +380,15 @@ mod tests {
         assert!(credentials.caller(&header(&again.user, &again.secret)).is_some());
     }
 
-    #[test]
-    fn a_credential_is_good_in_two_processes_of_a_node() {
+    #[tokio::test]
+    async fn a_credential_is_good_in_two_processes_of_a_node() {
         let (one, other) = (Credentials::default(), Credentials::default());
         let minted = one.mint(&function("a"), "a-1").unwrap();
         let adopt = || other.adopt(&function("a"), "a-1", one.minted("a-1").unwrap(), Box::new(|_, _| Ok(())));
         assert!(adopt());
         let caller = other.caller(&header(&minted.user, &minted.secret)).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        assert!(caller.verify_opener(address, address).is_ok());
+        assert!(caller.verify_opener(address, address).await.is_ok());
         other.number_from(1000);
         let own = other.mint(&function("a"), "a-1000").unwrap();
         assert_ne!(own.user, minted.user);
