@@ -62,7 +62,7 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
             "back",
             "  sidecar: {deadline: 100ms}\n  authorization: {rules: [{name: ok, from: [{identities: [front]}], to: [{paths: [/ok]}]}]}",
         );
-    let mut mesh = Mesh::start_with(&settings(&registry, ""), &documents);
+    let mesh = Mesh::start_with(&settings(&registry, ""), &documents);
     // Nobody has asked for it yet.
     mesh.line("the image is here");
     assert!(mesh.instances("test/front").is_empty());
