@@ -109,6 +109,12 @@ fn spec() -> ProgramSpec {
         rate_limits: vec![limit],
         tracing: Tracing { name: "t".to_owned(), enabled: true, sampling_per_10k: 1, accept_b3: true },
         access_log: AccessLog { name: String::new(), enabled: true, statuses: vec![], request_headers: vec![] },
-        targets: vec![Target { function: "shop/orders".to_owned(), timeout_ms: 0, retry: None, breaker: None }],
+        targets: vec![Target {
+            function: "shop/orders".to_owned(),
+            timeout_ms: 0,
+            retry: None,
+            breaker: None,
+            as_received: false,
+        }],
     }
 }

@@ -112,6 +112,8 @@ pub(crate) struct Function {
     pub queue: u32,
     pub scale: Scale,
     pub timeout: Duration,
+    /// It gets paths as they came.
+    pub as_received: bool,
     pub plan: Plan,
     pub chain: Option<ChainLink>,
     /// Indices into [`Snapshot::policies`], by policy name.
@@ -517,6 +519,7 @@ impl Snapshot {
             timeout_ms: u64::try_from(function.timeout.as_millis()).unwrap_or(u64::MAX),
             retry: self.applied(function).find_map(|policy| policy.retry.clone()),
             breaker: self.applied(function).find_map(|policy| policy.breaker.clone()),
+            as_received: function.as_received,
         }
     }
 

@@ -91,6 +91,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     resource("slice-command", &Resource::Slice(Box::new(slices::command())));
     resource("slice-watched", &Resource::Slice(Box::new(slices::watched())));
     resource("slice-raw-headers", &Resource::Slice(Box::new(slices::raw())));
+    resource("slice-as-received", &Resource::Slice(Box::new(slices::as_received())));
     resource("slice-chain", &Resource::Slice(Box::new(slices::chained())));
     resource("slice-direct", &Resource::Slice(Box::new(slices::direct())));
     resource("slice-large-pages", &Resource::Slice(Box::new(slices::large())));

@@ -70,7 +70,12 @@ fn tell_hop(text: &mut String, hop: &Explanation) -> std::fmt::Result {
             judgement.sandbox_us,
             judgement.judge_us
         )?;
-        if judgement.path_changed {
+        if judgement.as_received {
+            writeln!(text, "  path       sent on as it came; each reading was judged")?;
+            for reading in &judgement.readings {
+                writeln!(text, "             {reading}")?;
+            }
+        } else if judgement.path_changed {
             writeln!(text, "  path       normalised before it was judged and forwarded")?;
         }
     }

@@ -84,6 +84,30 @@ fn explained(mesh: &Mesh, answer: &Answer) -> String {
     mesh.explain(answer.header("x-request-id").unwrap_or_else(|| panic!("{answer:?}")))
 }
 
+/// Where paths go on as they came, an authorizer that would refuse one reading refuses the request.
+#[test]
+fn an_authorizer_is_asked_about_each_reading_of_a_path() {
+    let way = Way::Grpc { outside: true };
+    let server = Authorizer::start();
+    let shop = shop(way, "").replace("  isolation: process", "  isolation: process\n  paths: {send: asReceived}");
+    let mesh = Mesh::start(&(way.authorizer(server.port(), "shop") + &shop));
+    server.say(Say::Decide(|asked| !asked.path.starts_with("/items/admin")));
+    for path in ["/items/a%2f..%2fadmin", "/items/./admin", "/items//admin", "/items/%61dmin?q", "/items/admin"] {
+        let answer = get(&mesh, "shop", path, &[]);
+        assert_eq!(answer.status, 403, "{path}: {answer:?}");
+    }
+    let before = server.count();
+    let answer = get(&mesh, "shop", "/items/a%2fb?q=%2f", &[]);
+    let explained = explained(&mesh, &answer);
+    assert_eq!(answer.status, 200, "{explained}");
+    assert_eq!(answer.json()["path"], "/items/a%2fb?q=%2f");
+    let asked: Vec<String> = server.asked().into_iter().skip(before).map(|asked| asked.path).collect();
+    assert_eq!(asked, ["/items/a%2Fb?q=%2f", "/items/a/b?q=%2f", "/items/a%2fb?q=%2f"]);
+    for line in ["sent on as it came", "/items/a%2Fb", "/items/a/b"] {
+        assert!(explained.contains(line), "{line}: {explained}");
+    }
+}
+
 #[test]
 fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
     for way in WAYS {

@@ -87,6 +87,44 @@ fn a_module_does_not_say_who_it_is() {
     }
 }
 
+/// A module that refuses paths that begin with `/adm`.
+fn guarding() -> Vec<u8> {
+    let text = r#"(module
+      (import "env" "proxy_get_header_map_value" (func $get (param i32 i32 i32 i32 i32) (result i32)))
+      (import "env" "proxy_send_local_response" (func $send (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
+      (memory (export "memory") 1)
+      (data (i32.const 0) ":path")
+      (func (export "proxy_abi_version_0_2_1"))
+      (func (export "malloc") (param i32) (result i32) (i32.const 1024))
+      (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+        (drop (call $get (i32.const 0) (i32.const 0) (i32.const 5) (i32.const 64) (i32.const 68)))
+        (if (i32.eq (i32.load (i32.load (i32.const 64))) (i32.const 0x6d64612f))
+          (then
+            (drop (call $send (i32.const 403) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const -1)))
+            (return (i32.const 1))))
+        (i32.const 0)))"#;
+    wat::parse_str(text).unwrap()
+}
+
+/// Where paths go on as they came, a module that would refuse one reading refuses the request.
+#[test]
+fn a_module_sees_each_reading_of_a_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guarding.wasm");
+    fs::write(&path, guarding()).unwrap();
+    let extension = format!("{ALLOW_ALL}\n  extensions:\n  - {{name: own, path: {}}}", path.display());
+    let spec = "  expose: [{hosts: [\"*\"], path: /}]\n  paths: {send: asReceived}";
+    let mesh = Mesh::start(&(echo_function("echo", spec) + &policy("own", "echo", &extension)));
+    for path in ["/a%2f..%2fadmin", "//admin", "/a/./../admin", "/%61dmin?q", "/admin"] {
+        let answer = mesh.get(path);
+        assert_eq!(answer.status, 403, "{path}: {answer:?}");
+    }
+    let answer = mesh.get("/a%2fadmin//?q=%2f");
+    let explained = explained(&mesh, &answer);
+    assert_eq!(answer.status, 200, "{explained}");
+    assert_eq!(explained.matches("extension  own/extensions/own (request): continued").count(), 5, "{explained}");
+}
+
 const SEEN: &str = "(call $add_seen (i32.const 0))";
 
 fn documents(extensions: &str) -> String {

@@ -6,8 +6,9 @@
 //! rules: an allow rule that wants a caller wants one, and a deny rule for all but some callers (`notIdentities`) denies a caller
 //! without an identity too. Only an allow rule with nothing but negations lets in those of whom nothing is known.
 //!
-//! A path with parameters (`/admin;x/1`) is the same as the path without them to some servers and another one to others. Such a
-//! request is allowed only if both readings are. Parameters of the query may have several readings too ([`crate::query`]).
+//! A path may have several readings ([`crate::path::Readings`]): one with parameters (`/admin;x/1`) is the same as the path without them to
+//! some servers and another one to others. Such a request is allowed only if it is under each reading: no deny rule matches any of them, and
+//! each is allowed by some rule. Parameters of the query may have several readings too ([`crate::query`]).
 
 use crate::claims::Claims;
 use crate::fields::Fields;
@@ -15,7 +16,6 @@ use crate::host;
 use crate::input::Peer;
 use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
-use crate::path;
 use crate::query::Query;
 use crate::spec::{
     Action, AuthorizationRule, Cidr, Condition, ConditionKey, Labelled, Matches, Operation, Source, StringMatch,
@@ -41,8 +41,10 @@ pub(crate) struct Asked<'a> {
     pub host: &'a str,
     /// Destination port.
     pub port: u16,
-    /// Normalised.
+    /// As it is forwarded: normalised, or as it came.
     pub path: &'a str,
+    /// Other readings of it.
+    pub other_paths: &'a [String],
     /// What was sent after a `?`; `None`: there was none.
     pub sent_query: Option<&'a str>,
     /// Header fields.
@@ -81,8 +83,8 @@ pub(crate) fn reads_query(rules: &[AuthorizationRule]) -> bool {
 
 /// Inbound: the name of the rule that allows, or the denial.
 pub(crate) fn judge<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<&'r str, Denial> {
-    if let Some(plain) = path::without_parameters(asked.path) {
-        judge_reading(rules, &Asked { path: &plain, ..*asked })?;
+    for path in asked.other_paths {
+        judge_reading(rules, &Asked { path, ..*asked })?;
     }
     judge_reading(rules, asked)
 }
@@ -92,8 +94,8 @@ pub(crate) fn narrow<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<Option<&
     if allowing(rules).next().is_some() {
         return judge(rules, asked).map(Some);
     }
-    if let Some(plain) = path::without_parameters(asked.path) {
-        refuse_denied(rules, &Asked { path: &plain, ..*asked })?;
+    for path in asked.other_paths {
+        refuse_denied(rules, &Asked { path, ..*asked })?;
     }
     refuse_denied(rules, asked).map(|()| None)
 }
@@ -151,6 +153,7 @@ pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
         host: "",
         port: 0,
         path: "",
+        other_paths: &[],
         sent_query: None,
         fields: &fields,
         query: None,
@@ -170,15 +173,16 @@ pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> boo
     OPERATION_FIELDS.iter().all(|field| !field(operation, asked).fails())
 }
 
-/// Whether one of these operations (all requests, if there are none) may be what is asked for. Where a path has two readings, one is enough: nobody is
-/// spared a question by parameters in a path.
+/// Whether one of these operations (all requests, if there are none) may be what is asked for. Where a path has several readings, one is enough: a
+/// client is spared no question by the way in which it writes a path.
 pub(crate) fn may_be_one_of(operations: &[Operation], asked: &Asked<'_>) -> bool {
-    let plain = path::without_parameters(asked.path);
-    let matches = |operation: &Operation| {
-        let as_plain = |plain: &str| operation_matches(operation, &Asked { path: plain, ..*asked });
-        operation_matches(operation, asked) || plain.as_deref().is_some_and(as_plain)
-    };
-    operations.is_empty() || operations.iter().any(matches)
+    operations.is_empty() || operations.iter().any(|operation| may_match(operation, asked))
+}
+
+/// Whether an operation matches under any reading of the path.
+pub(crate) fn may_match(operation: &Operation, asked: &Asked<'_>) -> bool {
+    let as_other = |path: &String| operation_matches(operation, &Asked { path, ..*asked });
+    operation_matches(operation, asked) || asked.other_paths.iter().any(as_other)
 }
 
 type Field<T> = fn(&T, &Asked<'_>) -> Clause;

@@ -28,6 +28,7 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str
         host,
         port,
         path: "",
+        other_paths: &[],
         sent_query: None,
         fields: &Fields::new(&[], Vec::new()),
         query: None,

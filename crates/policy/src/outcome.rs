@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 /// Largest encoded output, in bytes.
 pub const MAX_OUTPUT: usize = 32 * 1024;
 
+/// Most counters that one request takes from.
+pub const MAX_TAKES: usize = 64;
 /// Longest name of a rule, in bytes.
 pub const MAX_RULE: usize = 1024;
 /// Longest clause, in bytes.
@@ -71,7 +73,7 @@ pub struct SignatureWant {
 pub struct Decision {
     /// Allowed or denied, and by what.
     pub verdict: Verdict,
-    /// Path and query to forward, where normalising changed it.
+    /// Path and query to forward, where they differ from what was sent.
     pub path: Option<String>,
     /// Edits to the forwarded request.
     pub request_edits: Vec<HeaderEdit>,

@@ -1,5 +1,9 @@
 //! One meaning of a path: what is matched is what is forwarded (RFC 3986, 6.2.2).
 
+mod readings;
+
+pub use readings::{MAX_READINGS, MAX_READINGS_BYTES, Readings};
+
 use alloc::borrow::Cow;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,6 +37,10 @@ pub enum Ambiguous {
     QueryNull,
     /// `*` with another method than OPTIONS (RFC 9110, 7.1).
     Asterisk,
+    /// It would be forwarded as it came, and servers could read it in more ways than are judged.
+    TooManyReadings,
+    /// It would be forwarded as it came, and is exposed by another function, or by none, if it is read in another way.
+    Elsewhere,
 }
 
 impl Ambiguous {
@@ -52,6 +60,8 @@ impl Ambiguous {
             Self::BadQueryEscape => "the query has a `%` that is not followed by two hexadecimal digits",
             Self::QueryNull => "the query has an encoded null byte (`%00`)",
             Self::Asterisk => "only OPTIONS can ask for `*`",
+            Self::TooManyReadings => "the path can be read in too many ways",
+            Self::Elsewhere => "the path leads elsewhere if it is read in another way",
         }
     }
 }
@@ -73,7 +83,10 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, Ambiguous> {
     if !path.starts_with('/') {
         return Err(Ambiguous::NotAbsolute);
     }
-    let decoded = decode(path)?;
+    let decoded = decode(path, |value| match value {
+        b'/' | b'\\' => Err(Ambiguous::EncodedSeparator),
+        value => Ok(unreserved(value)),
+    })?;
     resolve(decoded)
 }
 
@@ -118,7 +131,8 @@ fn unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-fn decode(path: &str) -> Result<Cow<'_, str>, Ambiguous> {
+/// Decodes the escapes of which `decodes` says so, and writes others in upper case. Refuses what no path may have.
+fn decode(path: &str, decodes: impl Fn(u8) -> Result<bool, Ambiguous>) -> Result<Cow<'_, str>, Ambiguous> {
     let bytes = path.as_bytes();
     let mut out: Option<String> = None;
     let mut index = 0;
@@ -128,18 +142,17 @@ fn decode(path: &str) -> Result<Cow<'_, str>, Ambiguous> {
                 let digit = |offset: usize| bytes.get(index + offset).and_then(|b| char::from(*b).to_digit(16));
                 let (Some(high), Some(low)) = (digit(1), digit(2)) else { return Err(Ambiguous::BadEscape) };
                 let value = u8::try_from(high * 16 + low).unwrap_or_default();
-                match value {
-                    b'/' | b'\\' => return Err(Ambiguous::EncodedSeparator),
-                    0..=0x1f | 0x7f => return Err(Ambiguous::Control),
-                    _ => {}
+                if value.is_ascii_control() {
+                    return Err(Ambiguous::Control);
                 }
+                let is_decoded = decodes(value)?;
                 let upper = |b: u8| b.is_ascii_digit() || b.is_ascii_uppercase();
-                let normal = !unreserved(value) && upper(bytes[index + 1]) && upper(bytes[index + 2]);
+                let normal = !is_decoded && upper(bytes[index + 1]) && upper(bytes[index + 2]);
                 if !normal && out.is_none() {
                     out = Some(String::from(&path[..index]));
                 }
                 if let Some(out) = &mut out {
-                    if unreserved(value) {
+                    if is_decoded {
                         out.push(char::from(value));
                     } else {
                         out.push('%');

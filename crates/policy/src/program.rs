@@ -11,14 +11,13 @@ use crate::outcome::{
     Decision, Denial, HeaderEdit, MAX_CLAUSE, MAX_PRINCIPAL, Outcome, Output, Plan, PolicyKind, Stop, Take, Verdict,
     Wants,
 };
-use crate::path::{self, Ambiguous};
+use crate::path::{self, Ambiguous, Readings};
 use crate::query::Query;
 use crate::quota;
 use crate::reserved;
 use crate::sidecar;
 use crate::spec::{Counts, Direction, ProgramSpec, Target};
 use crate::{trace, words};
-use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -133,17 +132,19 @@ impl Program {
 
     /// The policies in order; the first that objects ends it. Returns the name of the rule that allows.
     fn allow(&self, input: &RequestInput<'_>, findings: &mut Findings) -> Result<String, Stop> {
-        let path = normal_path(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
+        let target = self.target(input);
+        let readings = self.readings(input, target.is_some_and(|(_, target)| target.as_received));
+        let readings = readings.map_err(|ambiguous| bad_request(ambiguous.words()))?;
         let host = host::of_authority(input.authority).ok_or_else(|| bad_request("the host is not valid"))?;
         let query = self.query(input).map_err(|ambiguous| bad_request(ambiguous.words()))?;
-        let (_, target) = self.target(input).ok_or_else(|| self.not_a_callee(input))?;
+        let (_, target) = target.ok_or_else(|| self.not_a_callee(input))?;
         sidecar::check(&self.spec.sidecar, input)?;
 
         let mut payload = Vec::new();
         let token = match authentication::judge(&self.spec, &self.needs, input, &mut payload) {
             Ok(token) => token,
             Err(denial) => {
-                findings.failure = self.failure(&denial, input, &host, &path);
+                findings.failure = self.failure(&denial, input, &host, &readings);
                 return Err(denial.into());
             }
         };
@@ -162,13 +163,14 @@ impl Program {
             method: input.method,
             host: &host,
             port: input.port,
-            path: &path,
+            path: &readings.path,
+            other_paths: &readings.others,
             sent_query: path::split(input.path).1,
             fields: &fields,
             query: query.as_ref(),
         };
         if let Some(mut signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
-            signature.failure = self.failure(&signature.denial, input, &host, &path);
+            signature.failure = self.failure(&signature.denial, input, &host, &readings);
             // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
             let quotas = quota::missing(&self.spec, input, &asked);
             return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas, ..Wants::default() })));
@@ -183,7 +185,8 @@ impl Program {
         let asks = asks.filter(|(_, authorizer)| authorization::may_be_one_of(&authorizer.only, &asked));
         findings.asks.extend(asks.map(|(index, _): (u16, _)| index));
 
-        self.edit(input, &path, token.as_ref(), fields, findings);
+        let forwarded = if target.as_received { path::split(input.path).0 } else { &readings.path };
+        self.edit(input, forwarded, token.as_ref(), fields, findings);
         Ok(rule)
     }
 
@@ -216,7 +219,7 @@ impl Program {
     }
 
     /// What a request takes whose token is refused: nothing that the token says counts.
-    fn failure(&self, denial: &Denial, input: &RequestInput<'_>, host: &str, path: &str) -> Vec<Take> {
+    fn failure(&self, denial: &Denial, input: &RequestInput<'_>, host: &str, readings: &Readings<'_>) -> Vec<Take> {
         // Where the keys are missing, nobody has failed.
         if denial.status != 401 || self.spec.rate_limits.iter().all(|limit| limit.counts == Counts::Requests) {
             return Vec::new();
@@ -230,7 +233,8 @@ impl Program {
             method: input.method,
             host,
             port: input.port,
-            path,
+            path: &readings.path,
+            other_paths: &readings.others,
             sent_query: path::split(input.path).1,
             fields: &fields,
             query: None,
@@ -261,6 +265,20 @@ impl Program {
             findings.facts = facts.collect();
         }
         findings.path = changed(input.path, path, query.as_deref());
+    }
+
+    /// The readings of the path without query.
+    fn readings<'a>(&self, input: &RequestInput<'a>, as_received: bool) -> Result<Readings<'a>, Ambiguous> {
+        let (path, query) = path::split(input.path);
+        path::check_query(query.unwrap_or_default())?;
+        if path == "*" && input.method != "OPTIONS" {
+            return Err(Ambiguous::Asterisk);
+        }
+        if !as_received {
+            return Readings::normal(path);
+        }
+        let readings = Readings::as_received(path)?;
+        if quota::can_count(&self.spec, &readings) { Ok(readings) } else { Err(Ambiguous::TooManyReadings) }
     }
 
     /// The query's parameters, if a rule looks at them.
@@ -305,16 +323,6 @@ fn remove_twins(sent: &[Header<'_>], edits: &mut Vec<HeaderEdit>) {
     };
     let twins: Vec<_> = sent.iter().filter(edited).map(|twin| HeaderEdit::Remove(twin.name.to_string())).collect();
     edits.extend(twins);
-}
-
-/// The path without query that is matched and forwarded.
-fn normal_path<'a>(input: &RequestInput<'a>) -> Result<Cow<'a, str>, Ambiguous> {
-    let (path, query) = path::split(input.path);
-    path::check_query(query.unwrap_or_default())?;
-    if path == "*" && input.method != "OPTIONS" {
-        return Err(Ambiguous::Asterisk);
-    }
-    path::normalise(path)
 }
 
 /// The path and query to forward, where they differ from what was sent. `query` is the query to forward if it was changed.

@@ -1,10 +1,10 @@
 //! Policy 4: how often. The arithmetic of counters is here and nowhere else: programs decide by it, and the runtime's ledger,
 //! which has the last word, commits by it.
 
-use crate::authorization::{Asked, known_to_match, operation_matches, source_matches};
+use crate::authorization::{self, Asked, known_to_match, source_matches};
 use crate::input::{Peer, QuotaEntry, QuotaState, RequestInput};
-use crate::outcome::{Denial, HeaderEdit, PolicyKind, Stop, Take, Wants};
-use crate::path;
+use crate::outcome::{Denial, HeaderEdit, MAX_OUTPUT, MAX_TAKES, PolicyKind, Stop, Take, Wants};
+use crate::path::Readings;
 use crate::spec::{ClaimPath, Counts, KeyPart, ProgramSpec, QuotaAlgorithm, RateLimit};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -241,24 +241,44 @@ pub(crate) fn failure(spec: &ProgramSpec, asked: &Asked<'_>) -> Vec<Take> {
     counted.map(|(limit, _, key)| Take { limit, key, cost: 1 }).collect()
 }
 
-/// The limits that count this request as such, with their keys. A path with parameters (`;x`) counts as the path without them, and a
-/// limit for certain paths counts it under either reading, so that nobody gets a fresh counter by adding some.
+/// The limits that count this request as such, with their keys. A limit for certain paths counts a path that is one of them under any of
+/// its readings.
 fn counted<'a>(
     spec: &'a ProgramSpec,
     asked: &'a Asked<'a>,
     what: Counts,
 ) -> impl Iterator<Item = (u16, &'a RateLimit, String)> {
-    let plain = if spec.rate_limits.is_empty() { None } else { path::without_parameters(asked.path) };
-    (0u16..).zip(&spec.rate_limits).filter(move |(_, limit)| limit.counts == what && is_of(limit, asked)).filter_map(
-        move |(index, limit)| {
-            let path = plain.as_deref().unwrap_or(asked.path);
-            let counts = limit.only.as_ref().is_none_or(|only| {
-                operation_matches(only, asked)
-                    || (plain.is_some() && operation_matches(only, &Asked { path, ..*asked }))
-            });
-            counts.then(|| (index, limit, key(&limit.key, asked, path)))
-        },
-    )
+    let limits = (0u16..).zip(&spec.rate_limits);
+    let counts = move |(_, limit): &(u16, &RateLimit)| {
+        limit.counts == what
+            && is_of(limit, asked)
+            && limit.only.as_ref().is_none_or(|only| authorization::may_match(only, asked))
+    };
+    limits.filter(counts).flat_map(move |(index, limit)| {
+        counted_paths(limit, asked).map(move |path| (index, limit, key(&limit.key, asked, path)))
+    })
+}
+
+/// The paths under which a limit counts a request. One that has several readings takes from the counters of all but the path as it is forwarded, which
+/// has no other text among its readings: whichever of them a server sees, no client gets a fresh counter by another spelling.
+fn counted_paths<'a>(limit: &RateLimit, asked: &'a Asked<'a>) -> impl Iterator<Item = &'a str> {
+    let others = match asked.other_paths {
+        [first, _, ..] if !limit.key.contains(&KeyPart::Path) => core::slice::from_ref(first),
+        others => others,
+    };
+    let own = others.is_empty().then_some(asked.path);
+    // Those that are too long for a key have one counter.
+    let first_of_long = others.iter().position(|path| path.len() > MAX_PART);
+    let counted = others.iter().enumerate();
+    let counted = counted.filter(move |(index, path)| path.len() <= MAX_PART || first_of_long == Some(*index));
+    counted.map(|(_, path)| path.as_str()).chain(own)
+}
+
+/// Whether a request with these readings of its path takes from no more counters than one may.
+pub(crate) fn can_count(spec: &ProgramSpec, readings: &Readings<'_>) -> bool {
+    let limits = spec.rate_limits.iter().filter(|limit| limit.key.contains(&KeyPart::Path)).count();
+    let bytes = limits * readings.others.iter().map(String::len).sum::<usize>();
+    readings.others.len() < 2 || (limits * readings.others.len() <= MAX_TAKES / 2 && bytes <= MAX_OUTPUT / 2)
 }
 
 /// Whether the limit is for this caller.

@@ -432,7 +432,7 @@ pub enum KeyPart {
     Claim(ClaimPath),
     /// A request header (lower case).
     Header(String),
-    /// The normalised path without query.
+    /// The path without query: normalised, or each of its readings.
     Path,
     /// The method.
     Method,
@@ -498,6 +498,9 @@ pub struct Target {
     pub retry: Option<Retry>,
     /// Policy 9; `None`: no limits.
     pub breaker: Option<Breaker>,
+    /// It gets paths as they came, and a request is allowed only if each reading of its path is ([`crate::path::Readings`]). Otherwise it
+    /// gets normalised paths.
+    pub as_received: bool,
 }
 
 /// Policy 8, semantics of Istio's `retries` and Envoy's retry budget.

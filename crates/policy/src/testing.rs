@@ -55,7 +55,7 @@ pub(crate) fn inbound() -> ProgramSpec {
 }
 
 pub(crate) fn target(function: &str) -> Target {
-    Target { function: function.to_string(), timeout_ms: 5_000, retry: None, breaker: None }
+    Target { function: function.to_string(), timeout_ms: 5_000, retry: None, breaker: None, as_received: false }
 }
 
 /// Allows everything.

@@ -140,6 +140,7 @@ pub(crate) fn observed() -> Observed {
             audit: None,
             principal: Some("https://login.example/ann".into()),
             path_changed: false,
+            as_received: false,
         }),
         inputs: None,
         signatures: vec![SignatureCheck {
@@ -225,5 +226,5 @@ pub(crate) fn slice(name: &str) -> Slice {
 
 /// A way without retries and limits.
 pub(crate) fn target(function: &str) -> Target {
-    Target { function: function.to_owned(), timeout_ms: 0, retry: None, breaker: None }
+    Target { function: function.to_owned(), timeout_ms: 0, retry: None, breaker: None, as_received: false }
 }

@@ -29,6 +29,7 @@ fn programs(engine: &Engine) -> Vec<Image> {
                 timeout_ms: 0,
                 retry: None,
                 breaker: None,
+                as_received: false,
             };
             spec.targets.extend((0..size / 1000).map(callee));
             load(engine, &spec)

@@ -31,7 +31,13 @@ pub(super) fn empty(function: &str) -> ProgramSpec {
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: false, statuses: vec![], request_headers: vec![] },
-        targets: vec![Target { function: function.into(), timeout_ms: 0, retry: None, breaker: None }],
+        targets: vec![Target {
+            function: function.into(),
+            timeout_ms: 0,
+            retry: None,
+            breaker: None,
+            as_received: false,
+        }],
     }
 }
 
@@ -87,6 +93,7 @@ pub(super) fn program(function: &str) -> ProgramSpec {
                     max_ejection_percent: 50,
                 }),
             }),
+            as_received: false,
         }],
         ..empty(function)
     }

@@ -43,6 +43,11 @@ pub(super) fn external(
     if spec.hosts.is_empty() && !spec.resolves_to.is_empty() {
         scope.field("resolvesTo").problem("there are no `hosts` that could be looked up", "remove it");
     }
+    let has_requests = |port: &ExternalPort| matches!(port.protocol, EgressProtocol::Http | EgressProtocol::Https);
+    if spec.paths.as_received() && !spec.ports.iter().any(has_requests) {
+        let fix = "remove it, or give it a port with `http` or `https`";
+        scope.field("paths").problem("it has no port for requests, so nothing is sent with a path", fix);
+    }
     fields::not_written_empty(&scope, "resolvesTo", &spec.resolves_to, "all addresses but special ones");
     let egress = Egress {
         hosts: hosts(&scope.field("hosts"), &spec.hosts),
@@ -67,6 +72,7 @@ pub(super) fn external(
         queue: 0,
         scale: slice::Scale::default(),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
+        as_received: spec.paths.as_received(),
         plan: Plan::default(),
         chain: None,
         policies: Vec::new(),

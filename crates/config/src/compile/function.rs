@@ -67,6 +67,7 @@ pub(super) fn function(
         queue: scale::queue(&scope.field("queue"), spec.queue),
         scale: scale::scale(&scope, spec),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
+        as_received: spec.paths.as_received(),
         plan: rollout::plan(&scope, id, spec),
         chain: None,
         policies: Vec::new(),

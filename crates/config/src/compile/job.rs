@@ -102,6 +102,7 @@ pub(super) fn job(
         queue: 0,
         scale: slice::Scale::default(),
         timeout: mesh.limits.request_timeout,
+        as_received: false,
         plan: Plan::default(),
         chain: None,
         policies: Vec::new(),

@@ -1,5 +1,6 @@
 //! `kind: External`.
 
+use super::paths::Paths;
 use super::value::{Address, ApiVersion, Metadata};
 use crate::duration::Duration;
 use crate::slice::EgressProtocol;
@@ -55,6 +56,9 @@ pub struct ExternalSpec {
     /// Time limits.
     #[serde(default)]
     pub timeouts: ExternalTimeouts,
+    /// How paths of requests arrive.
+    #[serde(default)]
+    pub paths: Paths,
     /// Whether `traceparent`, `tracestate` and `x-request-id` go out with requests. What else the mesh adds to requests stays inside in any case.
     #[serde(default)]
     pub trace_context: bool,

@@ -2,6 +2,7 @@
 
 use super::confine::{Resources, Secret};
 use super::image::Volume;
+use super::paths::Paths;
 use super::rollout::{Rollout, TrafficTarget};
 use super::scale::Scale;
 use super::value::{Address, ApiVersion, Metadata};
@@ -105,6 +106,8 @@ pub struct FunctionSpec {
     pub callees: Vec<String>,
     /// Where the gateway offers it to the outside. Without this the gateway does not know it.
     pub expose: Vec<Expose>,
+    /// How paths of requests arrive.
+    pub paths: Paths,
     /// Which revisions get requests. Without it: the latest, as `rollout` says.
     pub traffic: Vec<TrafficTarget>,
     /// How a new revision takes over. Without it: at once, when its first instances are ready.
@@ -144,6 +147,7 @@ impl Default for FunctionSpec {
             timeouts: FunctionTimeouts::default(),
             callees: Vec::new(),
             expose: Vec::new(),
+            paths: Paths::default(),
             traffic: Vec::new(),
             rollout: None,
             revision_history: HISTORY,

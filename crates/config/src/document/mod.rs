@@ -16,6 +16,7 @@ mod label;
 mod mesh;
 mod namespace_quota;
 mod observe;
+mod paths;
 mod policy;
 mod principal;
 mod quotas;
@@ -53,6 +54,7 @@ pub use mesh::{
 };
 pub use namespace_quota::{NamespaceLimits, NamespaceQuota, NamespaceQuotaKind, NamespaceQuotaMetadata};
 pub use observe::{AccessLog, Tracing};
+pub use paths::{Paths, SendPaths};
 pub use policy::{Policy, PolicyKind, PolicySpec};
 pub use principal::RequestPrincipal;
 pub use quotas::{Quotas, RedisQuotas, RedisTls};

@@ -309,6 +309,7 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
             tls: None::<ExternalTls>,
             credentials: Vec::new(),
             timeouts: ExternalTimeouts::default(),
+            paths: document::Paths::default(),
             trace_context: false,
         },
     };

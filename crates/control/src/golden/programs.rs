@@ -248,5 +248,11 @@ fn target(function: &str) -> Target {
         max_requests: 200,
         outlier: Some(outlier),
     };
-    Target { function: function.to_owned(), timeout_ms: 15_000, retry: Some(retry), breaker: Some(breaker) }
+    Target {
+        function: function.to_owned(),
+        timeout_ms: 15_000,
+        retry: Some(retry),
+        breaker: Some(breaker),
+        as_received: false,
+    }
 }

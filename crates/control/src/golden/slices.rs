@@ -85,6 +85,14 @@ pub(super) fn raw() -> Slice {
     Slice { authorizers: vec![authorizer], ..command() }
 }
 
+/// A function that gets paths as they came, as its callees do.
+pub(super) fn as_received() -> Slice {
+    let mut slice = command();
+    let targets = slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets);
+    targets.for_each(|target| target.as_received = true);
+    slice
+}
+
 /// A member of a chain.
 pub(super) fn chained() -> Slice {
     let chain = ChainLink {

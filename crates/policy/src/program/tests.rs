@@ -1,15 +1,17 @@
 use super::Program;
 use crate::input::{RequestInput, ResponseInput, TargetLoad};
 use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Verdict};
+use crate::path::{self, Readings};
 use crate::spec::{
-    Action, Authorizer, Breaker, Condition, ConditionKey, Counts, Direction, HeaderRule, Matches, Operation, Outlier,
-    PathMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, ResponseHeaderRule, Retry, RetryOn, Sidecar,
-    StringMatch, Target, Tracing,
+    Action, AuthorizationRule, Authorizer, Breaker, Condition, ConditionKey, Counts, Direction, HeaderRule, Matches,
+    Operation, Outlier, PathMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, ResponseHeaderRule, Retry,
+    RetryOn, Sidecar, StringMatch, Target, Tracing,
 };
 use crate::testing::{self, allowed, decide, denied, header, request};
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
+use proptest::prelude::*;
 
 fn sidecar(sidecar: Sidecar) -> ProgramSpec {
     ProgramSpec { sidecar: Sidecar { name: "p/sidecar".to_string(), ..sidecar }, ..testing::inbound() }
@@ -105,6 +107,75 @@ fn requests_that_can_be_read_in_two_ways() {
         let denial = denied(testing::inbound(), &RequestInput { path, method, authority, ..request() });
         assert_eq!((denial.status, denial.default), (400, false), "{path} {authority}");
     }
+}
+
+/// A function that gets paths as they came.
+fn as_received() -> ProgramSpec {
+    let target = Target { as_received: true, ..testing::target("shop/orders") };
+    ProgramSpec { targets: vec![target], ..testing::inbound() }
+}
+
+fn path_rule(name: &str, action: Action, path: &str) -> AuthorizationRule {
+    let path = match path.strip_suffix('*') {
+        Some(prefix) => StringMatch::Prefix(prefix.to_string()),
+        None => StringMatch::Exact(path.to_string()),
+    };
+    let paths = Matches { any: vec![PathMatch::Text(path)], none: vec![] };
+    AuthorizationRule { action, to: vec![Operation { paths, ..Operation::default() }], ..testing::rule(name) }
+}
+
+#[test]
+fn a_path_goes_on_as_it_came_where_the_function_asks_for_that() {
+    for path in ["/@scope%2fname", "/b/a//k%2Bv?x=//%2f", "/a/../b", "/%61;x", "//", "/a?", "/a?q=\u{fc}"] {
+        let decision = decide(as_received(), &RequestInput { path, ..request() });
+        assert_eq!((decision.path, decision.verdict), (None, Verdict::Allow { rule: "all".to_string() }), "{path}");
+    }
+    for path in ["/a%00", "/..", "/a\\b", "/?a#b", "*"] {
+        assert_eq!(denied(as_received(), &RequestInput { path, ..request() }).status, 400, "{path}");
+    }
+}
+
+#[test]
+fn every_reading_has_to_be_allowed() {
+    let spec = |rules: &[(&str, Action, &str)]| {
+        let authorization = rules.iter().map(|(name, action, path)| path_rule(name, *action, path)).collect();
+        ProgramSpec { authorization, ..as_received() }
+    };
+    let deny = [("admin", Action::Deny, "/admin*"), ("all", Action::Allow, "/*")];
+    for path in ["/a/..%2fadmin", "/a/%252e%252e/admin", "//admin", "/a/..;x/admin", "/%61dmin%3Bx", "/.%5cadmin"] {
+        let denial = denied(spec(&deny), &RequestInput { path, ..request() });
+        assert_eq!((denial.status, denial.rule.as_str(), denial.default), (403, "admin", false), "{path}");
+    }
+    assert_eq!(allowed(spec(&deny), &RequestInput { path: "/a%2Fadmin", ..request() }), "all");
+
+    let only_raw = [("raw", Action::Allow, "/a%2Fb")];
+    let denial = denied(spec(&only_raw), &RequestInput { path: "/a%2Fb", ..request() });
+    assert_eq!((denial.rule.as_str(), denial.default), ("raw", true));
+    assert_eq!(denial.clause, "to.paths: \"/a/b\" matches none of [\"/a%2Fb\"]");
+    let both = [("raw", Action::Allow, "/a%2Fb"), ("split", Action::Allow, "/a/b")];
+    for path in ["/a%2Fb", "/a%2fb"] {
+        assert_eq!(allowed(spec(&both), &RequestInput { path, ..request() }), "raw", "{path}");
+    }
+    let health = [("health", Action::Allow, "/health")];
+    let denial = denied(spec(&health), &RequestInput { path: "/he%61lth", ..request() });
+    assert!(denial.default, "a server that does not decode sees another path");
+}
+
+/// The callee says how it gets paths, whoever calls.
+#[test]
+fn a_caller_sends_a_path_as_it_came_only_where_the_callee_asks_for_that() {
+    let callee = Target { as_received: true, ..testing::target("shop/stock") };
+    let spec = ProgramSpec { targets: vec![callee, testing::target("shop/mail")], ..outbound() };
+    let decision = decide(spec.clone(), &RequestInput { target: "shop/stock", path: "/a%2Fb//c", ..request() });
+    assert_eq!(decision.path, None);
+    let decision = decide(spec.clone(), &RequestInput { target: "shop/mail", path: "/a//c", ..request() });
+    assert_eq!(decision.path.as_deref(), Some("/a/c"));
+    for target in ["shop/mail", ""] {
+        assert_eq!(denied(spec.clone(), &RequestInput { target, path: "/a%2Fb", ..request() }).status, 400, "{target}");
+    }
+    let deny = path_rule("deny", Action::Deny, "/a/b");
+    let spec = ProgramSpec { authorization: vec![deny], ..spec };
+    assert_eq!(denied(spec, &RequestInput { target: "shop/stock", path: "/a%2Fb", ..request() }).rule, "deny");
 }
 
 fn outbound() -> ProgramSpec {
@@ -307,4 +378,33 @@ fn what_an_answer_may_set_is_gone_before_rules_look_at_it() {
         values: Matches { any: vec![StringMatch::Exact("root".to_string())], none: vec![] },
     }];
     assert_eq!(denied(spec, &RequestInput { headers: sent, ..request() }).rule, "all");
+}
+
+proptest! {
+    /// What a reading of an allowed path would be judged as by itself, by a function that gets normalised paths and by one that gets them as they come.
+    #[test]
+    fn no_reading_of_an_allowed_request_is_denied(
+        path in r"/(/|\.\.|%2e|%2F|%5c|%252F|a|b|%61|;|%3b){0,8}",
+        rules in proptest::collection::vec((any::<bool>(), r"/(a|b|/){0,3}\*?"), 0..6),
+    ) {
+        let rules = rules.iter().filter_map(|(deny, path)| {
+            let action = if *deny { Action::Deny } else { Action::Allow };
+            let normal = path::normalise(path).is_ok_and(|normal| normal == path.as_str());
+            normal.then(|| path_rule(path, action, path))
+        });
+        let mut authorization: Vec<_> = rules.collect();
+        authorization.push(path_rule("all", Action::Allow, "/a*"));
+        let spec = ProgramSpec { authorization, ..as_received() };
+        let strict = ProgramSpec { targets: vec![testing::target("shop/orders")], ..spec.clone() };
+        let decision = decide(spec.clone(), &RequestInput { path: &path, ..request() });
+        if matches!(decision.verdict, Verdict::Allow { .. }) {
+            prop_assert_eq!(decision.path, None);
+            for reading in Readings::as_received(&path).unwrap().iter() {
+                allowed(spec.clone(), &RequestInput { path: reading, ..request() });
+                if path::normalise(reading).is_ok() {
+                    allowed(strict.clone(), &RequestInput { path: reading, ..request() });
+                }
+            }
+        }
+    }
 }

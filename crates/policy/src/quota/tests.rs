@@ -4,7 +4,7 @@ use crate::outcome::{HeaderEdit, Outcome, PolicyKind, Take, Verdict};
 use crate::program::Program;
 use crate::spec::{
     ClaimPath, Counts, Issuer, KeyId, KeyPart, Matches, Operation, PathMatch, ProgramSpec, QuotaAlgorithm, RateLimit,
-    StringMatch,
+    StringMatch, Target,
 };
 use crate::testing::{self, NOW_MS, decide, denied, header, request, token};
 use alloc::borrow::Cow;
@@ -330,6 +330,35 @@ fn one_path_has_one_counter() {
             Outcome::Decided(decision) => panic!("{decision:?}"),
         }
     }
+}
+
+/// Where paths go on as they came, a server may take one for any of its readings.
+#[test]
+fn a_request_takes_from_the_counters_of_all_readings_of_its_path() {
+    let target = Target { as_received: true, ..testing::target("shop/orders") };
+    let as_received = |limits| ProgramSpec { targets: vec![target.clone()], ..spec(limits) };
+    let wanted = |limits, path| match Program::new(as_received(limits)).judge(&RequestInput { path, ..request() }) {
+        Outcome::Wants(wants) => wants.quotas.into_iter().map(|(_, key)| key).collect::<Vec<_>>(),
+        Outcome::Decided(decision) => panic!("{decision:?}"),
+    };
+    let by_path = || vec![limit("a", vec![KeyPart::Path], 1)];
+    assert_eq!(wanted(by_path(), "/a/b"), ["4:/a/b;"]);
+    assert_eq!(wanted(by_path(), "/a%2fb"), ["4:/a/b;"]);
+    assert_eq!(wanted(by_path(), "/a//b%2Fc"), ["7:/a//b/c;", "8:/a/b%2Fc;", "6:/a/b/c;"]);
+    assert_eq!(wanted(vec![limit("a", vec![], 1)], "/a//b%2Fc"), [""], "once");
+    let long = format!("//{}%2F", "a".repeat(MAX_PART));
+    assert_eq!(wanted(by_path(), &long), ["+;"], "what is too long has one counter");
+    let login = StringMatch::Exact("/login/x".to_string());
+    let paths = Matches { any: vec![PathMatch::Text(login)], none: vec![] };
+    let only = RateLimit { only: Some(Operation { paths, ..Operation::default() }), ..limit("a", vec![], 1) };
+    assert_eq!(wanted(vec![only], "/login%2Fx"), [""]);
+
+    let used_up = [used(0, "4:/a/b;", 1)];
+    let denial = denied(as_received(by_path()), &RequestInput { path: "/a%2fb", quotas: used_up.into(), ..request() });
+    assert_eq!(denial.policy, PolicyKind::RateLimit, "none of them may be exhausted");
+    let many = (0..64).map(|_| limit("a", vec![KeyPart::Path], 1)).collect();
+    let denial = denied(as_received(many), &RequestInput { path: "/a//b%2Fc", ..request() });
+    assert_eq!((denial.status, denial.clause.as_str()), (400, "the path can be read in too many ways"));
 }
 
 #[test]

@@ -23,6 +23,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode, request};
 use http_body_util::BodyExt;
 use leno_config::slice::AuthorizerProtocol;
+use leno_policy::input::TraceContext;
 use leno_policy::outcome::PolicyKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -41,17 +42,8 @@ impl Exchange {
             // The judge has checked that it is there.
             let Some(authorizer) = entry.authorizers.get(usize::from(index)) else { continue };
             let started = Instant::now();
-            let digest = question::digest(authorizer, self, permitted.head());
-            let known = digest.and_then(|digest| authorizer.look_up(&digest, started));
-            let remembered = known.is_some();
-            let answer = match known {
-                Some(answer) => Ok(answer),
-                None => self.ask_about(authorizer, &entry, &permitted, bodiless).await.map(Arc::new),
-            };
+            let (answer, remembered) = self.answer_about(authorizer, &entry, &permitted, bodiless).await;
             let now = Instant::now();
-            if let (Ok(answer), Some(digest), false) = (&answer, digest, remembered) {
-                authorizer.remember(digest, answer, now);
-            }
             let check = |result: String| AuthorizerCheck {
                 name: authorizer.spec.name.as_str().into(),
                 result: result.into(),
@@ -93,18 +85,57 @@ impl Exchange {
         }
     }
 
-    async fn ask_about(
+    /// The answer about a request, and whether it is remembered. Where the path has several readings, the authorizer is asked about each. The answer about
+    /// another reading counts only if it refuses.
+    async fn answer_about(
         &self,
         authorizer: &Authorizer,
         entry: &Arc<FunctionEntry>,
         permitted: &Permitted,
         bodiless: bool,
+    ) -> (Result<Arc<Answer>, NoAnswer>, bool) {
+        let others = match permitted.other_heads() {
+            Ok(others) => others,
+            Err(error) => return (Err(NoAnswer::NotAsked(error.to_string())), false),
+        };
+        let trace = permitted.trace();
+        for about in &others {
+            let (answer, remembered) = self.look_up_or_ask(authorizer, entry, (about, trace), bodiless).await;
+            if !matches!(answer.as_deref(), Ok(Answer::Allows(_))) {
+                return (answer, remembered);
+            }
+        }
+        self.look_up_or_ask(authorizer, entry, (permitted.head(), trace), bodiless).await
+    }
+
+    async fn look_up_or_ask(
+        &self,
+        authorizer: &Authorizer,
+        entry: &Arc<FunctionEntry>,
+        (about, trace): (&request::Parts, Option<TraceContext>),
+        bodiless: bool,
+    ) -> (Result<Arc<Answer>, NoAnswer>, bool) {
+        let digest = question::digest(authorizer, self, about);
+        if let Some(known) = digest.and_then(|digest| authorizer.look_up(&digest, Instant::now())) {
+            return (Ok(known), true);
+        }
+        let answer = self.ask_about(authorizer, entry, (about, trace), bodiless).await.map(Arc::new);
+        if let (Ok(answer), Some(digest)) = (&answer, digest) {
+            authorizer.remember(digest, answer, Instant::now());
+        }
+        (answer, false)
+    }
+
+    async fn ask_about(
+        &self,
+        authorizer: &Authorizer,
+        entry: &Arc<FunctionEntry>,
+        (about, trace): (&request::Parts, Option<TraceContext>),
+        bodiless: bool,
     ) -> Result<Answer, NoAnswer> {
         let spec = &authorizer.spec;
-        let about = permitted.head();
         let (head, body) = question::question(spec, self, about, &entry.identity, bodiless)
             .ok_or_else(|| NoAnswer::NotAsked(format!("`{}` is no authority", spec.authority)))?;
-        let trace = permitted.trace();
         let in_flight = Arc::new(InFlight::new(&self.request_id, trace, &about.headers));
         let asking = async {
             let answered = self.call_as(entry, in_flight, head, body).await?;

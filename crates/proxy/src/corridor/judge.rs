@@ -37,7 +37,7 @@ use http::{request, response};
 use leno_config::FunctionId;
 use leno_policy::input::{Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{
-    Decision, HeaderEdit, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
+    Decision, HeaderEdit, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token::{self, Located};
@@ -342,6 +342,7 @@ struct Runs {
     audit: Option<RecordedVerdict>,
     principal: Option<Box<str>>,
     path_changed: bool,
+    as_received: bool,
 }
 
 impl Evaluation<'_> {
@@ -425,7 +426,7 @@ impl Evaluation<'_> {
             self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, claims: None });
             self.signatures.remember(token.digest, key, want.algorithm);
         }
-        crate::http::edits::at_most("counters", wants.quotas.len(), outcome::MOST_TAKES)?;
+        crate::http::edits::at_most("counters", wants.quotas.len(), MAX_TAKES)?;
         for (limit, key) in wants.quotas {
             let limits = &self.program.spec.rate_limits;
             let Some(spec) = limits.get(usize::from(limit)) else {
@@ -480,6 +481,7 @@ impl Evaluation<'_> {
                 audit: self.runs.audit,
                 principal: self.runs.principal,
                 path_changed: self.runs.path_changed,
+                as_received: self.runs.as_received,
             });
         });
     }

@@ -7,10 +7,11 @@ use crate::http::head;
 use crate::http::head::Malformed;
 use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
+use crate::state::routes::Routes;
 use http::request;
 use leno_config::FunctionId;
 use leno_config::slice::Callee;
-use leno_policy::path;
+use leno_policy::path::{self, Ambiguous, Readings};
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -65,6 +66,19 @@ impl Route {
         }
     }
 
+    /// Whether the callee gets paths as they come.
+    fn sends_as_received(&self) -> bool {
+        match &self.upstream {
+            Upstream::HandOver(entry) | Upstream::Outside(entry, _) => entry.gets_as_received(),
+            Upstream::Elsewhere(callee) if self.judge.slice.id != callee.id => {
+                let targets = &self.judge.outbound.spec.targets;
+                targets.iter().any(|target| target.as_received && *target.function == *callee.name)
+            }
+            Upstream::Elsewhere(_) | Upstream::Instance(_) => self.judge.gets_as_received(),
+            Upstream::NotACallee => false,
+        }
+    }
+
     /// The callee's name, for the record.
     pub(crate) fn target_name(&self) -> Option<Arc<str>> {
         match &self.upstream {
@@ -81,14 +95,23 @@ impl Route {
 /// port that serves something else than HTTP.
 pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
     let path = path::normalise(head.uri.path());
-    if let Ok(Cow::Owned(path)) = &path {
+    let route = to_callee(exchange, head, &path);
+    if let Ok(Cow::Owned(path)) = &path
+        && !route.as_ref().is_ok_and(Route::sends_as_received)
+    {
         exchange.record.normalised(path);
     }
+    route
+}
+
+fn to_callee(
+    exchange: &Exchange,
+    head: &request::Parts,
+    path: &Result<Cow<'_, str>, Ambiguous>,
+) -> Result<Route, Failure> {
     match &exchange.origin {
         Origin::Gateway => {
-            // Route by the normalised path: the same path is judged and forwarded.
-            let path = path.map_err(|ambiguous| Malformed::Path(ambiguous.words()))?;
-            let entry = exchange.snapshot.routes.find(head::authority(head), &path).ok_or(Failure::NoRoute)?;
+            let entry = exposed(&exchange.snapshot.routes, head, path)?;
             let upstream = match entry.elsewhere {
                 false => Upstream::Instance(entry.clone()),
                 true => Upstream::Elsewhere(Box::new(Elsewhere {
@@ -117,6 +140,34 @@ pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, 
             let callee = caller.callee(head::authority(head));
             Ok(Route { judge: caller.clone(), upstream: upstream(exchange, callee) })
         }
+    }
+}
+
+/// The function that is exposed at this host and path. One that gets paths as they come is found only if every reading of the path leads to it: its server
+/// could read the path as one that another function, or none, is exposed at.
+fn exposed<'r>(
+    routes: &'r Routes,
+    head: &request::Parts,
+    path: &Result<Cow<'_, str>, Ambiguous>,
+) -> Result<&'r Arc<FunctionEntry>, Failure> {
+    let authority = head::authority(head);
+    let refused = |ambiguous: Ambiguous| Malformed::Path(ambiguous.words());
+    if let Ok(path) = path {
+        // The same path is judged and forwarded.
+        let entry = routes.find(authority, path).ok_or(Failure::NoRoute)?;
+        if !entry.gets_as_received() {
+            return Ok(entry);
+        }
+    }
+    let sent = head.uri.path();
+    let reason = path.as_ref().err().copied().unwrap_or(Ambiguous::Elsewhere);
+    let entry = routes.find(authority, sent).filter(|entry| entry.gets_as_received());
+    let entry = entry.ok_or_else(|| refused(reason))?;
+    let readings = Readings::as_received(sent).map_err(refused)?;
+    let leads_there = |path: &String| routes.find(authority, path).is_some_and(|other| Arc::ptr_eq(other, entry));
+    match readings.others.iter().all(leads_there) {
+        true => Ok(entry),
+        false => Err(refused(Ambiguous::Elsewhere).into()),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::telemetry::observed::RecordedVerdict;
 use crate::telemetry::record::Record;
 use http::StatusCode;
 use leno_policy::outcome::PolicyKind;
-use leno_policy::path;
+use leno_policy::path::{self, Readings};
 use leno_policy::spec::Protocol;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -182,7 +182,11 @@ pub(super) fn instant(until_ms: u64, (now, now_ms): (std::time::Instant, u64)) -
 fn is_exposed(entry: &FunctionEntry, open: &Open) -> bool {
     let asked = &open.permission.asked;
     let (path, _) = path::split(asked.path());
-    path::normalise(path).is_ok_and(|path| entry.is_exposed(asked.authority(), &path))
+    let is_exposed = |path: &str| entry.is_exposed(asked.authority(), path);
+    if entry.gets_as_received() {
+        return Readings::as_received(path).is_ok_and(|readings| readings.iter().all(is_exposed));
+    }
+    path::normalise(path).is_ok_and(|path| is_exposed(&path))
 }
 
 /// Closes an exchange. The record says which rule withdrew the permission.

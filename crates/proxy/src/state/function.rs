@@ -126,6 +126,11 @@ impl FunctionEntry {
 }
 
 impl FunctionEntry {
+    /// Whether the function gets paths as they come. Otherwise it gets normalised ones.
+    pub(crate) fn gets_as_received(&self) -> bool {
+        self.inbound.spec.targets.first().is_some_and(|target| target.as_received)
+    }
+
     /// Counts the outcomes of requests by revision, if the function has several.
     pub fn count_in(&self, revision_stats: &StatsByRevision) {
         let latency = self.slice.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);

@@ -30,7 +30,7 @@ pub struct Observed<S = &'static str> {
     pub peer: Peer,
     /// Protocol as policies see it.
     pub protocol: Protocol,
-    /// Method and authority as sent, and the path as judged, before edits.
+    /// Method and authority as sent, and the path as judged, before edits: normalised, or as it came.
     pub request_line: RequestLine,
     /// The callee: `namespace/name`.
     #[serde(with = "kept::shared_option")]
@@ -130,8 +130,10 @@ pub struct Judged<S = &'static str> {
     pub audit: Option<RecordedVerdict<S>>,
     /// The token's principal: `<iss>/<sub>`.
     pub principal: Option<Box<str>>,
-    /// Whether the path was normalised.
+    /// Whether the path was normalised, or a token taken out of the query.
     pub path_changed: bool,
+    /// Whether each reading of the path was judged, as it is forwarded as it came.
+    pub as_received: bool,
 }
 
 /// A verdict as it is recorded.

@@ -4,6 +4,7 @@ mod mesh;
 mod raw;
 mod upstream;
 
+mod as_received;
 mod bodies;
 mod client_faults;
 mod clients;

@@ -151,7 +151,13 @@ fn program(function: &str, direction: Direction, targets: Vec<Target>) -> Progra
 }
 
 fn target(function: &str) -> Target {
-    Target { function: format!("shop/{function}"), timeout_ms: OF_THE_MESH, retry: None, breaker: None }
+    Target {
+        function: format!("shop/{function}"),
+        timeout_ms: OF_THE_MESH,
+        retry: None,
+        breaker: None,
+        as_received: false,
+    }
 }
 
 /// Becomes the mesh's limit at the start, as the compiler has it.

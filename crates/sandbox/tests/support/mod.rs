@@ -23,7 +23,13 @@ pub(crate) fn empty(function: &str) -> ProgramSpec {
         rate_limits: vec![],
         tracing: Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false },
         access_log: AccessLog { name: String::new(), enabled: false, statuses: vec![], request_headers: vec![] },
-        targets: vec![Target { function: function.into(), timeout_ms: 0, retry: None, breaker: None }],
+        targets: vec![Target {
+            function: function.into(),
+            timeout_ms: 0,
+            retry: None,
+            breaker: None,
+            as_received: false,
+        }],
     }
 }
 

@@ -12,7 +12,7 @@ use crate::telemetry::observed::RecordedVerdict;
 use crate::telemetry::record::Record;
 use http::StatusCode;
 use leno_policy::input::{self, Input, QuotaEntry, QuotaState, RequestInput, TargetLoad};
-use leno_policy::outcome::{Denial, MAX_KEYS, Outcome, Output, PolicyKind, SignatureWant, Verdict};
+use leno_policy::outcome::{Denial, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, Verdict};
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token;
 
@@ -124,7 +124,7 @@ impl Judge {
                         }
                     }
                     counters.extend(wants.quotas);
-                    edits::at_most("counters", counters.len(), outcome::MOST_TAKES)?;
+                    edits::at_most("counters", counters.len(), MAX_TAKES)?;
                 }
                 Output::Unreadable(reason) => return Err(JudgeError::Unreadable(reason)),
                 Output::Response(_) => return Err(BadOutput::WrongKind.into()),

@@ -94,6 +94,9 @@ impl Judge {
         };
         let given = || Given { now_ms: record.started().1, random: self.random.next(), shared: state.shared.clone() };
         for (index, extension) in extensions(input.entry, input.direction).iter().enumerate() {
+            if extension.request {
+                self.show_others(&input, &context, permitted, extension, &given, record)?;
+            }
             let shown = shown::request(&permitted.head, &context);
             if !extension.request {
                 let fresh = PendingRun::Fresh(Box::new(shown), given());
@@ -115,6 +118,33 @@ impl Judge {
                     }
                 }
                 Concluded::Refuse(recorded, refusal) => return Err(Box::new((recorded, refusal))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows an extension the other readings of a path that is forwarded as it came. Each has to pass; what the extension edits then is not carried out.
+    fn show_others(
+        &self,
+        input: &JudgeInput<'_>,
+        context: &Context<'_>,
+        permitted: &Permitted,
+        extension: &Extension,
+        given: &dyn Fn() -> Given,
+        record: &Record,
+    ) -> Result<(), Box<(RecordedVerdict, Refusal)>> {
+        let others = permitted.other_heads().map_err(|error| {
+            let reason = error.to_string().into();
+            Box::new((RecordedVerdict::Fault { fault: "bad_output", reason }, unavailable()))
+        })?;
+        for head in &others {
+            let started = Instant::now();
+            let starting = Starting { judge: self, class: input.entry.class, now: started };
+            let outcome = request_run(&starting, extension, shown::request(head, context), given(), &mut None);
+            if let Concluded::Refuse(recorded, refusal) =
+                conclude(self, record, input.entry, extension, "request", outcome, started)
+            {
+                return Err(Box::new((recorded, refusal)));
             }
         }
         Ok(())

@@ -15,17 +15,16 @@ use crate::telemetry::record::Record;
 use crate::telemetry::request_line;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
+use http::uri::PathAndQuery;
 use http::{StatusCode, Uri, request};
 use leno_policy::input::TraceContext;
-use leno_policy::outcome::{Decision, Denial, HeaderEdit, Plan, PolicyKind, Take, TracePlan, Verdict};
+use leno_policy::outcome::{Decision, Denial, HeaderEdit, MAX_TAKES, Plan, PolicyKind, Take, TracePlan, Verdict};
+use leno_policy::path::Readings;
 use leno_policy::quota;
 use leno_policy::spec::Target;
 use leno_sandbox::{Fault, RunError};
 use std::cell::RefCell;
 use std::sync::Arc;
-
-/// Maximum number of counters that one request takes from.
-pub(super) const MOST_TAKES: usize = 64;
 
 /// A request that may be forwarded. Only the judge can make one.
 #[derive(Debug)]
@@ -55,6 +54,26 @@ impl Permitted {
     /// The function whose program judged.
     pub(crate) fn entry(&self) -> &Arc<FunctionEntry> {
         &self.ruling.entry
+    }
+
+    /// The head with each other reading of its path, if the path is forwarded as it came: whatever judges the request has to allow each.
+    pub(crate) fn other_heads(&self) -> Result<Vec<request::Parts>, BadOutput> {
+        if !self.ruling.terms().as_received {
+            return Ok(Vec::new());
+        }
+        // The program has permitted no path without readings.
+        let sent = self.head.uri.path();
+        let readings = Readings::as_received(sent).map_err(|_| BadOutput::Path)?;
+        let query = self.head.uri.query().map(|query| ["?", query].concat()).unwrap_or_default();
+        let with_path = |path: &str| {
+            let mut head = request::Parts::clone(&self.head);
+            let mut parts = std::mem::take(&mut head.uri).into_parts();
+            let path = PathAndQuery::try_from([path, query.as_str()].concat()).map_err(|_| BadOutput::Path)?;
+            parts.path_and_query = Some(path);
+            head.uri = Uri::from_parts(parts).map_err(|_| BadOutput::Path)?;
+            Ok(head)
+        };
+        readings.iter().filter(|path| *path != sent).map(with_path).collect()
     }
 
     /// The context of this hop's span.
@@ -189,7 +208,10 @@ impl Evaluation<'_> {
         let target = state.target.clone();
         let (terms, targets) = (usize::from(index), &self.program.spec.targets);
         let breaker = match targets.get(terms) {
-            Some(terms) if *terms.function == *state.name => terms.breaker.as_ref(),
+            Some(terms) if *terms.function == *state.name => {
+                self.runs.as_received = terms.as_received;
+                terms.breaker.as_ref()
+            }
             _ => return Err(BadOutput::Index { what: "target", index: terms, count: targets.len() }.into()),
         };
         let authorizers = self.input.entry.authorizers.len();
@@ -253,7 +275,7 @@ impl Evaluation<'_> {
         if takes.is_empty() {
             return Ok(None);
         }
-        edits::at_most("takes", takes.len(), MOST_TAKES)?;
+        edits::at_most("takes", takes.len(), MAX_TAKES)?;
         let limits = &self.program.spec.rate_limits;
         let demand = |take: &'_ Take| {
             let index = usize::from(take.limit);
@@ -312,6 +334,8 @@ impl Evaluation<'_> {
             observed.flag = flag(denial.policy);
         });
         edits::apply(response_edits, &mut headers);
+        let mut targets = self.program.spec.targets.iter().filter(|target| target.as_received);
+        self.runs.as_received = self.target.is_some_and(|state| targets.any(|target| *target.function == *state.name));
         self.runs.verdict = Some(RecordedVerdict::Deny {
             policy: denial.policy,
             rule: denial.rule.into(),

@@ -5,6 +5,7 @@ use crate::telemetry::names::{EXTENSIONS, algorithm_name, direction_name, policy
 use crate::telemetry::observed::{
     AttemptResult, AuthorizerCheck, EditedHeader, Observation, Observed, RecordedVerdict, SignatureCheck, Stage, Try,
 };
+use leno_policy::path::Readings;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -123,6 +124,12 @@ pub struct Judgement {
     pub judge_us: f64,
     /// Whether the path was normalised.
     pub path_changed: bool,
+    /// Whether the path is forwarded as it came, if it is allowed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_received: bool,
+    /// If it is: its readings, each of which was judged. Empty: it has one only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub readings: Vec<String>,
 }
 
 /// A verdict that was not carried out.
@@ -330,7 +337,16 @@ fn judgement(observed: &Kept) -> Option<Judgement> {
         sandbox_us: micros(judged.run_time),
         judge_us: micros(judged.time),
         path_changed: judged.path_changed,
+        as_received: judged.as_received,
+        readings: if judged.as_received { readings(observed.request_line.path()) } else { Vec::new() },
     })
+}
+
+/// The readings of a path that was kept whole, if it has another one than itself.
+fn readings(path: &str) -> Vec<String> {
+    let Ok(readings) = Readings::as_received(path) else { return Vec::new() };
+    let is_plain = readings.others.is_empty() && readings.path == path;
+    if is_plain { Vec::new() } else { readings.iter().map(str::to_owned).collect() }
 }
 
 fn signatures(observed: &Kept) -> Vec<Signature> {
