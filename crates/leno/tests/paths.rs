@@ -136,7 +136,8 @@ fn documents(program: &std::path::Path, spec: &str, callees: &[(&str, String)]) 
     let names: Vec<String> = callees.iter().map(|(name, _)| format!("test/{name}")).collect();
     let callers = Caller::ALL.map(|caller| caller.documents(&program, &names.join(", ")));
     let callee = |(name, rules): &(&str, String)| {
-        function("test", name, &program, spec) + &policy(name, name, &format!("  {rules}"))
+        function("test", name, &program, &(spec.to_owned() + received(name)))
+            + &policy(name, name, &format!("  {rules}"))
     };
     callers.concat() + &callees.iter().map(callee).collect::<String>()
 }
@@ -153,10 +154,16 @@ fn chained(program: &std::path::Path, callees: &[(&str, String)]) -> String {
     );
     let spec = "  protocol: chain\n  env: {CHAIN: \"1\"}";
     let callee = |(name, rules): &(&str, String)| {
-        function("test", name, &program, spec) + &policy(name, name, &format!("  {rules}"))
+        function("test", name, &program, &(spec.to_owned() + received(name)))
+            + &policy(name, name, &format!("  {rules}"))
     };
     let web = Caller::Web.documents(&program, &names.join(", ")).replace("  callees:", &format!("{spec}\n  callees:"));
     chain + &web + &callees.iter().map(callee).collect::<String>()
+}
+
+/// What a function's document says of paths.
+fn received(name: &str) -> &'static str {
+    if name.starts_with("raw-") { "\n  paths: {send: asReceived}" } else { "" }
 }
 
 /// Says what is not as expected.

@@ -1,7 +1,7 @@
 //! Which policies apply to which functions.
 
 use super::label;
-use super::{Context, Placed, fields, regex};
+use super::{Context, Placed, fields, regex, template};
 use crate::document;
 use crate::id::FunctionId;
 use crate::problem::{Origin, Problem, Scope};
@@ -30,6 +30,7 @@ pub(super) fn attach(
         }
     }
     regexes(documents, policies, functions, problems);
+    separators(documents, policies, functions, problems);
     let mut reported = BTreeSet::new();
     for (id, function) in functions {
         for (position, second) in function.policies.iter().enumerate() {
@@ -93,6 +94,31 @@ fn regexes(
             let root = documents[*index].scope(problems);
             let message = format!("the regular expressions of function `{id}` are larger than 128 KiB together");
             root.field("spec").problem(message, "use fewer, or texts and templates instead");
+        }
+    }
+}
+
+/// Reports paths with encoded separators in policies of which no function gets such paths: they can never match.
+fn separators(
+    documents: &[Arc<Placed<document::Policy>>],
+    policies: &[Policy],
+    functions: &BTreeMap<FunctionId, Function>,
+    problems: &RefCell<Vec<Problem>>,
+) {
+    for (index, policy) in policies.iter().enumerate() {
+        let rules = policy.authorization.iter().flat_map(|rule| &rule.to).map(|to| ("authorization", to));
+        let limits = policy.rate_limits.iter().filter_map(|limit| limit.only.as_ref()).map(|only| ("rateLimits", only));
+        let asks = policy.authorizers.iter().flat_map(|authorizer| &authorizer.only);
+        let operations = rules.chain(limits).chain(asks.map(|only| ("externalAuthorization", only)));
+        let mut found =
+            operations.filter_map(|(field, operation)| Some((field, template::encoded_separator(&operation.paths)?)));
+        let Some((field, path)) = found.next() else { continue };
+        let mut its = functions.values().filter(|function| function.policies.contains(&index)).peekable();
+        if its.peek().is_some() && its.all(|function| !function.as_received) {
+            let root = documents[index].scope(problems);
+            let message = format!("`{path}` has an encoded separator, and requests with such paths are refused");
+            let fix = "give the function `paths: {send: asReceived}`, or remove the path";
+            root.field("spec").field(field).problem(message, fix);
         }
     }
 }

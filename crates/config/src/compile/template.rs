@@ -1,12 +1,12 @@
 //! Paths in conditions: text matches and templates. They are compared with normalised paths, so they must be normalised themselves,
-//! or they would never match.
+//! or they would never match. Only functions that get paths as they came have some with encoded separators ([`encoded_separator`]).
 
 use super::forms::Form;
 use super::{regex, text};
 use crate::document::TextMatch;
 use crate::problem::Scope;
 use leno_policy::path::{Ambiguous, normalise};
-use leno_policy::spec::{PathMatch, Segment, StringMatch};
+use leno_policy::spec::{Matches, PathMatch, Segment, StringMatch};
 
 /// `/orders`, `/static/*`, `*.css`, `*`, `/orders/{id}`, `/files/{**}`, or a regular expression.
 pub(crate) fn path(scope: &Scope<'_>, matched: &TextMatch) -> Option<PathMatch> {
@@ -49,7 +49,7 @@ fn written(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         StringMatch::Suffix(_) if !body.starts_with('/') => format!("/x{body}"),
         _ => body.clone(),
     };
-    is_normal(scope, text, &sample).then_some(PathMatch::Text(matched))
+    is_normal(scope, text, &without_separators(&sample)).then_some(PathMatch::Text(matched))
 }
 
 /// Patterns as others write them, which would be compared letter by letter here and never match.
@@ -113,7 +113,30 @@ fn template(scope: &Scope<'_>, text: &str) -> Option<Vec<Segment>> {
         .iter()
         .map(|segment| if let Segment::Literal(text) = segment { format!("/{text}") } else { "/x".to_owned() })
         .collect();
-    is_normal(scope, text, &literal).then_some(segments)
+    is_normal(scope, text, &without_separators(&literal)).then_some(segments)
+}
+
+/// A path without encoded separators, for a look at the rest of it.
+fn without_separators(path: &str) -> String {
+    SEPARATORS.iter().fold(path.to_owned(), |path, separator| path.replace(separator, "%20"))
+}
+
+/// Encoded separators as a path may have them that is judged as it came.
+const SEPARATORS: [&str; 2] = ["%2F", "%5C"];
+
+/// A text among these that only paths as they came can match.
+pub(super) fn encoded_separator(paths: &Matches<PathMatch>) -> Option<&str> {
+    let texts = paths.any.iter().chain(&paths.none).flat_map(|path| match path {
+        PathMatch::Text(StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text)) => {
+            vec![text.as_str()]
+        }
+        PathMatch::Template(segments) => segments
+            .iter()
+            .filter_map(|segment| if let Segment::Literal(text) = segment { Some(text.as_str()) } else { None })
+            .collect(),
+        PathMatch::Text(_) | PathMatch::WithQuery(_) => Vec::new(),
+    });
+    texts.into_iter().find(|text| SEPARATORS.iter().any(|separator| text.contains(separator)))
 }
 
 fn is_variable(name: &str) -> bool {
@@ -135,6 +158,10 @@ fn is_normal(scope: &Scope<'_>, text: &str, sample: &str) -> bool {
         Ok(normal) if normal == sample => return true,
         Ok(_) => scope.problem(format!("the path `{shown}` is not normalised and can never match"), fix()),
         Err(Ambiguous::Raw) => scope.problem(format!("in `{shown}`: {}", Ambiguous::Raw.words()), fix()),
+        Err(Ambiguous::EncodedSeparator) if !SEPARATORS.iter().any(|separator| sample.contains(separator)) => {
+            let fix = "write %2F and %5C in upper case, for functions with `paths: {send: asReceived}`; requests to others are refused";
+            scope.problem(format!("in `{shown}`: {}", Ambiguous::EncodedSeparator.words()), fix);
+        }
         Err(reason) => {
             let fix = "requests with such paths are refused; a percent sign itself is written %25";
             scope.problem(format!("in `{shown}`: {}", reason.words()), fix);

@@ -179,7 +179,10 @@ impl Case {
 
 /// All of it. Each function has a policy of its own, so that one mesh serves the whole table.
 pub(crate) fn table() -> Vec<Group> {
-    [callers(), operations(), paths(), conditions(), users(), precedence(), sidecars()].into_iter().flatten().collect()
+    [callers(), operations(), paths(), conditions(), users(), precedence(), received(), sidecars()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// `from`: who asks.
@@ -524,6 +527,37 @@ fn precedence() -> Vec<Group> {
                     .by_the_caller()
                     .refused("leno/request", "the path has an encoded separator (`%2F` or `%5C`)")
                     .status(400),
+            ],
+        },
+    ]
+}
+
+/// Functions that get paths as they came: their names begin with `raw-`.
+fn received() -> Vec<Group> {
+    vec![
+        Group {
+            function: "raw-all",
+            policy: r#"authorization: {rules: [{name: all}, {name: admin, action: deny, to: [{paths: [/admin, "/admin/*"]}]}]}"#,
+            cases: vec![
+                web("GET /@scope%2fname").allowed("authorization/all"),
+                web("GET /api/queues/%2F/name").allowed("authorization/all"),
+                web("GET /bucket/a//b%2Bc%7E?x=%2F").allowed("authorization/all"),
+                audit("GET /a/./b/..;v/c").allowed("authorization/all"),
+                web("GET /a/..%2fadmin").refused("authorization/admin", r#"the deny rule matches "GET" "/admin""#),
+                web("GET //admin").refused("authorization/admin", r#"the deny rule matches "GET" "/admin""#),
+                audit("GET /%2561dmin;x/a").refused("authorization/admin", r#"the deny rule matches "GET" "/admin/a""#),
+                web("GET /..%2fadmin")
+                    .by_the_caller()
+                    .refused("leno/request", "the path has a `..` that leads above the root")
+                    .status(400),
+            ],
+        },
+        Group {
+            function: "raw-one",
+            policy: r#"authorization: {rules: [{name: both, to: [{paths: ["/@acme%2Fpad", /@acme/pad]}]}]}"#,
+            cases: vec![
+                web("GET /@acme%2fpad").allowed("authorization/both"),
+                web("GET /@acme//pad").missed("authorization/both", r#"to.paths: "/@acme//pad" matches none of …"#),
             ],
         },
     ]
