@@ -10,7 +10,7 @@ use http::{Request, Response};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use leno_config::slice::{AppProtocol, Egress, EgressPort, EgressProtocol, EgressTls, Run};
-use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
+use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, PathMatch, Source, StringMatch, Target};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -67,6 +67,45 @@ async fn get(mesh: &Mesh, at: SocketAddr, more: (&str, &str)) -> upstream::Answe
     let request = Request::get(format!("http://{at}/p?q=1")).header("host", at.to_string());
     let request = request.header("proxy-authorization", basic).header(more.0, more.1).body(empty()).unwrap();
     connect_http1(mesh.outbound()).await.send(request).await
+}
+
+/// Keys of S3 and their signatures need the bytes of the path, on the node itself and on one that carries.
+#[tokio::test(flavor = "multi_thread")]
+async fn paths_go_out_as_they_came_where_the_external_asks_for_that() {
+    let outside = upstream::http1(|request| async move { Response::new(full(request.uri().to_string())) }).await;
+    let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
+    let no_admin = |slice: &mut leno_config::Slice| {
+        let paths = Matches { any: vec![PathMatch::Text(StringMatch::Prefix("/admin".into()))], none: vec![] };
+        let to = vec![Operation { paths, ..Operation::default() }];
+        slice.inbound.authorization.insert(0, AuthorizationRule { action: Action::Deny, to, ..allow_all() });
+    };
+    let as_received = |target: &mut Target| target.as_received = true;
+    let carrier = || carrier(local, &[(at.port(), EgressProtocol::Http)], allow_all()).slice("callee", no_admin);
+    let there = carrier().plan("callee", as_received).start();
+    let away = here(&there, local).plan("callee", as_received).start();
+    away.knows("callee", &[(&there, 1)]);
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    let alone = carrier().function("caller", AppProtocol::Http1, nowhere).call("caller", "callee");
+    let alone = alone.slice("caller", |slice| slice.callees[0].addresses = vec![block(local)]);
+    let alone = alone.plan("callee", as_received).start();
+    for mesh in [&away, &alone] {
+        for (target, status) in [
+            ("/bucket/a//b.txt?X-Amz-Signature=%2B%2f", 200),
+            ("/bucket/a%2Bb%7Ec/caf%c3%a9", 200),
+            ("/@scope%2fname", 200),
+            ("/bucket/../key", 200),
+            ("/bucket/..%2fadmin", 403),
+            ("//admin", 403),
+            ("/bucket/%00", 400),
+        ] {
+            let basic = crate::hops::basic(&mesh.mint("caller"));
+            let request = Request::get(format!("http://{at}{target}")).header("host", at.to_string());
+            let request = request.header("proxy-authorization", basic).body(empty()).unwrap();
+            let reply = connect_http1(mesh.outbound()).await.send(request).await;
+            assert_eq!(reply.status, status, "{target}: {}", reply.text);
+            assert!(status != 200 || reply.text == target, "{target}: {}", reply.text);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
