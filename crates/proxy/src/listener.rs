@@ -9,6 +9,7 @@ mod intercept;
 mod listen;
 mod names;
 mod proxy_protocol;
+mod refusal;
 mod stream;
 
 pub use intercept::Interceptor;

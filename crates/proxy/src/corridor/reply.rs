@@ -7,6 +7,7 @@ use crate::corridor::judge::Refusal;
 use crate::http::body::{Body, GRPC_MESSAGE, GRPC_STATUS};
 use crate::http::failure::Failure;
 use crate::http::{failure, head};
+use crate::runtime::clock::http_date;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
@@ -113,6 +114,19 @@ pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue, request: &Hea
     response
 }
 
+/// The whole of an HTTP/1.1 response to a head that no exchange began for, because it could not be read.
+pub(crate) fn unread(failure: &Failure, request_id: &HeaderValue, head_only: bool) -> Vec<u8> {
+    let status = failure.status();
+    let body = text(status, &failure.to_string(), request_id);
+    let (id, date) = (request_id.to_str().unwrap_or_default(), http_date());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\nx-request-id: {id}\r\nconnection: close\r\ndate: {}\r\n\r\n",
+        body.len(),
+        date.to_str().unwrap_or_default(),
+    );
+    if head_only { head.into() } else { (head + &body).into() }
+}
+
 fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exchange: &Exchange) -> Response<Body> {
     let reason = status.canonical_reason().unwrap_or("Refused");
     let mut response = if exchange.protocol == Protocol::Grpc {
@@ -142,7 +156,11 @@ fn end_call(headers: &mut HeaderMap, status: u8, (message, content_type): (&'sta
 }
 
 fn describe(status: StatusCode, message: &str, request_id: &HeaderValue) -> Body {
+    Body::full(Bytes::from(text(status, message, request_id)))
+}
+
+fn text(status: StatusCode, message: &str, request_id: &HeaderValue) -> String {
     let id = request_id.to_str().unwrap_or_default();
     let text = serde_json::json!({ "status": status.as_u16(), "error": message, "requestId": id });
-    Body::full(Bytes::from(format!("{text}\n")))
+    format!("{text}\n")
 }

@@ -20,8 +20,8 @@ pub struct Activity {
     head: AtomicU64,
     /// A request was answered before it was read to its end.
     unread: AtomicBool,
-    /// An exchange has begun.
-    begun: AtomicBool,
+    /// Exchanges that have begun.
+    begun: AtomicU64,
     /// The exchange in flight is closed, and does not end.
     cut_off: AtomicBool,
     /// Bytes of the head that has begun (HTTP/1.1).
@@ -80,7 +80,7 @@ impl Activity {
             changed: AtomicU64::new(0),
             head: AtomicU64::new(0),
             unread: AtomicBool::new(false),
-            begun: AtomicBool::new(false),
+            begun: AtomicU64::new(0),
             cut_off: AtomicBool::new(false),
             head_bytes: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
@@ -132,7 +132,7 @@ impl Activity {
 
     /// Begins an exchange. It ends when the result is dropped.
     pub fn begin(self: &Arc<Self>) -> Busy {
-        self.begun.store(true, Ordering::Relaxed);
+        self.begun.store(self.begun() + 1, Ordering::Relaxed);
         self.head.store(0, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
         self.hold(0);
@@ -156,6 +156,11 @@ impl Activity {
         self.tunnels.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a part of a head has arrived, and no exchange for it has begun (HTTP/1.1).
+    pub(crate) fn has_part_of_head(&self) -> bool {
+        !self.is_busy() && self.head_bytes.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether an exchange is in flight.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > 0
@@ -173,6 +178,11 @@ impl Activity {
 
     /// Whether there ever was an exchange.
     pub fn has_begun(&self) -> bool {
+        self.begun() > 0
+    }
+
+    /// How many exchanges have begun.
+    pub(crate) fn begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 

@@ -88,6 +88,9 @@ pub enum Failure {
     /// The timeout passed while the upstream waited for more of the client's body.
     #[error("the client did not send its body within {0:?}")]
     SlowClient(Duration),
+    /// The client did not finish its request's head in time.
+    #[error("the client did not send the head of its request within {0:?}")]
+    SlowHead(Duration),
     /// The exchange was open when its permission was withdrawn, its token expired, or its caller's identity ended.
     #[error("closed, because it is not permitted any more: {reason}")]
     Closed {
@@ -152,7 +155,11 @@ impl Failure {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Malformed(Malformed::Method) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Malformed(Malformed::TooManyHeaders) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Malformed(Malformed::TooManyHeaders | Malformed::LargeHead) => {
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
+            Self::Malformed(Malformed::LongTarget) => StatusCode::URI_TOO_LONG,
+            Self::Malformed(Malformed::Version) => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::Malformed(Malformed::Expectation) => StatusCode::EXPECTATION_FAILED,
             Self::Malformed(Malformed::LongMethod | Malformed::TransferCoding) => StatusCode::NOT_IMPLEMENTED,
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
@@ -175,7 +182,7 @@ impl Failure {
             }
             Self::RequestHead(_) => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-            Self::SlowClient(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::SlowClient(_) | Self::SlowHead(_) => StatusCode::REQUEST_TIMEOUT,
             Self::Closed { status, .. } => *status,
         }
     }
@@ -197,7 +204,7 @@ impl Failure {
             Self::RequestHead(_) => "DPE",
             Self::Timeout(_) => "UT",
             Self::ClientGone => "DC",
-            Self::SlowClient(_) => "SI",
+            Self::SlowClient(_) | Self::SlowHead(_) => "SI",
         }
     }
 

@@ -61,27 +61,19 @@ pub(crate) struct HeadBudget {
     left: AtomicUsize,
     /// What arrives may be an interim response.
     looks: AtomicBool,
-    /// The request has a body.
-    uploads: AtomicBool,
     interim: InterimQueue,
 }
 
 impl Default for HeadBudget {
     fn default() -> Self {
-        Self {
-            left: AtomicUsize::new(usize::MAX),
-            looks: AtomicBool::new(false),
-            uploads: AtomicBool::new(false),
-            interim: InterimQueue::default(),
-        }
+        Self { left: AtomicUsize::new(usize::MAX), looks: AtomicBool::new(false), interim: InterimQueue::default() }
     }
 }
 
 impl HeadBudget {
-    /// A request is sent, with a body or without one.
-    pub(crate) fn begin(&self, uploads: bool) {
+    /// A request is sent.
+    pub(crate) fn begin(&self) {
         self.interim.clear();
-        self.uploads.store(uploads, Ordering::Relaxed);
         self.looks.store(true, Ordering::Relaxed);
         self.left.store(HEADS, Ordering::Relaxed);
     }
@@ -101,9 +93,9 @@ impl HeadBudget {
         HEADS.saturating_sub(self.left())
     }
 
-    /// Whether a response has begun, or a part of its head has arrived; and whether the request has a body.
-    fn answer(&self) -> (bool, bool) {
-        (self.left() != HEADS, self.uploads.load(Ordering::Relaxed))
+    /// Whether a response has begun, or a part of its head has arrived.
+    fn has_answer(&self) -> bool {
+        self.left() != HEADS
     }
 
     fn left(&self) -> usize {
@@ -184,7 +176,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
             && into.filled().len() == before
             && room > 0
         {
-            polled = end.read_nothing(polled, budget.answer(), cx);
+            polled = end.read_nothing(polled, budget.has_answer(), cx);
         }
         ready!(polled)?;
         let bytes = &into.filled()[before..];

@@ -19,7 +19,7 @@ use crate::http::wire::WireBody;
 use crate::http::{head, hop};
 use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
-use crate::listener::{forwarded, proxy_protocol};
+use crate::listener::{forwarded, proxy_protocol, refusal};
 use crate::runtime::hyper::Timer;
 use crate::runtime::schedule;
 use crate::state::admission::{Attribution, Refused};
@@ -53,6 +53,8 @@ use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use zeroize::Zeroizing;
 
+/// The first byte of a TLS handshake.
+const HANDSHAKE: u8 = 0x16;
 /// How long an idle connection may take to end after GOAWAY.
 const GRACEFUL_CLOSE: Duration = Duration::from_secs(2);
 
@@ -70,7 +72,7 @@ pub(crate) struct Connection {
     /// Outbound: the local address of the connection.
     accepted_at: Option<SocketAddr>,
     /// Inbound: the function that the TLS client asked for (SNI), and whose SVID it was shown.
-    function: Option<FunctionId>,
+    pub(super) function: Option<FunctionId>,
     /// Outbound: the instance that authenticated last, and the header value that it did so with.
     caller: RefCell<Option<(Proof, Arc<Caller>)>>,
     /// All requests come from the caller that is known from the beginning: it opened the CONNECT tunnel in which the connection runs, or its room is
@@ -135,6 +137,11 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
     };
     let result = match &listener.tls {
         None => connection.serve_http(stream, None, &open).await,
+        Some(_) if matches!(tokio::time::timeout(limit, begins_with_tls(&stream)).await, Ok(Ok(false))) => {
+            let stream = ClientStream::new(stream, open.activity.clone());
+            Box::pin(connection.refuse_head(stream, Malformed::NoTls.into(), &[])).await;
+            Ok(())
+        }
         Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(Inflow::in_turns(stream))).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
@@ -216,6 +223,7 @@ impl Connection {
             }
             Detected::Tls => {
                 self.refuse("what came is TLS; inside the mesh, use http://");
+                Box::pin(self.refuse_head(stream, Malformed::Tls.into(), &[])).await;
                 // A room could fill the log with it. Any other client has a part of the rate of those that belong to no namespace.
                 if !self.one_caller && self.worker.may_log_of_none() {
                     let address = self.peer.address;
@@ -238,6 +246,11 @@ impl Connection {
                 reason,
             });
         }
+    }
+
+    /// Outbound: the instance that authenticated last.
+    pub(super) fn known_caller(&self) -> Option<Arc<Caller>> {
+        self.caller.borrow().as_ref().map(|(_, caller)| caller.clone())
     }
 
     /// The peer's address as a header value.
@@ -557,6 +570,12 @@ impl Connection {
     }
 }
 
+/// Whether a TLS handshake comes. Nothing at all is left to TLS.
+async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0];
+    Ok(stream.peek(&mut first).await? == 0 || first[0] == HANDSHAKE)
+}
+
 fn is_no_http(error: &io::Error) -> bool {
     error.get_ref().and_then(|error| error.downcast_ref::<hyper::Error>()).is_some_and(hyper::Error::is_parse)
 }
@@ -584,8 +603,22 @@ where
     }
     let handler = connection.clone();
     let service = service_fn(move |request| handler.clone().handle_http1(request));
-    let serving = pin!(builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades());
-    Drive::new(serving, &connection, open, true).await
+    let mut serving = builder.serve_connection(TokioIo::new(stream.strict()), service).with_upgrades();
+    let served = Drive::new(Pin::new(&mut serving), &connection, open, true).await;
+    let Err(error) = &served else { return served };
+    let is_slow = error.kind() == io::ErrorKind::TimedOut && connection.activity.has_part_of_head();
+    if (is_slow || is_no_http(error))
+        && let Some(http1::Parts { io, read_buf, .. }) = serving.into_parts()
+    {
+        let stream = io.into_inner();
+        let failure = match is_slow {
+            true => Failure::SlowHead(limits.head_timeout),
+            false => refusal::cause(&stream, &read_buf, limits.headers as usize).into(),
+        };
+        // Boxed because it is rare, and each connection's future would have to hold room for it.
+        Box::pin(connection.refuse_head(stream, failure, &read_buf)).await;
+    }
+    served
 }
 
 /// hyper's read size in bytes. hyper does not accept a smaller buffer.

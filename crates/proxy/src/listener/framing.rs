@@ -2,10 +2,14 @@
 //! target, blanks in a chunk's size, malformed chunk extensions, lines of a chunked body that do not end with CR LF. Another server in
 //! front of the node may have read these differently.
 //!
+//! A target's characters that every server takes as they are, but that the parser's URIs do not have, are percent-encoded.
+//!
 //! It never overrides the parser: if it loses track, it only checks less.
 
 /// Bytes that are kept of a head's line. The fields that frame a message are shorter.
 const LINE: usize = 64;
+/// Bytes that are kept of a request line.
+const REQUEST_LINE: usize = 1024;
 /// Maximum number of digits of a chunk's size.
 const DIGITS: u8 = 16;
 /// Maximum number of bytes of one chunk's extensions.
@@ -19,6 +23,12 @@ pub(super) struct Framing {
     line: Vec<u8>,
     /// How the body is framed, according to the part of the head read so far.
     body: Body,
+    /// The beginning of the request line. If the parser refuses the head, the record has it.
+    request_line: Vec<u8>,
+    /// The request line is complete.
+    is_line_over: bool,
+    /// The next byte has to be percent-encoded.
+    is_unescaped: bool,
     /// The request is a CONNECT. After it, the connection may carry another protocol, and the client need not wait for the response.
     is_connect: bool,
 }
@@ -28,6 +38,8 @@ enum Body {
     None,
     Length(u64),
     Chunked,
+    /// The parser refuses the length.
+    Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,18 +78,33 @@ enum Part {
 
 impl Framing {
     pub(super) fn new() -> Self {
-        Self { state: State::RequestLine, line: Vec::new(), body: Body::None, is_connect: false }
+        Self {
+            state: State::RequestLine,
+            line: Vec::new(),
+            body: Body::None,
+            request_line: Vec::new(),
+            is_line_over: true,
+            is_unescaped: false,
+            is_connect: false,
+        }
     }
 
     /// Checks the next bytes. Returns how many of them may be passed on; if fewer than all, the rest is framed wrongly. A `#` in a request
-    /// line is replaced by a byte that no parser accepts, so that the request is answered like any other malformed one.
+    /// line is replaced by a byte that no parser accepts, so that the request is answered like any other malformed one. If the byte after those has to be
+    /// percent-encoded, [`Framing::is_unescaped`] says so.
     pub(super) fn watch(&mut self, bytes: &mut [u8]) -> usize {
         let mut index = 0;
+        self.is_unescaped = false;
         while index < bytes.len() {
             match self.state {
                 State::Unchecked => return bytes.len(),
                 State::Broken => return index,
-                State::RequestLine | State::Fields => index += self.head(&mut bytes[index..]),
+                State::RequestLine | State::Fields => {
+                    index += self.head(&mut bytes[index..]);
+                    if self.is_unescaped {
+                        return index;
+                    }
+                }
                 State::Body(left) | State::Data(left) => {
                     let count = left.min((bytes.len() - index) as u64);
                     index += usize::try_from(count).unwrap_or(usize::MAX);
@@ -109,10 +136,35 @@ impl Framing {
         self.state == State::Broken
     }
 
+    /// Whether the first byte that was not passed on has to be percent-encoded.
+    pub(super) fn is_unescaped(&self) -> bool {
+        self.is_unescaped
+    }
+
+    /// The beginning of the latest request line.
+    pub(super) fn request_line(&self) -> &[u8] {
+        &self.request_line
+    }
+
+    /// Whether the latest head has a `Transfer-Encoding`.
+    pub(super) fn has_coding(&self) -> bool {
+        self.body == Body::Chunked
+    }
+
     /// Reads one line of a head, or the part of it that has arrived. Returns its length.
     fn head(&mut self, bytes: &mut [u8]) -> usize {
-        let end = memchr::memchr(b'\n', bytes);
-        let length = end.map_or(bytes.len(), |end| end + 1);
+        let mut end = memchr::memchr(b'\n', bytes);
+        let mut length = end.map_or(bytes.len(), |end| end + 1);
+        if self.state == State::RequestLine {
+            if std::mem::take(&mut self.is_line_over) {
+                self.request_line.clear();
+            }
+            if let Some(at) = self.unescaped(&bytes[..length]) {
+                (end, length, self.is_unescaped) = (None, at, true);
+            }
+            let kept = length.min(REQUEST_LINE.saturating_sub(self.request_line.len()));
+            self.request_line.extend_from_slice(&bytes[..kept]);
+        }
         let part = &mut bytes[..length];
         if self.state == State::RequestLine {
             while let Some(hash) = memchr::memchr(b'#', part) {
@@ -129,6 +181,15 @@ impl Framing {
             self.line_end(&line);
         }
         length
+    }
+
+    /// The first byte of a target that [`escape`] replaces.
+    fn unescaped(&self, part: &[u8]) -> Option<usize> {
+        // A method is not escaped: it would become a token.
+        let begin = if self.request_line.contains(&b' ') { 0 } else { memchr::memchr(b' ', part)? };
+        let target = &part[begin..];
+        let found = [memchr::memchr3(b'"', b'<', b'>', target), memchr::memchr(b'`', target)];
+        found.into_iter().flatten().min().map(|at| begin + at)
     }
 
     /// Keeps a part of a line, as far as it says how the message is framed. Skips blanks and zeros before a length: they say nothing, and
@@ -150,6 +211,7 @@ impl Framing {
     }
 
     fn line_end(&mut self, line: &[u8]) {
+        self.is_line_over |= self.state == State::RequestLine;
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match (self.state, line.is_empty()) {
@@ -165,6 +227,7 @@ impl Framing {
                     Body::None | Body::Length(0) => self.next(),
                     Body::Length(length) => State::Body(length),
                     Body::Chunked => State::SizeStart,
+                    Body::Unknown => State::Unchecked,
                 };
             }
         }
@@ -183,14 +246,38 @@ impl Framing {
             // The parser refuses a value that is not a length.
             let length =
                 words.find(|word| !word.is_empty()).and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
-            self.body = length.map_or(Body::None, Body::Length);
+            let length = length.map_or(Body::Unknown, Body::Length);
+            self.body = if self.body == Body::None { length } else { self.joined(length) };
         }
+    }
+
+    /// What several lengths are together.
+    fn joined(&self, length: Body) -> Body {
+        if self.body == length { length } else { Body::Unknown }
     }
 
     /// The state after a whole request.
     fn next(&self) -> State {
         if self.is_connect { State::Unchecked } else { State::RequestLine }
     }
+}
+
+/// Percent-encodes the characters of a target that clients send and servers take as they are, but that no URI has (RFC 3986, 2), as browsers do.
+/// `bytes` begin within a request line.
+pub(super) fn escape(bytes: &[u8]) -> Vec<u8> {
+    let end = memchr::memchr(b'\n', bytes).unwrap_or(bytes.len());
+    let mut escaped = Vec::with_capacity(bytes.len() + 32);
+    for byte in &bytes[..end] {
+        match byte {
+            b'"' => escaped.extend(b"%22"),
+            b'<' => escaped.extend(b"%3C"),
+            b'>' => escaped.extend(b"%3E"),
+            b'`' => escaped.extend(b"%60"),
+            byte => escaped.push(*byte),
+        }
+    }
+    escaped.extend_from_slice(&bytes[end..]);
+    escaped
 }
 
 /// The next state of a chunked body; `None`: this byte is not allowed here.
@@ -242,12 +329,15 @@ mod tests {
 
     /// What is passed on when the bytes arrive in pieces of this size.
     fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
-        let (mut framing, mut passed) = (Framing::new(), Vec::new());
-        for piece in bytes.chunks(piece.max(1)) {
-            let mut piece = piece.to_vec();
-            let good = framing.watch(&mut piece);
-            passed.extend_from_slice(&piece[..good]);
-            if good < piece.len() {
+        let (mut framing, mut passed, mut left) = (Framing::new(), Vec::new(), bytes.to_vec());
+        while !left.is_empty() {
+            let mut now = left[..piece.clamp(1, left.len())].to_vec();
+            let good = framing.watch(&mut now);
+            passed.extend_from_slice(&now[..good]);
+            left.drain(..good);
+            if framing.is_unescaped() {
+                left = escape(&left);
+            } else if good < now.len() {
                 break;
             }
         }
@@ -327,6 +417,18 @@ mod tests {
     #[test]
     fn a_target_with_a_fragment_is_made_unmistakably_wrong() {
         assert_eq!(passed(b"GET /a#b HTTP/1.1\r\nx: #\r\n\r\n", 4), b"GET /a\0b HTTP/1.1\r\nx: #\r\n\r\n");
+    }
+
+    #[test]
+    fn characters_that_no_uri_has_are_escaped_in_targets_only() {
+        let escaped = |text: &str, piece| String::from_utf8(passed(text.as_bytes(), piece)).unwrap();
+        for piece in [1, 2, 5, 9, 1000] {
+            let text = "GET /<a>`?q=\"b\" HTTP/1.1\r\nx: \"<>`\r\n\r\nGET /> HTTP/1.1\r\n\r\n";
+            let wanted = "GET /%3Ca%3E%60?q=%22b%22 HTTP/1.1\r\nx: \"<>`\r\n\r\nGET /%3E HTTP/1.1\r\n\r\n";
+            assert_eq!(escaped(text, piece), wanted, "in pieces of {piece}");
+            let method = "G\"T / HTTP/1.1\r\n\r\n";
+            assert_eq!(escaped(method, piece), method, "in pieces of {piece}");
+        }
     }
 
     proptest! {

@@ -3,14 +3,15 @@
 
 use crate::http::activity::Activity;
 use crate::http::inflow::{Frames, TURN};
-use crate::listener::framing::Framing;
-use std::future::Future;
+use crate::listener::framing::{Framing, escape};
+use http::StatusCode;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 /// The HTTP/2 connection preface (RFC 9113, 3.4).
@@ -45,6 +46,10 @@ pub(super) struct ClientStream<T> {
     turn: Option<usize>,
     /// Interim responses (HTTP/1.1) of which so many bytes are written.
     interim: (Vec<u8>, usize),
+    /// HTTP/1.1: how many exchanges had begun when everything was last written.
+    written: u64,
+    /// HTTP/1.1: the status by which the parser refuses a head. Its answer, which has no reason, is not written: another one follows.
+    refused: Option<StatusCode>,
 }
 
 #[derive(Debug)]
@@ -73,6 +78,8 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
             frames: None,
             turn: None,
             interim: (Vec::new(), 0),
+            written: 0,
+            refused: None,
         }
     }
 
@@ -131,8 +138,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for ClientStream<T> {
             return Poll::Ready(Err(misframed()));
         }
         let before = into.filled().len();
-        ready!(self.as_mut().poll_bytes(cx, into))?;
-        Poll::Ready(self.check(into, before))
+        loop {
+            ready!(self.as_mut().poll_bytes(cx, into))?;
+            self.check(into, before)?;
+            // What is to be escaped is read again.
+            if into.filled().len() > before || !self.framing.as_ref().is_some_and(Framing::is_unescaped) {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }
 
@@ -152,6 +165,13 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
             return Ok(());
         }
         let good = framing.watch(&mut into.filled_mut()[before..]);
+        if framing.is_unescaped() {
+            let mut escaped = escape(&into.filled()[before + good..]);
+            escaped.extend_from_slice(&self.ahead[self.passed..]);
+            (self.ahead, self.passed) = (escaped, 0);
+            into.set_filled(before + good);
+            return Ok(());
+        }
         if good < count {
             into.set_filled(before + good);
             if good == 0 {
@@ -218,6 +238,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         if !self.interim.0.is_empty() {
             ready!(self.poll_interim(cx))?;
         }
+        if self.refuses(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.note_sent(&polled);
         polled
@@ -227,10 +250,17 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         if self.activity.interim().is_waiting() {
             ready!(self.poll_interim(cx))?;
         }
+        // hyper flushes when it has nothing left to write.
+        if !self.activity.is_busy() {
+            self.written = self.activity.begun();
+        }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.refused.is_some() {
+            return Poll::Ready(Ok(()));
+        }
         loop {
             match &self.closing {
                 Closing::No => {
@@ -257,6 +287,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         if !self.interim.0.is_empty() {
             ready!(self.poll_interim(cx))?;
         }
+        if bytes.iter().find(|bytes| !bytes.is_empty()).is_some_and(|bytes| self.refuses(bytes)) {
+            return Poll::Ready(Ok(bytes.iter().map(|bytes| bytes.len()).sum()));
+        }
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
         self.note_sent(&polled);
         polled
@@ -272,6 +305,42 @@ impl<T> ClientStream<T> {
         if let (Some(frames), Poll::Ready(Ok(count))) = (&mut self.frames, polled) {
             frames.sent(*count);
         }
+    }
+}
+
+impl<T> ClientStream<T> {
+    /// Whether hyper writes the answer by which its parser refuses a head: no response to a request is left to be written.
+    fn refuses(&mut self, bytes: &[u8]) -> bool {
+        if self.refused.is_some() {
+            return true;
+        }
+        let is_answer = self.framing.is_some()
+            && !self.activity.is_busy()
+            && self.written == self.activity.begun()
+            && !self.activity.has_tunnels();
+        if is_answer && let Some([a, b, c, ..]) = bytes.strip_prefix(b"HTTP/1.1 ") {
+            self.refused = StatusCode::from_bytes(&[*a, *b, *c]).ok().filter(StatusCode::is_client_error);
+        }
+        self.refused.is_some()
+    }
+
+    /// The status by which the parser has refused a head.
+    pub(super) fn refused(&self) -> Option<StatusCode> {
+        self.refused
+    }
+
+    pub(super) fn framing(&self) -> Option<&Framing> {
+        self.framing.as_ref()
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> ClientStream<T> {
+    /// Writes the last answer, and reads until the client has closed too: it may still be sending.
+    pub(super) async fn end_with(mut self, answer: &[u8]) -> io::Result<()> {
+        self.refused = None;
+        self.stream.write_all(answer).await?;
+        self.activity.leave_unread();
+        poll_fn(|cx| Pin::new(&mut self).poll_shutdown(cx)).await
     }
 }
 

@@ -84,7 +84,7 @@ async fn plain_text_is_not_served_there() {
     let (mesh, _) = mesh().await;
     let reply =
         crate::raw::exchange(mesh.handle.addresses.gateway_https.unwrap(), "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-    assert!(!reply.contains("HTTP/1.1"), "{reply}");
+    assert!(reply.starts_with("HTTP/1.1 400 ") && reply.contains("use https://"), "{reply}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,6 +32,7 @@ mod shares;
 mod tokens;
 mod translation;
 mod unasked;
+mod unread;
 mod validity;
 mod verdicts;
 mod websocket;

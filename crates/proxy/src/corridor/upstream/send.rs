@@ -80,7 +80,7 @@ impl Forward<'_> {
             };
             let stale = idle.is_some_and(|idle| idle > STALE_AFTER);
             let spare = (stale && repeatable).then(|| Box::new(copy(&request)));
-            connection.heads.begin(!request.body().is_over());
+            connection.heads.begin();
             let sent = connection.sender.try_send_request(request);
             let sent = self.with_interim(connection.heads.interim(), sent).await?;
             let arrived = connection.heads.arrived();
@@ -97,6 +97,9 @@ impl Forward<'_> {
             };
             if error.error().is_parse_too_large() {
                 return Err(head_beyond(arrived, limits));
+            }
+            if error.error().is_parse() {
+                return Err(Failure::Protocol("its head is not one of HTTP/1.1 (RFC 9112)"));
             }
             if is_unasked(error.error()) {
                 pool.distrust(&endpoints.key);

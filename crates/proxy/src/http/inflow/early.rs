@@ -52,28 +52,21 @@ impl EarlyEnd {
         }
     }
 
-    /// The result of a read that has brought nothing, after a response has begun or before. `uploads`: the request has a body.
+    /// The result of a read that has brought nothing, after a response has begun or before. A response without a length ends with the connection, so a
+    /// reset is passed on: it may have cut the response off.
     pub(super) fn read_nothing(
         &mut self,
         polled: Poll<io::Result<()>>,
-        (has_begun, uploads): (bool, bool),
+        has_begun: bool,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         if polled.is_pending() && !self.failed.as_mut().is_some_and(|it| it.timer.as_mut().poll(cx).is_ready()) {
             return Poll::Pending;
         }
         self.is_read = true;
-        if let Some(failed) = &self.failed {
-            failed.writer.wake_by_ref();
-        }
-        match (polled, &self.failed) {
-            // A server that closes before it has read the upload resets the connection, so this is how its answer ends.
-            (Poll::Ready(Err(error)), _) if has_begun && uploads && is_closed(&error) => Poll::Ready(Ok(())),
-            (Poll::Ready(Err(error)), None) => Poll::Ready(Err(error)),
-            (_, Some(failed)) if !has_begun => Poll::Ready(Err(failed.error.into())),
-            (Poll::Ready(result), _) => Poll::Ready(result),
-            (Poll::Pending, _) => Poll::Ready(Ok(())),
-        }
+        let Some(failed) = &self.failed else { return polled };
+        failed.writer.wake_by_ref();
+        if polled.is_pending() || !has_begun { Poll::Ready(Err(failed.error.into())) } else { polled }
     }
 }
 
