@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Wake};
 #[path = "../../crates/proxy/src/listener/framing.rs"]
 mod framing;
 
-use framing::Framing;
+use framing::{Framing, escape};
 
 /// A request as somebody has read it: method, target and body.
 type Reading = (String, String, Vec<u8>);
@@ -34,8 +34,10 @@ fuzz_target!(|input: &[u8]| {
     let whole = passed(bytes, usize::MAX);
     let pieces = passed(bytes, usize::from(*piece).max(1));
     assert_eq!(whole, pieces, "it makes no difference in which pieces they come");
-    assert!(whole.len() <= bytes.len());
-    assert!(whole.iter().zip(bytes).all(|(passed, byte)| passed == byte || (*byte, *passed) == (b'#', 0)));
+    if !bytes.iter().any(|byte| b"\"<>`".contains(byte)) {
+        assert!(whole.len() <= bytes.len());
+        assert!(whole.iter().zip(bytes).all(|(passed, byte)| passed == byte || (*byte, *passed) == (b'#', 0)));
+    }
 
     let read = by_hyper(whole.clone(), usize::from(*piece).max(1));
     let strict = to_the_letter(&whole);
@@ -47,12 +49,15 @@ fuzz_target!(|input: &[u8]| {
 
 /// What is passed on.
 fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
-    let (mut framing, mut passed) = (Framing::new(), Vec::new());
-    for piece in bytes.chunks(piece) {
-        let mut piece = piece.to_vec();
-        let good = framing.watch(&mut piece);
-        passed.extend_from_slice(&piece[..good]);
-        if good < piece.len() {
+    let (mut framing, mut passed, mut left) = (Framing::new(), Vec::new(), bytes.to_vec());
+    while !left.is_empty() {
+        let mut now = left[..piece.min(left.len())].to_vec();
+        let good = framing.watch(&mut now);
+        passed.extend_from_slice(&now[..good]);
+        left.drain(..good);
+        if framing.is_unescaped() {
+            left = escape(&left);
+        } else if good < now.len() {
             assert_eq!(framing.watch(&mut [b'x']), 0, "nothing follows what is broken");
             break;
         }

@@ -402,7 +402,7 @@ pub struct Limits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub h2_streams: u32,
-    /// Limits on what functions and Externals may send.
+    /// Limits on what functions and Externals may send, and on silent machines.
     #[serde(default, skip_serializing_if = "UpstreamLimits::is_usual")]
     pub upstream: UpstreamLimits,
     /// How long exchanges may go on when the instance or the node that serves them ends.
@@ -415,7 +415,10 @@ pub struct Limits {
     pub extension_instances: ExtensionInstances,
 }
 
-/// Limits on what functions and Externals may send. 0 stands for the usual value: older releases do not write these.
+/// The usual time before the kernel asks whether a silent machine is there.
+pub const TCP_KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Limits on what functions and Externals may send, and on silent machines. 0 stands for the usual value: older releases do not write these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamLimits {
     /// Bytes of a response head.
@@ -424,6 +427,9 @@ pub struct UpstreamLimits {
     pub headers: u32,
     /// Time between PINGs while nothing arrives.
     pub keep_alive: Duration,
+    /// How long a TCP connection may be silent before the kernel asks whether the other machine is there.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    pub tcp_keep_alive: Duration,
 }
 
 impl UpstreamLimits {
@@ -440,6 +446,11 @@ impl UpstreamLimits {
     /// Time between PINGs while nothing arrives.
     pub fn keep_alive(&self) -> Duration {
         if self.keep_alive.is_zero() { Duration::from_secs(300) } else { self.keep_alive }
+    }
+
+    /// How long a TCP connection may be silent before the kernel asks whether the other machine is there.
+    pub fn tcp_keep_alive(&self) -> Duration {
+        if self.tcp_keep_alive.is_zero() { TCP_KEEP_ALIVE } else { self.tcp_keep_alive }
     }
 
     fn is_usual(&self) -> bool {

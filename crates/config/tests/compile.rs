@@ -46,7 +46,7 @@ fn what_a_node_reads_at_its_start_is_told_apart_from_what_takes_effect_at_once()
     };
     let before = mesh("");
     for live in [
-        "limits: {headBytes: 2048, drainTimeout: 1s}",
+        "limits: {headBytes: 2048, drainTimeout: 1s, tcpKeepAlive: 20s}",
         "mtls: {sameNode: always, svidLifetime: 2m}",
         "gateway: {http: \"127.0.0.1:8080\", trustedProxies: {hops: 1}}",
     ] {

@@ -37,6 +37,9 @@ use std::rc::Rc;
 use tokio::time::Instant;
 use upstream::{Reply, UpstreamGuard};
 
+/// A head larger than this is refused before the peer's SETTINGS_MAX_HEADER_LIST_SIZE is looked at.
+pub(crate) const MAX_CHECKED_HEAD: u32 = 128 * 1024;
+
 impl Exchange {
     /// Runs one exchange: route, judge, ask and show, forward, judge the response, finish. The snapshot was pinned when the exchange began.
     pub(crate) async fn run(self, head: Box<request::Parts>, body: Body) -> Response<Body> {
@@ -242,9 +245,16 @@ impl Exchange {
     ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        head::sanitize_response(&mut head, &self.request_id, upgraded);
+        // Few clients say a size, and those that do mostly say one that no head has.
+        if self.client_head < MAX_CHECKED_HEAD && head::list_size(&head.headers) > self.client_head as usize {
+            let most = self.client_head;
+            return self.fail(Failure::ResponseHead(format!(
+                "the client takes response heads of {most} bytes at most (SETTINGS_MAX_HEADER_LIST_SIZE)"
+            )));
+        }
         self.record.status(head.status.as_u16());
         self.note_grpc_status(&head.headers);
-        head::sanitize_response(&mut head, &self.request_id, upgraded);
         if upgraded {
             self.record.upgraded();
         } else if body.is_over() {

@@ -10,6 +10,7 @@ mod listen;
 mod names;
 mod proxy_protocol;
 mod refusal;
+mod refused_streams;
 mod stream;
 
 pub use intercept::Interceptor;

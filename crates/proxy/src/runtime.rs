@@ -9,3 +9,4 @@ pub(crate) mod outbox;
 pub mod random;
 pub(crate) mod resolver;
 pub(crate) mod schedule;
+pub(crate) mod silence;

@@ -10,8 +10,8 @@ use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
 use crate::slice::{
-    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TrustedProxies,
-    UpstreamLimits,
+    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TCP_KEEP_ALIVE,
+    TrustedProxies, UpstreamLimits,
 };
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -108,6 +108,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         request_timeout,
         http2_streams,
         upstream_keep_alive,
+        tcp_keep_alive,
         drain_timeout,
         connections,
         connections_per_address,
@@ -162,6 +163,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
                 head_bytes: head_bytes.unwrap_or_default(),
                 headers: headers.unwrap_or_default(),
                 keep_alive: upstream_keep_alive.map_or(Default::default(), |time| time.0),
+                tcp_keep_alive: Some(tcp_keep_alive.0).filter(|time| *time != TCP_KEEP_ALIVE).unwrap_or_default(),
             },
             drain_timeout: drain_timeout.0,
             connections,
@@ -309,6 +311,12 @@ fn limits(scope: &Scope<'_>, limits: &MeshLimits) {
     keep_alive.for_each(|time| {
         fields::within(&scope.field("upstreamKeepAlive"), time, Duration::from_secs(1), DAY);
     });
+    fields::within(
+        &scope.field("tcpKeepAlive"),
+        limits.tcp_keep_alive,
+        Duration::from_secs(1),
+        Duration::from_secs(3600),
+    );
     fields::within(&scope.field("idleTimeout"), limits.idle_timeout, MILLISECOND, DAY);
     fields::millis(&scope.field("requestTimeout"), limits.request_timeout, Duration::default(), DAY);
     fields::within(&scope.field("drainTimeout"), limits.drain_timeout, Duration::default(), DAY);

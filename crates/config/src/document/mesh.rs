@@ -7,7 +7,7 @@ use super::quotas::Quotas;
 use super::value::{Address, AdminAddress, ApiVersion};
 use crate::duration::Duration;
 use crate::slice::Isolation;
-use crate::slice::STREAM_LIFETIME;
+use crate::slice::{STREAM_LIFETIME, TCP_KEEP_ALIVE};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -308,6 +308,10 @@ pub struct MeshLimits {
     /// minutes unless they are configured otherwise, and end the connection after more. After such an end the node waits twice as long for that
     /// address, up to five minutes.
     pub upstream_keep_alive: Option<Duration>,
+    /// How long a TCP connection to or from another machine may be silent before the kernel asks whether the machine is still there, 1s to 1h. It asks six times,
+    /// a sixth of this apart (at least 1s). A machine that acknowledges nothing until then has vanished: the connection ends. So does one whose other end
+    /// takes no data for as long.
+    pub tcp_keep_alive: Duration,
     /// How long requests, streams, WebSockets and connections that are under way may go on when what serves them ends: an instance that a change, a
     /// rollout or the autoscaler replaces or ends, a removed function, a node that stops, the old process of an upgrade. Then the mesh ends them, and says
     /// so: gRPC status UNAVAILABLE, WebSocket code 1012. `0s`: at once.
@@ -337,6 +341,7 @@ impl Default for MeshLimits {
             request_timeout: Duration::from_secs(30),
             http2_streams: 100,
             upstream_keep_alive: None,
+            tcp_keep_alive: Duration(TCP_KEEP_ALIVE),
             drain_timeout: Duration::from_secs(60),
             connections: 16_384,
             connections_per_address: 1024,

@@ -12,7 +12,7 @@ use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, request};
+use http::{HeaderMap, HeaderValue, Version, request};
 use leno_namespaces::Namespace;
 use leno_policy::spec::Protocol;
 use std::borrow::Cow;
@@ -62,6 +62,8 @@ pub(crate) struct Exchange {
     pub via_gateway: bool,
     /// The certificate by which the caller is known; `None`: it is known by something else.
     pub certificate: Option<PeerCertificate>,
+    /// Bytes of a response's head that the client takes, as HTTP/2 counts them (SETTINGS_MAX_HEADER_LIST_SIZE).
+    pub client_head: u32,
     /// Where interim responses go; `None`: to a client that takes none.
     interim: Option<Arc<InterimQueue>>,
     /// Bytes of interim responses that may still be passed on.
@@ -92,6 +94,8 @@ pub(crate) struct Arrival<'a> {
     pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: the client takes none.
     pub interim: Option<Arc<InterimQueue>>,
+    /// Bytes of a response's head that the client takes, as HTTP/2 counts them.
+    pub client_head: u32,
 }
 
 /// Where an exchange came in, and on which function's side.
@@ -110,8 +114,19 @@ impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the corridor. The exchange exists even if the head is
     /// malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
-        let Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, certificate, interim } =
-            arrival;
+        let Arrival {
+            worker,
+            snapshot,
+            origin,
+            peer,
+            client,
+            scheme,
+            port,
+            behind_gateway,
+            certificate,
+            interim,
+            client_head,
+        } = arrival;
         let parent = origin.parent();
         // Only sidecars connect to the inbound listener.
         let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
@@ -121,7 +136,7 @@ impl Exchange {
             (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers))
         });
         let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
-        (exchange.certificate, exchange.interim) = (certificate, interim);
+        (exchange.certificate, exchange.interim, exchange.client_head) = (certificate, interim, client_head);
         if let Some(client) = client {
             head::describe_client(&mut head.headers, &client, scheme);
             (exchange.scheme, exchange.port) = (scheme, port);
@@ -170,9 +185,14 @@ impl Exchange {
             .or(parent.as_deref().map(|parent| parent.request_id.clone()));
         let request_id = kept.unwrap_or_else(|| worker.request_id());
         let head_only = head.method == http::Method::HEAD;
-        let admitted = match head.headers.len() > snapshot.mesh.limits.headers as usize {
-            true => Err(Malformed::TooManyHeaders),
-            false => head::admit(head, direction),
+        let limits = &snapshot.mesh.limits;
+        let admitted = if head.headers.len() > limits.headers as usize {
+            Err(Malformed::TooManyHeaders)
+        } else if head.version == Version::HTTP_2 && is_large(head, limits.head_bytes) {
+            // HTTP/1.1's parser has a limit itself.
+            Err(Malformed::LargeHead)
+        } else {
+            head::admit(head, direction)
         };
         let Admitted { protocol, upgrade } = admitted.unwrap_or(Admitted { protocol: Protocol::Http1, upgrade: false });
         let name = request_id.to_str().unwrap_or_default();
@@ -202,6 +222,7 @@ impl Exchange {
             is_unshared: false,
             via_gateway: false,
             certificate: None,
+            client_head: u32::MAX,
             interim: None,
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             grpc_type: None,
@@ -259,6 +280,7 @@ impl Exchange {
             is_unshared: self.is_unshared,
             via_gateway: false,
             certificate: None,
+            client_head: u32::MAX,
             interim: self.interim.clone(),
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             grpc_type: None,
@@ -298,6 +320,11 @@ impl Exchange {
     pub(crate) fn finalize_request(&self, headers: &mut HeaderMap, callee: &FunctionEntry) {
         head::finalize_request(headers, &callee.identity, self.peer.identity.as_deref(), &self.request_id);
     }
+}
+
+fn is_large(head: &request::Parts, most: u32) -> bool {
+    let target = head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    target + head::size(&head.headers) > most as usize
 }
 
 impl Origin {

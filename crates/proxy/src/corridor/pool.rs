@@ -6,8 +6,8 @@ mod key;
 mod sender;
 mod share;
 
+pub(crate) use connect::is_unasked;
 use connect::{begin_tls, handshake_http1, tcp, within};
-pub(crate) use connect::{is_unasked, watch_machine};
 use http2::Http2Host;
 pub(crate) use http2::{CheckedOutHttp2, StreamSlot};
 pub(crate) use key::{CalleeKey, ConnectionKey, Identities};
@@ -256,7 +256,7 @@ impl Pool {
         self.opened.notify_one();
         let connect = async {
             self.check_loop(key.address)?;
-            let stream = tcp(key.address, Some(lease)).await?;
+            let stream = tcp(key.address, Some(lease), limits).await?;
             match key.outside_tls() {
                 None => Ok(handshake_http1(stream, key, held, limits).await?),
                 Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key, held, limits).await?),

@@ -221,7 +221,7 @@ impl Relay {
         let (lease, upstream) = match &callee.outside {
             Some(outside) => {
                 let host = self.host()?;
-                let (stream, address) = outside::connect(&self.worker.node, outside, &host, self.port.number).await?;
+                let (stream, address) = outside::connect(&self.worker, outside, &host, self.port.number).await?;
                 self.outside = Some((host, address));
                 (None, stream)
             }

@@ -189,6 +189,7 @@ impl BodyError {
             Self::Sender(error) => match error.http2() {
                 Some(error) if error.is_reset() && error.is_remote() => None,
                 Some(error) if error.is_reset() => Some((13, "the upstream's response is malformed")),
+                None if matches!(error, WireError::Trailers(..)) => Some((8, "the trailers are larger than allowed")),
                 _ => Some(unavailable),
             },
             Self::Instance(_) => Some(unavailable),

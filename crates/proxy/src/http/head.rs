@@ -6,7 +6,7 @@
 
 mod form;
 
-pub(crate) use form::{check_connect, check_names};
+pub(crate) use form::{check_connect, check_names, list_size, size};
 
 use crate::http::peer::TrafficDirection;
 use form::is_token;
@@ -126,6 +126,9 @@ pub enum Malformed {
     /// An HTTP/2 head that its library refuses (RFC 9113, 8.1.1).
     #[error("the HTTP/2 head is malformed (RFC 9113, 8.1.1)")]
     Http2Head,
+    /// A client sends more than the HTTP/2 library bears.
+    #[error("a head is many times larger than limits.headBytes, or there are too many resets or small frames")]
+    Http2Excess,
     /// A client breaks a rule of HTTP/2 that concerns its whole connection (RFC 9113, 5.4.1).
     #[error("the client breaks a rule of HTTP/2 that concerns the whole connection (RFC 9113, 5.4.1)")]
     Http2Connection,

@@ -1,5 +1,6 @@
 //! Bodies as they come from a connection: from hyper for HTTP/1.1, and from an HTTP/2 stream.
 
+use crate::http::head;
 use crate::http::interim::{Interim, InterimQueue};
 use bytes::Bytes;
 use h2::{Reason, RecvStream};
@@ -30,6 +31,26 @@ pub(crate) enum WireError {
     /// The HTTP/2 library's reason.
     #[error("{0}")]
     Stream(#[source] h2::Error),
+    /// The trailers are beyond a limit of the mesh.
+    #[error("its trailers have {0} fields and {1} bytes, and the limits allow {2} and {3}")]
+    Trailers(usize, usize, u32, u32),
+}
+
+/// Limits of the mesh on the head and the trailers of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadLimits {
+    pub fields: u32,
+    pub bytes: u32,
+}
+
+impl HeadLimits {
+    fn check(self, trailers: HeaderMap) -> Result<Frame<Bytes>, WireError> {
+        let (fields, bytes) = (trailers.len(), head::size(&trailers));
+        match fields > self.fields as usize || bytes > self.bytes as usize {
+            true => Err(WireError::Trailers(fields, bytes, self.fields, self.bytes)),
+            false => Ok(Frame::trailers(trailers)),
+        }
+    }
 }
 
 impl WireError {
@@ -38,6 +59,7 @@ impl WireError {
         match self {
             Self::Hyper(error) => std::error::Error::source(error)?.downcast_ref(),
             Self::Stream(error) => Some(error),
+            Self::Trailers(..) => None,
         }
     }
 }
@@ -51,18 +73,25 @@ pub(crate) struct StreamBody {
     is_data_done: bool,
     /// The client waits until it is told to send the body.
     expects: Option<Arc<InterimQueue>>,
+    /// Of its trailers.
+    limits: HeadLimits,
 }
 
 impl StreamBody {
     /// The body of a message with these fields. With `expects`, the client is told to continue when the body is read.
-    pub(crate) fn new(stream: RecvStream, headers: &HeaderMap, expects: Option<Arc<InterimQueue>>) -> Self {
+    pub(crate) fn new(
+        stream: RecvStream,
+        headers: &HeaderMap,
+        expects: Option<Arc<InterimQueue>>,
+        limits: HeadLimits,
+    ) -> Self {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let length = if stream.is_end_stream() { Some(0) } else { length };
         let expects = expects.filter(|_| !stream.is_end_stream());
-        Self { stream, length, is_data_done: false, expects }
+        Self { stream, length, is_data_done: false, expects, limits }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, WireError>>> {
         if !self.is_data_done {
             let polled = self.stream.poll_data(cx);
             if let Some(expects) = self.expects.take()
@@ -84,16 +113,16 @@ impl StreamBody {
             }
         }
         Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
-            Ok(trailers) => trailers.map(|trailers| Ok(Frame::trailers(trailers))),
+            Ok(trailers) => trailers.map(|trailers| self.limits.check(trailers)),
             Err(error) => unless_early(error),
         })
     }
 }
 
 /// After a complete response, NO_ERROR says that the rest of the request is not wanted (RFC 9113, 8.1). Anything else breaks the body off.
-fn unless_early(error: h2::Error) -> Option<Result<Frame<Bytes>, h2::Error>> {
+fn unless_early(error: h2::Error) -> Option<Result<Frame<Bytes>, WireError>> {
     let is_early = error.is_reset() && error.reason() == Some(Reason::NO_ERROR);
-    (!is_early).then_some(Err(error))
+    (!is_early).then_some(Err(WireError::Stream(error)))
 }
 
 impl http_body::Body for WireBody {
@@ -104,9 +133,7 @@ impl http_body::Body for WireBody {
         match &mut *self {
             Self::Empty => Poll::Ready(None),
             Self::Hyper(incoming) => Pin::new(incoming).poll_frame(cx).map_err(WireError::Hyper),
-            Self::Stream(stream) => {
-                stream.poll_frame(cx).map(|frame| frame.map(|frame| frame.map_err(WireError::Stream)))
-            }
+            Self::Stream(stream) => stream.poll_frame(cx),
         }
     }
 

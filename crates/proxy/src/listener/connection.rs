@@ -19,9 +19,10 @@ use crate::http::wire::WireBody;
 use crate::http::{head, hop};
 use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
-use crate::listener::{forwarded, proxy_protocol, refusal};
+use crate::listener::{forwarded, http2, proxy_protocol, refusal};
 use crate::runtime::hyper::Timer;
 use crate::runtime::schedule;
+use crate::runtime::silence::watch_machine;
 use crate::state::admission::{Attribution, Refused};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
@@ -50,7 +51,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Sleep, timeout_at};
 use zeroize::Zeroizing;
 
 /// The first byte of a TLS handshake.
@@ -92,7 +93,14 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
     let worker = listener.worker.clone();
     // Without TCP_NODELAY, small responses wait for acknowledgements. If it cannot be set, the connection is already gone.
     let _ = stream.set_nodelay(true);
-    let limit = worker.snapshot().mesh.limits.head_timeout;
+    let (limit, silence) = {
+        let limits = &worker.snapshot().mesh.limits;
+        (limits.head_timeout, limits.upstream.tcp_keep_alive())
+    };
+    if listener.caller.is_none() {
+        // A client that vanishes must be noticed on a connection that may be silent for long, too. If that cannot be set, it is already gone.
+        let _ = watch_machine(&stream, address, silence);
+    }
     let address = match open.unless_draining(proxy_protocol::client(&listener, &mut stream, address)).await {
         Some(Ok(address)) => address,
         Some(Err(refused)) => {
@@ -135,14 +143,15 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         activity: open.activity.clone(),
         attribution: open.attribution.clone(),
     };
+    let until = Instant::now() + limit;
     let result = match &listener.tls {
         None => connection.serve_http(stream, None, &open).await,
-        Some(_) if matches!(tokio::time::timeout(limit, begins_with_tls(&stream)).await, Ok(Ok(false))) => {
+        Some(_) if matches!(timeout_at(until.into(), begins_with_tls(&stream)).await, Ok(Ok(false))) => {
             let stream = ClientStream::new(stream, open.activity.clone());
             Box::pin(connection.refuse_head(stream, Malformed::NoTls.into(), &[])).await;
             Ok(())
         }
-        Some(acceptor) => match tokio::time::timeout(limit, acceptor.accept(Inflow::in_turns(stream))).await {
+        Some(acceptor) => match timeout_at(until.into(), acceptor.accept(Inflow::in_turns(stream))).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
                 let agreed =
@@ -288,7 +297,19 @@ impl Connection {
         }
         let (worker, port) = (self.worker.clone(), self.port);
         let certificate = self.certificate;
-        Arrival { worker, snapshot, origin, peer, client, scheme, port, behind_gateway, certificate, interim: None }
+        Arrival {
+            worker,
+            snapshot,
+            origin,
+            peer,
+            client,
+            scheme,
+            port,
+            behind_gateway,
+            certificate,
+            interim: None,
+            client_head: u32::MAX,
+        }
     }
 
     /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests have been authenticated.
@@ -364,13 +385,13 @@ impl Connection {
         (!caller.is_revoked()).then_some((caller, known))
     }
 
-    /// Serves one request. `on_upgrade` is what a tunnel becomes, `interim` takes interim responses. The future is boxed because it is large, and
-    /// those who await it are moved.
+    /// Serves one request. `on_upgrade` is what a tunnel becomes, `interim` takes interim responses, and goes with the bytes of a head that the client
+    /// takes. The future is boxed because it is large, and those who await it are moved.
     pub(super) fn handle(
         self: Rc<Self>,
         request: Request<WireBody>,
         on_upgrade: Option<Upgrading>,
-        interim: Option<Arc<InterimQueue>>,
+        interim: (Option<Arc<InterimQueue>>, u32),
     ) -> Pin<Box<impl Future<Output = Response<Body>>>> {
         let (head, body) = request.into_parts();
         Box::pin(self.handle_request(Box::new(head), body, on_upgrade, interim))
@@ -384,7 +405,7 @@ impl Connection {
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>().map(Upgrading::Hyper);
         // HTTP/1.0 has no interim responses (RFC 9110, 15.2).
         let interim = (request.version() != Version::HTTP_10).then(|| self.activity.interim().clone());
-        let response = self.clone().handle(request.map(WireBody::from), on_upgrade, interim);
+        let response = self.clone().handle(request.map(WireBody::from), on_upgrade, (interim, u32::MAX));
         async move {
             let response = response.await;
             let waiting = self.activity.interim();
@@ -402,7 +423,7 @@ impl Connection {
         mut head: Box<request::Parts>,
         body: WireBody,
         on_upgrade: Option<Upgrading>,
-        interim: Option<Arc<InterimQueue>>,
+        (interim, client_head): (Option<Arc<InterimQueue>>, u32),
     ) -> Response<Body> {
         let busy = self.activity.begin();
         let http2 = head.version == Version::HTTP_2;
@@ -434,20 +455,22 @@ impl Connection {
             }
             return self.relay(on_upgrade, entry, &head, busy).await;
         }
-        let mut response =
-            match Exchange::begin(Arrival { interim, ..self.arrival(snapshot, origin, &head.headers) }, &mut head) {
-                (exchange, Ok(())) => {
-                    let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
-                    match body {
-                        Ok(body) => {
-                            let body = Body::request(body, exchange.record.meter(), &self.activity);
-                            exchange.run(head, body).await
-                        }
-                        Err(malformed) => exchange.fail(malformed.into()),
+        let mut response = match Exchange::begin(
+            Arrival { interim, client_head, ..self.arrival(snapshot, origin, &head.headers) },
+            &mut head,
+        ) {
+            (exchange, Ok(())) => {
+                let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
+                match body {
+                    Ok(body) => {
+                        let body = Body::request(body, exchange.record.meter(), &self.activity);
+                        exchange.run(head, body).await
                     }
+                    Err(malformed) => exchange.fail(malformed.into()),
                 }
-                (exchange, Err(malformed)) => exchange.fail(malformed.into()),
-            };
+            }
+            (exchange, Err(malformed)) => exchange.fail(malformed.into()),
+        };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             let open = OpenConnection::new(&self.worker, self.direction);
             upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open, self.attribution.clone()));
@@ -631,8 +654,14 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = connection.worker.snapshot().mesh.limits;
-    let serving = pin!(Http2::new(connection.clone(), stream.in_turns(), &limits));
-    Drive::new(serving, &connection, open, false).await
+    let serving = pin!(Http2::new(connection.clone(), stream, &limits));
+    let served = Drive::new(serving, &connection, open, false).await;
+    let error = served.as_ref().err().and_then(|error| error.get_ref()?.downcast_ref());
+    if let Some(failure) = error.and_then(|error| http2::broken(error, connection.activity.held() > 0)) {
+        let request_id = connection.worker.request_id();
+        drop(connection.record_unread(Protocol::Http2, &failure, request_id.to_str().unwrap_or_default()));
+    }
+    served
 }
 
 /// What HTTP/1.1 and HTTP/2 connections have in common.

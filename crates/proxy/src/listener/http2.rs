@@ -1,19 +1,24 @@
 //! Serves an HTTP/2 connection of a client.
 
 use super::connection::{Connection, Serving};
+use super::refused_streams::{Accepted, Event, Reset, Resets, answer as answer_refused};
 use super::stream::ClientStream;
 use crate::http::body::Body;
+use crate::http::failure::Failure;
+use crate::http::head::Malformed;
 use crate::http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, STREAM_WINDOW, Tunnel, Upgrading, pipe};
+use crate::http::inflow::PeerSettings;
 use crate::http::interim::InterimQueue;
-use crate::http::wire::{StreamBody, WireBody};
+use crate::http::wire::{HeadLimits, StreamBody, WireBody};
 use crate::runtime::clock;
 use crate::runtime::schedule;
 use bytes::Bytes;
 use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body::Body as _;
 use leno_config::slice::Limits;
+use leno_policy::spec::Protocol;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -34,6 +39,10 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::fro
 pub(super) struct Http2<T> {
     connection: Rc<Connection>,
     state: State<T>,
+    settings: Arc<PeerSettings>,
+    limits: HeadLimits,
+    resets: Resets,
+    accepted: Accepted,
     every: Duration,
     is_leaving: bool,
 }
@@ -48,16 +57,73 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Http2<T> {
         let mut builder = Builder::new();
         builder
             .max_concurrent_streams(limits.h2_streams)
-            .max_header_list_size(limits.head_bytes)
+            .max_header_list_size(head_list_size(limits))
             .max_pending_accept_reset_streams(RESET_STREAMS)
             .max_local_error_reset_streams(Some(FAULTY_STREAMS))
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buffer_size(SEND_BUFFER)
             .enable_connect_protocol();
-        let state = State::Handshake(Box::new(builder.handshake(stream)));
-        Self { connection, state, every: limits.idle_timeout.min(KEEP_ALIVE.0), is_leaving: false }
+        let (settings, resets) = (Arc::new(PeerSettings::default()), Resets::default());
+        let stream = stream.http2(settings.clone(), resets.clone());
+        Self {
+            connection,
+            state: State::Handshake(Box::new(builder.handshake(stream))),
+            settings,
+            limits: HeadLimits { fields: limits.headers, bytes: limits.head_bytes },
+            resets,
+            accepted: Accepted::default(),
+            every: limits.idle_timeout.min(KEEP_ALIVE.0),
+            is_leaving: false,
+        }
     }
+
+    /// What is written before a reset. A stream that has brought no request was refused by the library: it is recorded, and answered.
+    fn before(&self, reset: Reset) -> Vec<u8> {
+        let refused = match reset.code.into() {
+            Reason::PROTOCOL_ERROR => Malformed::Http2Head.into(),
+            Reason::REFUSED_STREAM => {
+                Failure::Bound("the connection has more streams than limits.http2Streams".to_owned())
+            }
+            _ => return Vec::new(),
+        };
+        let Some(request_id) = self.record(reset.stream, &refused) else { return Vec::new() };
+        match refused {
+            Failure::Malformed(_) => answer_refused(reset.stream, &request_id, &refused.to_string()),
+            // The client learns by the code that it may send the request again.
+            _ => Vec::new(),
+        }
+    }
+
+    /// Records a stream that the library has refused; `None`: it has brought a request, which has a record.
+    fn record(&self, stream: u32, refused: &Failure) -> Option<HeaderValue> {
+        if !self.accepted.is_without(stream) {
+            return None;
+        }
+        let request_id = self.connection.worker.request_id();
+        let id = request_id.to_str().unwrap_or_default();
+        drop(self.connection.record_unread(Protocol::Http2, refused, id));
+        Some(request_id)
+    }
+}
+
+/// Why the library has ended a connection, if that is the client's doing. `in_head`: a large head had not ended.
+pub(super) fn broken(error: &h2::Error, in_head: bool) -> Option<Failure> {
+    if !error.is_library() || !error.is_go_away() {
+        return None;
+    }
+    Some(match error.reason()? {
+        Reason::COMPRESSION_ERROR => Malformed::LargeHead.into(),
+        Reason::ENHANCE_YOUR_CALM if in_head => Malformed::LargeHead.into(),
+        Reason::ENHANCE_YOUR_CALM => Malformed::Http2Excess.into(),
+        _ => Malformed::Http2Connection.into(),
+    })
+}
+
+/// Bytes of a head as HTTP/2 counts them, with 32 more for each field. The library refuses a head beyond them without saying why, so these are twice as many as the
+/// limits of the mesh, which the proxy checks itself.
+fn head_list_size(limits: &Limits) -> u32 {
+    limits.head_bytes.saturating_add(limits.headers.saturating_mul(32)).saturating_mul(2)
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Future for Http2<T> {
@@ -81,12 +147,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for Http2<T> {
                     {
                         serving.abrupt_shutdown(Reason::NO_ERROR);
                     }
-                    match ready!(serving.poll_accept(cx)) {
-                        Some(Ok((request, respond))) => {
-                            schedule::spawn_part(answer(me.connection.clone(), request, respond));
+                    match serving.poll_accept(cx) {
+                        Poll::Ready(Some(Ok((request, respond)))) => {
+                            me.accepted.accept(respond.stream_id().as_u32());
+                            let limits = (me.limits, me.settings.head());
+                            schedule::spawn_part(answer(me.connection.clone(), request, respond, limits));
                         }
-                        Some(Err(error)) => return Poll::Ready(Err(error)),
-                        None => return Poll::Ready(Ok(())),
+                        Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                        Poll::Ready(None) => return Poll::Ready(Ok(())),
+                        Poll::Pending => match me.resets.next() {
+                            Some(Event::Reset(reset)) => me.resets.decide(me.before(reset)),
+                            Some(Event::Answered(stream)) => drop(me.record(stream, &Malformed::LargeHead.into())),
+                            None => return Poll::Pending,
+                        },
                     }
                 }
             }
@@ -106,7 +179,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Serving for Http2<T> {
 }
 
 /// Answers the request of one stream.
-async fn answer(connection: Rc<Connection>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+async fn answer(
+    connection: Rc<Connection>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    (limits, client_head): (HeadLimits, u32),
+) {
     let (head, stream) = request.into_parts();
     let interim = Arc::new(InterimQueue::default());
     let (body, tunnel, upgrading) = if head.method == Method::CONNECT {
@@ -114,10 +192,11 @@ async fn answer(connection: Rc<Connection>, request: Request<RecvStream>, mut re
         (WireBody::Empty, Some((sender, stream)), Some(Upgrading::Stream(receiver)))
     } else {
         let expects = head.headers.contains_key(header::EXPECT).then(|| interim.clone());
-        (WireBody::Stream(StreamBody::new(stream, &head.headers, expects)), None, None)
+        (WireBody::Stream(StreamBody::new(stream, &head.headers, expects, limits)), None, None)
     };
     let expects = head.headers.contains_key(header::EXPECT);
-    let mut handler = connection.handle(Request::from_parts(head, body), upgrading, Some(interim.clone()));
+    let request = Request::from_parts(head, body);
+    let mut handler = connection.handle(request, upgrading, (Some(interim.clone()), client_head));
     let response = poll_fn(|cx| {
         if expects {
             interim.register(cx.waker());

@@ -20,7 +20,7 @@ use crate::state::admission::{Bounds, Holder, Refused};
 use crate::state::node::Node;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use std::future::pending;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -284,10 +284,6 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     // A restarted node must not wait until the kernel has forgotten old connections.
     socket.set_reuse_address(true)?;
-    // Accepted connections inherit keepalive. It detects a vanished peer even on a connection that may stay silent for long.
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)),
-    )?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())

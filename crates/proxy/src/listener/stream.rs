@@ -2,8 +2,9 @@
 //! timeouts.
 
 use crate::http::activity::Activity;
-use crate::http::inflow::{Frames, TURN};
+use crate::http::inflow::{Frames, PeerSettings, TURN};
 use crate::listener::framing::{Framing, escape};
+use crate::listener::refused_streams::{Outgoing, Resets};
 use http::StatusCode;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -46,6 +47,8 @@ pub(super) struct ClientStream<T> {
     turn: Option<usize>,
     /// Interim responses (HTTP/1.1) of which so many bytes are written.
     interim: (Vec<u8>, usize),
+    /// HTTP/2: finds resets among what is written, and what was put before one, of which so many bytes are written.
+    outgoing: Option<Box<(Outgoing, Vec<u8>, usize)>>,
     /// HTTP/1.1: how many exchanges had begun when everything was last written.
     written: u64,
     /// HTTP/1.1: the status by which the parser refuses a head. Its answer, which has no reason, is not written: another one follows.
@@ -78,6 +81,7 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
             frames: None,
             turn: None,
             interim: (Vec::new(), 0),
+            outgoing: None,
             written: 0,
             refused: None,
         }
@@ -88,9 +92,11 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
         Self { framing: Some(Framing::new()), ..self }
     }
 
-    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn. Bounds the HTTP/2 frames that carry nothing.
-    pub(super) fn in_turns(self) -> Self {
-        Self { turn: Some(0), frames: Some(Frames::of_client()), ..self }
+    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn. Bounds the HTTP/2 frames that carry nothing, keeps the client's
+    /// SETTINGS, and has resets decided.
+    pub(super) fn http2(self, settings: Arc<PeerSettings>, resets: Resets) -> Self {
+        let outgoing = Some(Box::new((Outgoing::new(resets), Vec::new(), 0)));
+        Self { turn: Some(0), frames: Some(Frames::of_client(settings)), outgoing, ..self }
     }
 
     /// Reads as many bytes as it takes to detect the protocol.
@@ -233,6 +239,40 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientStream<T> {
     }
 }
 
+impl<T: AsyncWrite + Unpin> ClientStream<T> {
+    /// Writes HTTP/2 frames up to the next reset, and that one once it is decided.
+    fn poll_write_frames(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Some(outgoing) = &mut self.outgoing else { return Poll::Ready(Ok(0)) };
+        let (frames, before, written) = &mut **outgoing;
+        let mut count = bytes.len();
+        loop {
+            while *written < before.len() {
+                let count = ready!(Pin::new(&mut self.stream).poll_write(cx, &before[*written..]))?;
+                if count == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                *written += count;
+            }
+            (*before, *written) = (Vec::new(), 0);
+            match frames.until_reset(&bytes[..count]) {
+                // The connection decides after this, and polls again.
+                Some(0) => match frames.before_reset(bytes) {
+                    Some(decided) => *before = decided,
+                    None => return Poll::Pending,
+                },
+                Some(end) => count = end,
+                None => break,
+            }
+        }
+        let polled = Pin::new(&mut self.stream).poll_write(cx, &bytes[..count]);
+        if let Poll::Ready(Ok(count)) = polled {
+            frames.written(&bytes[..count]);
+        }
+        self.note_sent(&polled);
+        polled
+    }
+}
+
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if !self.interim.0.is_empty() {
@@ -240,6 +280,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         }
         if self.refuses(bytes) {
             return Poll::Ready(Ok(bytes.len()));
+        }
+        if self.outgoing.is_some() {
+            return self.poll_write_frames(cx, bytes);
         }
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.note_sent(&polled);
@@ -290,7 +333,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<T> {
         if bytes.iter().find(|bytes| !bytes.is_empty()).is_some_and(|bytes| self.refuses(bytes)) {
             return Poll::Ready(Ok(bytes.iter().map(|bytes| bytes.len()).sum()));
         }
+        if self.outgoing.as_ref().is_some_and(|outgoing| outgoing.0.has_reset(bytes) || !outgoing.1.is_empty()) {
+            let first = bytes.iter().find(|bytes| !bytes.is_empty());
+            return first.map_or(Poll::Ready(Ok(0)), |first| self.poll_write_frames(cx, first));
+        }
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        if let (Some(outgoing), Poll::Ready(Ok(count))) = (&mut self.outgoing, &polled) {
+            let mut left = *count;
+            for bytes in bytes {
+                let count = left.min(bytes.len());
+                outgoing.0.written(&bytes[..count]);
+                left -= count;
+            }
+        }
         self.note_sent(&polled);
         polled
     }

@@ -29,7 +29,7 @@ pub(crate) struct Arrived {
 }
 
 /// The server's end of a connection.
-pub(crate) struct Connection(Raw);
+pub(crate) struct Connection(pub Raw);
 
 impl Connection {
     pub(crate) async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {

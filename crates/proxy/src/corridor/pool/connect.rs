@@ -6,15 +6,16 @@ use super::{ConnectError, ConnectionKey, Held, Http1Connection, Open, Pool};
 use crate::http::body::Body;
 use crate::http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
 use crate::http::inflow::{HeadBudget, Inflow, PeerSettings};
+use crate::http::wire::HeadLimits;
 use crate::runtime::schedule;
 use crate::runtime::schedule::TaskOwner;
+use crate::runtime::silence::watch_machine;
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::OutsideTls;
 use crate::state::instances::InstanceProof;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use leno_config::slice::UpstreamLimits;
-use socket2::{SockRef, TcpKeepalive};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -32,13 +33,14 @@ use tokio_rustls::client::TlsStream;
 pub(super) async fn tcp(
     address: SocketAddr,
     lease: Option<&dyn InstanceProof>,
+    limits: &UpstreamLimits,
 ) -> Result<Inflow<TcpStream>, ConnectError> {
     let stream = match lease {
         Some(lease) => lease.connect(address).await?,
         None => TcpStream::connect(address).await?,
     };
     stream.set_nodelay(true)?;
-    watch_machine(&stream, address)?;
+    watch_machine(&stream, address, limits.tcp_keep_alive())?;
     Ok(Inflow::in_turns(stream))
 }
 
@@ -113,7 +115,8 @@ impl Http2<'_> {
             .max_send_buffer_size(SEND_BUFFER)
             .max_header_list_size(head_list_size(self.limits));
         let (requests, mut connection) = builder.handshake(Inflow::frames(stream, settings.clone())).await?;
-        let (sender, streams) = (Sender::new(requests), Rc::new(Streams::new(settings.clone(), certificate)));
+        let limits = HeadLimits { fields: self.limits.headers(), bytes: self.limits.head_bytes() };
+        let (sender, streams) = (Sender::new(requests, limits), Rc::new(Streams::new(settings.clone(), certificate)));
         let (every, answer) = self.keep_alive;
         let mut keep_alive = connection.ping_pong().map(|ping| KeepAlive::new(ping, every, answer));
         let (key, pool, end, used) = (self.key.clone(), self.pool, sender.end(), streams.clone());
@@ -161,22 +164,6 @@ fn head_list_size(limits: &UpstreamLimits) -> u32 {
 
 fn asks_for_calm(error: &h2::Error) -> bool {
     error.is_remote() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM)
-}
-
-/// How long a connection to another machine may be silent before the kernel asks whether the machine is still there.
-const SILENCE: Duration = Duration::from_secs(60);
-/// How often it asks, and how often in vain.
-const PROBES: (Duration, u32) = (Duration::from_secs(10), 6);
-
-/// Has the kernel notice a machine that has vanished: one that acknowledges neither data nor probes. Nothing on this machine vanishes without a word.
-pub(crate) fn watch_machine(stream: &TcpStream, address: SocketAddr) -> io::Result<()> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    let socket = SockRef::from(stream);
-    let probes = TcpKeepalive::new().with_time(SILENCE).with_interval(PROBES.0).with_retries(PROBES.1);
-    socket.set_tcp_keepalive(&probes)?;
-    socket.set_tcp_user_timeout(Some(SILENCE + PROBES.0 * PROBES.1))
 }
 
 pub(super) async fn within<T>(

@@ -138,7 +138,7 @@ impl Pool {
         limits: &UpstreamLimits,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         self.check_loop(key.address)?;
-        let stream = tcp(key.address, lease).await?;
+        let stream = tcp(key.address, lease, limits).await?;
         let http2 = Http2 { key, pool: self.myself.clone(), limits, keep_alive: self.keep_alive(key, limits) };
         let (sender, owner, streams) = match &key.callee {
             CalleeKey::Outside(OutsideKey { tls: Some(outside), .. }) => {

@@ -3,7 +3,7 @@
 use crate::http::body::Body;
 use crate::http::http2::{Tunnel, TunnelHandle, pipe};
 use crate::http::interim::Interim;
-use crate::http::wire::{StreamBody, WireBody};
+use crate::http::wire::{HeadLimits, StreamBody, WireBody};
 use crate::runtime::schedule;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
@@ -20,6 +20,8 @@ use std::task::{Context, Poll, Waker};
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     requests: SendRequest<Bytes>,
+    /// Of responses.
+    limits: HeadLimits,
     /// The connection takes no more requests.
     is_closed: Rc<Cell<bool>>,
 }
@@ -33,8 +35,8 @@ pub(crate) struct SendError {
 }
 
 impl Sender {
-    pub(crate) fn new(requests: SendRequest<Bytes>) -> Self {
-        Self { requests, is_closed: Rc::default() }
+    pub(crate) fn new(requests: SendRequest<Bytes>, limits: HeadLimits) -> Self {
+        Self { requests, limits, is_closed: Rc::default() }
     }
 
     /// Whether the connection takes no more requests.
@@ -85,7 +87,9 @@ impl Sender {
         };
         let response = answer(response, pass_on).await?;
         upload.keep();
-        Ok(response.map(|response| received(response, to)).map_err(|error| SendError { error, is_unsent: false }))
+        Ok(response
+            .map(|response| received(response, to, self.limits))
+            .map_err(|error| SendError { error, is_unsent: false }))
     }
 }
 
@@ -106,7 +110,11 @@ async fn answer<E>(
 }
 
 /// The response with its body. One that accepts a CONNECT has the tunnel among its extensions.
-fn received(response: Response<h2::RecvStream>, tunnel: Option<SendStream<Bytes>>) -> Response<WireBody> {
+fn received(
+    response: Response<h2::RecvStream>,
+    tunnel: Option<SendStream<Bytes>>,
+    limits: HeadLimits,
+) -> Response<WireBody> {
     let (mut head, stream) = response.into_parts();
     match tunnel {
         Some(to) if head.status == StatusCode::OK => {
@@ -114,7 +122,7 @@ fn received(response: Response<h2::RecvStream>, tunnel: Option<SendStream<Bytes>
             Response::from_parts(head, WireBody::Empty)
         }
         _ => {
-            let body = StreamBody::new(stream, &head.headers, None);
+            let body = StreamBody::new(stream, &head.headers, None, limits);
             Response::from_parts(head, WireBody::Stream(body))
         }
     }

@@ -118,7 +118,7 @@ impl Inbound {
             self.instance = Some(lease.address);
             return Ok((upstream, (Some(lease), counted, permit)));
         };
-        let (upstream, address) = outside::connect(&self.worker.node, outside, &self.host, self.port.number).await?;
+        let (upstream, address) = outside::connect(&self.worker, outside, &self.host, self.port.number).await?;
         self.outside = Some(address);
         Ok((upstream, (None, counted, permit)))
     }

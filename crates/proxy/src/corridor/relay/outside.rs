@@ -1,9 +1,9 @@
 //! The last step of a connection without requests to something outside of the mesh.
 
 use super::Stop;
-use crate::corridor::pool::watch_machine;
+use crate::corridor::worker::Worker;
+use crate::runtime::silence::watch_machine;
 use crate::state::egress::Outside;
-use crate::state::node::Node;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::TcpStream;
 
@@ -12,11 +12,12 @@ const MOST_TRIED: usize = 4;
 
 /// Connects to `host`, which is one of its names or addresses. Returns the address as well.
 pub(super) async fn connect(
-    node: &Node,
+    worker: &Worker,
     outside: &Outside,
     host: &str,
     port: u16,
 ) -> Result<(TcpStream, IpAddr), Stop> {
+    let node = &worker.node;
     let addresses = outside.addresses(node, host).await;
     let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
     let limit = outside.egress.connect_timeout;
@@ -31,7 +32,8 @@ pub(super) async fn connect(
             Ok(Ok(stream)) => {
                 // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
                 let _ = stream.set_nodelay(true);
-                let _ = watch_machine(&stream, address);
+                let silence = worker.snapshot().mesh.limits.upstream.tcp_keep_alive();
+                let _ = watch_machine(&stream, address, silence);
                 return Ok((stream, ip));
             }
             Ok(Err(error)) => failed = format!("no connection to {address}: {error}"),

@@ -1,6 +1,7 @@
 //! Sends a request to one of its endpoints, over a connection of the pool.
 
 use super::{Forward, breaker};
+use crate::corridor::MAX_CHECKED_HEAD;
 use crate::corridor::pool::{
     CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, SendError, is_unasked,
 };
@@ -333,12 +334,9 @@ impl Repeatable {
 fn check_request(request: &Request<Body>, most: u32) -> Result<(), Failure> {
     // No server that wants less than this means all heads.
     let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    let is_too_large = || target + head_size(request.headers()) + 32 * request.headers().len() > most as usize;
+    let is_too_large = || target + head::size(request.headers()) + 32 * request.headers().len() > most as usize;
     if most < MAX_CHECKED_HEAD && is_too_large() { Err(Failure::RequestHead(most)) } else { Ok(()) }
 }
-
-/// A head larger than this is refused before.
-const MAX_CHECKED_HEAD: u32 = 128 * 1024;
 
 /// Which limit the HTTP/1.1 parser has refused a head by, of which so many bytes have arrived.
 fn head_beyond(arrived: usize, limits: &UpstreamLimits) -> Failure {
@@ -351,7 +349,7 @@ fn head_beyond(arrived: usize, limits: &UpstreamLimits) -> Failure {
 
 /// Checks a response's head against the limits of the mesh.
 pub(super) fn check_response(headers: &HeaderMap, limits: &UpstreamLimits) -> Result<(), Failure> {
-    let (fields, bytes) = (headers.len(), head_size(headers));
+    let (fields, bytes) = (headers.len(), head::size(headers));
     let beyond = if fields > limits.headers() as usize {
         format!("it has {fields} fields, and limits.headers allows {}", limits.headers())
     } else if bytes > limits.head_bytes() as usize {
@@ -360,11 +358,6 @@ pub(super) fn check_response(headers: &HeaderMap, limits: &UpstreamLimits) -> Re
         return Ok(());
     };
     Err(Failure::ResponseHead(beyond))
-}
-
-/// Bytes of a head's fields, as they are over HTTP/1.1.
-fn head_size(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }
 
 /// Checks a response that came over HTTP/2, as HTTP/1.1's parser does.

@@ -20,6 +20,16 @@ pub(crate) fn check_connect(head: &request::Parts) -> Result<(), Malformed> {
     Ok(())
 }
 
+/// Bytes of these fields, as they are over HTTP/1.1.
+pub(crate) fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+/// Bytes of these fields, as HTTP/2 counts them (RFC 9113, 6.5.2).
+pub(crate) fn list_size(headers: &HeaderMap) -> usize {
+    size(headers) + (32 - 4) * headers.len()
+}
+
 /// Checks the names of an HTTP/2 head's fields.
 pub(crate) fn check_names(headers: &HeaderMap) -> Result<(), Malformed> {
     if headers.keys().all(is_token) { Ok(()) } else { Err(Malformed::FieldName) }

@@ -129,9 +129,9 @@ impl Frames {
         }
     }
 
-    /// Frames of a client, which begins with the preface.
-    pub(crate) fn of_client() -> Self {
-        Self { skip: PREFACE, ..Self::new() }
+    /// Frames of a client, which begins with the preface. Its SETTINGS are kept.
+    pub(crate) fn of_client(settings: Arc<PeerSettings>) -> Self {
+        Self { skip: PREFACE, settings: Some(settings), ..Self::new() }
     }
 
     /// Looks at the next bytes; an error: they are too many frames without progress.
@@ -328,7 +328,7 @@ mod tests {
         fn pieces_make_no_difference(kinds in prop::collection::vec((0..10_u8, 0..2_u8, 0..40_usize), 0..40), piece in 1..50_usize) {
             let mut bytes = vec![7; PREFACE];
             kinds.iter().for_each(|(kind, flags, length)| bytes.extend(frame(*kind, *flags, *length)));
-            let (mut whole, mut pieces) = (Frames::of_client(), Frames::of_client());
+            let (mut whole, mut pieces) = (Frames::of_client(Arc::default()), Frames::of_client(Arc::default()));
             whole.watch(&bytes).unwrap();
             bytes.chunks(piece).for_each(|piece| pieces.watch(piece).unwrap());
             prop_assert_eq!((whole.left, whole.skip, whole.known), (pieces.left, pieces.skip, pieces.known));
