@@ -82,9 +82,13 @@ fn golden_files_are_read_and_written_as_they_were() {
     for (name, quotas) in [("mesh-redis", redis(RedisTransport::Plain)), ("mesh-redis-tls", redis(secured()))] {
         resource(name, &Resource::Mesh(Box::new(MeshSlice { quotas: Some(quotas), ..mesh() })));
     }
-    let upstream = UpstreamLimits { head_bytes: 40_000, headers: 500, keep_alive: Duration::from_secs(30) };
+    let keep_alive = Duration::from_secs(30);
+    let upstream = UpstreamLimits { head_bytes: 40_000, headers: 500, keep_alive, ..UpstreamLimits::default() };
     let limits = Limits { upstream, ..mesh().limits };
     resource("mesh-upstream", &Resource::Mesh(Box::new(MeshSlice { limits, ..mesh() })));
+    let upstream = UpstreamLimits { tcp_keep_alive: Duration::from_secs(15), ..UpstreamLimits::default() };
+    let limits = Limits { upstream, ..mesh().limits };
+    resource("mesh-tcp", &Resource::Mesh(Box::new(MeshSlice { limits, ..mesh() })));
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
