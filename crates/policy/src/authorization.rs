@@ -45,6 +45,8 @@ pub(crate) struct Asked<'a> {
     pub path: &'a str,
     /// Other readings of it.
     pub other_paths: &'a [String],
+    /// Readings that only what refuses or counts looks at ([`crate::path::Readings::decoded`]).
+    pub decoded_paths: &'a [String],
     /// What was sent after a `?`; `None`: there was none.
     pub sent_query: Option<&'a str>,
     /// Header fields.
@@ -83,6 +85,9 @@ pub(crate) fn reads_query(rules: &[AuthorizationRule]) -> bool {
 
 /// Inbound: the name of the rule that allows, or the denial.
 pub(crate) fn judge<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<&'r str, Denial> {
+    for path in asked.decoded_paths {
+        refuse_denied(rules, &Asked { path, ..*asked })?;
+    }
     for path in asked.other_paths {
         judge_reading(rules, &Asked { path, ..*asked })?;
     }
@@ -94,7 +99,7 @@ pub(crate) fn narrow<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<Option<&
     if allowing(rules).next().is_some() {
         return judge(rules, asked).map(Some);
     }
-    for path in asked.other_paths {
+    for path in asked.decoded_paths.iter().chain(asked.other_paths) {
         refuse_denied(rules, &Asked { path, ..*asked })?;
     }
     refuse_denied(rules, asked).map(|()| None)
@@ -154,6 +159,7 @@ pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
         port: 0,
         path: "",
         other_paths: &[],
+        decoded_paths: &[],
         sent_query: None,
         fields: &fields,
         query: None,
@@ -182,7 +188,7 @@ pub(crate) fn may_be_one_of(operations: &[Operation], asked: &Asked<'_>) -> bool
 /// Whether an operation matches under any reading of the path.
 pub(crate) fn may_match(operation: &Operation, asked: &Asked<'_>) -> bool {
     let as_other = |path: &String| operation_matches(operation, &Asked { path, ..*asked });
-    operation_matches(operation, asked) || asked.other_paths.iter().any(as_other)
+    operation_matches(operation, asked) || asked.other_paths.iter().chain(asked.decoded_paths).any(as_other)
 }
 
 type Field<T> = fn(&T, &Asked<'_>) -> Clause;

@@ -29,6 +29,7 @@ pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str
         port,
         path: "",
         other_paths: &[],
+        decoded_paths: &[],
         sent_query: None,
         fields: &Fields::new(&[], Vec::new()),
         query: None,

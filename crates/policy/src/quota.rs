@@ -263,6 +263,7 @@ fn counted<'a>(
 /// has no other text among its readings: whichever of them a server sees, no client gets a fresh counter by another spelling.
 fn counted_paths<'a>(limit: &RateLimit, asked: &'a Asked<'a>) -> impl Iterator<Item = &'a str> {
     let others = match asked.other_paths {
+        _ if let [decoded, ..] = asked.decoded_paths => core::slice::from_ref(decoded),
         [first, _, ..] if !limit.key.contains(&KeyPart::Path) => core::slice::from_ref(first),
         others => others,
     };

@@ -21,6 +21,9 @@ pub struct Readings<'a> {
     pub path: Cow<'a, str>,
     /// What servers may take it for besides.
     pub others: Vec<String>,
+    /// A normalised path with the characters decoded that may stand in a segment (`/@a` for `/%40a`), without parameters first. Most servers read it
+    /// so, and rules may be written either way. Deny rules, limits and authorizers look at it; a rule that allows need not name it.
+    pub decoded: Vec<String>,
 }
 
 /// A step that some servers take and others do not. `None`: it changes nothing.
@@ -44,7 +47,9 @@ impl<'a> Readings<'a> {
     pub fn normal(path: &'a str) -> Result<Self, Ambiguous> {
         let path = normalise(path)?;
         let others = without_parameters(&path).into_iter().collect();
-        Ok(Self { path, others })
+        let decoded = spell(&path, in_segment)?
+            .map(|decoded| without_parameters(&decoded).into_iter().chain([decoded]).collect());
+        Ok(Self { path, others, decoded: decoded.unwrap_or_default() })
     }
 
     /// The path as it came, and all that servers make of it by any of these steps, in any order:
@@ -62,12 +67,12 @@ impl<'a> Readings<'a> {
     /// in all readings.
     pub fn as_received(path: &'a str) -> Result<Self, Ambiguous> {
         if path == "*" {
-            return Ok(Self { path: Cow::Borrowed(path), others: Vec::new() });
+            return Ok(Self { path: Cow::Borrowed(path), others: Vec::new(), decoded: Vec::new() });
         }
         if !path.starts_with('/') {
             return Err(Ambiguous::NotAbsolute);
         }
-        let mut readings = Self { path: upper(path)?, others: Vec::new() };
+        let mut readings = Self { path: upper(path)?, others: Vec::new(), decoded: Vec::new() };
         let (mut next, mut bytes) = (0, 0);
         loop {
             let Some(reading) = readings.iter().nth(next) else { return Ok(readings) };

@@ -136,6 +136,27 @@ fn a_path_goes_on_as_it_came_where_the_function_asks_for_that() {
 }
 
 #[test]
+fn a_deny_rule_matches_a_normalised_path_in_each_spelling() {
+    let spec = |rules: &[(&str, Action, &str)]| {
+        let authorization = rules.iter().map(|(name, action, path)| path_rule(name, *action, path)).collect();
+        ProgramSpec { authorization, ..testing::inbound() }
+    };
+    let deny = [("admin", Action::Deny, "/@admin*"), ("all", Action::Allow, "/*")];
+    for path in ["/@admin", "/%40admin", "/a/../%40admin", "/%40admin%3Bx", "/%40admin;x"] {
+        let denial = denied(spec(&deny), &RequestInput { path, ..request() });
+        assert_eq!((denial.status, denial.rule.as_str(), denial.default), (403, "admin", false), "{path}");
+    }
+    assert_eq!(allowed(spec(&deny), &RequestInput { path: "/%2540admin", ..request() }), "all");
+    // A rule that allows names the path as it is forwarded.
+    let allow = [("encoded", Action::Allow, "/%40a"), ("plain", Action::Allow, "/@b")];
+    assert_eq!(allowed(spec(&allow), &RequestInput { path: "/%40a", ..request() }), "encoded");
+    assert_eq!(allowed(spec(&allow), &RequestInput { path: "/@b", ..request() }), "plain");
+    for path in ["/@a", "/%40b"] {
+        assert_eq!(denied(spec(&allow), &RequestInput { path, ..request() }).status, 403, "{path}");
+    }
+}
+
+#[test]
 fn every_reading_has_to_be_allowed() {
     let spec = |rules: &[(&str, Action, &str)]| {
         let authorization = rules.iter().map(|(name, action, path)| path_rule(name, *action, path)).collect();

@@ -324,10 +324,16 @@ fn limits_for_some_requests() {
 #[test]
 fn one_path_has_one_counter() {
     let program = Program::new(spec(vec![limit("a", vec![KeyPart::Path], 1)]));
-    for path in ["/login", "/login;x=1", "/login;y?z", "/%6Cogin", "//./login"] {
-        match program.judge(&RequestInput { path, ..request() }) {
-            Outcome::Wants(wants) => assert_eq!(wants.quotas, [(0, "6:/login;".to_string())], "{path}"),
-            Outcome::Decided(decision) => panic!("{decision:?}"),
+    let spellings = [
+        ("6:/login;", &["/login", "/login;x=1", "/login;y?z", "/%6Cogin", "//./login"][..]),
+        ("4:/@a:;", &["/@a:", "/%40a%3A", "/@a%3a;x", "/%40a:%3Bx"][..]),
+    ];
+    for (counter, paths) in spellings {
+        for path in paths {
+            match program.judge(&RequestInput { path, ..request() }) {
+                Outcome::Wants(wants) => assert_eq!(wants.quotas, [(0, counter.to_string())], "{path}"),
+                Outcome::Decided(decision) => panic!("{decision:?}"),
+            }
         }
     }
 }
