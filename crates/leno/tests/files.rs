@@ -137,10 +137,10 @@ fn documents_of_a_control_plane_name_only_files_that_the_operator_lists() {
     control.apply(&documents);
 
     // No list: no file. The error says who may change that, and how.
-    eventually("a refusal", || call(&gateway, "mine").filter(|status| *status == 503));
     let told =
         "documents of namespace `test` may name no files; an operator permits a folder with `kind: NamespaceQuota`";
-    node.wait_for(told, |node| node.has_said(told));
+    // The gateway refuses calls too, as long as it does not know the node.
+    eventually("a refusal", || call(&gateway, "mine").filter(|status| *status == 503 && node.has_said(told)));
     assert!(!node.has_said("No such file"), "what is not permitted is not looked at");
 
     control.apply(&quota(&own));
