@@ -9,10 +9,11 @@ use libfuzzer_sys::fuzz_target;
 mod frames;
 
 use frames::Frames;
+use std::sync::Arc;
 
 /// Whether the bytes are no flood, and how many bytes of a block of header fields they end in.
 fn followed(bytes: &[u8], piece: usize) -> (bool, usize) {
-    let mut frames = Frames::of_client();
+    let mut frames = Frames::of_client(Arc::default());
     let sound = bytes.chunks(piece).all(|piece| frames.watch(piece).is_ok());
     (sound, frames.block())
 }
