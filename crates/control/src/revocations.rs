@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Maximum number of revoked memberships that nodes are told of.
+/// Maximum number of revoked memberships in the list that the control plane sends to nodes.
 const MAX: usize = 10_000;
 /// What was being signed at the moment of the revocation ends later than what was signed before, and clocks differ.
 const MARGIN: Duration = Duration::from_secs(300);

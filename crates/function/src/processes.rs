@@ -94,7 +94,8 @@ impl Processes {
         }
     }
 
-    /// [`Self::verify_accepted`] on a thread of its own. It takes long if the instance has many descriptors, so each instance has one check at a time.
+    /// Calls [`Self::verify_accepted`] on a thread for blocking work: the check takes long if the instance has many descriptors. Each instance has one check at a
+    /// time.
     pub(crate) async fn prove_accepted(
         self: &Arc<Self>,
         near: SocketAddr,

@@ -161,7 +161,7 @@ fn chained(program: &std::path::Path, callees: &[(&str, String)]) -> String {
     chain + &web + &callees.iter().map(callee).collect::<String>()
 }
 
-/// What a function's document says of paths.
+/// The `paths` section of a function's document.
 fn received(name: &str) -> &'static str {
     if name.starts_with("raw-") { "\n  paths: {send: asReceived}" } else { "" }
 }

@@ -309,7 +309,7 @@ impl Agent {
         self.0.shared.machines.subscribe()
     }
 
-    /// Changes when memberships were revoked. The store of certificates refuses them already; what is open with them is to be ended.
+    /// Changes when the control plane revokes memberships. The certificate store refuses them by then; the proxy has to end open connections with them.
     pub fn revocations(&self) -> watch::Receiver<()> {
         self.0.shared.revocations.subscribe()
     }

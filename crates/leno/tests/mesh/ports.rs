@@ -12,8 +12,8 @@ use std::sync::{Mutex, OnceLock};
 const FIRST: u16 = 10_000;
 const COUNT: u64 = 22_000;
 
-/// A port of the loopback interface on which nobody listens, another one with each call. Test programs run at the same time: a socket without a file
-/// claims the port for this one until it ends.
+/// A free port of the loopback interface, another one with each call. Test programs run at the same time, so this one claims the port by an abstract
+/// Unix socket until it ends.
 pub(crate) fn free_port() -> u16 {
     static CLAIMS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     static NEXT: OnceLock<AtomicU64> = OnceLock::new();
