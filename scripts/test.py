@@ -57,6 +57,8 @@ def run(program):
 
 def main():
     programs = build()
+    if not programs:
+        sys.exit("there are no tests of this choice")
     print(f"== running {len(programs)} test programs, {AT_ONCE} at a time", flush=True)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         failed = [name for name in pool.map(run, programs) if name]

@@ -46,14 +46,14 @@ impl MembershipMark {
 
 /// The memberships whose certificates are refused though they have not expired.
 #[derive(Default)]
-pub(crate) struct Revoked {
+pub(crate) struct RevokedMemberships {
     /// Sorted.
     marks: ArcSwap<Vec<MembershipMark>>,
     /// Whether there is any. Usually there is none, and then nothing more is read.
     any: AtomicBool,
 }
 
-impl Revoked {
+impl RevokedMemberships {
     pub(crate) fn set(&self, mut marks: Vec<MembershipMark>) {
         marks.sort_unstable();
         let any = !marks.is_empty();

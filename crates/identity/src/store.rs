@@ -3,7 +3,7 @@
 use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::TrustBundle;
 use crate::crypto::algorithms;
-use crate::membership_mark::{MembershipMark, Revoked};
+use crate::membership_mark::{MembershipMark, RevokedMemberships};
 use crate::request::KeyRequest;
 use crate::spiffe::SpiffeId;
 use crate::svid::{Svid, SvidError};
@@ -27,7 +27,7 @@ pub struct SvidStore {
     bundle: ArcSwap<TrustBundle>,
     /// The authority that signs now, if that was said.
     issuer: ArcSwapOption<AuthorityKeyId>,
-    revoked: Revoked,
+    revoked: RevokedMemberships,
     slots: RwLock<Slots>,
     clock: Arc<dyn TimeProvider>,
 }
@@ -63,7 +63,7 @@ impl SvidStore {
     /// An empty store, by `clock`. The TLS configurations made from it use the same clock.
     pub fn with_clock(bundle: TrustBundle, clock: Arc<dyn TimeProvider>) -> Arc<Self> {
         let bundle = ArcSwap::from_pointee(bundle);
-        let (issuer, revoked, slots) = (ArcSwapOption::empty(), Revoked::default(), RwLock::default());
+        let (issuer, revoked, slots) = (ArcSwapOption::empty(), RevokedMemberships::default(), RwLock::default());
         Arc::new(Self { bundle, issuer, revoked, slots, clock })
     }
 
@@ -110,7 +110,7 @@ impl SvidStore {
         self.revoked.contains(membership)
     }
 
-    pub(crate) fn revoked(&self) -> &Revoked {
+    pub(crate) fn revoked(&self) -> &RevokedMemberships {
         &self.revoked
     }
 

@@ -47,8 +47,9 @@ impl<'a> Readings<'a> {
     pub fn normal(path: &'a str) -> Result<Self, Ambiguous> {
         let path = normalise(path)?;
         let others = without_parameters(&path).into_iter().collect();
-        let decoded = spell(&path, in_segment)?
-            .map(|decoded| without_parameters(&decoded).into_iter().chain([decoded]).collect());
+        // Most paths have no escapes, and nothing to decode.
+        let decoded = if path.contains('%') { spell(&path, in_segment)? } else { None };
+        let decoded = decoded.map(|decoded| without_parameters(&decoded).into_iter().chain([decoded]).collect());
         Ok(Self { path, others, decoded: decoded.unwrap_or_default() })
     }
 

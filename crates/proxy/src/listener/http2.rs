@@ -1,7 +1,7 @@
 //! Serves an HTTP/2 connection of a client.
 
 use super::connection::{Connection, Serving};
-use super::refused_streams::{Accepted, Event, Reset, Resets, answer as answer_refused};
+use super::refused_streams::{AcceptedStreams, Event, Reset, Resets, answer as answer_refused};
 use super::stream::ClientStream;
 use crate::http::body::Body;
 use crate::http::failure::Failure;
@@ -42,7 +42,7 @@ pub(super) struct Http2<T> {
     settings: Arc<PeerSettings>,
     limits: HeadLimits,
     resets: Resets,
-    accepted: Accepted,
+    accepted: AcceptedStreams,
     every: Duration,
     is_leaving: bool,
 }
@@ -72,7 +72,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Http2<T> {
             settings,
             limits: HeadLimits { fields: limits.headers, bytes: limits.head_bytes },
             resets,
-            accepted: Accepted::default(),
+            accepted: AcceptedStreams::default(),
             every: limits.idle_timeout.min(KEEP_ALIVE.0),
             is_leaving: false,
         }

@@ -37,10 +37,10 @@ pub(super) enum Event {
 
 /// What the connection and the stream below it tell each other. A single thread uses it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Resets(Arc<Mutex<Undecided>>);
+pub(super) struct Resets(Arc<Mutex<ResetState>>);
 
 #[derive(Debug, Default)]
-struct Undecided {
+struct ResetState {
     asked: Option<Reset>,
     /// What is written before the reset.
     before: Option<Vec<u8>>,
@@ -63,7 +63,7 @@ impl Resets {
         Some(Event::Answered(stream))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Undecided> {
+    fn lock(&self) -> MutexGuard<'_, ResetState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,14 +183,14 @@ impl Place {
 
 /// Which of a client's streams have brought a request.
 #[derive(Debug, Default)]
-pub(super) struct Accepted {
+pub(super) struct AcceptedStreams {
     /// The stream after the latest one that has.
     next: u32,
     /// Ranges of earlier streams that have not.
     gaps: Vec<(u32, u32)>,
 }
 
-impl Accepted {
+impl AcceptedStreams {
     /// The request of a stream has come. Requests come in the order of their streams.
     pub(super) fn accept(&mut self, stream: u32) {
         if stream > self.next.max(1) {
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn streams_without_a_request_are_known() {
-        let mut accepted = Accepted::default();
+        let mut accepted = AcceptedStreams::default();
         assert!(accepted.is_without(1));
         for stream in [1, 3, 9, 11] {
             accepted.accept(stream);
