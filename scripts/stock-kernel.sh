@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs tests as root on a stock Debian kernel, in a virtual machine that needs no /dev/kvm: scripts/stock-kernel.sh [TEST...] [-- ARGUMENT...]
-# A test is a file such as crates/room/tests/rooms.rs; arguments go to the test programs, for example a part of a test's name.
+# A test is a file such as crates/jail/tests/rooms.rs; arguments go to the test programs, for example a part of a test's name.
 #
 # A developer's machine often lacks what Leno meets elsewhere: cgroup v2 with all controllers, say, or parts of the kernel that are modules. The
 # guest sees this machine's files, read-only, below a layer in its own memory: nothing that a test does there changes anything here. Every
@@ -23,9 +23,9 @@ tests=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
 [ $# = 0 ] || shift
 arguments=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(crates/room/tests/*.rs crates/kernel/tests/*.rs crates/leno/tests/rooms.rs)
+[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/*.rs crates/ebpf/tests/*.rs crates/leno/tests/rooms.rs)
 for test in "${tests[@]}"; do
-  [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/room/tests/rooms.rs, not \`$test\`"
+  [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/jail/tests/rooms.rs, not \`$test\`"
 done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || die "expected a number of seconds in LIMIT, not \`$limit\`"
 

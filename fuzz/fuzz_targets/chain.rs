@@ -2,10 +2,10 @@
 //! written alike.
 #![no_main]
 
-use leno_chain::descriptor::{self, Descriptor};
-use leno_chain::handshake::{Announcement, Offer, Ready, Welcome};
-use leno_chain::head::{RequestHead, ResponseHead};
-use leno_chain::message::{self, Message};
+use leno_shm::descriptor::{self, Descriptor};
+use leno_shm::handshake::{Announcement, Offer, Ready, Welcome};
+use leno_shm::head::{RequestHead, ResponseHead};
+use leno_shm::message::{self, Message};
 use libfuzzer_sys::fuzz_target;
 
 // What it is to be, and the bytes.

@@ -4,34 +4,34 @@
 
 // The files themselves, because the crate around them brings an HTTP client along.
 #[allow(dead_code)]
-#[path = "../../crates/image/src/archive.rs"]
+#[path = "../../crates/oci/src/archive.rs"]
 mod archive;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/attributes.rs"]
+#[path = "../../crates/oci/src/attributes.rs"]
 mod attributes;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/beneath.rs"]
+#[path = "../../crates/oci/src/beneath.rs"]
 mod beneath;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/lower.rs"]
+#[path = "../../crates/oci/src/lower.rs"]
 mod lower;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/path.rs"]
+#[path = "../../crates/oci/src/path.rs"]
 mod path;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/refusal.rs"]
+#[path = "../../crates/oci/src/refusal.rs"]
 mod refusal;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/space.rs"]
+#[path = "../../crates/oci/src/space.rs"]
 mod space;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/steps.rs"]
+#[path = "../../crates/oci/src/steps.rs"]
 mod steps;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/tree.rs"]
+#[path = "../../crates/oci/src/tree.rs"]
 mod tree;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/unpack.rs"]
+#[path = "../../crates/oci/src/unpack.rs"]
 mod unpack;
 
 use libfuzzer_sys::fuzz_target;

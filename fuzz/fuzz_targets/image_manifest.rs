@@ -3,16 +3,16 @@
 
 // The files themselves, because the crate around them brings an HTTP client along.
 #[allow(dead_code)]
-#[path = "../../crates/image/src/digest.rs"]
+#[path = "../../crates/oci/src/digest.rs"]
 mod digest;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/error.rs"]
+#[path = "../../crates/oci/src/error.rs"]
 mod error;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/manifest.rs"]
+#[path = "../../crates/oci/src/manifest.rs"]
 mod manifest;
 #[allow(dead_code)]
-#[path = "../../crates/image/src/platform.rs"]
+#[path = "../../crates/oci/src/platform.rs"]
 mod platform;
 
 pub use digest::Digest;

@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 
 // The file itself, because the crate around it is about namespaces.
 #[allow(dead_code)]
-#[path = "../../crates/room/src/user/names.rs"]
+#[path = "../../crates/jail/src/user/names.rs"]
 mod names;
 
 use names::{CONTAINER_IDS, look_up};

@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::rig::Rig;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
-use leno_image::layout::{Builder, Layer};
+use leno_oci::layout::{Builder, Layer};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -3,7 +3,7 @@
 //! It does so between the lines `hold` and `release` on its standard input. At other times it answers 503, so that no pull lasts.
 
 use anyhow::{Context, bail};
-use leno_image::Digest;
+use leno_oci::Digest;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

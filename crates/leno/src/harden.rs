@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use leno_config::slice;
-use leno_function::Accounts;
+use leno_supervisor::Accounts;
 use rustix::process::{DumpableBehavior, geteuid};
 
 /// No program that is started from here on gains rights by being executed, and none inherits a descriptor. Unless it is to be debugged,

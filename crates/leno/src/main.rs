@@ -263,7 +263,7 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
 fn main() -> ExitCode {
     // Before anything that could start a thread: the launcher must have none.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == rooms::LAUNCHER) {
-        return leno_room::launcher::run();
+        return leno_jail::launcher::run();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -3,9 +3,9 @@
 use crate::api::types::{NamespaceStatus, Share};
 use crate::table::Column;
 use crate::table::Show::{Plain, Wide};
-use leno_function::{NamespaceShare, Supervisor};
 use leno_namespaces::{Usage, Used};
 use leno_proxy::Node;
+use leno_supervisor::{NamespaceShare, Supervisor};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! The rooms of this node: its launcher, and what is said where there are none.
 
-use leno_function::Rooms;
-use leno_kernel::Interception;
-use leno_room::{Entrances, Half, Kept, Launcher, NoRoom};
+use leno_ebpf::Interception;
+use leno_jail::{Entrances, Half, Kept, Launcher, NoRoom};
+use leno_supervisor::Rooms;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ const AHEAD: usize = 2;
 
 /// Starts the launcher, and sees whether rooms can be had.
 pub(crate) async fn open(half: Half) -> Rooms {
-    leno_kernel::log_to(|text| tracing::debug!("{text}"));
+    leno_ebpf::log_to(|text| tracing::debug!("{text}"));
     match try_open(half).await {
         Ok(rooms) => {
             let whose = if rooms.have_accounts() { "an account of its own" } else { "this node's account" };
@@ -31,10 +31,10 @@ pub(crate) async fn open(half: Half) -> Rooms {
     }
 }
 
-async fn try_open(half: Half) -> Result<leno_room::Rooms, NoRoom> {
+async fn try_open(half: Half) -> Result<leno_jail::Rooms, NoRoom> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(LAUNCHER).current_dir("/");
-    leno_room::Rooms::open_beside(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
+    leno_jail::Rooms::open_beside(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
 }
 
 /// Has connections to every port of a room arrive at the node. Without that, those to port 80 do, and all others are refused.

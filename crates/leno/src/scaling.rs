@@ -1,7 +1,7 @@
 //! What the autoscaler decided, for people and for Prometheus.
 
 use leno_config::{FunctionId, revision};
-use leno_function::{FunctionStatus, InstanceState, LossEvent, Mode, ScaleEvent, Supervisor};
+use leno_supervisor::{FunctionStatus, InstanceState, LossEvent, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;

@@ -5,8 +5,8 @@ mod images;
 mod mesh;
 
 use images::{DockerRegistry, busybox, image_of};
-use leno_image::Digest;
-use leno_image::layout::Layer;
+use leno_oci::Digest;
+use leno_oci::layout::Layer;
 use mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, public_folder};
 use serde_json::Value;
 use std::fs;

@@ -72,7 +72,7 @@ fn secrets_from_special_files_hold_up_no_configuration() {
 
 #[test]
 fn images_of_special_files_hold_up_no_configuration() {
-    let digest = leno_image::Digest::of(b"no such image");
+    let digest = leno_oci::Digest::of(b"no such image");
     let special = tempfile::tempdir().unwrap();
     mkfifoat(CWD, special.path().join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
     let archives = ["/dev/ptmx".to_owned(), "/proc/kmsg".to_owned(), special.path().join("fifo").display().to_string()];
@@ -165,7 +165,7 @@ fn documents_of_a_control_plane_name_only_files_that_the_operator_lists() {
 #[test]
 fn requests_name_no_file_of_the_control_plane() {
     let control = control();
-    let digest = leno_image::Digest::of(b"no such image");
+    let digest = leno_oci::Digest::of(b"no such image");
     let image = |image: &str| {
         format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: web, namespace: a}}\nspec:\n  image: \"{image}\"\n  isolation: strict\n"

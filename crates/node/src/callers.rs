@@ -2,8 +2,8 @@
 //! knows those of the other.
 
 use leno_config::FunctionId;
-use leno_function::Processes;
 use leno_proxy::credential::{Credentials, Minted, OpenerCheck};
+use leno_supervisor::Processes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;

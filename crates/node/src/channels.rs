@@ -1,6 +1,6 @@
 //! Channels of chains, which the kernel watches.
 
-use leno_kernel::{Limits, PrivateNetwork};
+use leno_ebpf::{Limits, PrivateNetwork};
 use leno_proxy::kernel::{Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
 use std::collections::HashMap;
 use std::error::Error;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Makes channels in the kernel.
 pub(crate) struct KernelSwitch {
-    channels: Arc<leno_kernel::Channels>,
+    channels: Arc<leno_ebpf::Channels>,
     /// By instance. A program that does something else with its ends of channels reaches none but these.
     networks: Mutex<HashMap<String, Weak<PrivateNetwork>>>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct KernelSwitch {
 impl KernelSwitch {
     /// `None`: the kernel makes no channels, which was said.
     pub(crate) fn load() -> Option<Arc<Self>> {
-        match leno_kernel::Channels::load() {
+        match leno_ebpf::Channels::load() {
             Ok(channels) => Some(Arc::new(Self { channels: Arc::new(channels), networks: Mutex::default() })),
             Err(error) => {
                 tracing::info!(
@@ -56,7 +56,7 @@ impl Switch for KernelSwitch {
 }
 
 struct KernelChannel {
-    channel: leno_kernel::Channel,
+    channel: leno_ebpf::Channel,
     /// Each is there for as long as its instance has channels.
     _networks: [Arc<PrivateNetwork>; 2],
 }
@@ -88,7 +88,7 @@ impl Channel for KernelChannel {
 
 #[cfg(test)]
 mod tests {
-    use leno_kernel::ChannelViolation;
+    use leno_ebpf::ChannelViolation;
     use leno_proxy::kernel::CHANNEL_VIOLATIONS;
 
     #[test]

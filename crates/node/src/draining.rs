@@ -5,8 +5,8 @@
 //! proxy then closes the exchanges that are still open. Where the permission went with the function, they have [`leno_proxy::GRACE`].
 
 use leno_config::FunctionId;
-use leno_function::Supervisor;
 use leno_proxy::{FunctionEntry, GRACE, Node, NodeSnapshot, Removed};
+use leno_supervisor::Supervisor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

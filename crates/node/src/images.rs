@@ -8,11 +8,11 @@ pub(crate) use registries::secret;
 
 use leno_config::slice;
 use leno_files::FileAccess;
-use leno_function::{ContainerSpec, FunctionSpec, Rooms, Source};
-use leno_image::{AddressCheck, Image, Limits, Progress, Store};
+use leno_jail::{DEFAULT_WRITABLE, Volume};
 use leno_namespaces::{Namespace, Namespaces};
+use leno_oci::{AddressCheck, Image, Limits, Progress, Store};
 use leno_proxy::{EgressGuard, Requester};
-use leno_room::{DEFAULT_WRITABLE, Volume};
+use leno_supervisor::{ContainerSpec, FunctionSpec, Rooms, Source};
 use pull::Pull;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -45,7 +45,7 @@ impl Images {
             Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
             Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
         };
-        namespaces.limit_images(settings.size, leno_image::max_files(&settings.folder));
+        namespaces.limit_images(settings.size, leno_oci::max_files(&settings.folder));
         Arc::new(Self {
             settings,
             no_containers,

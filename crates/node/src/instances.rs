@@ -3,12 +3,7 @@
 use crate::callers::Callers;
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
-use leno_chain::{Link, Settings};
 use leno_config::FunctionId;
-use leno_function::{
-    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
-    Supervisor,
-};
 use leno_namespaces::{Importance, Namespaces, Source};
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
@@ -17,6 +12,11 @@ use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Insta
 use leno_proxy::kernel::Kernel;
 use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
+use leno_shm::{Link, Settings};
+use leno_supervisor::{
+    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
+    Supervisor,
+};
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Once, OnceLock, Weak};
@@ -114,14 +114,14 @@ impl Instances for Hosted {
 }
 
 /// A supervisor's lease as the corridor sees it.
-struct SupervisorLease(leno_function::Lease);
+struct SupervisorLease(leno_supervisor::Lease);
 
 impl InstanceProof for SupervisorLease {
     fn connect(&self, _: SocketAddr) -> Connect<'_> {
         Box::pin(async {
             self.0.connect().await.map_err(|error| match error {
-                leno_function::ConnectError::Io(error) => ConnectError::Io(error),
-                leno_function::ConnectError::Unproven(error) => Unproven(error.to_string()).into(),
+                leno_supervisor::ConnectError::Io(error) => ConnectError::Io(error),
+                leno_supervisor::ConnectError::Unproven(error) => Unproven(error.to_string()).into(),
             })
         })
     }
@@ -146,7 +146,7 @@ impl InstanceProof for SupervisorLease {
     }
 }
 
-fn lend(lease: leno_function::Lease) -> Lease {
+fn lend(lease: leno_supervisor::Lease) -> Lease {
     Lease { address: lease.address(), instance: Some(lease.name().clone()), guard: Box::new(SupervisorLease(lease)) }
 }
 
@@ -357,17 +357,17 @@ impl Host for InstanceHost {
 
 /// The instances of a function in the control plane's format.
 pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
-    let report = |status: leno_function::InstanceStatus| leno_control::Instance {
+    let report = |status: leno_supervisor::InstanceStatus| leno_control::Instance {
         id: status.id.number,
         state: match status.state {
-            leno_function::InstanceState::Pulling | leno_function::InstanceState::Starting => {
+            leno_supervisor::InstanceState::Pulling | leno_supervisor::InstanceState::Starting => {
                 leno_control::InstanceState::Starting
             }
-            leno_function::InstanceState::Ready => leno_control::InstanceState::Ready,
-            leno_function::InstanceState::Draining | leno_function::InstanceState::Unhealthy => {
+            leno_supervisor::InstanceState::Ready => leno_control::InstanceState::Ready,
+            leno_supervisor::InstanceState::Draining | leno_supervisor::InstanceState::Unhealthy => {
                 leno_control::InstanceState::Draining
             }
-            leno_function::InstanceState::Stopping => leno_control::InstanceState::Stopping,
+            leno_supervisor::InstanceState::Stopping => leno_control::InstanceState::Stopping,
         },
         address: status.address,
         pid: status.pid,

@@ -4,9 +4,9 @@ use crate::images::{Images, Namer};
 use leno_config::{FunctionId, Slice, slice};
 use leno_control::node::Agent;
 use leno_control::{JobReport, JobState, run_of};
-use leno_function::{JobSpec, Supervisor};
 use leno_identity::{SpiffeId, SvidStore};
 use leno_proxy::Requester;
+use leno_supervisor::{JobSpec, Supervisor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -73,13 +73,13 @@ impl Jobs {
     }
 }
 
-fn report(status: leno_function::JobStatus) -> JobReport {
+fn report(status: leno_supervisor::JobStatus) -> JobReport {
     JobReport {
         run: status.run,
         state: match status.state {
-            leno_function::JobState::Running => JobState::Running,
-            leno_function::JobState::Succeeded => JobState::Succeeded,
-            leno_function::JobState::Failed => JobState::Failed,
+            leno_supervisor::JobState::Running => JobState::Running,
+            leno_supervisor::JobState::Succeeded => JobState::Succeeded,
+            leno_supervisor::JobState::Failed => JobState::Failed,
         },
         active: status.active,
         succeeded: status.succeeded,

@@ -1,7 +1,7 @@
 //! The kernel's part of this node: it knows which connections the instances in rooms may make, and carries bytes from room to room.
 
 use leno_config::FunctionId;
-use leno_kernel::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
+use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
 use leno_proxy::Node;
 use leno_proxy::connections::{self, Way};
 use leno_proxy::flows;
@@ -106,7 +106,7 @@ impl KernelPolicy {
     pub(crate) fn watch(self: &Arc<Self>, node: Weak<Node>) -> io::Result<()> {
         let refusals = self.mesh.refusals().map_err(io::Error::other)?;
         let policy = Arc::downgrade(self);
-        thread::Builder::new().name("leno-kernel".to_owned()).spawn(move || watch(&refusals, &policy, &node))?;
+        thread::Builder::new().name("leno-ebpf".to_owned()).spawn(move || watch(&refusals, &policy, &node))?;
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl Kernel for KernelPolicy {
     }
 }
 
-struct Splice(leno_kernel::Splice);
+struct Splice(leno_ebpf::Splice);
 
 impl Spliced for Splice {
     fn bytes(&self) -> [u64; 2] {

@@ -1,7 +1,7 @@
 //! How many instances another process of this node has, so that this one starts as many before it takes over.
 
 use leno_config::FunctionId;
-use leno_function::{FunctionSpec, FunctionStatus, InstanceState, Supervisor};
+use leno_supervisor::{FunctionSpec, FunctionStatus, InstanceState, Supervisor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

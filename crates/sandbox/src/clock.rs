@@ -2,7 +2,7 @@
 //! function entry and loop, and a thread of this module counts. It sleeps for good while nothing runs, and a run does not wake it but
 //! sets its [`Alarm`]: most runs are over before the first tick.
 
-use leno_alarm::Alarm;
+use leno_wakeup::Alarm;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};

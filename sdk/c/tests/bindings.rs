@@ -1,7 +1,7 @@
 //! The echo of each language as a function, and that of Rust for the others to call. A language whose tools the machine lacks is left out, and said.
 
-use leno_chain::{Domain, Incoming, Link, Settings};
 use leno_sdk::{Chain, Method, RequestHead, ResponseHead, StatusCode};
+use leno_shm::{Domain, Incoming, Link, Settings};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, socketpair};
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
 //! How long a hop takes: one function calls another, through a node that judges nothing. All three are on one core if they are started so:
 //! `taskset -c 0 cargo run --release -p leno-sdk --example hop`. Says half of the round trips took no longer, in µs.
 
-use leno_chain::{Domain, Incoming, Link, Settings};
 use leno_sdk::{Chain, Method, RequestHead, StatusCode};
+use leno_shm::{Domain, Incoming, Link, Settings};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::error::Error;
 use std::io;

@@ -1,7 +1,7 @@
 //! This program's arena, and who waits for room in it.
 
-use leno_chain::pool::{Allocation, Pool};
-use leno_chain::slab::Full;
+use leno_shm::pool::{Allocation, Pool};
+use leno_shm::slab::Full;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::ops::{Deref, DerefMut};

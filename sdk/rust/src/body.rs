@@ -2,9 +2,9 @@
 
 use crate::arena::Part;
 use crate::state::{NODE, Number};
-use leno_chain::mapping::Mapping;
-use leno_chain::message::Place;
-use leno_chain::pool::Pool;
+use leno_shm::mapping::Mapping;
+use leno_shm::message::Place;
+use leno_shm::pool::Pool;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ impl Shared {
 
     pub(crate) fn place(&self) -> Place {
         let offset = self.part.offset() + self.start as u64;
-        Place { arena: leno_chain::message::INSTANCE, offset, length: self.length as u64 }
+        Place { arena: leno_shm::message::INSTANCE, offset, length: self.length as u64 }
     }
 
     pub(crate) fn memory(&self) -> &Arc<Part> {

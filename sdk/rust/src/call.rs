@@ -5,8 +5,8 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::state::{Arrived, NODE, Number};
 use http::{HeaderMap, Method};
-use leno_chain::head::{RequestHead, ResponseHead};
-use leno_chain::message::Place;
+use leno_shm::head::{RequestHead, ResponseHead};
+use leno_shm::message::Place;
 use std::sync::Arc;
 
 /// A call. If it is dropped without an answer, the caller is told that there is none.

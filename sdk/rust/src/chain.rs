@@ -10,7 +10,7 @@ use crate::pending::Pending;
 use crate::serve;
 use crate::state::State;
 use crate::wait::Interest;
-use leno_chain::head::RequestHead;
+use leno_shm::head::RequestHead;
 use std::env;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

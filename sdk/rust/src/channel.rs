@@ -1,10 +1,10 @@
 //! Channels: sockets on which descriptors go to another function's instance, and come from it, without the node. The kernel lets nothing else through.
 
 use crate::arena::Part;
-use leno_chain::descriptor::{self, BYTES, Descriptor, Kind};
-use leno_chain::handshake::{End, Offer};
-use leno_chain::mapping::Mapping;
-use leno_chain::socket;
+use leno_shm::descriptor::{self, BYTES, Descriptor, Kind};
+use leno_shm::handshake::{End, Offer};
+use leno_shm::mapping::Mapping;
+use leno_shm::socket;
 use rustix::event::epoll;
 use rustix::net::SendFlags;
 use std::collections::HashMap;

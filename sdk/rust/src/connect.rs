@@ -1,9 +1,9 @@
 //! How the node connects.
 
-use leno_chain::handshake::{BadPacket, MOST_BYTES, Ready, Welcome};
-use leno_chain::mapping::Mapping;
-use leno_chain::pool::Pool;
-use leno_chain::socket;
+use leno_shm::handshake::{BadPacket, MOST_BYTES, Ready, Welcome};
+use leno_shm::mapping::Mapping;
+use leno_shm::pool::Pool;
+use leno_shm::socket;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     socket_with,

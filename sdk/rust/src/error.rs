@@ -1,7 +1,7 @@
 //! What can go wrong once there is a link.
 
-use leno_chain::head::BadHead;
-use leno_chain::slab::Full;
+use leno_shm::head::BadHead;
+use leno_shm::slab::Full;
 
 /// Why something did not happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -45,5 +45,5 @@ pub use chain::Chain;
 pub use connect::ConnectError;
 pub use error::Error;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-pub use leno_chain::head::{BadHead, RequestHead, ResponseHead};
+pub use leno_shm::head::{BadHead, RequestHead, ResponseHead};
 pub use pending::{Answer, Pending};

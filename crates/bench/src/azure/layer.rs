@@ -13,7 +13,7 @@ use hyper::header::{HOST, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use leno_function::{Function, FunctionSpec, Settings, Supervisor};
+use leno_supervisor::{Function, FunctionSpec, Settings, Supervisor};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -4,8 +4,8 @@ use crate::ports::free_addresses;
 use crate::report::Report;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
-use leno_image::layout::{Builder, Layer, push};
-use leno_image::{Limits, Progress, Registries, Registry, Store};
+use leno_oci::layout::{Builder, Layer, push};
+use leno_oci::{Limits, Progress, Registries, Registry, Store};
 use rand::{RngExt, SeedableRng};
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -42,7 +42,7 @@ pub(super) fn measure(folder: &Path, rounds: usize, report: &mut Report) -> anyh
         registries
     };
     let name = format!("{address}/bench/large:1");
-    let to = leno_image::Reference::parse(&name, None)?;
+    let to = leno_oci::Reference::parse(&name, None)?;
     runtime.block_on(push(&layout, "large", &to, registries()))?;
     fs::remove_dir_all(&layout)?;
     let (mut own, mut reference, mut ratio) = (Vec::new(), Vec::new(), Vec::new());

@@ -6,8 +6,8 @@ use crate::report::Report;
 use crate::statistics::Figure;
 use anyhow::Context;
 use leno_files::FileAccess;
-use leno_image::{Limits, Progress, Registries, Store};
-use leno_room::{Container, Image};
+use leno_jail::{Container, Image};
+use leno_oci::{Limits, Progress, Registries, Store};
 use std::collections::BTreeMap;
 
 use std::os::fd::OwnedFd;

@@ -4,7 +4,7 @@ use super::{CALLED, Settings, enter, open, run_in};
 use crate::report::Report;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
-use leno_kernel::{Mesh, Network, Rule, Transport, Verdict};
+use leno_ebpf::{Mesh, Network, Rule, Transport, Verdict};
 use rustix::event::{PollFd, PollFlags, poll};
 use socket2::{Domain, Socket, Type};
 use std::fs;

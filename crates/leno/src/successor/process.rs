@@ -2,9 +2,9 @@
 
 use super::{Program, TAKE_OVER};
 use crate::notify;
-use leno_function::{Apart, end_orphans, start_apart, sweep_groups};
+use leno_jail::Half;
 use leno_node::{Offer, Relay, Running};
-use leno_room::Half;
+use leno_supervisor::{Apart, end_orphans, start_apart, sweep_groups};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use std::io;

@@ -4,8 +4,8 @@
 #[path = "../mesh/ports.rs"]
 mod ports;
 
-use leno_image::layout::{Builder, Layer, push};
-use leno_image::{Digest, Reference, Registries, Registry};
+use leno_oci::layout::{Builder, Layer, push};
+use leno_oci::{Digest, Reference, Registries, Registry};
 use ports::free_port;
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -74,7 +74,7 @@ impl DockerRegistry {
         let layout = tempfile::tempdir().unwrap();
         image.write(layout.path(), "pushed").unwrap();
         let to = Reference::parse(&format!("{}/{name}", self.host), None).unwrap();
-        let password = leno_image::Credentials::Basic { username: "user".into(), password: "secret".into() };
+        let password = leno_oci::Credentials::Basic { username: "user".into(), password: "secret".into() };
         let registry = Registry { insecure: true, credentials: Some(password), ..Registry::default() };
         let registries = Registries {
             registries: [(self.host.clone(), registry)].into(),

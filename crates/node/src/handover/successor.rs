@@ -7,9 +7,9 @@ use crate::instances::reported;
 use crate::warm::Warm;
 use bytes::Bytes;
 use leno_control::node::{self, Agent, Succession as Event};
-use leno_function::Supervisor;
 use leno_identity::SvidStore;
 use leno_proxy::Node;
+use leno_supervisor::Supervisor;
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
@@ -79,8 +79,8 @@ impl Predecessor {
     }
 
     /// The half of the IDs that the rooms of this process have.
-    pub fn half(&self) -> leno_room::Half {
-        if self.start.second_half { leno_room::Half::Second } else { leno_room::Half::First }
+    pub fn half(&self) -> leno_jail::Half {
+        if self.start.second_half { leno_jail::Half::Second } else { leno_jail::Half::First }
     }
 
     /// Soft limit on descriptors with which the first process of the node was started.

@@ -2,9 +2,9 @@
 
 use super::{Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
-use leno_function::{ImageLease, ImageSource, ImageState, Unpacked};
-use leno_image::{Image, Progress, Snapshot, Stage};
 use leno_namespaces::Namespace;
+use leno_oci::{Image, Progress, Snapshot, Stage};
+use leno_supervisor::{ImageLease, ImageSource, ImageState, Unpacked};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -177,7 +177,7 @@ impl Inner {
 /// The image as a room takes it. It is a lease of itself.
 fn unpacked(image: Image) -> Unpacked {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-    let of_room = leno_room::Image {
+    let of_room = leno_jail::Image {
         layers: image.layers(),
         user: text(image.user()),
         environment: image.env().to_vec(),

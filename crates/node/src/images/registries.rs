@@ -2,7 +2,7 @@
 
 use leno_config::slice::{self, ImageRegistry, RegistryCredentials};
 use leno_files::FileAccess;
-use leno_image::{Credentials, Registries, Registry};
+use leno_oci::{Credentials, Registries, Registry};
 use std::path::Path;
 
 /// No password is longer, in bytes.

@@ -1,4 +1,4 @@
-//! Instances whose messages go through memory that they share with the node ([`leno_chain`]).
+//! Instances whose messages go through memory that they share with the node ([`leno_shm`]).
 //!
 //! A permitted request is put on the link of an instance ([`deliver`]), and each call that comes on a link begins an exchange with the instance's function
 //! as the caller ([`outgoing`]). Heads are copied on the way, so that nobody can change one after its verdict. Bodies stay where they are, unless one end

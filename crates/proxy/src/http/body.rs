@@ -246,7 +246,7 @@ impl Body {
     }
 
     /// Where the body is, if it is in memory that functions share and nothing of it was copied.
-    pub(crate) fn shared(&self) -> Option<&leno_chain::Body> {
+    pub(crate) fn shared(&self) -> Option<&leno_shm::Body> {
         match &self.source {
             Source::Shared(shared) => shared.whole(),
             _ => None,
@@ -270,7 +270,7 @@ impl Body {
     }
 
     /// Whoever reads the body was told where it is: counts all of it as passed on. Returns what has to be held until its reader is done.
-    pub(crate) fn passed_on(mut self, shared: &leno_chain::Body) -> Option<Box<dyn Guard>> {
+    pub(crate) fn passed_on(mut self, shared: &leno_shm::Body) -> Option<Box<dyn Guard>> {
         for meter in self.meters.iter().flatten() {
             meter.request_bytes(shared.len());
         }

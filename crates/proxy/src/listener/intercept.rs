@@ -8,7 +8,7 @@ use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::runtime::schedule::{self, Class};
 use crate::state::credential::Caller;
-use leno_chain::Incoming;
+use leno_shm::Incoming;
 use std::future::pending;
 use std::rc::Rc;
 use std::sync::Arc;

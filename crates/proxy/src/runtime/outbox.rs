@@ -4,7 +4,7 @@
 //! the thread takes all of them at once. So a busy node pays one wake-up for many items, and an idle node pays none. The thread goes early when there
 //! are enough items: what was just written is still in the processor's caches.
 
-use leno_alarm::Alarm;
+use leno_wakeup::Alarm;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

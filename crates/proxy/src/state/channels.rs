@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The port that connection rules are asked about: calls through memory have none, and judged as requests they have that of HTTP.
 const PORT: u16 = 80;
 /// Header fields of a call that goes through the kernel, at most.
-const MOST_FIELDS: u32 = leno_chain::head::MOST_PLAIN as u32;
+const MOST_FIELDS: u32 = leno_shm::head::MOST_PLAIN as u32;
 
 /// The open channels of a node.
 #[derive(Default)]

@@ -2,8 +2,8 @@
 
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
-pub use leno_chain::large_pages;
-use leno_chain::{Domain, Link, Statistics, Violation};
+pub use leno_shm::large_pages;
+use leno_shm::{Domain, Link, Statistics, Violation};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;

@@ -1,8 +1,8 @@
 //! The functions as images: built here, the same bytes each time, and pushed to a registry that this program starts. No daemon, no Dockerfile.
 
 use crate::Result;
-use leno_image::layout::{Builder, Layer, push};
-use leno_image::{Reference, Registries, Registry};
+use leno_oci::layout::{Builder, Layer, push};
+use leno_oci::{Reference, Registries, Registry};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

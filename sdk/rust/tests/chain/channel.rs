@@ -2,9 +2,9 @@
 
 use super::node::{self, Function, Node, call, text};
 use super::{WAYS, settings, until};
-use leno_chain::Link;
-use leno_chain::handshake::End;
 use leno_sdk::StatusCode;
+use leno_shm::Link;
+use leno_shm::handshake::End;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,12 +2,12 @@
 
 use crate::node::{Node, call, pair, to};
 use crate::{PATIENCE, none, settings, until};
-use leno_chain::descriptor::{BYTES, Descriptor, Kind, MOST, UNIT};
-use leno_chain::handshake::{MOST_BYTES, Ready, Welcome};
-use leno_chain::mapping::Mapping;
-use leno_chain::message::{self, INSTANCE, Message, NODE, Place};
-use leno_chain::{End, Link, Settings, Violation, socket};
 use leno_sdk::{ResponseHead, StatusCode};
+use leno_shm::descriptor::{BYTES, Descriptor, Kind, MOST, UNIT};
+use leno_shm::handshake::{MOST_BYTES, Ready, Welcome};
+use leno_shm::mapping::Mapping;
+use leno_shm::message::{self, INSTANCE, Message, NODE, Place};
+use leno_shm::{End, Link, Settings, Violation, socket};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -182,7 +182,7 @@ async fn an_answer_that_breaks_the_rules_is_a_failure() {
         instance.say(Descriptor::message(Kind::Answer, heard[0].number, 0, length));
     };
     let (answer, ()) = tokio::join!(asked, answers);
-    assert_eq!(answer.unwrap_err(), leno_chain::CallError::Invalid);
+    assert_eq!(answer.unwrap_err(), leno_shm::CallError::Invalid);
     assert_eq!(link.violations().get(Violation::NotHeld), 1);
     assert_eq!(link.open_calls(), 0);
 }
@@ -255,10 +255,10 @@ async fn an_instance_that_reads_nothing_makes_nobody_wait() {
             Err(error) => break error,
         }
     };
-    assert_eq!(refused, leno_chain::SendError::Ended(End::Stuck));
+    assert_eq!(refused, leno_shm::SendError::Ended(End::Stuck));
     assert_eq!(link.ended().await, End::Stuck);
     for call in asked {
-        assert_eq!(call.await.unwrap_err(), leno_chain::CallError::Ended(End::Stuck));
+        assert_eq!(call.await.unwrap_err(), leno_shm::CallError::Ended(End::Stuck));
     }
 }
 
@@ -279,7 +279,7 @@ async fn an_answer_counts_although_its_instance_has_ended_and_left_calls_unread(
     let late = ask();
     assert_eq!(answered.await.unwrap().head.status, StatusCode::OK);
     for call in [unread, late] {
-        assert_eq!(call.await.unwrap_err(), leno_chain::CallError::Ended(End::Closed));
+        assert_eq!(call.await.unwrap_err(), leno_shm::CallError::Ended(End::Closed));
     }
     assert_eq!(link.ended().await, End::Closed);
 }
@@ -291,7 +291,7 @@ async fn an_instance_that_still_writes_and_does_not_want_to_read_is_cut_off() {
     shutdown(&instance.socket, Shutdown::Read).unwrap();
     let asked = link.call(&to("instance", "/"), None, None).unwrap();
     let answered = tokio::time::timeout(PATIENCE, asked).await.expect("nobody waits for it");
-    assert_eq!(answered.unwrap_err(), leno_chain::CallError::Ended(End::Closed));
+    assert_eq!(answered.unwrap_err(), leno_shm::CallError::Ended(End::Closed));
     assert_eq!(link.ended().await, End::Closed);
 }
 
@@ -309,7 +309,7 @@ async fn a_link_goes_on_once_the_socket_is_not_full_any_more() {
         }
     }
     for call in asked {
-        assert_eq!(call.await.unwrap_err(), leno_chain::CallError::Failed);
+        assert_eq!(call.await.unwrap_err(), leno_shm::CallError::Failed);
     }
     assert_eq!(message::BYTES, 64);
     none(link.violations());

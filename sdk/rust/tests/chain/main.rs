@@ -5,8 +5,8 @@ mod hostile;
 mod node;
 mod serve;
 
-use leno_chain::{CallError, Domain, End, Link, SendError, Settings, Violations, socket};
 use leno_sdk::{HeaderValue, StatusCode};
+use leno_shm::{CallError, Domain, End, Link, SendError, Settings, Violations, socket};
 use node::{Function, Node, ask, call, pair, text, to};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::TcpListener;
@@ -75,7 +75,7 @@ async fn the_kernel_is_asked_for_large_pages() {
     assert_eq!((is_asked(&small), is_asked(&large)), (false, true));
     // A body of 100,000 bytes of its own.
     assert_eq!(text(call(&link, "/same/large/echo", b"").await.unwrap().body.as_ref()), "true");
-    match leno_chain::large_pages::check() {
+    match leno_shm::large_pages::check() {
         Ok(()) => assert!(of_the_arena(&large).contains("ShmemPmdMapped:     2048 kB"), "{}", of_the_arena(&large)),
         Err(reason) => eprintln!("SKIPPED: whether it gives them; here it gives {reason}"),
     }

@@ -1,7 +1,7 @@
 //! A node for the tests: a link to each function, and a router that judges nothing.
 
-use leno_chain::{Answer, Body, CallError, Domain, Incoming, IncomingCall, Link, SendError, Settings};
 use leno_sdk::{Method, RequestHead, ResponseHead, StatusCode};
+use leno_shm::{Answer, Body, CallError, Domain, Incoming, IncomingCall, Link, SendError, Settings};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -91,7 +91,7 @@ pub(crate) async fn call(link: &Link, path: &str, body: &[u8]) -> Result<Answer,
     ask(link, path, body).unwrap().await
 }
 
-pub(crate) fn ask(link: &Link, path: &str, body: &[u8]) -> Result<leno_chain::Call, SendError> {
+pub(crate) fn ask(link: &Link, path: &str, body: &[u8]) -> Result<leno_shm::Call, SendError> {
     let mut writer = link.writer(body.len() as u64)?;
     writer.write(body)?;
     link.call(&to(link.name(), path), writer.commit().as_ref(), None)

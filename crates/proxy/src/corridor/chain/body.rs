@@ -4,9 +4,9 @@ use crate::http::body::{Body, BodyError, GRPC_MESSAGE, GRPC_STATUS};
 use http::HeaderMap;
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use leno_chain::Writer;
-use leno_chain::slab::Full;
 use leno_config::slice::ChainLink;
+use leno_shm::Writer;
+use leno_shm::slab::Full;
 
 /// Most bytes of a body whose length nobody has told.
 const MOST_UNTOLD: u64 = 1 << 20;
@@ -33,7 +33,7 @@ pub(super) enum NoBody {
 /// A copy of a body, in memory that the instance reads.
 pub(super) struct Copied {
     /// `None`: it is empty.
-    pub body: Option<leno_chain::Body>,
+    pub body: Option<leno_shm::Body>,
     /// The status of a gRPC call. A message has no trailers, but it begins when its body is complete, so its head can say it.
     pub status: HeaderMap,
 }

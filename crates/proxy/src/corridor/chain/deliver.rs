@@ -10,8 +10,8 @@ use crate::state::function::FunctionEntry;
 use http::header::{CONTENT_LENGTH, HOST};
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode, request};
-use leno_chain::head::RequestHead;
-use leno_chain::{Answer, CallError, Link, SendError};
+use leno_shm::head::RequestHead;
+use leno_shm::{Answer, CallError, Link, SendError};
 use std::sync::Arc;
 
 /// Gives a request to an instance, and waits for its answer, or for that of the function to which it has forwarded the request.

@@ -11,8 +11,8 @@ use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use http::uri::{Parts, Scheme};
 use http::{Request, Response, StatusCode, Uri, Version, request};
-use leno_chain::head::{RequestHead, ResponseHead};
-use leno_chain::{Incoming, IncomingCall, Parent, Reply, SendError};
+use leno_shm::head::{RequestHead, ResponseHead};
+use leno_shm::{Incoming, IncomingCall, Parent, Reply, SendError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ async fn exchange(
     caller: Arc<Caller>,
     parent: Option<Arc<InFlight>>,
     head: RequestHead,
-    body: Option<leno_chain::Body>,
+    body: Option<leno_shm::Body>,
 ) -> Response<Body> {
     let peer = Peer { identity: Some(entry.identity.clone()), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
     let origin = Origin::Outbound(entry, Some(caller));

@@ -9,7 +9,7 @@ const CHUNK: usize = 64 << 10;
 /// A body that is complete and lies in an arena.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedBody {
-    body: leno_chain::Body,
+    body: leno_shm::Body,
     /// Bytes that were copied already.
     read: u64,
     /// Everybody gets a copy.
@@ -17,7 +17,7 @@ pub(crate) struct SharedBody {
 }
 
 impl SharedBody {
-    pub(crate) fn new(body: leno_chain::Body) -> Self {
+    pub(crate) fn new(body: leno_shm::Body) -> Self {
         Self { body, read: 0, private: false }
     }
 
@@ -29,7 +29,7 @@ impl SharedBody {
     }
 
     /// The body where it is. `None`: a part of it was copied already, or it is to be copied.
-    pub(crate) fn whole(&self) -> Option<&leno_chain::Body> {
+    pub(crate) fn whole(&self) -> Option<&leno_shm::Body> {
         (self.read == 0 && !self.private).then_some(&self.body)
     }
 

@@ -1,5 +1,0 @@
-//! The launcher by itself, as `leno` runs it in a process of its own.
-
-fn main() -> std::process::ExitCode {
-    leno_room::launcher::run()
-}

@@ -1,0 +1,398 @@
+//! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
+
+use crate::cgroup::{Cgroup, Cgroups, RoomLimits};
+use crate::container::Contained;
+use crate::host::Host;
+use crate::instance_id::InstanceId;
+use crate::orphans;
+use crate::output::{LINE, LogLine, Stream, read_lines};
+use crate::process::{self, ProcessGroup, Program};
+use crate::processes::Processes;
+use crate::reach::Reach;
+use crate::secret::{RoomSecrets, Secrets};
+use crate::spec::{Rooms, Settings};
+use crate::status::{Board, Isolation};
+use crate::tree::ProcessTree;
+use leno_config::id::FunctionId;
+use leno_config::size::Size;
+use leno_config::slice::{self, Resources};
+use leno_config::{SecretValue, secret_values};
+use leno_files::{FileAccess, readers};
+use leno_jail::{Refusals, Room};
+use leno_namespaces::{Importance, Permit, Resource, Source, Turns};
+use rustix::process::Signal;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncRead, BufReader};
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+
+/// How long to wait for another instance of the namespace to end.
+const PLACE_PAUSE: Duration = Duration::from_secs(1);
+
+/// The function or job that owns a process, and where the process's output goes.
+pub(crate) struct Owner {
+    pub function: FunctionId,
+    pub id: InstanceId,
+    pub host: Arc<dyn Host>,
+    pub settings: Arc<Settings>,
+    /// `None`: control groups are not available.
+    pub cgroups: Option<Arc<Cgroups>>,
+    pub board: Arc<Board>,
+    /// Turns for starts.
+    pub starts: Arc<Turns>,
+    /// The files that the document of the function or job may name.
+    pub files: FileAccess,
+}
+
+/// A started process.
+pub(crate) struct Child {
+    pub tree: ProcessTree,
+    pub reach: Reach,
+    pub isolation: Isolation,
+    pub belongings: Belongings,
+}
+
+/// Tasks that read standard output and standard error.
+type Readers = [Option<tokio::task::JoinHandle<()>>; 2];
+
+/// What a process uses. It is released shortly after the process has ended.
+pub(crate) struct Belongings {
+    readers: Readers,
+    confined: Confined,
+    /// Its limit on memory, in bytes.
+    memory: u64,
+    _secrets: Secrets,
+    /// What it runs stays where it is.
+    _container: Option<Contained>,
+}
+
+/// The control group of a process. When it ends, everything in it ends.
+enum Confined {
+    /// Control groups are not available.
+    No,
+    Joined(Cgroup),
+    /// The room's own end is that of everything in it.
+    Room(RoomLimits),
+    Joining(oneshot::Receiver<Cgroup>),
+}
+
+impl Owner {
+    /// Waits until the namespace may have one more instance.
+    pub(crate) async fn place(&self) -> Permit {
+        let namespace = self.settings.namespaces.of(&self.function.namespace);
+        loop {
+            if let Some(place) = namespace.take(Resource::Instances) {
+                return place;
+            }
+            tokio::time::sleep(PLACE_PAUSE).await;
+        }
+    }
+
+    /// Starts the program, in a room if it is to have one. Variables in `given` override those of the host, which override the program's own. Later
+    /// entries of `given` override earlier ones.
+    pub(crate) async fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
+        let _turn = self.starts.take(&self.function.namespace, "").await;
+        if program.container.is_some() {
+            return match (program.isolation, &self.settings.rooms) {
+                (slice::Isolation::Process, _) => Err(std::io::Error::new(
+                    std::io::ErrorKind::InvalidInput,
+                    "a container runs in a room: `isolation: process` is about programs of the machine",
+                )),
+                (_, Rooms::Open(rooms)) => self.start_in_room(rooms, program, given).await,
+                (_, Rooms::None(reason)) => {
+                    Err(std::io::Error::other(format!("a container runs in a room, and this node has none: {reason}")))
+                }
+            };
+        }
+        match (program.isolation, &self.settings.rooms) {
+            (slice::Isolation::Strict | slice::Isolation::Auto, Rooms::Open(rooms)) => {
+                self.start_in_room(rooms, program, given).await
+            }
+            (slice::Isolation::Strict, Rooms::None(reason)) => {
+                Err(std::io::Error::other(format!("`isolation: strict` cannot be had on this node: {reason}")))
+            }
+            (slice::Isolation::Auto, Rooms::None(_)) | (slice::Isolation::Process, _) => {
+                let secrets = self.secrets(program).await?;
+                self.reach_files(program).await?;
+                self.start_process(program, secrets, given)
+            }
+        }
+    }
+
+    /// The names and values of the program's secrets.
+    async fn secrets(&self, program: &Program<'_>) -> std::io::Result<Vec<(String, SecretValue)>> {
+        let values = secret_values(program.secrets, &self.function.namespace, &self.files).await?;
+        Ok(program.secrets.iter().map(|secret| secret.name.clone()).zip(values).collect())
+    }
+
+    /// Fails if the file system of the program or of its directory does not answer: starting the program would wait for it on this thread.
+    async fn reach_files(&self, program: &Program<'_>) -> std::io::Result<()> {
+        let name = program.argv.first().map_or("", String::as_str);
+        let paths = [program.directory.to_owned(), program.directory.join(name)];
+        let look = move || {
+            for path in &paths {
+                // The start reports a missing program.
+                let _ = std::fs::metadata(path);
+            }
+            Ok(())
+        };
+        let looked = readers::run(&self.function.namespace, readers::MAX_WAIT, look).await;
+        looked.map_err(|error| explain_start(program, None, &error))
+    }
+
+    /// Whether a program is started in a room here.
+    pub(crate) fn uses_rooms(&self, program: &Program<'_>) -> bool {
+        let wants = program.container.is_some() || program.isolation != slice::Isolation::Process;
+        wants && matches!(self.settings.rooms, Rooms::Open(_))
+    }
+
+    async fn start_in_room(
+        &self,
+        rooms: &leno_jail::Rooms,
+        program: &Program<'_>,
+        given: Vec<(String, String)>,
+    ) -> std::io::Result<Child> {
+        let secrets = RoomSecrets::new(self.secrets(program).await?);
+        let room = if program.container.is_some() { rooms.take_for_container().await } else { rooms.take().await };
+        let mut room = room.map_err(std::io::Error::other)?;
+        let limits = self.confine(program.resources, Cgroups::room, RoomLimits::unenforced);
+        let started = self.move_in(&mut room, limits.as_ref(), program, secrets, given).await;
+        let readers = match started {
+            Ok(readers) => readers,
+            Err(error) => {
+                // First the room: its control groups are removed when they are empty.
+                room.end().await;
+                drop(limits);
+                return Err(error);
+            }
+        };
+        let reach = Reach::Room(room.inside());
+        let confined = limits.map_or(Confined::No, Confined::Room);
+        let memory = program.resources.memory;
+        let _container = program.container.cloned();
+        let belongings = Belongings { readers, confined, memory, _secrets: Secrets::default(), _container };
+        Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
+    }
+
+    /// Starts the program in a room. Returns the readers of its output.
+    async fn move_in(
+        &self,
+        room: &mut Room,
+        limits: Option<&RoomLimits>,
+        program: &Program<'_>,
+        secrets: RoomSecrets,
+        given: Vec<(String, String)>,
+    ) -> std::io::Result<Readers> {
+        if let Some(limits) = limits {
+            limits.join(room.pid())?;
+        }
+        let name = self.id.name(&self.function);
+        // A container has what its image says.
+        let path = std::env::var("PATH").ok().filter(|_| program.container.is_none());
+        let path = path.map(|path| ("PATH".to_owned(), path));
+        let own = program.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+        let environment =
+            path.into_iter().chain(own).chain(secrets.environment).chain(self.names(&name)).chain(given).collect();
+        if let Some(entrances) = room.take_entrances() {
+            self.host.entered(&self.function, self.id, entrances);
+        }
+        let (host, function, id) = (Arc::clone(&self.host), self.function.clone(), self.id);
+        room.tell_refusals(Refusals::to(move |refused| host.refused(&function, id, &refused)));
+        let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
+        let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
+        let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
+        let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
+        let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
+        if let Some(container) = program.container {
+            let own_group = program.resources.any() && matches!(limits, Some(RoomLimits::Current(_)));
+            let container = container.instance(
+                program.read_only_paths,
+                own_group,
+                environment,
+                hostname,
+                secrets,
+                (descriptors, processes),
+            );
+            let container = leno_jail::Container { namespace: self.function.namespace.clone(), ..container };
+            room.contain(container, out, err).await?;
+        } else {
+            let task = leno_jail::Program {
+                namespace: self.function.namespace.clone(),
+                argv: program.argv.to_vec(),
+                directory: program.directory.to_owned(),
+                environment,
+                hostname,
+                visible: program.read_only_paths.to_vec(),
+                secrets,
+                descriptors,
+                processes,
+            };
+            room.run(task, out, err).await?;
+        }
+        Ok(readers)
+    }
+
+    /// Variables that name the instance and its function.
+    fn names(&self, instance: &str) -> [(String, String); 2] {
+        [(orphans::INSTANCE.to_owned(), instance.to_owned()), ("LENO_FUNCTION".to_owned(), self.function.to_string())]
+    }
+
+    fn start_process(
+        &self,
+        program: &Program<'_>,
+        secrets: Vec<(String, SecretValue)>,
+        given: Vec<(String, String)>,
+    ) -> std::io::Result<Child> {
+        let account = self.settings.accounts.of(&self.function)?;
+        let secrets = Secrets::hand_over(secrets, account)?;
+        let name = self.id.name(&self.function);
+        let mut environment = secrets.environment.clone();
+        environment.extend(self.names(&name));
+        environment.extend(self.host.environment(&self.function, self.id));
+        environment.extend(given);
+        // Joining a group takes the kernel several milliseconds. A process without limits does not wait for that.
+        let has_limits = program.resources.any();
+        let cgroup = has_limits.then(|| self.confine(program.resources, Cgroups::instance, |_| None)).flatten();
+        let join = cgroup.as_ref().map(Cgroup::members);
+        let descriptors = self.settings.descriptors;
+        let processes = Cgroups::processes(self.cgroups.as_deref(), &self.function.namespace);
+        let (group, output) =
+            ProcessGroup::start(program, &name, &environment, join.as_deref(), account, descriptors, processes)
+                .map_err(|error| explain_start(program, account, &error))?;
+        let namespace = &self.function.namespace;
+        let confined = match (cgroup, &self.cgroups) {
+            (Some(cgroup), _) => Confined::Joined(cgroup),
+            (None, Some(cgroups)) => Confined::Joining(cgroups.move_running(namespace, self.id.number, group.pid())),
+            (None, None) => Confined::No,
+        };
+        let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(namespace, self.id.number));
+        let processes = Arc::new(Processes::of(group.pid(), members)?);
+        self.host.started(&self.function, self.id, &processes);
+        let readers = [
+            output.out.map(|out| self.read(out, Stream::Stdout)),
+            output.err.map(|err| self.read(err, Stream::Stderr)),
+        ];
+        let belongings =
+            Belongings { readers, confined, memory: program.resources.memory, _secrets: secrets, _container: None };
+        let (tree, reach) = (ProcessTree::Group(group), Reach::Process(processes));
+        Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
+    }
+
+    /// What enforces the process's limits, made by `confine`; `None`: they cannot be enforced. `lacks` says which part is not
+    /// enforced, and why.
+    fn confine<T>(
+        &self,
+        limits: &Resources,
+        confine: impl FnOnce(&Cgroups, &str, u64, &Resources) -> Result<T, String>,
+        lacks: impl FnOnce(&T) -> Option<&str>,
+    ) -> Option<T> {
+        let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
+        let group = cgroups.and_then(|cgroups| confine(cgroups, &self.function.namespace, self.id.number, limits));
+        let unenforced = match &group {
+            Ok(group) => lacks(group).map(str::to_owned),
+            Err(reason) => Some(reason.clone()),
+        };
+        // Of what all of a namespace may have, the node has logged it.
+        let unenforced = unenforced.filter(|_| limits.any());
+        let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
+        if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
+            tracing::warn!(function = %self.function, "its limits are not enforced: {reason}");
+        }
+        group.ok()
+    }
+
+    fn read(&self, output: impl AsyncRead + Unpin + Send + 'static, stream: Stream) -> tokio::task::JoinHandle<()> {
+        let (function, instance) = (self.function.clone(), self.id);
+        let (host, board, settings) = (Arc::clone(&self.host), Arc::clone(&self.board), Arc::clone(&self.settings));
+        let namespace = settings.namespaces.of(&function.namespace);
+        let name = function.to_string();
+        tokio::spawn(async move {
+            let each = |text: String| {
+                let bytes = text.len() + name.len() + LINE;
+                let logs =
+                    namespace.log.admits(Source::Output, Importance::Output, &name, bytes, std::time::Instant::now());
+                let line = LogLine { function: function.clone(), instance, at: SystemTime::now(), stream, text };
+                if logs {
+                    host.log(&line);
+                }
+                board.keep_line(line, settings.kept_output);
+            };
+            // A writer that is faster than its namespace's rate waits when its pipe is full.
+            let pace = |bytes: usize| {
+                let bytes = u64::try_from(bytes + LINE).unwrap_or(u64::MAX);
+                namespace.output.owe(bytes, std::time::Instant::now())
+            };
+            read_lines(BufReader::new(output), settings.line_bytes, each, pace).await;
+        })
+    }
+}
+
+impl Belongings {
+    /// The process's exit status in words. Says if it was killed because it had no memory left.
+    pub(crate) fn describe(&self, status: std::io::Result<ExitStatus>) -> String {
+        let was_killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
+        let told = process::describe(status);
+        let no_memory = match &self.confined {
+            Confined::Joined(group) => group.ran_out_of_memory(),
+            Confined::Room(limits) => limits.ran_out_of_memory(),
+            Confined::No | Confined::Joining(_) => false,
+        };
+        if was_killed && no_memory && self.memory == 0 {
+            format!("{told}: out of memory, its namespace has no more on this node")
+        } else if was_killed && no_memory {
+            format!("{told}: out of memory, the limit is {}", Size(self.memory))
+        } else {
+            told
+        }
+    }
+
+    /// Kills what the process left behind, inside its control group and outside. Waits for the last lines of output, and removes the secrets.
+    pub(crate) async fn end(mut self) {
+        let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
+            Confined::No | Confined::Room(_) => None,
+            Confined::Joined(cgroup) => Some(cgroup),
+            Confined::Joining(cgroup) => cgroup.await.ok(),
+        };
+        if let Some(cgroup) = cgroup {
+            cgroup.end().await;
+        }
+        orphans::end_orphans().await;
+        self.last_lines().await;
+    }
+
+    /// Waits for the last lines of output, so that they are there when a failure is reported. The output ends with the process group, unless a
+    /// process that left the group still holds it.
+    pub(crate) async fn last_lines(&mut self) {
+        const LAST_LINES: Duration = Duration::from_millis(200);
+        for mut reader in self.readers.iter_mut().filter_map(Option::take) {
+            if tokio::time::timeout(LAST_LINES, &mut reader).await.is_err() {
+                reader.abort();
+            }
+        }
+    }
+}
+
+/// A host name for an instance: at most 63 letters, digits and hyphens.
+fn hostname(instance: &str) -> String {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let name: String = instance.chars().map(plain).collect();
+    // The end is what tells instances apart.
+    name.get(name.len().saturating_sub(63)..).unwrap_or_default().trim_start_matches('-').to_owned()
+}
+
+/// Adds what could not be started: "No such file or directory" alone does not say which.
+fn explain_start(program: &Program<'_>, account: Option<u32>, error: &std::io::Error) -> std::io::Error {
+    let name = program.argv.first().map_or("", String::as_str);
+    let mut text = format!("`{name}` in {}: {error}", program.directory.display());
+    if let Some(account) = account.filter(|_| error.kind() == std::io::ErrorKind::PermissionDenied) {
+        text += &format!(
+            "; it runs under the account {account} of its namespace, which has to be able to enter that directory and to run the program: move \
+             them where others can go (`chmod o+x` for each folder above), let the node have CAP_SETUID and CAP_SETGID, or have instances run \
+             under the node's account (`instances: {{accounts: node}}` in the Mesh document)"
+        );
+    }
+    std::io::Error::new(error.kind(), text)
+}

@@ -1,0 +1,171 @@
+//! Instances that are containers, and the images that they wait for.
+
+use leno_jail::{Container, Image, Volume};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// A container to run, in place of a program of the machine. It always has a room.
+///
+/// Variables, secrets, limits, port and read-only paths are those of the command or process that it goes with; that one's own `argv` and `directory` are
+/// not used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContainerSpec {
+    /// Names the image, with its digest. Two names are two images.
+    pub image: String,
+    /// Where the image comes from.
+    pub source: Source,
+    /// Instead of the image's entrypoint and command.
+    pub command: Option<Vec<String>>,
+    /// Instead of the image's command.
+    pub args: Option<Vec<String>>,
+    /// Instead of the image's working directory.
+    pub directory: Option<PathBuf>,
+    /// Instead of the image's user.
+    pub user: Option<String>,
+    /// Folders in memory.
+    pub volumes: Vec<Volume>,
+    /// The container may only write to volumes, `/tmp` and `/dev/shm`.
+    pub read_only: bool,
+    /// How many bytes it may write to its root ([`leno_jail::DEFAULT_WRITABLE`]).
+    pub writable: u64,
+}
+
+/// Brings an image to this machine.
+pub trait ImageSource: Send + Sync + 'static {
+    /// The image, as soon as it is here, or why it is not. Begins to bring it, unless that is under way. Whoever does not wait any longer does not end that.
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>>;
+
+    /// How far it is.
+    fn state(&self) -> ImageState;
+}
+
+/// Where an image is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageState {
+    /// Elsewhere; nobody has asked for it.
+    Elsewhere,
+    /// On its way. In words: how far.
+    Pulling(String),
+    /// On this machine. In words: what is left out of it, if anything.
+    Here(Option<String>),
+    /// Elsewhere, for this reason.
+    Failed(String),
+}
+
+/// Where a container's image comes from. All are equal: how an image gets here is no reason to start instances again.
+#[derive(Clone)]
+pub struct Source(Arc<dyn ImageSource>);
+
+impl Source {
+    /// This one.
+    pub fn new(source: Arc<dyn ImageSource>) -> Self {
+        Self(source)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({:?})", self.0.state())
+    }
+}
+
+impl PartialEq for Source {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// An image on this machine.
+#[derive(Clone)]
+pub struct Unpacked {
+    /// The image.
+    pub image: Image,
+    /// Held until the last instance that uses it has ended.
+    pub lease: Lease,
+}
+
+impl ImageSource for Unpacked {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>> {
+        Box::pin(std::future::ready(Ok(self.clone())))
+    }
+
+    fn state(&self) -> ImageState {
+        ImageState::Here(None)
+    }
+}
+
+/// What keeps an image's layers where they are.
+#[derive(Clone, Default)]
+pub struct Lease(Option<Arc<dyn Any + Send + Sync>>);
+
+impl Lease {
+    /// Holds this.
+    pub fn new(held: impl Any + Send + Sync) -> Self {
+        Self(Some(Arc::new(held)))
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({})", if self.0.is_some() { "held" } else { "none" })
+    }
+}
+
+/// A container whose image is here.
+#[derive(Clone)]
+pub(crate) struct Contained {
+    spec: Arc<ContainerSpec>,
+    unpacked: Unpacked,
+}
+
+impl ContainerSpec {
+    /// How far its image is.
+    pub(crate) fn state(&self) -> ImageState {
+        self.source.0.state()
+    }
+
+    /// The container, as soon as its image is here.
+    pub(crate) async fn ready(self: &Arc<Self>) -> Result<Contained, String> {
+        let unpacked = self.source.0.image().await?;
+        Ok(Contained { spec: Arc::clone(self), unpacked })
+    }
+}
+
+impl Contained {
+    /// The container of one instance. `visible`: files and folders of the machine that it sees.
+    pub(crate) fn instance(
+        &self,
+        visible: &[PathBuf],
+        own_group: bool,
+        environment: BTreeMap<String, String>,
+        hostname: String,
+        secrets: Vec<(String, Vec<u8>)>,
+        (descriptors, processes): (Option<u64>, Option<u32>),
+    ) -> Container {
+        let image = self.unpacked.image.clone();
+        let ContainerSpec { command, args, directory, user, volumes, read_only, writable, .. } = (*self.spec).clone();
+        let visible = visible.to_vec();
+        Container {
+            namespace: String::new(),
+            image,
+            command,
+            args,
+            directory,
+            user,
+            environment,
+            hostname,
+            visible,
+            secrets,
+            volumes,
+            descriptors,
+            processes,
+            read_only,
+            own_group,
+            writable,
+        }
+    }
+}

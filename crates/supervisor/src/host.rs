@@ -1,0 +1,79 @@
+//! The interface between this crate and the node that runs it.
+
+use crate::instance_id::InstanceId;
+use crate::output::LogLine;
+use crate::processes::Processes;
+use leno_config::FunctionId;
+use leno_jail::{Entrances, Refused};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// The future of [`Host::link`].
+pub type Linking<'a> = Pin<Box<dyn Future<Output = Result<LinkEnd, String>> + Send + 'a>>;
+
+/// Resolves when an instance's link has ended, with the reason.
+pub type LinkEnd = Pin<Box<dyn Future<Output = String> + Send>>;
+
+/// Callbacks to the node. They run on the supervisor's tasks and must not block.
+pub trait Host: Send + Sync + 'static {
+    /// Additional environment variables of an instance that is about to start and does not get a room. They override those that the function
+    /// configures, but not `PORT`.
+    fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
+        let _ = (function, instance);
+        Vec::new()
+    }
+
+    /// An instance is about to start in a room. Whatever calls at these sockets is this instance.
+    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
+        let _ = (function, instance, entrances);
+    }
+
+    /// A process of an instance made a system call that no room allows. Of each kind of call it is told once.
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
+        let _ = (function, instance, refused);
+    }
+
+    /// An instance was started with these processes, not in a room.
+    fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
+        let _ = (function, instance, processes);
+    }
+
+    /// An instance whose messages go through memory has been connected: its other end is the instance. The instance is ready when this returns.
+    ///
+    /// # Errors
+    /// What the instance did wrong, or what the node lacks. The instance is ended.
+    fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
+        let _ = (function, instance, socket);
+        Box::pin(async { Err("this node has no memory for chains".to_owned()) })
+    }
+
+    /// An instance wrote a line of output.
+    fn log(&self, line: &LogLine) {
+        let _ = line;
+    }
+
+    /// An instance is ready and gets requests from now on.
+    fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        let _ = (function, instance, address);
+    }
+
+    /// An instance gets no new requests from now on. In-flight requests may finish.
+    fn draining(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        let _ = (function, instance, address);
+    }
+
+    /// A draining instance has had the drain timeout. The host ends the requests that are still under way and says that the mesh ends them.
+    fn end_requests(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
+        let _ = (function, instance, address);
+    }
+
+    /// The last process of an instance has ended. Called once for each instance, even if it was never ready.
+    fn ended(&self, function: &FunctionId, instance: InstanceId) {
+        let _ = (function, instance);
+    }
+}
+
+/// A host that provides nothing and ignores everything.
+impl Host for () {}

@@ -1,0 +1,85 @@
+//! Starts, watches, restarts and stops the instances of functions on a node, and leases them to requests.
+//!
+//! Read in this order: [`Supervisor`] (the node's interface) and [`Function`] (a request's interface). Then the modules: `dispatcher` (ready
+//! instances and the queue of waiting requests), `slot` (an instance and the lease of it), `buffer` (how many requests may wait on the node), `load`
+//! (how much there is to do); [`autoscaler`] (how many instances that takes: a pure function) and `scaling` (when it is asked); `lifecycle` (starts
+//! missing instances and stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands that run to completion);
+//! `child` (a started process, of either kind), `container`, `tree` (a process group, or a room), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
+//! `reach` (how an instance is connected to); `processes` and `sockets` (which process is at the other end of a connection).
+//!
+//! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
+//!
+//! # Rooms
+//! An instance runs in a room ([`leno_jail`]) unless its function says `isolation: process`, or this node has none. A room ends with its instance and
+//! with the node, and nobody else can listen in it. What follows is about the others.
+//!
+//! # How processes end
+//! Each instance is a process group of its own, and the whole group ends with the instance: SIGTERM, then SIGKILL. That holds when the instance is
+//! stopped, when its leader exits, and when the [`Supervisor`]'s runtime is dropped.
+//!
+//! With [`Settings::cgroups`], where this account may make control groups (v2), each instance also has a control group of its own. No process can
+//! leave it, and it is killed when the process group has ended.
+//!
+//! A process may still detach itself: before the node has moved it into the control group, or where there are no control groups. With
+//! [`Settings::adopt_orphans`] it becomes a child of the node and ends with its instance. The node finds the instance by the process group, or by a
+//! variable in the process's environment. A process with neither ends as soon as any instance does.
+//!
+//! When the node itself is killed with SIGKILL, the next node ends what is in its control groups. Without control groups, all instances survive: a
+//! death signal for children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
+//!
+//! # Verified connections
+//! A port belongs to whichever process binds it first, and a credential to whichever process copies it. So the node asks the kernel which socket is
+//! at the other end of a connection, and `/proc` which process has that socket. It does so on each new connection to an instance, before anything is
+//! sent, and before it believes a caller. See `processes` and `sockets`.
+#![forbid(unsafe_code)]
+
+mod accounts;
+mod cgroup;
+mod child;
+mod container;
+mod core_dumps;
+mod dispatcher;
+mod error;
+mod function;
+mod host;
+mod instance;
+mod instance_id;
+mod job;
+mod lifecycle;
+mod liveness;
+mod load;
+mod orphans;
+mod output;
+mod ports;
+mod process;
+mod processes;
+mod reach;
+mod readiness;
+mod scaling;
+mod secret;
+mod sockets;
+mod spec;
+mod status;
+mod supervisor;
+mod tree;
+
+pub use accounts::Accounts;
+pub use cgroup::{NamespaceShare, sweep_groups};
+pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
+pub use dispatcher::Lease;
+pub use error::AcquireError;
+pub use function::Function;
+pub use host::{Host, LinkEnd, Linking};
+pub use instance_id::InstanceId;
+pub use job::{JobSpec, JobState, JobStatus};
+pub use leno_autoscaler::{Mode, Reason};
+pub use leno_jail::{Entrances, Refused};
+pub use orphans::{Apart, end_orphans, start_apart};
+pub use output::{LogLine, Mark, Read, Reading, Stream};
+pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
+pub use reach::ConnectError;
+pub use spec::{ChainMemory, FunctionSpec, Rooms, Settings};
+pub use status::{
+    FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling,
+};
+pub use supervisor::Supervisor;

@@ -1,0 +1,123 @@
+//! How a connection to an instance is made, and what proves that it leads there.
+
+use crate::processes::{NotTheInstance, Processes};
+use leno_jail::Inside;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use tokio::net::TcpStream;
+
+/// The way to an instance.
+#[derive(Clone, Debug)]
+pub(crate) enum Reach {
+    /// By its address. Nothing is known about who is there.
+    Address,
+    /// By its address. Anybody may listen there, so each connection is checked.
+    Process(Arc<Processes>),
+    /// Through a socket of its room's network, where nobody else can listen.
+    Room(Inside),
+}
+
+/// Why there is no connection to an instance.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Nobody accepts a connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A connection was made, but it is not known to lead to the instance. Nothing was sent.
+    #[error("{0}")]
+    Unproven(#[from] NotTheInstance),
+}
+
+/// Whether a connection failed because of the instance, and not because the node lacks something.
+pub(crate) fn is_refusal(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), ConnectionRefused | ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
+}
+
+impl Reach {
+    /// Connects to the instance that listens at `address`. Once this returns, the other end is the instance.
+    ///
+    /// Connections are checked after they are made. If they were checked before, another process could take the port in between.
+    pub(crate) async fn connect(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
+        let stream = self.open(address).await?;
+        self.prove(&stream).await?;
+        Ok(stream)
+    }
+
+    async fn open(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        match self {
+            Self::Address | Self::Process(_) => TcpStream::connect(address).await,
+            Self::Room(inside) => inside.connect(address.port()).await,
+        }
+    }
+
+    /// Connects to another port of the instance than the one for requests, which only one in a room has. Before, tells `prepare` which socket will connect,
+    /// and its address; holds what it returns until then.
+    pub(crate) async fn connect_to<T>(
+        &self,
+        port: u16,
+        prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
+    ) -> io::Result<TcpStream> {
+        match self {
+            Self::Room(inside) => inside.connect_prepared(port, prepare).await,
+            Self::Address | Self::Process(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances in rooms have such ports"))
+            }
+        }
+    }
+
+    /// Connects to the Unix socket (`SOCK_SEQPACKET`) at which the instance listens for the node, by an abstract name. Once this returns, the other end
+    /// is the instance. The socket does not block.
+    ///
+    /// # Errors
+    /// Nobody listens there yet, or somebody else does.
+    pub(crate) async fn link(&self, name: &str) -> Result<OwnedFd, ConnectError> {
+        match self {
+            Self::Room(inside) => Ok(inside.connect_unix(name.as_bytes()).await?),
+            Self::Process(processes) => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let socket =
+                    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(io::Error::from)?;
+                let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(io::Error::from)?;
+                rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
+                // 0 is a process that cannot be seen from here, for which rustix has no value.
+                let listener = getsockopt(&socket, PeerCredentials).map_err(io::Error::from)?.pid();
+                processes.verify_listener(u32::try_from(listener).unwrap_or_default())?;
+                Ok(socket)
+            }
+            Self::Address => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances that the node started have a link")
+                    .into())
+            }
+        }
+    }
+
+    /// Checks that a connection leads to the instance. Call it before anything is sent.
+    pub(crate) async fn prove(&self, stream: &TcpStream) -> Result<(), ConnectError> {
+        match self {
+            Self::Address | Self::Room(_) => Ok(()),
+            Self::Process(processes) => Ok(processes.prove_accepted(stream.local_addr()?, stream.peer_addr()?).await?),
+        }
+    }
+
+    /// Connects to an instance that may not be ready. Before anything is sent, the connection has to be proven.
+    ///
+    /// # Errors
+    /// Fails also if anybody but the instance listens there.
+    pub(crate) async fn knock(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
+        let stream = self.open(address).await?;
+        // A connection to a port on which nobody listens can connect to itself, if its own port happens to be the same.
+        if stream.local_addr()? == stream.peer_addr()? {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens").into());
+        }
+        if let Self::Process(processes) = self {
+            processes.verify_listeners(address)?;
+        }
+        Ok(stream)
+    }
+}

@@ -1,0 +1,200 @@
+//! What a node gives the supervisor: specs and settings.
+
+use crate::accounts::Accounts;
+use crate::container::ContainerSpec;
+use backon::ExponentialBuilder;
+use leno_config::id::FunctionId;
+use leno_config::revision::{Revision, Template};
+use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
+use leno_files::FileAccess;
+use leno_namespaces::Namespaces;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One function, or one of its revisions, as the supervisor runs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FunctionSpec {
+    /// Name of the function.
+    pub id: FunctionId,
+    /// Number of the revision; 0: revisions are not numbered.
+    pub revision: u32,
+    /// What runs: processes to start, external addresses, or a component, whose requests are only counted here.
+    pub run: Run,
+    /// For [`Run::Command`]: the instances are containers; `None`: they are processes of the machine.
+    pub container: Option<Arc<ContainerSpec>>,
+    /// The files that its document may name.
+    pub files: FileAccess,
+    /// Protocol of the instances. Readiness probes over HTTP use it.
+    pub protocol: AppProtocol,
+    /// With [`AppProtocol::Chain`]: the memory that an instance has from its start to its end.
+    pub chain: Option<ChainMemory>,
+    /// Requests that one instance handles at a time; 0: no limit.
+    pub concurrency: u32,
+    /// How many requests may wait for an instance.
+    pub queue: u32,
+    /// Settings of the autoscaler.
+    pub scale: Scale,
+}
+
+/// Memory of an instance of a chain. Another one makes another instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainMemory {
+    /// The chain whose instances may read it.
+    pub chain: String,
+    /// For each direction, in bytes.
+    pub bytes: u64,
+    /// The kernel is asked for large pages.
+    pub large_pages: bool,
+}
+
+impl From<&Slice> for FunctionSpec {
+    fn from(slice: &Slice) -> Self {
+        Self {
+            id: slice.id.clone(),
+            revision: slice.revisions.number,
+            run: slice.run.clone(),
+            container: None,
+            files: slice.bounds.file_access(),
+            protocol: slice.protocol,
+            chain: chain(slice, slice.protocol),
+            concurrency: slice.concurrency,
+            queue: slice.queue,
+            scale: slice.scale,
+        }
+    }
+}
+
+impl FunctionSpec {
+    /// The specs of all revisions that get requests, the slice's own first.
+    pub fn all(slice: &Slice) -> Vec<Self> {
+        let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
+            let chain = chain(slice, protocol);
+            Self { revision: number, run, protocol, chain, concurrency, scale, ..Self::from(slice) }
+        };
+        slice.all_revisions().map(of).collect()
+    }
+
+    pub(crate) fn command(&self) -> Option<&Command> {
+        match &self.run {
+            Run::Command(command) => Some(command),
+            Run::External(_) | Run::Wasm(_) | Run::Job(_) | Run::Egress(_) => None,
+        }
+    }
+
+    /// Whether a running instance of `self` can serve as one of `other`. Scale, timeouts and concurrency are applied to running instances. Whatever a
+    /// process is given when it starts needs a new process.
+    pub(crate) fn same_process(&self, other: &Self) -> bool {
+        match (&self.run, &other.run) {
+            (Run::Command(a), Run::Command(b)) => {
+                a.argv == b.argv
+                    && a.directory == b.directory
+                    && a.env == b.env
+                    && a.secrets == b.secrets
+                    && a.resources == b.resources
+                    && a.isolation == b.isolation
+                    && a.read_only_paths == b.read_only_paths
+                    && a.port == b.port
+                    && self.container == other.container
+                    && self.protocol == other.protocol
+                    && self.chain == other.chain
+            }
+            (Run::External(_), Run::External(_)) | (Run::Wasm(_), Run::Wasm(_)) => true,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn has_fixed_port(&self) -> bool {
+        self.command().is_some_and(|command| command.port.is_some())
+    }
+
+    /// The longest time that a request waits for an instance.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.command().map_or(EXTERNAL_WAIT, |command| command.startup_timeout.saturating_add(WAIT_MARGIN))
+    }
+}
+
+fn chain(slice: &Slice, protocol: AppProtocol) -> Option<ChainMemory> {
+    let chain = slice.chain.as_ref().filter(|_| protocol == AppProtocol::Chain)?;
+    Some(ChainMemory { chain: chain.chain.clone(), bytes: chain.memory, large_pages: chain.large_pages })
+}
+
+/// External instances and components are not started, so a request only waits while they are busy.
+const EXTERNAL_WAIT: Duration = Duration::from_secs(10);
+
+/// An instance's start fails this long before waiting requests give up, so that they can be told why.
+const WAIT_MARGIN: Duration = Duration::from_millis(100);
+
+/// Longest pause between two starts, before jitter.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Where instances are started whose `isolation` is not `process`.
+#[derive(Clone, Debug)]
+pub enum Rooms {
+    /// In rooms.
+    Open(leno_jail::Rooms),
+    /// There are none here, for this reason. Instances that demand one are not started.
+    None(String),
+}
+
+/// The settings of a supervisor, for all functions.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Pauses between starts after failures.
+    pub backoff: ExponentialBuilder,
+    /// An instance that was ready for this long has recovered: its next failure counts as the first one.
+    pub recovered_after: Duration,
+    /// Longest pause between starts through which requests still wait. A longer pause refuses them ([`crate::AcquireError::Backoff`]).
+    pub max_backoff_wait: Duration,
+    /// How many requests of all functions together may wait for instances on this node.
+    pub buffer: usize,
+    /// Whether this process moves into a control group of its own, so that instances can have limits, and the next node can
+    /// end what this one leaves behind.
+    pub cgroups: bool,
+    /// Whether processes that lose their parents become children of this process, which ends them with their instance. Then all children of this
+    /// process must be instances.
+    pub adopt_orphans: bool,
+    /// The accounts under which instances run.
+    pub accounts: Accounts,
+    /// The rooms of this node.
+    pub rooms: Rooms,
+    /// Number of the first instance. Another process of this node may have instances with lower ones.
+    pub first_instance: u64,
+    /// Soft limit of instances on file descriptors; `None`: the node's own, which the node may have raised for its connections.
+    pub descriptors: Option<u64>,
+    /// The drain timeout until [`crate::Supervisor::set_drain_timeout`] changes it: how long the requests of an instance that is not needed any more may
+    /// go on before SIGTERM.
+    pub drain: Duration,
+    /// Bytes of output that are kept of each instance.
+    pub kept_output: usize,
+    /// Longest line of output, in bytes. A longer line is cut and marked.
+    pub line_bytes: usize,
+    /// The bounds of namespaces on this node.
+    pub namespaces: Arc<Namespaces>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            // Jitter adds up to the same time again, so that functions that failed together do not come back together.
+            backoff: ExponentialBuilder::new()
+                .with_min_delay(Duration::from_millis(50))
+                .with_max_delay(LONGEST_PAUSE)
+                .with_factor(2.0)
+                .with_jitter()
+                .without_max_times(),
+            recovered_after: Duration::from_secs(10),
+            max_backoff_wait: Duration::from_secs(1),
+            buffer: 16_384,
+            cgroups: false,
+            adopt_orphans: false,
+            accounts: Accounts::node(),
+            rooms: Rooms::None("nobody asked for any".to_owned()),
+            first_instance: 1,
+            descriptors: None,
+            drain: Duration::from_secs(60),
+            kept_output: 64 << 10,
+            line_bytes: 8192,
+            namespaces: Arc::default(),
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A process and all that it starts, which end together: a process group, or a room.
+
+use crate::process::ProcessGroup;
+use leno_jail::Room;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+/// Dropping it kills all of it.
+pub(crate) enum ProcessTree {
+    Group(ProcessGroup),
+    Room(Room),
+}
+
+impl ProcessTree {
+    /// ID of the first process.
+    pub(crate) fn pid(&self) -> u32 {
+        match self {
+            Self::Group(group) => group.pid(),
+            Self::Room(room) => room.pid(),
+        }
+    }
+
+    /// Waits until the program has exited. It can be called again, and is cancel-safe.
+    pub(crate) async fn exited(&self) {
+        match self {
+            Self::Group(group) => group.exited().await,
+            Self::Room(room) => room.exited().await,
+        }
+    }
+
+    /// Kills all of it and waits until it is gone. Returns the program's exit status.
+    pub(crate) async fn end(self) -> io::Result<ExitStatus> {
+        match self {
+            Self::Group(group) => group.end().await,
+            Self::Room(room) => Ok(ExitStatus::from_raw(room.end().await.0)),
+        }
+    }
+
+    /// Sends SIGTERM. Sends SIGKILL when the program has exited, after the grace period, or when `kill` resolves, whichever is first.
+    pub(crate) async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
+        match &self {
+            Self::Group(group) => group.terminate(),
+            Self::Room(room) => room.terminate(),
+        }
+        tokio::select! {
+            () = self.exited() => {}
+            () = tokio::time::sleep(grace) => {}
+            () = kill => {}
+        }
+        // The exit status of a process that was told to end says nothing.
+        let _ = self.end().await;
+    }
+}
