@@ -20,7 +20,6 @@
 
 use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine};
 use http_body_util::BodyExt;
-use http_body_util::channel::{Channel, Sender};
 use hyper::body::{Body, Bytes, Frame, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::service_fn;
@@ -33,6 +32,7 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 
 /// Bytes of the details of an error, before their encoding.
 const DETAILS: usize = 9_000;
@@ -61,8 +61,8 @@ async fn main() -> Result<(), Error> {
 async fn answer(request: Request<Incoming>) -> Result<Response<Watched>, Error> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
-    let (sender, channel) = Channel::new(1);
-    let mut response = Response::new(Watched { body: Some(channel), name: None });
+    let (sender, frames) = mpsc::channel(1);
+    let mut response = Response::new(Watched { body: Some(frames), name: None });
     let fields = response.headers_mut();
     fields.insert("x-version", std::env::var("VERSION").unwrap_or_default().parse()?);
     let mut echoed = HeaderMap::new();
@@ -104,27 +104,27 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Watched>, Error> 
             tokio::spawn(plain.quiet());
         }
         Some(("ended", name)) => {
-            plain.sender.send_data(ended(name.as_bytes()).into()).await?;
+            plain.sender.send(Frame::data(ended(name.as_bytes()).into())).await?;
         }
         _ => {
             fields.insert("trailer", HeaderValue::from_static("x-end"));
             tokio::spawn(async move {
                 while let Some(frame) = plain.body.frame().await {
                     if let Ok(data) = frame?.into_data() {
-                        plain.sender.send_data(data).await?;
+                        plain.sender.send(Frame::data(data)).await?;
                     }
                 }
                 let end = HeaderMap::from_iter([("x-end".parse()?, "here".parse()?)]);
-                Ok::<_, Error>(plain.sender.send_trailers(end).await?)
+                Ok::<_, Error>(plain.sender.send(Frame::trailers(end)).await?)
             });
         }
     }
     Ok(response)
 }
 
-/// A response body; `None` ends with the head. If the client ends the call before it is over, the name is added to [`ENDED`].
+/// A response body; `None` ends with the head. (The channel of `http-body-util` may lose its last frame if its sender runs on another thread.) If the client ends the call before it is over, the name is added to [`ENDED`].
 struct Watched {
-    body: Option<Channel<Bytes>>,
+    body: Option<mpsc::Receiver<Frame<Bytes>>>,
     name: Option<Bytes>,
 }
 
@@ -137,7 +137,7 @@ impl Body for Watched {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match &mut self.body {
-            Some(body) => Pin::new(body).poll_frame(context),
+            Some(body) => body.poll_recv(context).map(|frame| frame.map(Ok)),
             None => Poll::Ready(None),
         }
     }
@@ -164,12 +164,28 @@ fn ended(name: &[u8]) -> &'static str {
 struct Call {
     body: Incoming,
     rest: Vec<u8>,
-    sender: Sender<Bytes>,
+    sender: mpsc::Sender<Frame<Bytes>>,
     trailers: HeaderMap,
 }
 
 impl Call {
+    /// Answers the call. The client learns why that failed, if the connection is still there.
     async fn serve(mut self, method: &str) -> Result<(), Error> {
+        let mut end = match self.answer(method).await {
+            Ok(end) => end,
+            Err(error) => {
+                let message = format!("{method}: {error:?}");
+                HeaderMap::from_iter([
+                    ("grpc-status".parse()?, "13".parse()?),
+                    ("grpc-message".parse()?, message.parse()?),
+                ])
+            }
+        };
+        end.extend(self.trailers);
+        Ok(self.sender.send(Frame::trailers(end)).await?)
+    }
+
+    async fn answer(&mut self, method: &str) -> Result<HeaderMap, Error> {
         let mut end = HeaderMap::from_iter([("grpc-status".parse()?, "0".parse()?)]);
         match method {
             "Unary" => {
@@ -206,8 +222,7 @@ impl Call {
             }
             _ => end = HeaderMap::from_iter([("grpc-status".parse()?, "12".parse()?)]),
         }
-        end.extend(self.trailers);
-        Ok(self.sender.send_trailers(end).await?)
+        Ok(end)
     }
 
     /// Sends a message, and then nothing more.
@@ -235,7 +250,7 @@ impl Call {
 
     async fn send(&mut self, message: &[u8]) -> Result<(), Error> {
         let length = u32::try_from(message.len())?.to_be_bytes();
-        Ok(self.sender.send_data([&[0][..], &length, message].concat().into()).await?)
+        Ok(self.sender.send(Frame::data([&[0][..], &length, message].concat().into())).await?)
     }
 }
 
