@@ -3,7 +3,6 @@
 //! What a key may verify is derived from the key (`kty`, `crv`, `alg`), never from a token. Keys that are for something else, or of a kind that is
 //! not supported, are skipped, as RFC 7517 section 5 asks; what must not be in a key set at all is refused.
 
-use crate::slice::{PublicKey, VerificationKey};
 use aws_lc_rs::digest;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, EcdsaVerificationAlgorithm,
@@ -12,6 +11,7 @@ use aws_lc_rs::signature::{
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use curve25519_dalek::edwards::CompressedEdwardsY;
+use leno_model::{PublicKey, VerificationKey};
 use leno_policy::spec::{Algorithm, Key, KeyId};
 use serde_json::{Map, Value};
 

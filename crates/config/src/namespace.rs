@@ -1,91 +1,10 @@
 //! Bounds of namespaces, and what their documents need of them.
 
-use crate::bounds::NamespaceBounds;
-use crate::run::{Isolation, Run};
-use crate::slice::{Engine, Slice};
-use crate::special::{single, unlisted_metadata};
-use std::borrow::Cow;
+use leno_model::Engine;
+use leno_model::NamespaceBounds;
+use leno_model::Run;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
-
-impl Slice {
-    /// The slice as it is delivered: without restrictions that its function cannot run into. Nodes of the release before do not know these, and would refuse it.
-    pub fn for_delivery(&self) -> Cow<'_, Self> {
-        let (no_files, no_fetches) = (!names_files(self), !fetches(self));
-        let is_isolated = self.weaker_isolation().is_none();
-        let no_metadata = self.unlisted_metadata().is_none();
-        let NamespaceBounds { files, egress, metadata, isolation, .. } = &self.bounds;
-        if (no_files && files.is_some())
-            || (no_fetches && egress.is_some())
-            || (no_metadata && metadata.is_some())
-            || (is_isolated && isolation.is_some())
-        {
-            let mut slice = self.clone();
-            slice.bounds.isolation.take_if(|_| is_isolated);
-            slice.bounds.files.take_if(|_| no_files);
-            slice.bounds.egress.take_if(|_| no_fetches);
-            slice.bounds.metadata.take_if(|_| no_metadata);
-            return Cow::Owned(slice);
-        }
-        Cow::Borrowed(self)
-    }
-
-    /// The isolation of a revision that is weaker than its namespace may have, and the least that it may have.
-    pub fn weaker_isolation(&self) -> Option<(Isolation, Isolation)> {
-        let least = self.bounds.isolation?;
-        let isolations = self.all_revisions().filter_map(|revision| match revision.template.run {
-            Run::Command(command) => Some(command.isolation),
-            Run::Job(job) => Some(job.process.isolation),
-            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => None,
-        });
-        isolations.into_iter().find(|isolation| isolation.is_weaker_than(least)).map(|isolation| (isolation, least))
-    }
-
-    /// The first address of metadata services that a revision names and that its namespace may not name.
-    pub fn unlisted_metadata(&self) -> Option<IpAddr> {
-        let listed = self.bounds.metadata.as_deref()?;
-        let named = self.all_revisions().flat_map(|revision| match revision.template.run {
-            Run::External(addresses) => {
-                addresses.into_iter().map(|address| single(address.ip().to_canonical())).collect()
-            }
-            Run::Egress(egress) => [egress.addresses, egress.resolves_to].concat(),
-            Run::Command(_) | Run::Wasm(_) | Run::Job(_) => Vec::new(),
-        });
-        let mut unlisted = named.filter(|block| unlisted_metadata(listed, *block).is_some());
-        unlisted.next().map(|block| block.address)
-    }
-}
-
-/// Whether the node opens files for the function that its documents name.
-fn names_files(slice: &Slice) -> bool {
-    let run = |run: &Run| match run {
-        Run::Command(command) => {
-            let files = !command.secrets.is_empty() || !command.read_only_paths.is_empty();
-            files || command.container.is_some() || command.directory.parent().is_some()
-        }
-        Run::Job(job) => {
-            let files = !job.process.secrets.is_empty() || !job.process.read_only_paths.is_empty();
-            files || job.process.container.is_some() || job.process.directory.parent().is_some()
-        }
-        Run::Wasm(wasm) => !wasm.secrets.is_empty(),
-        Run::Egress(egress) => {
-            let tls = egress.tls.ca_file.is_some() || egress.tls.certificate.is_some();
-            tls || !egress.credentials.is_empty()
-        }
-        Run::External(_) => false,
-    };
-    slice.all_revisions().any(|revision| run(&revision.template.run))
-        || slice.jwks.iter().any(|fetch| fetch.ca_file.is_some())
-        || slice.modules().any(|(_, url)| url.is_some_and(|url| url.ca_file.is_some()))
-}
-
-/// Whether nodes fetch something for the function from where its documents say.
-fn fetches(slice: &Slice) -> bool {
-    !slice.jwks.is_empty()
-        || slice.modules().any(|(_, url)| url.is_some())
-        || slice.all_revisions().any(|revision| revision.template.run.container().is_some())
-}
 
 /// All bounds of a namespace.
 #[derive(Clone, Debug, PartialEq)]

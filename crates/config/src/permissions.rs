@@ -1,8 +1,8 @@
 //! Which policies permit calls to which functions: enough to see whether a removed function's policies are still there.
 
 use crate::document;
-use crate::id::FunctionId;
-use crate::run::ModuleHash;
+use leno_model::FunctionId;
+use leno_model::ModuleHash;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The policies of a mesh, by fingerprint.

@@ -4,19 +4,19 @@ mod weight;
 
 pub(crate) use self::weight::uses;
 
-use crate::bounds::NamespaceBounds;
 use crate::document::CalleeSelector;
-use crate::id::FunctionId;
 use crate::imported::Row;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
-use crate::revision::{Plan, Revisions};
-use crate::slice::{
-    self, AppProtocol, Callee, ChainLink, Engine, Expose, JwksFetch, MeshSlice, ModuleHash, Run, Scale, Slice,
-    VerificationKey,
-};
 use leno_files::FileAccess;
+use leno_model::FunctionId;
+use leno_model::NamespaceBounds;
+use leno_model::revision::{Plan, Revisions};
+use leno_model::{
+    self, AppProtocol, Callee, ChainLink, Engine, Expose, FunctionConfig, JwksFetch, MeshConfig, ModuleHash, Run,
+    Scale, VerificationKey,
+};
 use leno_policy::spec;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub const CONTROL_FILES: &str = "/etc/leno/registries";
 pub struct Snapshot {
     pub(crate) version: String,
     pub(crate) read: Read,
-    pub(crate) mesh: MeshSlice,
+    pub(crate) mesh: MeshConfig,
     /// The Mesh document's; empty: there is none.
     pub(crate) mesh_file: PathBuf,
     pub(crate) namespaces: Namespaces,
@@ -81,7 +81,7 @@ pub struct Extension {
     /// Whether it is for a function's own calls.
     pub outbound: bool,
     /// What its functions' slices say of it.
-    pub spec: slice::Extension,
+    pub spec: leno_model::Extension,
     /// Where it stands, for what is found wrong with its module: a problem without words.
     pub place: Problem,
 }
@@ -93,7 +93,7 @@ pub(crate) struct Authorizer {
     pub service: Option<FunctionId>,
     pub only: Vec<spec::Operation>,
     /// What nodes are told.
-    pub slice: slice::Authorizer,
+    pub slice: leno_model::Authorizer,
 }
 
 /// A checked function.
@@ -244,7 +244,7 @@ impl Snapshot {
     }
 
     /// What every node needs to know.
-    pub fn mesh_slice(&self) -> &MeshSlice {
+    pub fn mesh_slice(&self) -> &MeshConfig {
         &self.mesh
     }
 
@@ -254,7 +254,7 @@ impl Snapshot {
     }
 
     /// All components, and where each stands, for what is found wrong with it: a problem without words.
-    pub fn components(&self) -> impl Iterator<Item = (&slice::Wasm, &Problem)> {
+    pub fn components(&self) -> impl Iterator<Item = (&leno_model::Wasm, &Problem)> {
         self.functions.values().filter_map(|function| match &function.run {
             Run::Wasm(wasm) => Some((wasm, &function.place)),
             Run::Command(_) | Run::External(_) | Run::Job(_) | Run::Egress(_) => None,
@@ -262,7 +262,7 @@ impl Snapshot {
     }
 
     /// All containers, whose they are, and where the document names the image, for what is found wrong with it: a problem without words.
-    pub fn containers(&self) -> impl Iterator<Item = (&FunctionId, &slice::Container, &Problem)> {
+    pub fn containers(&self) -> impl Iterator<Item = (&FunctionId, &leno_model::Container, &Problem)> {
         self.functions.iter().filter_map(|(id, function)| Some((id, function.run.container()?, &function.place)))
     }
 
@@ -284,7 +284,7 @@ impl Snapshot {
     }
 
     /// All that the sidecars and the supervisor of one function or job need; `None`: there is none of that name.
-    pub fn slice(&self, id: &FunctionId) -> Option<Slice> {
+    pub fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
         let function = self.functions.get(id)?;
         let sidecar = self.applied(function).find_map(|policy| policy.sidecar.as_ref());
         let (authentication, jwks) = self.authentication(function);
@@ -320,7 +320,7 @@ impl Snapshot {
             access_log: self.access_log(function),
             targets: self.callees(function).map(|(id, callee)| self.target(id, callee)).collect(),
         };
-        Some(Slice {
+        Some(FunctionConfig {
             id: id.clone(),
             identity: identity(&self.mesh.trust_domain, id),
             inbound,
@@ -479,7 +479,7 @@ impl Snapshot {
         compiled
     }
 
-    fn extended(&self, function: &Function, outbound: bool) -> Vec<slice::Extension> {
+    fn extended(&self, function: &Function, outbound: bool) -> Vec<leno_model::Extension> {
         let all = self.applied(function).flat_map(|policy| &policy.extensions);
         all.filter(|extension| extension.outbound == outbound).map(|extension| extension.spec.clone()).collect()
     }

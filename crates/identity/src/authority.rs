@@ -5,9 +5,9 @@ use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::key::{NoKey, PrivateKey};
 use crate::membership_mark::MembershipMark;
 use crate::request::{self, RequestError};
-use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::verify;
 use aws_lc_rs::rand;
+use leno_model::{SpiffeId, TrustDomain};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyUsagePurpose, SanType, SerialNumber,

@@ -1,8 +1,8 @@
 //! The roots that a trust domain's identities chain to.
 
 use crate::constraints::{UnknownConstraints, constraints_of};
-use crate::spiffe::{BadSpiffeId, TrustDomain};
 use aws_lc_rs::digest::{SHA256, digest};
+use leno_model::{BadSpiffeId, TrustDomain};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use std::borrow::Cow;
 use std::fmt;

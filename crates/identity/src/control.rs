@@ -5,11 +5,11 @@
 
 use crate::bundle::RootPin;
 use crate::crypto::{PROVIDER, algorithms};
-use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::store::{Slot, SvidStore};
 use crate::tls::{ALPN_H2, TlsError};
 use crate::verifier::{AnyOfTrustDomain, Exactly, Roots};
 use crate::verify;
+use leno_model::{SpiffeId, TrustDomain};
 use rustls::client::Resumption;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;

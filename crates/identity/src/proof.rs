@@ -1,10 +1,10 @@
 //! Proves that a certificate of another authority would do here, before it signs anything that counts.
 
 use crate::control::control_server_config;
-use crate::spiffe::SpiffeId;
 use crate::store::{RenewError, SvidStore};
 use crate::tls::{TlsError, client_config, server_name};
 use crate::verify::PeerError;
+use leno_model::SpiffeId;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, ServerConnection};
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! Certificate signing requests (PKCS #10, RFC 2986): made by a node, judged by the authority.
 
 use crate::key::{NoKey, PrivateKey};
-use crate::spiffe::SpiffeId;
+use leno_model::SpiffeId;
 use rcgen::{CertificateParams, DistinguishedName, SanType};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;

@@ -3,10 +3,10 @@
 use crate::bundle::{BundleError, TrustBundle};
 use crate::key::PrivateKey;
 use crate::request::KeyRequest;
-use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::store::SvidStore;
 use crate::svid::SvidError;
 use crate::verify::{self, PeerError};
+use leno_model::{SpiffeId, TrustDomain};
 use pem::Pem;
 use rustls::pki_types::CertificateDer;
 use std::fs::{self, OpenOptions};

@@ -4,10 +4,10 @@
 //! longer trusted; connections are pooled and long, so a resumption would save little.
 
 use crate::crypto::{PROVIDER, algorithms};
-use crate::spiffe::{BadSpiffeId, SpiffeId};
 use crate::store::{Slot, SvidStore};
 use crate::verifier::{AnyOfTrustDomain, Exactly, Roots};
 use crate::verify;
+use leno_model::{BadSpiffeId, SpiffeId};
 use rustls::client::{ResolvesClientCert, Resumption};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};

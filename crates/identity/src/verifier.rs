@@ -1,9 +1,9 @@
 //! What peers must show in a TLS handshake.
 
 use crate::bundle::{RootPin, TrustBundle};
-use crate::spiffe::{SpiffeId, TrustDomain};
 use crate::store::SvidStore;
 use crate::verify::{PeerError, Role, identity};
+use leno_model::{SpiffeId, TrustDomain};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};

@@ -5,7 +5,7 @@
 
 use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::constraints::{UnknownConstraints, unknown_constraints};
-use crate::spiffe::{BadSpiffeId, SpiffeId, TrustDomain};
+use leno_model::{BadSpiffeId, SpiffeId, TrustDomain};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{CertificateError, OtherError};

@@ -3,10 +3,10 @@
 use super::label;
 use super::{Context, Placed, fields, regex, template};
 use crate::document;
-use crate::id::FunctionId;
 use crate::problem::{Origin, Problem, Scope};
-use crate::slice::Run;
 use crate::snapshot::{Function, Policy};
+use leno_model::FunctionId;
+use leno_model::Run;
 use leno_policy::reserved::is_same;
 use leno_policy::spec::{HeaderRule, Issuer};
 use std::cell::RefCell;

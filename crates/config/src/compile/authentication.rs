@@ -6,9 +6,9 @@ use crate::document::{Authentication, ClaimPath, ClaimToHeader, Issuer, Jwks, To
 use crate::duration::Duration;
 use crate::jwks::{self, KeySet};
 use crate::problem::Scope;
-use crate::slice::JwksFetch;
 use crate::snapshot::Policy;
 use leno_files::FileAccess;
+use leno_model::JwksFetch;
 use leno_policy::reserved::{is_reserved, is_same};
 use leno_policy::spec::{self, TokenSource};
 

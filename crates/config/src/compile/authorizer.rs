@@ -5,11 +5,11 @@ use super::header::{self, Use};
 use super::{Context, Placed, authorization, rate_limit};
 use crate::document::{self, KeyPart, Operation};
 use crate::duration::Duration;
-use crate::egress::{Egress, EgressProtocol, authority};
-use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
-use crate::slice::{self, AppProtocol, AuthorizerProtocol, Run};
 use crate::snapshot::{Authorizer, Function, Policy};
+use leno_model::FunctionId;
+use leno_model::egress::{Egress, EgressProtocol, authority};
+use leno_model::{AppProtocol, AuthorizerProtocol, Run};
 use leno_policy::reserved::is_same;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ fn authorizer(
     Authorizer {
         service: service(context, &scope.field("service"), namespace, &authorizer.service),
         only: authorizer.when.iter().flatten().enumerate().map(operation).collect(),
-        slice: slice::Authorizer {
+        slice: leno_model::Authorizer {
             name: fields::rule_name(scope, policy, "externalAuthorization", Some(&authorizer.name), index),
             authority: String::new(),
             protocol: authorizer.protocol,
@@ -162,7 +162,7 @@ fn headers(list: &Scope<'_>, names: &[String], purpose: Use) -> Vec<String> {
     headers
 }
 
-fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> slice::AuthorizerCache {
+fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> leno_model::AuthorizerCache {
     let key = scope.field("key");
     if section.key.is_empty() {
         let fix = "name all that its answers depend on, such as `[header: authorization, method, path]`";
@@ -174,7 +174,7 @@ fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> slice::Autho
             key.element(index).problem("claims do not tell answers apart", fix);
         }
     }
-    slice::AuthorizerCache {
+    leno_model::AuthorizerCache {
         ttl: fields::within(&scope.field("ttl"), section.ttl, MILLISECOND, LONGEST_TTL),
         key: rate_limit::key(&key, &section.key),
     }

@@ -2,14 +2,14 @@
 
 use super::{Context, Documents, Placed};
 use super::{external, fields};
-use crate::chain::ChainLink;
 use crate::document;
-use crate::id::FunctionId;
 use crate::nearest::did_you_mean;
 use crate::problem::{Problem, Scope};
 use crate::size::Size;
-use crate::slice::AppProtocol;
 use crate::snapshot::{Function, Policy};
+use leno_model::AppProtocol;
+use leno_model::ChainLink;
+use leno_model::FunctionId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -4,11 +4,10 @@ use super::fields;
 use super::process::Kind;
 use crate::document::{Resources, Secret, SecretAs};
 use crate::problem::Scope;
-use crate::slice;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Resources {
+pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> leno_model::Resources {
     const LEAST_MEMORY: u64 = 1 << 20;
     let Resources { memory, cpu, pids } = *resources;
     if let Some(memory) = memory.filter(|memory| memory.0 < LEAST_MEMORY) {
@@ -22,7 +21,7 @@ pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> slice::Reso
     if pids == Some(0) {
         scope.field("pids").problem("an instance is at least one process", "expected at least 1");
     }
-    slice::Resources {
+    leno_model::Resources {
         memory: memory.map_or(0, |memory| memory.0),
         cpu_millis: cpu.map_or(0, |cores| (cores * 1000.0).round() as u32),
         pids: pids.unwrap_or(0),
@@ -39,8 +38,8 @@ pub(super) fn secrets(
     list: &Scope<'_>,
     written: &[Secret],
     env: &BTreeMap<String, String>,
-) -> Vec<slice::Secret> {
-    let mut secrets: Vec<slice::Secret> = Vec::new();
+) -> Vec<leno_model::Secret> {
+    let mut secrets: Vec<leno_model::Secret> = Vec::new();
     for (index, Secret { name, from, r#as }) in written.iter().enumerate() {
         let scope = list.element(index);
         let field = scope.field("name");
@@ -60,7 +59,7 @@ pub(super) fn secrets(
             field.problem(format!("`{name}` is there twice"), "give each its own name");
         }
         let from = fields::relative(&scope.field("from"), from);
-        secrets.push(slice::Secret { name: name.clone(), from, environment });
+        secrets.push(leno_model::Secret { name: name.clone(), from, environment });
     }
     secrets
 }

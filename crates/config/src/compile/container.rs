@@ -4,7 +4,7 @@ use super::{Context, fields, process};
 use crate::document::Volume;
 use crate::problem::{Origin, Scope};
 use crate::size::Size;
-use crate::slice::{self, Isolation, Pull};
+use leno_model::{Isolation, Pull};
 use std::path::{Component, Path, PathBuf};
 
 /// Fields that say something about containers only.
@@ -39,7 +39,7 @@ pub(super) fn none(scope: &Scope<'_>) {
 }
 
 /// The container of a function or job with an image.
-pub(super) fn container(scope: &Scope<'_>, text: &str, written: &Written<'_>) -> slice::Container {
+pub(super) fn container(scope: &Scope<'_>, text: &str, written: &Written<'_>) -> leno_model::Container {
     if let Some(command) = written.command {
         process::argv(&scope.field("command"), command);
     }
@@ -61,7 +61,7 @@ pub(super) fn container(scope: &Scope<'_>, text: &str, written: &Written<'_>) ->
     if written.read_only_root && written.writable.is_some() {
         writable.problem("nothing is written to a root that is read-only", "remove it, or `readOnlyRoot`");
     }
-    slice::Container {
+    leno_model::Container {
         image: image(&scope.field("image"), text),
         digest: None,
         command: written.command.map(<[String]>::to_vec),
@@ -117,11 +117,11 @@ fn image(scope: &Scope<'_>, text: &str) -> String {
     text.to_owned()
 }
 
-fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<slice::Volume> {
+fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<leno_model::Volume> {
     if written.len() > MOST_VOLUMES {
         list.problem(format!("there are {} volumes", written.len()), format!("expected {MOST_VOLUMES} at most"));
     }
-    let mut volumes: Vec<slice::Volume> = Vec::new();
+    let mut volumes: Vec<leno_model::Volume> = Vec::new();
     for (index, Volume { path, size }) in written.iter().enumerate() {
         let element = list.element(index);
         let place = element.field("path");
@@ -137,7 +137,7 @@ fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<slice::Volume> {
             place.problem(format!("`{}` is there twice", path.display()), "remove one of the two");
         }
         least(&element.field("size"), *size);
-        volumes.push(slice::Volume { path: normal, size: size.map(|size| size.0) });
+        volumes.push(leno_model::Volume { path: normal, size: size.map(|size| size.0) });
     }
     volumes
 }

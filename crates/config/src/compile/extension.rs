@@ -5,7 +5,6 @@ use crate::document::{Direction, Extension, FailMode, Phase};
 use crate::duration::Duration;
 use crate::problem::Scope;
 use crate::size::Size;
-use crate::slice;
 use crate::snapshot;
 
 const SHORTEST_DEADLINE: Duration = Duration(std::time::Duration::from_micros(50));
@@ -47,7 +46,7 @@ fn extension(
     policy: &str,
     extension: &Extension,
     index: usize,
-) -> Option<slice::Extension> {
+) -> Option<leno_model::Extension> {
     let name = fields::rule_name(scope, policy, "extensions", Some(&extension.name), index);
     let deadline = fields::within(&scope.field("deadline"), extension.deadline, SHORTEST_DEADLINE, LONGEST_DEADLINE);
     let memory = extension.memory;
@@ -66,7 +65,7 @@ fn extension(
         sha256: extension.sha256.as_deref(),
     };
     let (module, url) = module::source(context, scope, &source, &module::MODULE)?;
-    Some(slice::Extension {
+    Some(leno_model::Extension {
         name,
         module,
         url,

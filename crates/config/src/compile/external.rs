@@ -5,13 +5,14 @@ use super::header::{self, Use};
 use super::{Context, Placed, metadata, text};
 use crate::document::{self, EgressNodes, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
 use crate::duration::Duration;
-use crate::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 use crate::host;
-use crate::id::{FunctionId, is_label};
 use crate::problem::{Problem, Scope};
-use crate::revision::Plan;
-use crate::slice::{self, Run};
 use crate::snapshot::Function;
+use leno_model::FunctionId;
+use leno_model::Run;
+use leno_model::egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
+use leno_model::function_id::is_label;
+use leno_model::revision::Plan;
 use leno_policy::spec::Cidr;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ pub(super) fn external(
     context: &Context<'_>,
     root: &Scope<'_>,
     document: &document::External,
-    mesh: &slice::MeshSlice,
+    mesh: &leno_model::MeshConfig,
 ) -> Function {
     let spec = &document.spec;
     let namespace = &document.metadata.namespace;
@@ -63,14 +64,14 @@ pub(super) fn external(
     Function {
         origin: root.origin(),
         labels: document.metadata.labels.clone(),
-        protocol: slice::AppProtocol::default(),
+        protocol: leno_model::AppProtocol::default(),
         run: Run::Egress(egress),
         place: scope.here(),
         expose: Vec::new(),
         callees: Vec::new(),
         concurrency: 0,
         queue: 0,
-        scale: slice::Scale::default(),
+        scale: leno_model::Scale::default(),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         as_received: spec.paths.as_received(),
         plan: Plan::default(),

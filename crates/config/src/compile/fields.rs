@@ -3,9 +3,10 @@
 use super::Context;
 use crate::document::Metadata;
 use crate::duration::Duration;
-use crate::id::{FunctionId, is_label};
 use crate::nearest::did_you_mean;
 use crate::problem::{Origin, Scope};
+use leno_model::FunctionId;
+use leno_model::function_id::is_label;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

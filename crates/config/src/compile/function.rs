@@ -5,11 +5,10 @@ use super::process::{self, Kind};
 use super::{Context, Placed, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Liveness, Readiness};
 use crate::duration::Duration;
-use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
-use crate::slice;
 use crate::snapshot::Function;
-use crate::special::single;
+use leno_model::FunctionId;
+use leno_model::special_address::single;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -45,7 +44,7 @@ pub(super) fn function(
     root: &Scope<'_>,
     id: &FunctionId,
     document: &document::Function,
-    mesh: &slice::MeshSlice,
+    mesh: &leno_model::MeshConfig,
 ) -> Function {
     let spec = &document.spec;
     let scope = root.field("spec");
@@ -76,7 +75,7 @@ pub(super) fn function(
 
 /// What a function that is called through memory cannot be or have.
 fn chained(scope: &Scope<'_>, spec: &FunctionSpec) {
-    if spec.protocol != slice::AppProtocol::Chain {
+    if spec.protocol != leno_model::AppProtocol::Chain {
         return;
     }
     // Of a component, nothing may be said of a protocol.
@@ -115,21 +114,20 @@ pub(super) fn callees(context: &Context<'_>, list: &Scope<'_>, id: &FunctionId, 
     callees
 }
 
-fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> slice::Run {
+fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> leno_model::Run {
     let program = spec.image.is_some() || spec.command.is_some();
     if spec.image.is_none() {
         container::none(scope);
     }
     match (program.then_some(()), &spec.wasm, &spec.external) {
-        (Some(()), None, None) => slice::Run::Command(command(context, scope, id, spec)),
-        (None, Some(component), None) => {
-            wasm::wasm(context, scope, spec, component).map_or(slice::Run::External(Vec::new()), slice::Run::Wasm)
-        }
-        (None, None, Some(addresses)) => slice::Run::External(external(context, scope, id, addresses)),
+        (Some(()), None, None) => leno_model::Run::Command(command(context, scope, id, spec)),
+        (None, Some(component), None) => wasm::wasm(context, scope, spec, component)
+            .map_or(leno_model::Run::External(Vec::new()), leno_model::Run::Wasm),
+        (None, None, Some(addresses)) => leno_model::Run::External(external(context, scope, id, addresses)),
         (None, None, None) => {
             let fix = "add `command: [program, argument]`, `image: registry/repository:tag`, `wasm: {path: component.wasm}`, or `external: {addresses: [ip:port]}`";
             scope.problem("the function has nothing to run", fix);
-            slice::Run::External(Vec::new())
+            leno_model::Run::External(Vec::new())
         }
         (program, component, _) => {
             let own = if spec.image.is_some() { "an image" } else { "a command" };
@@ -140,7 +138,7 @@ fn run(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Functio
             };
             let fix = "keep one of `command` (or `image`), `wasm` and `external`";
             scope.field(place).problem(format!("the function has {what}"), fix);
-            slice::Run::External(Vec::new())
+            leno_model::Run::External(Vec::new())
         }
     }
 }
@@ -185,7 +183,7 @@ fn external(
     external.addresses.iter().map(|address| address.0).collect()
 }
 
-fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> slice::Command {
+fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> leno_model::Command {
     let container = spec.image.as_ref().map(|image| {
         let written = container::Written {
             command: spec.command.as_deref(),
@@ -216,7 +214,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
     }
     let FunctionTimeouts { startup, grace, .. } = spec.timeouts;
     let timeouts = scope.field("timeouts");
-    slice::Command {
+    leno_model::Command {
         argv: argv.to_vec(),
         directory: fields::relative(&scope.field("workingDirectory"), directory),
         env: spec.env.clone(),
@@ -235,20 +233,20 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
 }
 
 /// A function with ports has a room in any case: elsewhere, anybody could connect to them.
-fn with_ports(chosen: slice::Isolation, scope: &Scope<'_>, spec: &FunctionSpec) -> slice::Isolation {
+fn with_ports(chosen: leno_model::Isolation, scope: &Scope<'_>, spec: &FunctionSpec) -> leno_model::Isolation {
     match chosen {
-        slice::Isolation::Process if !spec.ports.is_empty() => {
+        leno_model::Isolation::Process if !spec.ports.is_empty() => {
             let fix = "give the function `isolation: strict`, or remove `ports`";
             scope.field("ports").problem("without a room, anybody on the machine could connect to them", fix);
-            slice::Isolation::Process
+            leno_model::Isolation::Process
         }
-        slice::Isolation::Auto if !spec.ports.is_empty() => slice::Isolation::Strict,
+        leno_model::Isolation::Auto if !spec.ports.is_empty() => leno_model::Isolation::Strict,
         isolation => isolation,
     }
 }
 
-fn ports(list: &Scope<'_>, ports: &[document::Port]) -> Vec<slice::Port> {
-    let mut compiled: Vec<slice::Port> = Vec::new();
+fn ports(list: &Scope<'_>, ports: &[document::Port]) -> Vec<leno_model::Port> {
+    let mut compiled: Vec<leno_model::Port> = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let document::Port { port: number, protocol, splice } = *port;
         let element = list.element(index);
@@ -259,40 +257,44 @@ fn ports(list: &Scope<'_>, ports: &[document::Port]) -> Vec<slice::Port> {
         if compiled.iter().any(|other| other.number == number) {
             scope.problem(format!("port {number} is there twice"), "remove one of the two");
         }
-        compiled.push(slice::Port { number, protocol, splice: splice && protocol == slice::PortProtocol::Tcp });
+        compiled.push(leno_model::Port {
+            number,
+            protocol,
+            splice: splice && protocol == leno_model::PortProtocol::Tcp,
+        });
     }
     compiled
 }
 
-fn readiness(scope: &Scope<'_>, readiness: Option<&Readiness>) -> slice::Readiness {
+fn readiness(scope: &Scope<'_>, readiness: Option<&Readiness>) -> leno_model::Readiness {
     match readiness {
-        None | Some(Readiness { http: None, tcp: Some(true) }) => slice::Readiness::Tcp,
+        None | Some(Readiness { http: None, tcp: Some(true) }) => leno_model::Readiness::Tcp,
         Some(Readiness { http: Some(path), tcp: None }) => {
             if !path.starts_with('/') || !path.bytes().all(|byte| byte.is_ascii_graphic()) || path.contains('#') {
                 let fix = "expected a path such as /healthz";
                 scope.field("http").problem(format!("`{}` cannot be asked for", path.escape_debug()), fix);
             }
-            slice::Readiness::Http(path.clone())
+            leno_model::Readiness::Http(path.clone())
         }
         Some(_) => {
             scope.problem("readiness is one thing", "expected `{http: /path}` or `{tcp: true}`");
-            slice::Readiness::Tcp
+            leno_model::Readiness::Tcp
         }
     }
 }
 
 /// Zero means that instances are not watched.
-fn liveness(scope: &Scope<'_>, Liveness { interval, failures }: Liveness) -> slice::Liveness {
+fn liveness(scope: &Scope<'_>, Liveness { interval, failures }: Liveness) -> leno_model::Liveness {
     let is_watched = interval > Duration::default();
     let shortest = if is_watched { SHORTEST_INTERVAL } else { interval };
     let interval = fields::within(&scope.field("interval"), interval, shortest, DAY);
     if !(1..=100).contains(&failures) {
         scope.field("failures").problem(format!("{failures} is not possible"), "expected 1 to 100");
     }
-    slice::Liveness { interval, failures }
+    leno_model::Liveness { interval, failures }
 }
 
-fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<slice::Expose> {
+fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<leno_model::Expose> {
     let mut compiled = Vec::new();
     for (index, expose) in exposes.iter().enumerate() {
         let scope = list.element(index);
@@ -305,7 +307,7 @@ fn expose(list: &Scope<'_>, exposes: &[document::Expose]) -> Vec<slice::Expose> 
             .filter_map(|(index, host)| text::exposed_host(&hosts.element(index), host))
             .collect();
         let path = template::prefix(&scope.field("path"), &expose.path);
-        compiled.push(slice::Expose { hosts: names, path: path.unwrap_or_else(|| "/".to_owned()) });
+        compiled.push(leno_model::Expose { hosts: names, path: path.unwrap_or_else(|| "/".to_owned()) });
     }
     compiled
 }

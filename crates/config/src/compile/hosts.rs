@@ -5,9 +5,9 @@
 
 use super::Placed;
 use crate::document;
-use crate::id::FunctionId;
 use crate::namespace::Namespaces;
 use crate::problem::{Origin, Problem, Scope};
+use leno_model::FunctionId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -4,7 +4,7 @@ use super::fields;
 use crate::document;
 use crate::problem::Scope;
 use crate::size::Size;
-use crate::slice::{ImageRegistry, Images, RegistryCredentials};
+use leno_model::{ImageRegistry, Images, RegistryCredentials};
 use std::cell::RefCell;
 use std::path::{Component, Path, PathBuf};
 

@@ -1,9 +1,9 @@
 //! How instances are kept apart. A function or job may be stricter than its namespace, never weaker.
 
 use super::Context;
-use crate::id::FunctionId;
 use crate::problem::Scope;
-use crate::run::Isolation;
+use leno_model::FunctionId;
+use leno_model::Isolation;
 
 /// The isolation of a function or job that says `written`.
 pub(super) fn chosen(

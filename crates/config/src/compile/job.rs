@@ -5,11 +5,10 @@ use super::process::{self, Kind};
 use super::{Context, Placed, confine, container, function, isolation};
 use crate::document;
 use crate::duration::Duration;
-use crate::id::FunctionId;
 use crate::problem::{Problem, Scope};
-use crate::revision::Plan;
-use crate::slice;
 use crate::snapshot::Function;
+use leno_model::FunctionId;
+use leno_model::revision::Plan;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -49,7 +48,7 @@ pub(super) fn job(
     root: &Scope<'_>,
     id: &FunctionId,
     document: &document::Job,
-    mesh: &slice::MeshSlice,
+    mesh: &leno_model::MeshConfig,
 ) -> Function {
     let spec = &document.spec;
     let scope = root.field("spec");
@@ -61,7 +60,7 @@ pub(super) fn job(
         None => isolation::chosen(context, &scope, id, spec.isolation),
     };
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
-    let process = slice::Process {
+    let process = leno_model::Process {
         argv,
         directory: fields::relative(&scope.field("workingDirectory"), directory),
         env: spec.env.clone(),
@@ -82,7 +81,7 @@ pub(super) fn job(
         let message = format!("{parallelism} at a time are more than `completions`");
         scope.field("parallelism").problem(message, fix);
     }
-    let job = slice::Job {
+    let job = leno_model::Job {
         process,
         parallelism,
         completions,
@@ -93,14 +92,14 @@ pub(super) fn job(
     Function {
         origin: root.origin(),
         labels: document.metadata.labels.clone(),
-        protocol: slice::AppProtocol::default(),
-        run: slice::Run::Job(job),
+        protocol: leno_model::AppProtocol::default(),
+        run: leno_model::Run::Job(job),
         place: scope.field("image").here(),
         expose: Vec::new(),
         callees: function::callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: 0,
         queue: 0,
-        scale: slice::Scale::default(),
+        scale: leno_model::Scale::default(),
         timeout: mesh.limits.request_timeout,
         as_received: false,
         plan: Plan::default(),
@@ -110,7 +109,7 @@ pub(super) fn job(
 }
 
 /// The program to start, or the container.
-fn program(scope: &Scope<'_>, spec: &document::JobSpec) -> (Vec<String>, Option<slice::Container>) {
+fn program(scope: &Scope<'_>, spec: &document::JobSpec) -> (Vec<String>, Option<leno_model::Container>) {
     if let Some(image) = &spec.image {
         let written = container::Written {
             command: spec.command.as_deref(),

@@ -9,8 +9,8 @@ use crate::document::{
 use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
-use crate::slice::{
-    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshSlice, TCP_KEEP_ALIVE,
+use leno_model::{
+    AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshConfig, TCP_KEEP_ALIVE,
     TrustedProxies, UpstreamLimits,
 };
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ pub(super) fn mesh(
     folder: Option<&Path>,
     problems: &RefCell<Vec<Problem>>,
     inputs: &RefCell<Vec<PathBuf>>,
-) -> MeshSlice {
+) -> MeshConfig {
     for second in documents.iter().skip(1) {
         let first = documents[0].scope(problems).line();
         second.scope(problems).problem(format!("there is another Mesh document, in {first}"), "keep one of the two");
@@ -50,7 +50,7 @@ pub(super) fn mesh(
     }
 }
 
-fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &RefCell<Vec<PathBuf>>) -> MeshSlice {
+fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &RefCell<Vec<PathBuf>>) -> MeshConfig {
     let namespaces = scope.field("auditNamespaces");
     for (index, name) in spec.audit_namespaces.iter().enumerate() {
         fields::label(&namespaces.element(index), name);
@@ -99,7 +99,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &R
     mesh
 }
 
-fn compiled(spec: &MeshSpec) -> MeshSlice {
+fn compiled(spec: &MeshSpec) -> MeshConfig {
     let MeshLimits {
         head_bytes,
         headers,
@@ -116,7 +116,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         extension_instances_per_namespace,
     } = spec.limits;
     let https = spec.gateway.https.as_ref();
-    MeshSlice {
+    MeshConfig {
         trust_domain: spec.trust_domain.clone(),
         engine: match spec.engine {
             EngineChoice::Auto => None,
@@ -125,8 +125,7 @@ fn compiled(spec: &MeshSpec) -> MeshSlice {
         },
         mtls_same_node: spec.mtls.same_node == SameNode::Always,
         svid_lifetime: spec.mtls.svid_lifetime.0,
-        stream_lifetime: Some(spec.mtls.stream_lifetime.0)
-            .filter(|lifetime| *lifetime != crate::slice::STREAM_LIFETIME),
+        stream_lifetime: Some(spec.mtls.stream_lifetime.0).filter(|lifetime| *lifetime != leno_model::STREAM_LIFETIME),
         gateway_http: spec.gateway.http.map(|address| address.0),
         gateway_https: https.map(|https| GatewayTls {
             listen: https.listen.0,

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::problem::{Origin, Scope};
-use crate::special::unlisted_metadata;
+use leno_model::special_address::unlisted_metadata;
 use leno_policy::spec::Cidr;
 
 /// Reports a block that a request's document names, if all of it is in a block of metadata services that the quota of the namespace does not list. A block

@@ -42,13 +42,13 @@ mod wasm;
 
 use crate::document;
 use crate::effort::Effort;
-use crate::id::FunctionId;
 use crate::namespace::Namespaces;
 use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
-use crate::slice::{Isolation, ModuleHash};
 use crate::snapshot::{Policy, Read, Snapshot};
 use crate::yaml::Node;
+use leno_model::FunctionId;
+use leno_model::{Isolation, ModuleHash};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 use super::authentication::check_url;
 use super::{Context, fields};
 use crate::problem::Scope;
-use crate::slice::{ModuleHash, ModuleUrl};
 use leno_files::FileAccess;
+use leno_model::{ModuleHash, ModuleUrl};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! NamespaceQuota documents, and the defaults in the Mesh document.
 
 use super::{Documents, Placed, fields, text};
-use crate::bounds::NamespaceBounds;
 use crate::document::{self, NamespaceLimits};
-use crate::id::FunctionId;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Origin, Problem, Scope};
-use crate::run::Isolation;
 use crate::size::Size;
 use crate::snapshot;
+use leno_model::FunctionId;
+use leno_model::Isolation;
+use leno_model::NamespaceBounds;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

@@ -4,7 +4,7 @@ use super::fields::{self, MILLISECOND};
 use crate::document;
 use crate::duration::Duration;
 use crate::problem::Scope;
-use crate::slice::{RedisQuotas, RedisTransport};
+use leno_model::{RedisQuotas, RedisTransport};
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

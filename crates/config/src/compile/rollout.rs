@@ -4,9 +4,9 @@ use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
 use crate::document::{self, FunctionSpec, TrafficTarget};
 use crate::duration::Duration;
-use crate::id::FunctionId;
 use crate::problem::Scope;
-use crate::revision::{self, Latency, Plan, TAG_HEADER, Target};
+use leno_model::FunctionId;
+use leno_model::revision::{self, Latency, Plan, TAG_HEADER, Target};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 

@@ -4,7 +4,7 @@ use super::fields;
 use crate::document::{FunctionSpec, Scale};
 use crate::duration::Duration;
 use crate::problem::Scope;
-use crate::slice::{self, Metric};
+use leno_model::Metric;
 use std::ops::RangeInclusive;
 
 /// Instances of one function on one node.
@@ -15,14 +15,14 @@ const HOUR: Duration = Duration::from_secs(3600);
 const CONCURRENCY: f64 = 100.0;
 const RPS: f64 = 200.0;
 
-pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec) -> slice::Scale {
+pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec) -> leno_model::Scale {
     let (scope, scale) = (function.field("scale"), &spec.scale);
     counts(&scope, scale, spec.port.is_some());
     let percent = |name, value, range| percentage(&scope.field(name), value, range);
     let duration = |name, value, low| fields::within(&scope.field(name), value, low, HOUR);
     let window = duration("window", scale.window, Duration::from_secs(1));
     let panic_share = percent("panicWindowPercentage", scale.panic_window_percentage, 1.0..=100.0);
-    slice::Scale {
+    leno_model::Scale {
         min: scale.min,
         max: if scale.max == 0 { u32::MAX } else { scale.max },
         initial: scale.initial,

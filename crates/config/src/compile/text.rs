@@ -5,8 +5,8 @@ use super::forms::Form;
 use super::{fields, regex};
 use crate::document::{RequestPrincipal, TextMatch};
 use crate::host;
-use crate::id::is_label;
 use crate::problem::Scope;
+use leno_model::function_id::is_label;
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
 use std::net::IpAddr;
 

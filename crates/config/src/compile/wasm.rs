@@ -6,7 +6,6 @@ use crate::document::{FunctionSpec, SecretAs, Wasm};
 use crate::duration::Duration;
 use crate::problem::Scope;
 use crate::size::Size;
-use crate::slice;
 
 const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);
@@ -26,7 +25,12 @@ const NOT_HERE: [(&str, &str); 10] = [
 ];
 
 /// A function that is a component.
-pub(super) fn wasm(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec, wasm: &Wasm) -> Option<slice::Wasm> {
+pub(super) fn wasm(
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    spec: &FunctionSpec,
+    wasm: &Wasm,
+) -> Option<leno_model::Wasm> {
     for (field, fix) in NOT_HERE {
         if scope.has(field) {
             scope.field(field).problem(format!("`{field}` is for commands; this function is a component"), fix);
@@ -56,7 +60,7 @@ pub(super) fn wasm(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec
         sha256: wasm.sha256.as_deref(),
     };
     let (module, url) = module::source(context, &place, &source, &module::COMPONENT)?;
-    Some(slice::Wasm {
+    Some(leno_model::Wasm {
         module,
         url,
         memory: memory.0,

@@ -2,7 +2,7 @@
 
 use super::authorization::{Condition, Operation};
 use super::label::{LabelExpression, LabelSelector, Labels};
-use crate::id::FunctionId;
+use leno_model::FunctionId;
 
 /// What a translated policy says of its functions' own calls.
 #[derive(Clone, Debug, Default, PartialEq)]

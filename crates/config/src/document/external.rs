@@ -3,7 +3,7 @@
 use super::paths::Paths;
 use super::value::{Address, ApiVersion, Metadata};
 use crate::duration::Duration;
-use crate::slice::EgressProtocol;
+use leno_model::EgressProtocol;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

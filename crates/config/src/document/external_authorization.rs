@@ -3,7 +3,7 @@
 use super::authorization::Operation;
 use super::rate_limit::KeyPart;
 use crate::duration::Duration;
-use crate::slice::AuthorizerProtocol;
+use leno_model::AuthorizerProtocol;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

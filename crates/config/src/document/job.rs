@@ -5,7 +5,7 @@ use super::image::Volume;
 use super::value::{ApiVersion, Metadata};
 use crate::duration::Duration;
 use crate::size::Size;
-use crate::slice::{Isolation, Pull};
+use leno_model::{Isolation, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

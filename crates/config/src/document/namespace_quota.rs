@@ -1,9 +1,9 @@
 //! `kind: NamespaceQuota`.
 
 use super::value::ApiVersion;
-use crate::run::Isolation;
 use crate::size::Size;
-use crate::slice::Engine;
+use leno_model::Engine;
+use leno_model::Isolation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

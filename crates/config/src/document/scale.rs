@@ -1,7 +1,7 @@
 //! `spec.scale` of a function. The fields have the names, the meanings and, but for `initial`, the defaults of Knative's autoscaler.
 
 use crate::duration::Duration;
-use crate::slice::Metric;
+use leno_model::Metric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

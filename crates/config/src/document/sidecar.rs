@@ -1,7 +1,7 @@
 //! `spec.sidecar` of a policy.
 
 use crate::duration::Duration;
-use crate::slice::Engine;
+use leno_model::Engine;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

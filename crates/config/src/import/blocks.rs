@@ -1,6 +1,6 @@
 //! Arithmetic with blocks of addresses.
 
-use crate::special::special_around;
+use leno_model::special_address::special_around;
 use leno_policy::spec::Cidr;
 use std::net::IpAddr;
 

@@ -12,9 +12,9 @@ use crate::document::{
     self, Action, ApiVersion, CalleeRules, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls,
     FunctionSelector, Labels, Metadata, PolicyKind, PolicySpec, Source,
 };
-use crate::id::FunctionId;
-use crate::slice::EgressProtocol;
-use crate::special::special_around;
+use leno_model::EgressProtocol;
+use leno_model::FunctionId;
+use leno_model::special_address::special_around;
 use leno_policy::spec::Cidr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -165,7 +165,7 @@ fn hosts(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpe
     let all = rules.iter().flat_map(|(number, rule)| (0..).zip(&rule.to).map(|(place, one)| ((*number, place), one)));
     for (origin, destination) in all {
         let Some(host) = destination.host().filter(|host| seen.insert((*host).to_owned())) else { continue };
-        let wildcard = crate::egress::wildcard(host);
+        let wildcard = leno_model::egress::wildcard(host);
         let same = |other: &String| {
             let other = crate::host::pattern(other);
             other.as_deref() == Some(host) || (other.is_some() && other == wildcard)

@@ -19,11 +19,11 @@ use crate::compile::{Documents, Placed};
 use crate::document::{
     self, ApiVersion, AuthorizationRule, CalleeRules, FunctionSelector, Metadata, PolicyKind, PolicySpec,
 };
-use crate::id::is_label;
 use crate::imported::Row;
 use crate::problem::{Origin, Problem, Scope};
 use crate::yaml::Node;
 use externals::Translation;
+use leno_model::function_id::is_label;
 use outside::OutsideRules;
 use report::Report;
 use std::cell::RefCell;

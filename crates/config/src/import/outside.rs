@@ -8,8 +8,8 @@ use super::walk;
 use crate::compile::{external, text};
 use crate::document::{CalleeRule, CalleeSelector, ExternalSpec, FunctionSelector, Operation};
 use crate::problem::Scope;
-use crate::special::special_around;
 use crate::yaml::Node;
+use leno_model::special_address::special_around;
 use leno_policy::spec::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

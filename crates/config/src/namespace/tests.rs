@@ -1,6 +1,7 @@
 use super::*;
 use crate::collection::Document;
 use crate::snapshot::Snapshot;
+use leno_model::Isolation;
 use std::path::Path;
 
 const SHOP: &str = "

@@ -1,8 +1,8 @@
 //! The use that the functions of a namespace make of its quota, found before any slice is built: each function gets its own copy of the rules that apply to it.
 
 use super::{Function, Policy};
-use crate::id::FunctionId;
 use crate::namespace::NamespaceUse;
+use leno_model::FunctionId;
 use std::collections::BTreeMap;
 
 /// Bytes of a rule, on average.

@@ -76,7 +76,7 @@ impl FunctionEntry {
     /// Makes a route of the gateway to a function that other nodes host. Loads its program, which allows everything: the callee's node judges. So it must not
     /// come among the functions of a snapshot ([`super::snapshot::Change::insert_route`]).
     pub fn route(engine: &Engine, route: Route) -> Self {
-        Self { elsewhere: true, ..Self::load(engine, route.into_slice()) }
+        Self { elsewhere: true, ..Self::load(engine, route.into_config()) }
     }
 
     /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread. If a program does not load,

@@ -5,10 +5,10 @@ mod covers;
 
 use super::{Documents, Placed, fields};
 use crate::document;
-use crate::id::FunctionId;
 use crate::problem::{Origin, Problem, Scope};
-use crate::slice::{EgressPort, EgressProtocol, Run};
 use crate::snapshot::{self, Function, Policy};
+use leno_model::FunctionId;
+use leno_model::{EgressPort, EgressProtocol, Run};
 use leno_policy::matching;
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Labelled, Matches, Source, StringMatch};
 use std::cell::{Cell, RefCell};

@@ -70,7 +70,7 @@ const TEREDO: Ipv6Addr = Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0);
 const SIX_TO_FOUR: Ipv6Addr = Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0);
 
 /// The block of one address.
-pub(crate) fn single(address: IpAddr) -> Cidr {
+pub fn single(address: IpAddr) -> Cidr {
     Cidr { address, prefix: if address.is_ipv4() { 32 } else { 128 } }
 }
 
@@ -92,7 +92,7 @@ fn fixed(address: IpAddr) -> impl Iterator<Item = Cidr> {
 
 /// The blocks of special addresses that an address is in. An IPv6 address that leads to an IPv4 address is also in the blocks that lead to that one's.
 /// A loopback address needs no more than the loopback block: all of that is this machine's.
-pub(crate) fn special(address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> Vec<Cidr> {
+pub fn special(address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> Vec<Cidr> {
     let machine = |address: IpAddr| (!address.is_loopback() && is_machine(address)).then(|| single(address));
     let mut blocks: Vec<Cidr> = fixed(address).chain(machine(address)).collect();
     if let IpAddr::V6(v6) = address {
@@ -154,7 +154,7 @@ fn metadata_around(block: Cidr) -> Vec<Cidr> {
 }
 
 /// The block of metadata services that all of a block is in, if `list` does not have it: a block with all of it and no addresses of other kinds.
-pub(crate) fn unlisted_metadata(list: &[Cidr], block: Cidr) -> Option<Cidr> {
+pub fn unlisted_metadata(list: &[Cidr], block: Cidr) -> Option<Cidr> {
     let listed = |around: &Cidr| {
         let means = |listed: &Cidr| listed.prefix >= around.prefix && around.contains(listed.address);
         list.iter().any(|one| one.prefix <= block.prefix && one.contains(block.address) && means(one))
@@ -163,13 +163,13 @@ pub(crate) fn unlisted_metadata(list: &[Cidr], block: Cidr) -> Option<Cidr> {
 }
 
 /// The blocks of special addresses that all of a block is in.
-pub(crate) fn special_around(block: Cidr) -> impl Iterator<Item = Cidr> {
+pub fn special_around(block: Cidr) -> impl Iterator<Item = Cidr> {
     fixed(block.address).filter(move |special| special.prefix <= block.prefix)
 }
 
 /// Whether `list` admits an address: one of its blocks has it and, if the address is special, each special block that it is in was meant: `list` has a
 /// block with it that has no addresses outside of that one.
-pub(crate) fn admits(list: &[Cidr], address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
+pub fn admits(list: &[Cidr], address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
     let mut with_it = list.iter().filter(|listed| listed.contains(address)).peekable();
     if with_it.peek().is_none() {
         return false;

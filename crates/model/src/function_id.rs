@@ -42,7 +42,7 @@ impl FunctionId {
 }
 
 /// A DNS label as Kubernetes wants it (RFC 1123, lower case).
-pub(crate) fn is_label(text: &str) -> bool {
+pub fn is_label(text: &str) -> bool {
     let alphanumeric = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     text.len() <= 63
         && alphanumeric(text.bytes().next())

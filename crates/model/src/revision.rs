@@ -2,7 +2,7 @@
 //!
 //! A document has a plan; the control plane numbers revisions and makes a split of the plan and of what it knows; nodes act on splits.
 
-use crate::id::FunctionId;
+use crate::function_id::FunctionId;
 use crate::run::{AppProtocol, Run, Scale};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

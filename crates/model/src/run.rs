@@ -2,6 +2,7 @@
 
 use crate::container::Container;
 use crate::egress::{Egress, EgressPort, EgressProtocol};
+use crate::secret::Secret;
 use aws_lc_rs::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -249,17 +250,6 @@ impl Resources {
     pub fn any(&self) -> bool {
         *self != Self::default()
     }
-}
-
-/// A secret of a process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Secret {
-    /// Environment variable, or name of a file.
-    pub name: String,
-    /// The node's file that holds it.
-    pub from: PathBuf,
-    /// In the environment, or in a file of the instance.
-    pub environment: bool,
 }
 
 /// A command that runs to its end.

@@ -2,6 +2,8 @@
 //!
 //! Source: the SPIFFE standard *The SPIFFE Identity and Verifiable Identity Document*, sections 2.1 to 2.3.
 
+use crate::function_id::is_label;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -17,11 +19,13 @@ const SYSTEM: &str = "leno-system";
 const NODES: &str = "leno-nodes";
 
 /// The name of a trust domain: lower-case letters, digits, `.`, `-` and `_`, 1 to 255 bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct TrustDomain(Arc<str>);
 
 /// `spiffe://<trust domain>/<path>`. The path may be absent: then it names the trust domain itself, and no workload.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct SpiffeId {
     text: Arc<str>,
     /// End of the trust domain in `text`.
@@ -189,14 +193,6 @@ fn check_path(path: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A DNS label (RFC 1123), lower case.
-fn is_label(text: &str) -> bool {
-    (1..=63).contains(&text.len())
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-        && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit())
-}
-
 fn bad(text: &str, reason: &'static str) -> BadSpiffeId {
     BadSpiffeId { text: text.to_owned(), reason }
 }
@@ -204,6 +200,34 @@ fn bad(text: &str, reason: &'static str) -> BadSpiffeId {
 impl From<&SpiffeId> for Arc<str> {
     fn from(id: &SpiffeId) -> Self {
         id.text.clone()
+    }
+}
+
+impl From<SpiffeId> for String {
+    fn from(id: SpiffeId) -> Self {
+        id.to_string()
+    }
+}
+
+impl TryFrom<String> for SpiffeId {
+    type Error = BadSpiffeId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<TrustDomain> for String {
+    fn from(domain: TrustDomain) -> Self {
+        domain.to_string()
+    }
+}
+
+impl TryFrom<String> for TrustDomain {
+    type Error = BadSpiffeId;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
     }
 }
 

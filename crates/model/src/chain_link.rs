@@ -1,6 +1,6 @@
 //! Chains: functions that hand each other memory, as nodes need to know them.
 
-use crate::id::FunctionId;
+use crate::function_id::FunctionId;
 use serde::{Deserialize, Serialize};
 
 /// The chain that a function is in. It is the function's, and so that of all of its revisions: one that leaves a chain leaves it at once.

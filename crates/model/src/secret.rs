@@ -1,11 +1,23 @@
 //! Secrets are read from files of the node when they are needed. Errors never hold any of them.
 
-use crate::slice::Secret;
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
+use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::PathBuf;
 
 /// The secrets of one function have at most so many bytes together.
 const MAX_TOTAL: usize = 8 << 20;
+
+/// A secret of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret {
+    /// Environment variable, or name of a file.
+    pub name: String,
+    /// The node's file that holds it.
+    pub from: PathBuf,
+    /// In the environment, or in a file of the instance.
+    pub environment: bool,
+}
 
 /// The content of a secret's file. It must never be logged.
 pub enum SecretValue {

@@ -1,7 +1,8 @@
 //! What a gateway needs of a function that other nodes host.
 
-use crate::id::FunctionId;
-use crate::slice::{AppProtocol, Engine, Expose, Run, Slice};
+use crate::function::{Engine, Expose, FunctionConfig};
+use crate::function_id::FunctionId;
+use crate::run::{AppProtocol, Run};
 use leno_policy::spec::{Action, AuthorizationRule, ProgramSpec, Sidecar};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -32,8 +33,8 @@ pub struct Route {
 
 impl Route {
     /// The route to a function; `None`: it is not exposed.
-    pub fn of(slice: &Slice) -> Option<Self> {
-        let ProgramSpec { function, direction, tracing, access_log, targets, .. } = &slice.inbound;
+    pub fn of(config: &FunctionConfig) -> Option<Self> {
+        let ProgramSpec { function, direction, tracing, access_log, targets, .. } = &config.inbound;
         let program = ProgramSpec {
             function: function.clone(),
             direction: *direction,
@@ -54,19 +55,19 @@ impl Route {
             access_log: access_log.clone(),
             targets: targets.clone(),
         };
-        (!slice.expose.is_empty()).then(|| Self {
-            id: slice.id.clone(),
-            identity: slice.identity.clone(),
-            protocol: slice.protocol,
-            expose: slice.expose.clone(),
+        (!config.expose.is_empty()).then(|| Self {
+            id: config.id.clone(),
+            identity: config.identity.clone(),
+            protocol: config.protocol,
+            expose: config.expose.clone(),
             program,
-            engine: slice.engine,
-            deadline: slice.deadline,
+            engine: config.engine,
+            deadline: config.deadline,
         })
     }
 
-    /// A slice with nothing in it but the route. No instance can be made of it, and its outbound program allows no call.
-    pub fn into_slice(self) -> Slice {
+    /// A configuration with nothing in it but the route. No instance can be made of it, and its outbound program allows no call.
+    pub fn into_config(self) -> FunctionConfig {
         let Self { id, identity, protocol, expose, program, engine, deadline } = self;
         let outbound = ProgramSpec {
             direction: leno_policy::spec::Direction::Outbound,
@@ -74,7 +75,7 @@ impl Route {
             authorization: Vec::new(),
             ..program.clone()
         };
-        Slice {
+        FunctionConfig {
             id,
             identity,
             inbound: program,

@@ -1,6 +1,6 @@
 //! Something outside of the mesh that functions may call.
 
-use crate::special::{admits, special};
+use crate::special_address::{admits, special};
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
 //! What a node is asked to replay recorded requests against.
 
-use crate::id::FunctionId;
-use crate::slice::{Engine, JwksFetch, Slice};
+use crate::function::{Engine, FunctionConfig, JwksFetch};
+use crate::function_id::FunctionId;
 use leno_policy::spec::ProgramSpec;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -15,27 +15,27 @@ pub struct CandidatePrograms {
     pub inbound: ProgramSpec,
     /// Outbound program.
     pub outbound: ProgramSpec,
-    /// As in [`Slice::engine`].
+    /// As in [`FunctionConfig::engine`].
     pub engine: Option<Engine>,
-    /// As in [`Slice::deadline`].
+    /// As in [`FunctionConfig::deadline`].
     pub deadline: Duration,
-    /// As in [`Slice::jwks`]. Nothing is fetched for a candidate: it gets the keys that the node has.
+    /// As in [`FunctionConfig::jwks`]. Nothing is fetched for a candidate: it gets the keys that the node has.
     pub jwks: Vec<JwksFetch>,
     /// Whether it has extensions, which are not replayed.
     pub extensions: bool,
 }
 
 impl CandidatePrograms {
-    /// The candidate that a slice is.
-    pub fn of(slice: &Slice) -> Self {
+    /// The candidate that a function is.
+    pub fn of(function: &FunctionConfig) -> Self {
         Self {
-            id: slice.id.clone(),
-            inbound: slice.inbound.clone(),
-            outbound: slice.outbound.clone(),
-            engine: slice.engine,
-            deadline: slice.deadline,
-            jwks: slice.jwks.clone(),
-            extensions: !slice.inbound_extensions.is_empty() || !slice.outbound_extensions.is_empty(),
+            id: function.id.clone(),
+            inbound: function.inbound.clone(),
+            outbound: function.outbound.clone(),
+            engine: function.engine,
+            deadline: function.deadline,
+            jwks: function.jwks.clone(),
+            extensions: !function.inbound_extensions.is_empty() || !function.outbound_extensions.is_empty(),
         }
     }
 

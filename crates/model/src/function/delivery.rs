@@ -1,0 +1,86 @@
+//! The restrictions of a namespace that concern one function.
+
+use super::FunctionConfig;
+use crate::bounds::NamespaceBounds;
+use crate::run::{Isolation, Run};
+use crate::special_address::{single, unlisted_metadata};
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+impl FunctionConfig {
+    /// The slice as it is delivered: without restrictions that its function cannot run into. Nodes of the release before do not know these, and would refuse it.
+    pub fn for_delivery(&self) -> Cow<'_, Self> {
+        let (no_files, no_fetches) = (!names_files(self), !fetches(self));
+        let is_isolated = self.weaker_isolation().is_none();
+        let no_metadata = self.unlisted_metadata().is_none();
+        let NamespaceBounds { files, egress, metadata, isolation, .. } = &self.bounds;
+        if (no_files && files.is_some())
+            || (no_fetches && egress.is_some())
+            || (no_metadata && metadata.is_some())
+            || (is_isolated && isolation.is_some())
+        {
+            let mut function = self.clone();
+            function.bounds.isolation.take_if(|_| is_isolated);
+            function.bounds.files.take_if(|_| no_files);
+            function.bounds.egress.take_if(|_| no_fetches);
+            function.bounds.metadata.take_if(|_| no_metadata);
+            return Cow::Owned(function);
+        }
+        Cow::Borrowed(self)
+    }
+
+    /// The isolation of a revision that is weaker than its namespace may have, and the least that it may have.
+    pub fn weaker_isolation(&self) -> Option<(Isolation, Isolation)> {
+        let least = self.bounds.isolation?;
+        let isolations = self.all_revisions().filter_map(|revision| match revision.template.run {
+            Run::Command(command) => Some(command.isolation),
+            Run::Job(job) => Some(job.process.isolation),
+            Run::External(_) | Run::Wasm(_) | Run::Egress(_) => None,
+        });
+        isolations.into_iter().find(|isolation| isolation.is_weaker_than(least)).map(|isolation| (isolation, least))
+    }
+
+    /// The first address of metadata services that a revision names and that its namespace may not name.
+    pub fn unlisted_metadata(&self) -> Option<IpAddr> {
+        let listed = self.bounds.metadata.as_deref()?;
+        let named = self.all_revisions().flat_map(|revision| match revision.template.run {
+            Run::External(addresses) => {
+                addresses.into_iter().map(|address| single(address.ip().to_canonical())).collect()
+            }
+            Run::Egress(egress) => [egress.addresses, egress.resolves_to].concat(),
+            Run::Command(_) | Run::Wasm(_) | Run::Job(_) => Vec::new(),
+        });
+        let mut unlisted = named.filter(|block| unlisted_metadata(listed, *block).is_some());
+        unlisted.next().map(|block| block.address)
+    }
+}
+
+/// Whether the node opens files for the function that its documents name.
+fn names_files(function: &FunctionConfig) -> bool {
+    let run = |run: &Run| match run {
+        Run::Command(command) => {
+            let files = !command.secrets.is_empty() || !command.read_only_paths.is_empty();
+            files || command.container.is_some() || command.directory.parent().is_some()
+        }
+        Run::Job(job) => {
+            let files = !job.process.secrets.is_empty() || !job.process.read_only_paths.is_empty();
+            files || job.process.container.is_some() || job.process.directory.parent().is_some()
+        }
+        Run::Wasm(wasm) => !wasm.secrets.is_empty(),
+        Run::Egress(egress) => {
+            let tls = egress.tls.ca_file.is_some() || egress.tls.certificate.is_some();
+            tls || !egress.credentials.is_empty()
+        }
+        Run::External(_) => false,
+    };
+    function.all_revisions().any(|revision| run(&revision.template.run))
+        || function.jwks.iter().any(|fetch| fetch.ca_file.is_some())
+        || function.modules().any(|(_, url)| url.is_some_and(|url| url.ca_file.is_some()))
+}
+
+/// Whether nodes fetch something for the function from where its documents say.
+fn fetches(function: &FunctionConfig) -> bool {
+    !function.jwks.is_empty()
+        || function.modules().any(|(_, url)| url.is_some())
+        || function.all_revisions().any(|revision| revision.template.run.container().is_some())
+}

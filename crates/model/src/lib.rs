@@ -1,0 +1,45 @@
+//! The types of a checked mesh: names, identities and configurations.
+//!
+//! The control plane compiles documents to a [`FunctionConfig`] for each function and one
+//! [`MeshConfig`], and delivers them to nodes. The types are plain data; only
+//! [`secret_values`] reads files.
+#![forbid(unsafe_code)]
+
+mod authorizer;
+mod bounds;
+mod candidate;
+mod chain_link;
+mod container;
+pub mod egress;
+mod function;
+pub mod function_id;
+mod locality;
+mod mesh;
+pub mod revision;
+mod route;
+mod run;
+mod secret;
+pub mod special_address;
+mod spiffe;
+
+pub use authorizer::{Authorizer, AuthorizerCache, AuthorizerProtocol};
+pub use bounds::NamespaceBounds;
+pub use candidate::CandidatePrograms;
+pub use chain_link::ChainLink;
+pub use container::{Container, ImageRegistry, Images, Pull, RegistryCredentials, Volume};
+pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
+pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
+pub use function_id::{BadFunctionId, FunctionId};
+pub use locality::{Distance, Locality};
+pub use mesh::{
+    AccessLogSink, Accounts, AdminListener, ExtensionInstances, GatewayTls, Limits, MeshConfig, RedisQuotas,
+    RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
+};
+pub use revision::{Latency, Plan, Revision, Revisions, Rollout, Split, TAG_HEADER, Target, Template};
+pub use route::Route;
+pub use run::{
+    AppProtocol, BadHash, Command, IN_NODE, Isolation, Job, Liveness, Metric, ModuleHash, ModuleUrl, Port,
+    PortProtocol, Process, Readiness, Resources, Run, Scale, Wasm,
+};
+pub use secret::{Secret, SecretValue, secret_values};
+pub use spiffe::{BadSpiffeId, SpiffeId, TrustDomain, function_of_server_name};
