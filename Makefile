@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference clean
+.PHONY: help setup clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -12,7 +12,7 @@ setup: ## Install what building needs (Debian packages, a wasm32 toolchain under
 	@scripts/setup.sh
 
 run: setup ## Start the example application behind the mesh and drive it with real requests (ARGUMENTS=--containers: as images, as root).
-	@echo "== building leno and the example application (the first time takes a few minutes)"
+	@echo "== building leno and the example application (the first time takes 10 to 20 minutes on two cores)"
 	@$(CARGO) build --release -p leno -p orders
 	@target/release/orders-demo $(ARGUMENTS)
 
@@ -22,16 +22,18 @@ clients: setup ## Install the clients of other people that tests drive the gatew
 test: clients ## Run all tests (ARGUMENTS="-p leno --test chains": some). RUST_TEST_THREADS: tests of a program at a time.
 	@CARGO=$(CARGO) scripts/test.py $(ARGUMENTS)
 
-test-stock-kernel: setup ## Run the tests of rooms as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
+test-stock-kernel: setup ## Run the tests of jails as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)
 
 test-adjacent: setup ## Run the tests of many nodes with control plane and nodes of two releases (REVISION=TAG: not the commit before this one).
 	@CARGO=$(CARGO) scripts/adjacent-release.sh $(REVISION)
 
-lint: setup ## Check format and lints.
+lint: setup ## Check format, lints, scripts, spelling, links and prose (DOC=1: also that the documentation of the crates builds).
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path guest/Cargo.toml --check
+	@scripts/lint-text.sh
 	@$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	@[ -z "$(DOC)" ] || RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --release --workspace --no-deps
 
 deny: ## Check licences, sources and the dependency rules of the architecture.
 	@"$$(CARGO=$(CARGO) scripts/cargo-deny.sh)" check bans licenses sources
@@ -57,6 +59,9 @@ azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno a
 conformance: setup ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release -p leno
 	@conformance/run
+
+book: ## Build the book (docs/) into target/book; mdBook is built from source the first time.
+	@"$$(CARGO=$(CARGO) scripts/mdbook.sh)" build book
 
 reference: setup ## Write docs/reference anew from the configuration types.
 	@LENO_BLESS=1 $(CARGO) test --quiet -p leno-config reference
