@@ -42,6 +42,8 @@ need busybox busybox-static
 need docker-registry docker-registry
 need skopeo skopeo
 need umoci umoci
+# `make lint` checks scripts with it.
+need shellcheck shellcheck
 if [ ${#missing[@]} -gt 0 ]; then
   packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
   if [ "$(id -u)" = 0 ]; then run=; elif sudo -n true 2>/dev/null; then run=sudo; else die "missing packages; type: sudo apt-get install $packages"; fi

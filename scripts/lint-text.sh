@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Checks that take no build: scripts, spelling, links and prose. They take a few seconds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+git grep -lzE '^#!.*\b(ba)?sh$' | xargs -0 shellcheck --severity=warning
+"$(scripts/typos.sh)"
+scripts/links.py
+scripts/prose.py
