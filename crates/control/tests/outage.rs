@@ -226,3 +226,20 @@ async fn only_what_a_node_hosts_is_signed() {
     assert_eq!(sign(&gateway).await.unwrap().len(), 1);
     assert!(sign(&identity(FRONTEND)).await.is_err(), "it was moved away");
 }
+
+/// The process that took the node over has ended before it opened a stream, which would have ended this one.
+#[tokio::test]
+async fn a_replaced_process_permits_nothing_when_its_replacement_ends_before_it_connects() {
+    let control = control();
+    control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
+    agent.subscribe([Subject::Hosted]);
+    accepted(&mut updates).await;
+    agent.yield_stream(true);
+    connected(&agent).await;
+    agent.follow_replacement(None);
+    let changes = accepted(&mut updates).await;
+    assert!(changes.contains(&Change::Withdrawn(function("a/one"))), "{changes:?}");
+}

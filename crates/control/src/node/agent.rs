@@ -18,7 +18,7 @@ use backon::ExponentialBuilder;
 use bytes::Bytes;
 use leno_config::FunctionId;
 use leno_identity::{CertificateDer, SpiffeId, SvidStore, TlsError};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -188,6 +188,7 @@ pub fn succeed(options: Options, predecessor: Option<Predecessor>) -> Result<(Ag
         predecessor,
         yielding: yields,
         passed_on: of_replacement,
+        early: VecDeque::new(),
     };
     tokio::spawn(session.run());
     let questions = Mutex::new(Some(questions));

@@ -60,6 +60,8 @@ pub(crate) struct Session {
     pub yielding: watch::Receiver<bool>,
     /// What that process passes on.
     pub passed_on: mpsc::UnboundedReceiver<PassedOn>,
+    /// Messages of that process that arrived while this process still had its stream.
+    pub early: VecDeque<PassedOn>,
 }
 
 /// Why a stream ended.
@@ -68,6 +70,8 @@ enum End {
     Unwanted,
     /// The connection or the protocol failed.
     Failed(Status),
+    /// The process that took this one's place has ended.
+    ReplacementGone,
 }
 
 impl Session {
@@ -88,7 +92,11 @@ impl Session {
             }
             let began = Instant::now();
             let mut lived = false;
-            let End::Failed(status) = self.stream(number, &mut lived).await else { return };
+            let status = match self.stream(number, &mut lived).await {
+                End::Failed(status) => status,
+                End::ReplacementGone => continue,
+                End::Unwanted => return,
+            };
             // A stream that the control plane welcomed, or that lasted, was a success.
             if lived || began.elapsed() > STABLE_STREAM {
                 (failures, pauses) = (0, self.backoff.build());
@@ -116,8 +124,10 @@ impl Session {
         let mut replaced = Replaced::default();
         loop {
             let passed_on = tokio::select! {
+                biased;
                 // It fails when the sender is gone, and the agent with it.
                 _ = self.yielding.wait_for(|yielding| !yielding) => return Some(()),
+                Some(passed_on) = async { self.early.pop_front() } => passed_on,
                 Some(passed_on) = self.passed_on.recv() => passed_on,
                 _ = self.ended.recv() => return None,
             };
@@ -312,6 +322,14 @@ impl Session {
                     let Ok(place) = place else { return End::Unwanted };
                     if let Some(update) = read.pop_front() {
                         place.send(update);
+                    }
+                }
+                // The new process may end before it has opened a stream, which would have ended this one.
+                Some(passed_on) = self.passed_on.recv() => {
+                    let is_gone = matches!(passed_on, PassedOn::End);
+                    self.early.push_back(passed_on);
+                    if is_gone {
+                        return End::ReplacementGone;
                     }
                 }
                 outgoing = self.outgoing.recv(), if to_send.is_none() => {
