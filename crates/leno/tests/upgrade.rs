@@ -327,11 +327,11 @@ fn requests_of_instances_in_rooms_outlive_their_process_too() {
 fn outlive(control: &Control, mut gateway: Upgraded, mut node: Upgraded) {
     let ask = |path: &'static str| {
         let gateway = gateway.node.gateway;
-        std::thread::spawn(move || try_curl(&format!("http://{gateway}{path}"), &["--max-time", "30"]))
+        std::thread::spawn(move || try_curl(&format!("http://{gateway}{path}"), &["--max-time", "60"]))
     };
     let before = process_of(&node);
     // The second one is answered by an instance that calls another function after its process has handed over.
-    let requests = [ask("/slow/4000"), ask("/later/4000/back/ok")];
+    let requests = [ask("/slow/10000"), ask("/later/10000/back/ok")];
     let pausing = || node.node.output.lock().unwrap().iter().filter(|line| line.contains("pausing")).count() == 2;
     eventually("both to be under way", || pausing().then_some(()));
     node.upgrade();
