@@ -10,10 +10,11 @@ use crate::machine;
 use crate::report::Report;
 use crate::sample::Sample;
 use anyhow::{Context, ensure};
+use leno_policy::engine::EngineKind;
 use leno_policy::input::Input;
 use leno_policy::outcome::{Outcome, Output, Verdict};
 use leno_policy::spec::ProgramSpec;
-use leno_sandbox::{Engine, EngineKind, Image, Pool};
+use leno_sandbox::{Engine, Image, Pool};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 

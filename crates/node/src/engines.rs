@@ -1,7 +1,8 @@
 //! Chooses the sandbox engine of each function.
 
 use leno_config::{Snapshot, slice};
-use leno_sandbox::{Engine, EngineError, EngineKind};
+use leno_policy::engine::EngineKind;
+use leno_sandbox::{Engine, EngineError};
 use std::sync::OnceLock;
 
 /// The engines of this node, each started when it is first needed: that takes time, and memory.

@@ -18,6 +18,7 @@ mod authorization;
 mod breaker;
 mod claims;
 pub mod connection;
+pub mod engine;
 mod fields;
 pub mod host;
 pub mod input;

@@ -152,6 +152,17 @@ pub enum HeaderEdit {
     Remove(String),
 }
 
+/// A header edit of an extension or an authorizer, in bytes. Neither name nor value is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RawEdit {
+    /// Replace all values with this one.
+    Set(Box<[u8]>, Box<[u8]>),
+    /// Add a value.
+    Append(Box<[u8]>, Box<[u8]>),
+    /// Remove all values.
+    Remove(Box<[u8]>),
+}
+
 /// One counter to take from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Take {

@@ -18,10 +18,10 @@ use http::Request;
 use http::header::HeaderName;
 use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
 use leno_config::{FunctionId, Slice};
+use leno_policy::engine::EngineKind;
 use leno_policy::input::TraceContext;
 use leno_policy::outcome::{PolicyKind, TracePlan};
 use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Protocol, Sidecar, Target, Tracing};
-use leno_sandbox::EngineKind;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A private key for one algorithm.

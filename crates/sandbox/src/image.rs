@@ -1,8 +1,8 @@
 //! A program, built and ready to run.
 
-use crate::kind::EngineKind;
 use crate::microvm::{Machine, Snapshot};
 use crate::wasm::{self, Wasm};
+use leno_policy::engine::EngineKind;
 use leno_policy::program::Program;
 use leno_policy::spec::ProgramSpec;
 use std::fmt;

@@ -35,7 +35,6 @@ pub mod extension;
 mod fault;
 mod image;
 mod inline;
-mod kind;
 mod microvm;
 mod output;
 mod pool;
@@ -45,7 +44,6 @@ pub use engine::Engine;
 pub use error::{EngineError, LoadError};
 pub use fault::{Access, Fault};
 pub use image::Image;
-pub use kind::{EngineKind, UnknownEngine};
 pub use output::Malformed;
 pub use pool::{Clean, Pool, RunError, Sandbox, Used};
 

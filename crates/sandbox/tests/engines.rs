@@ -2,7 +2,8 @@
 
 mod support;
 
-use leno_sandbox::{Engine, EngineError, EngineKind, LoadError, Pool, RunError};
+use leno_policy::engine::EngineKind;
+use leno_sandbox::{Engine, EngineError, LoadError, Pool, RunError};
 use std::path::Path;
 use support::{AMPLE, empty, engines, load, request};
 

@@ -5,8 +5,9 @@
 mod misbehaving;
 mod support;
 
+use leno_policy::engine::EngineKind;
 use leno_policy::spec::Target;
-use leno_sandbox::{Engine, EngineKind, Fault, Image, Pool};
+use leno_sandbox::{Engine, Fault, Image, Pool};
 use misbehaving::order;
 use std::time::Duration;
 use support::{AMPLE, empty, load};

@@ -3,6 +3,7 @@
 use crate::keys::Keys;
 use crate::table::{Case, Group, Request, Texts, merge};
 use leno_config::{FunctionId, Slice};
+use leno_policy::engine::EngineKind;
 use leno_policy::input::{
     Header, Input, Parent, Peer, QuotaEntry, QuotaState, RequestInput, ResponseInput, TargetLoad,
 };
@@ -11,7 +12,7 @@ use leno_policy::outcome::{Decision, Denial, HeaderEdit, Outcome, Output, Verdic
 use leno_policy::spec::{KeyId, ProgramSpec, Protocol};
 use leno_policy::{quota, token, trace};
 use leno_proxy::signature::PreparedKeys;
-use leno_sandbox::{Engine, EngineKind, Image, Pool};
+use leno_sandbox::{Engine, Image, Pool};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

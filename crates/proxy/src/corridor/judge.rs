@@ -41,7 +41,8 @@ use leno_policy::outcome::{
 };
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token::{self, Located};
-use leno_sandbox::{EngineKind, Fault, Pool, RunError};
+use leno_policy::engine::EngineKind;
+use leno_sandbox::{Fault, Pool, RunError};
 use runaway::{Account, DeadlineBudgets};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

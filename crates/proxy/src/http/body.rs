@@ -23,7 +23,7 @@ use gathered::Gathered;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
-use leno_sandbox::component::Broken;
+use instance::InstanceError;
 use replay::Replay;
 use std::fmt;
 use std::pin::Pin;
@@ -163,7 +163,7 @@ pub(crate) enum BodyError {
     Sender(#[from] WireError),
     /// The component's instance that wrote the body broke off.
     #[error(transparent)]
-    Instance(#[from] Broken),
+    Instance(#[from] InstanceError),
     /// The timeout of the exchange has passed.
     #[error("the time for the exchange, {0:?}, is over")]
     Timeout(Duration),

@@ -7,10 +7,9 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, StatusCode};
-use leno_policy::outcome::HeaderEdit;
+use leno_policy::outcome::{HeaderEdit, RawEdit};
 use leno_policy::reserved::{is_reserved, is_same};
 use leno_policy::spec::Issuer;
-use leno_sandbox::extension::Change;
 
 /// Limit on the edits of one message.
 const MOST_EDITS: usize = 256;
@@ -112,28 +111,30 @@ pub(crate) fn check(edits: Vec<HeaderEdit>) -> Result<Vec<Edit>, BadOutput> {
 }
 
 /// Checks the header edits of an extension, which are bytes.
-pub(crate) fn check_changes(changes: &[Change]) -> Result<Vec<Edit>, BadOutput> {
+pub(crate) fn check_changes(changes: &[RawEdit]) -> Result<Vec<Edit>, BadOutput> {
     at_most("header edits", changes.len(), MOST_EDITS)?;
     changes
         .iter()
         .map(|change| match change {
-            Change::Set(name, value) => {
+            RawEdit::Set(name, value) => {
                 field(name, Bytes::copy_from_slice(value)).map(|(name, value)| Edit::Set(name, value))
             }
-            Change::Append(name, value) => {
+            RawEdit::Append(name, value) => {
                 field(name, Bytes::copy_from_slice(value)).map(|(name, value)| Edit::Append(name, value))
             }
-            Change::Remove(name) => field_name(name).map(Edit::Remove),
+            RawEdit::Remove(name) => field_name(name).map(Edit::Remove),
         })
         .collect()
 }
 
 /// Checks that an extension does not edit the fields to which the claims of these issuers are copied.
-pub(crate) fn check_claims(changes: &[Change], issuers: &[Issuer]) -> Result<(), BadOutput> {
+pub(crate) fn check_claims(changes: &[RawEdit], issuers: &[Issuer]) -> Result<(), BadOutput> {
     let mut claimed = issuers.iter().flat_map(|issuer| &issuer.claims_to_headers).map(|(_, name)| name);
     let is_changed = |claimed: &&String| {
         changes.iter().any(|change| match change {
-            Change::Set(name, _) | Change::Append(name, _) | Change::Remove(name) => is_same(name, claimed.as_bytes()),
+            RawEdit::Set(name, _) | RawEdit::Append(name, _) | RawEdit::Remove(name) => {
+                is_same(name, claimed.as_bytes())
+            }
         })
     };
     claimed.find(is_changed).map_or(Ok(()), |name| Err(BadOutput::Claim(name.as_str().into())))
@@ -291,7 +292,7 @@ mod tests {
         ] {
             let forbidden = BadOutput::ForbiddenHeader(HeaderName::try_from(name).unwrap());
             assert_eq!(check(vec![set(name, "1")]), Err(forbidden.clone()), "{name}");
-            let change = Change::Append(name.as_bytes().into(), b"1"[..].into());
+            let change = RawEdit::Append(name.as_bytes().into(), b"1"[..].into());
             assert_eq!(check_changes(&[change]), Err(forbidden), "{name}");
         }
         assert!(check(vec![set("x-forwarded-user", "ann")]).is_ok());
@@ -314,7 +315,7 @@ mod tests {
             space_delimited_claims: vec![],
             claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
         };
-        let set = |name: &[u8]| [Change::Set(name.into(), b"root"[..].into())];
+        let set = |name: &[u8]| [RawEdit::Set(name.into(), b"root"[..].into())];
         for name in ["x-user", "X-User", "x_user"] {
             let claimed = Err(BadOutput::Claim("x-user".into()));
             assert_eq!(check_claims(&set(name.as_bytes()), std::slice::from_ref(&issuer)), claimed, "{name}");
@@ -328,16 +329,16 @@ mod tests {
         for (name, value) in
             [(&b":path"[..], &b"/"[..]), (b"x y", b"v"), (b"", b"v"), (b"x-a", b"a\r\nb"), (b"x-a", b"\0")]
         {
-            assert!(check_changes(&[Change::Set(bytes(name), bytes(value))]).is_err(), "{name:?}");
-            assert!(check_changes(&[Change::Append(bytes(name), bytes(value))]).is_err(), "{name:?}");
+            assert!(check_changes(&[RawEdit::Set(bytes(name), bytes(value))]).is_err(), "{name:?}");
+            assert!(check_changes(&[RawEdit::Append(bytes(name), bytes(value))]).is_err(), "{name:?}");
         }
         for name in ["Host", "content-length", "Transfer-Encoding", "connection", "te", "upgrade"] {
-            let changes = [Change::Remove(bytes(name.as_bytes()))];
+            let changes = [RawEdit::Remove(bytes(name.as_bytes()))];
             assert!(matches!(check_changes(&changes), Err(BadOutput::ForbiddenHeader(_))), "{name}");
         }
-        assert!(check_changes(&vec![Change::Remove(bytes(b"x-a")); MOST_EDITS + 1]).is_err());
+        assert!(check_changes(&vec![RawEdit::Remove(bytes(b"x-a")); MOST_EDITS + 1]).is_err());
         // Values need not be text.
-        let edits = check_changes(&[Change::Set(bytes(b"X-A"), bytes(b"\xe4\xf6"))]).unwrap();
+        let edits = check_changes(&[RawEdit::Set(bytes(b"X-A"), bytes(b"\xe4\xf6"))]).unwrap();
         let mut headers = HeaderMap::new();
         apply(edits, &mut headers);
         assert_eq!(headers["x-a"].as_bytes(), b"\xe4\xf6");

@@ -1,9 +1,9 @@
 //! The names of things in metrics, logs, spans and explanations.
 
 use crate::http::peer::TrafficDirection;
+use leno_policy::engine::EngineKind;
 use leno_policy::outcome::PolicyKind;
 use leno_policy::spec::{Algorithm, Protocol};
-use leno_sandbox::EngineKind;
 
 /// Namespace and name in `spiffe://td/ns/<namespace>/sa/<name>`.
 pub(crate) fn workload(identity: &str) -> Option<(&str, &str)> {

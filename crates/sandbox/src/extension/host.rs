@@ -6,9 +6,10 @@ use super::head::{Given, Request, Response};
 use super::headers::{Field, Headers};
 use super::logging::MOST_LINES;
 use super::plugin::Settings;
-use super::run::{Change, Local};
+use super::run::Local;
 use crate::cpu_time::Limit;
 use crate::fault::printable;
+use leno_policy::outcome::RawEdit;
 use std::sync::Arc;
 use wasmtime::{Caller, Memory, PoolConcurrencyLimitError, ResourceLimiter, TypedFunc};
 
@@ -57,7 +58,7 @@ pub(super) struct Host {
     pub request_list: Headers,
     pub response_list: Headers,
     pub stage: Stage,
-    pub changes: Vec<Change>,
+    pub changes: Vec<RawEdit>,
     pub local: Option<Local>,
     pub resumed: bool,
     pub given: Option<Given>,
@@ -156,7 +157,7 @@ impl Host {
     }
 
     /// Notes an edit.
-    pub(super) fn change(&mut self, change: Change) -> Result<(), wasmtime::Error> {
+    pub(super) fn change(&mut self, change: RawEdit) -> Result<(), wasmtime::Error> {
         if self.changes.len() >= MOST_CHANGES {
             return refuse(format!("more than {MOST_CHANGES} header edits"));
         }

@@ -28,7 +28,7 @@ pub use head::{Direction, Given, Request, Response};
 pub use headers::{Headers, Malformed};
 pub use module::{LARGEST_MODULE, Module};
 pub use plugin::{LARGEST_MEMORY, Plugin, SMALLEST_MEMORY, Settings};
-pub use run::{Change, Local, Outcome, Run};
+pub use run::{Local, Outcome, Run};
 pub use shared::SharedData;
 
 #[cfg(test)]

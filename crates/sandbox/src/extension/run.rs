@@ -7,23 +7,13 @@ use super::headers::Headers;
 use super::host::{self, Host, Stage};
 use super::module::Module;
 use super::plugin::Plugin;
+use leno_policy::outcome::RawEdit;
 use std::time::Duration;
 use wasmtime::{Memory, ModuleExport, Store, TypedFunc, Val, WasmParams, WasmResults};
 
 /// The plugin's context, and the request's.
 const ROOT: u32 = 1;
 const STREAM: u32 = 2;
-
-/// An edit of the header fields, not checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Replace all values with this one.
-    Set(Box<[u8]>, Box<[u8]>),
-    /// Add a value.
-    Append(Box<[u8]>, Box<[u8]>),
-    /// Remove all values.
-    Remove(Box<[u8]>),
-}
 
 /// An answer of the module's own, not checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +34,7 @@ pub struct Local {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It goes on, with these edits.
-    Continue(Vec<Change>),
+    Continue(Vec<RawEdit>),
     /// It is answered here.
     Local(Box<Local>),
 }

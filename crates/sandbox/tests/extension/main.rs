@@ -5,8 +5,9 @@ mod refused;
 mod wild;
 mod works;
 
+use leno_policy::outcome::RawEdit;
 use leno_sandbox::extension::{
-    Change, Extensions, Failure, Given, Headers, Module, Outcome, Plugin, Request, Run, Settings, SharedData,
+    Extensions, Failure, Given, Headers, Module, Outcome, Plugin, Request, Run, Settings, SharedData,
 };
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -66,10 +67,10 @@ fn order(plugin: &Plugin, shared: &Arc<SharedData>, order: &str) -> Result<Outco
     ask(plugin, shared, request("/", &[("order", order)]))
 }
 
-fn set(name: &str, value: &str) -> Change {
-    Change::Set(name.as_bytes().into(), value.as_bytes().into())
+fn set(name: &str, value: &str) -> RawEdit {
+    RawEdit::Set(name.as_bytes().into(), value.as_bytes().into())
 }
 
-fn append(name: &str, value: &str) -> Change {
-    Change::Append(name.as_bytes().into(), value.as_bytes().into())
+fn append(name: &str, value: &str) -> RawEdit {
+    RawEdit::Append(name.as_bytes().into(), value.as_bytes().into())
 }

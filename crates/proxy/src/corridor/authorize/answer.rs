@@ -7,8 +7,8 @@ use crate::state::authorizer::{Answer, Refused};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use leno_config::slice;
+use leno_policy::outcome::RawEdit;
 use leno_policy::spec::Issuer;
-use leno_sandbox::extension::Change;
 use std::time::Duration;
 
 /// Longest text of an authorizer in a record, in characters.
@@ -91,7 +91,7 @@ fn allows(
     fields: &[(&str, &[u8])],
     removed: &[String],
 ) -> Result<Answer, NoAnswer> {
-    let mut changes: Vec<Change> = removed.iter().map(|name| Change::Remove(name.as_bytes().into())).collect();
+    let mut changes: Vec<RawEdit> = removed.iter().map(|name| RawEdit::Remove(name.as_bytes().into())).collect();
     // Headers that a client must not forge are gone from the request, so that all of an answer's values are added.
     changes.extend(named(&spec.upstream_headers, fields));
     edits::check_claims(&changes, issuers)?;
@@ -118,9 +118,9 @@ fn refuses(
 }
 
 /// Those of the fields that a policy names.
-fn named(names: &[String], fields: &[(&str, &[u8])]) -> Vec<Change> {
+fn named(names: &[String], fields: &[(&str, &[u8])]) -> Vec<RawEdit> {
     let is_named = |field: &&(&str, &[u8])| names.iter().any(|name| name.eq_ignore_ascii_case(field.0));
-    let append = |(name, value): &(&str, &[u8])| Change::Append(name.as_bytes().into(), (*value).into());
+    let append = |(name, value): &(&str, &[u8])| RawEdit::Append(name.as_bytes().into(), (*value).into());
     fields.iter().filter(is_named).map(append).collect()
 }
 

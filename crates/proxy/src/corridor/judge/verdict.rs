@@ -7,7 +7,8 @@ use crate::telemetry::observed::{RecordedVerdict, Stage};
 use crate::telemetry::record::Record;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use leno_sandbox::extension::{Change, Failure, Local, Outcome};
+use leno_policy::outcome::RawEdit;
+use leno_sandbox::extension::{Failure, Local, Outcome};
 use std::time::Instant;
 
 /// A module's decision, validated.
@@ -53,7 +54,7 @@ fn answer(local: Local) -> Result<Answer, BadOutput> {
     let status = u16::try_from(status).unwrap_or(u16::MAX);
     let code = StatusCode::from_u16(status).ok().filter(|_| (200..=599).contains(&status));
     let mut headers = HeaderMap::new();
-    let appended: Vec<_> = fields.iter().map(|(name, value)| Change::Append(name.into(), value.into())).collect();
+    let appended: Vec<_> = fields.iter().map(|(name, value)| RawEdit::Append(name.into(), value.into())).collect();
     edits::apply(edits::check_changes(&appended)?, &mut headers);
     Ok(Answer {
         status: code.ok_or(BadOutput::Status(status))?,

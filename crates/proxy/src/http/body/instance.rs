@@ -2,30 +2,35 @@
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use leno_sandbox::component::Broken;
+use http_body_util::BodyExt;
 use std::cell::Cell;
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+/// The error of a body that a component's instance broke off. Holds the cause, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct InstanceError(String);
+
 /// A body that an instance writes.
 pub(crate) struct InstanceBody {
-    body: Pin<Box<dyn http_body::Body<Data = Bytes, Error = Broken>>>,
+    body: Pin<Box<dyn http_body::Body<Data = Bytes, Error = InstanceError>>>,
     /// Whether the body was read to its end.
     over: Rc<Cell<bool>>,
 }
 
 impl InstanceBody {
     /// `over` becomes true when the last frame was taken.
-    pub(crate) fn new(
-        body: impl http_body::Body<Data = Bytes, Error = Broken> + 'static,
+    pub(crate) fn new<E: fmt::Display>(
+        body: impl http_body::Body<Data = Bytes, Error = E> + 'static,
         over: Rc<Cell<bool>>,
     ) -> Self {
-        Self { body: Box::pin(body), over }
+        Self { body: Box::pin(body.map_err(|error| InstanceError(error.to_string()))), over }
     }
 
-    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, InstanceError>>> {
         let frame = self.body.as_mut().poll_frame(cx);
         if let Poll::Ready(None) = frame {
             self.over.set(true);

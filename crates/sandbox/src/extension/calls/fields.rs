@@ -2,7 +2,7 @@
 
 use crate::extension::headers::{Headers, LONGEST_NAME, LONGEST_VALUE};
 use crate::extension::host::{Called, Host, Stage, Status, give, parts, piece, put, refuse};
-use crate::extension::run::Change;
+use leno_policy::outcome::RawEdit;
 use wasmtime::{Caller, Linker};
 
 // The ABI's numbers of lists.
@@ -84,7 +84,7 @@ fn append(host: &mut Host, name: &[u8], value: &[u8]) -> Called {
         return refuse("more header fields than a message has");
     }
     host.list().push(name, value);
-    host.change(Change::Append(name.to_ascii_lowercase().into(), value.into()))?;
+    host.change(RawEdit::Append(name.to_ascii_lowercase().into(), value.into()))?;
     Ok(Status::Ok as u32)
 }
 
@@ -109,7 +109,7 @@ fn set(host: &mut Host, name: &[u8], value: &[u8]) -> Called {
         return refuse("more header fields than a message has");
     }
     host.list().push(name, value);
-    host.change(Change::Set(name.to_ascii_lowercase().into(), value.into()))?;
+    host.change(RawEdit::Set(name.to_ascii_lowercase().into(), value.into()))?;
     Ok(Status::Ok as u32)
 }
 
@@ -124,7 +124,7 @@ fn drop_all(host: &mut Host, name: &[u8]) -> Called {
     is_for_modules(name, b"")?;
     if host.list().values(name).next().is_some() {
         host.list().remove(name);
-        host.change(Change::Remove(name.to_ascii_lowercase().into()))?;
+        host.change(RawEdit::Remove(name.to_ascii_lowercase().into()))?;
     }
     Ok(Status::Ok as u32)
 }

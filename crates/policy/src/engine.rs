@@ -1,10 +1,12 @@
-//! The names of engines.
+//! The names of the sandbox engines, for configuration, metrics and records.
 
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::str::FromStr;
 
-/// A way to run a sidecar.
+/// An engine that runs sidecar programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineKind {
@@ -12,9 +14,11 @@ pub enum EngineKind {
     Microvm,
     /// A WebAssembly instance: isolated by its compiler.
     Wasm,
-    /// A function call: not isolated. For tests and as the floor in benchmarks; configuration cannot select it.
+    /// A function call: not isolated. For tests and as the floor in benchmarks; configuration
+    /// cannot select it.
     Inline,
-    /// No engine: the program gives every request the same verdict, so that there is nothing to isolate. Configuration cannot select it.
+    /// No engine: the program gives every request the same verdict, so there is nothing to isolate.
+    /// Configuration cannot select it.
     Constant,
 }
 
@@ -29,10 +33,17 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// A name that is no engine's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an engine; expected `microvm`, `wasm` or `inline`")]
+/// The error for a name that no engine has.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownEngine(String);
+
+impl fmt::Display for UnknownEngine {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "`{}` is not an engine; expected `microvm`, `wasm` or `inline`", self.0)
+    }
+}
+
+impl core::error::Error for UnknownEngine {}
 
 impl FromStr for EngineKind {
     type Err = UnknownEngine;
@@ -50,9 +61,10 @@ impl FromStr for EngineKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn parsing_a_name_reverses_display() {
         for kind in [EngineKind::Microvm, EngineKind::Wasm, EngineKind::Inline] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
