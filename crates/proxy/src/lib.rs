@@ -10,7 +10,6 @@
 //! | `state` | what all workers of a node share: snapshot, ledger, credentials, instances |
 //! | `telemetry` | reports each exchange: metrics, access log, spans, recent records |
 //! | `http` | HTTP heads, bodies and failures, whoever exchanges them |
-//! | `runtime` | tasks, clocks, and the connections that the node opens for itself |
 //!
 //! [`serve`] starts the workers of a [`Node`].
 #![forbid(unsafe_code)]
@@ -19,7 +18,6 @@ mod corridor;
 mod fetch;
 mod http;
 mod listener;
-mod runtime;
 mod state;
 mod telemetry;
 #[cfg(test)]
@@ -33,12 +31,10 @@ pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use http::peer;
 pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
-pub use runtime::client::{CaFile, ClientError, FileTls, tls as client_tls};
-pub use runtime::guard::{EgressGuard, Requester};
-pub use runtime::machines::Machines;
-pub use runtime::random;
 pub use state::component::ComponentSecrets;
+pub use state::egress_guard::{EgressGuard, Requester};
 pub use state::function::FunctionEntry;
+pub use state::machines::Machines;
 pub use state::node::Node;
 pub use state::removed::Removed;
 pub use state::snapshot::NodeSnapshot;

@@ -51,7 +51,8 @@ impl Connection {
             RedisTransport::Tls { ca_file, server_name } => {
                 let file = ca_file.clone();
                 let read = move || {
-                    leno_proxy::client_tls(file.as_deref(), None, &FileAccess::Any).map_err(|error| error.to_string())
+                    leno_runtime::client::tls(file.as_deref(), None, &FileAccess::Any)
+                        .map_err(|error| error.to_string())
                 };
                 let config = Arc::new(blocking(read).await?.config);
                 let name = ServerName::try_from(server_name.clone()).map_err(|error| error.to_string())?;

@@ -24,7 +24,6 @@ pub(crate) use verdict::{add_time, audit, overrule};
 
 use crate::http::edits::BadOutput;
 use crate::http::peer::{Peer, TrafficDirection};
-use crate::runtime::random::Random;
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
@@ -35,13 +34,14 @@ use asked::header_fields;
 use forecast::{Counter, Forecast};
 use http::{request, response};
 use leno_config::FunctionId;
+use leno_policy::engine::EngineKind;
 use leno_policy::input::{Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{
     Decision, HeaderEdit, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token::{self, Located};
-use leno_policy::engine::EngineKind;
+use leno_runtime::random::Random;
 use leno_sandbox::{Fault, Pool, RunError};
 use runaway::{Account, DeadlineBudgets};
 use std::cell::{Cell, RefCell};

@@ -7,7 +7,6 @@ mod outside;
 
 use crate::corridor::worker::Worker;
 use crate::http::activity::Activity;
-use crate::runtime::schedule;
 use crate::state::certificate::PeerCertificate;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
@@ -23,6 +22,7 @@ use leno_config::egress::wildcard;
 use leno_config::slice::{Callee, Port, PortProtocol};
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::host::of_authority;
+use leno_runtime::schedule;
 use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::borrow::Cow;

@@ -7,12 +7,12 @@ use crate::corridor::judge::Refusal;
 use crate::http::body::{Body, GRPC_MESSAGE, GRPC_STATUS};
 use crate::http::failure::Failure;
 use crate::http::{failure, head};
-use crate::runtime::clock::http_date;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use leno_policy::spec::Protocol;
+use leno_runtime::clock::http_date;
 
 /// Goes with a response that no upstream gave, if the exchange tells such responses apart: why there is none.
 #[derive(Clone, Debug)]

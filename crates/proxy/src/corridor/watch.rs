@@ -8,9 +8,6 @@ use crate::corridor::open::{GRACE, Open, OpenExchanges};
 use crate::corridor::worker::Worker;
 use crate::http::body::{Closed, ClosedBy};
 use crate::http::peer::TrafficDirection;
-use crate::runtime::clock::unix_ms;
-use crate::runtime::schedule;
-use crate::runtime::schedule::Class;
 use crate::state::function::FunctionEntry;
 use crate::telemetry::names::policy_name;
 use crate::telemetry::observed::RecordedVerdict;
@@ -19,6 +16,9 @@ use http::StatusCode;
 use leno_policy::outcome::PolicyKind;
 use leno_policy::path::{self, Readings};
 use leno_policy::spec::Protocol;
+use leno_runtime::clock::unix_ms;
+use leno_runtime::schedule;
+use leno_runtime::schedule::Class;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -127,7 +127,7 @@ impl Worker {
             drop((open, record));
             schedule::give_way().await;
         }
-        schedule::charge(Class::OWN);
+        schedule::charge(Class::WORKER);
     }
 
     /// Judges an exchange by the present state of everything. Returns when the permission ends by itself.

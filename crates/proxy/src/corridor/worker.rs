@@ -3,7 +3,6 @@
 use crate::corridor::judge::Judge;
 use crate::corridor::open::OpenExchanges;
 use crate::corridor::pool::Pool;
-use crate::runtime::random::Random;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::node::Node;
 use crate::state::snapshot::NodeSnapshot;
@@ -11,6 +10,7 @@ use crate::telemetry::recorder::Recorder;
 use http::HeaderValue;
 use leno_config::FunctionId;
 use leno_namespaces::{Importance, Namespaces, Source};
+use leno_runtime::random::Random;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -50,7 +50,7 @@ impl Deref for Pinned {
 }
 
 impl Worker {
-    /// Creates the worker of this thread. Must be called within [`crate::runtime::schedule::run`].
+    /// Creates the worker of this thread. Must be called within [`leno_runtime::schedule::run`].
     pub(crate) fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
         let random = Rc::new(random);
         Rc::new(Self {

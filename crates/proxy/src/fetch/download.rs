@@ -1,14 +1,15 @@
-//! Downloads one document that the configuration names. Redirects are refused: the configuration names the address, not whoever answers
-//! there.
+//! Downloads one document that the configuration names. Redirects are refused: the configuration
+//! names the address, not the server there.
 
-use crate::runtime::client::{self, CaFile, ClientError, with_causes};
-use crate::runtime::guard::{EgressGuard, Requester};
+use crate::state::egress_guard::{EgressGuard, Requester};
 use bytes::Bytes;
 use http::header::{ACCEPT, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use leno_config::Slice;
 use leno_config::slice::{JwksFetch, ModuleUrl};
+use leno_runtime::client::{self, CaFile, ClientError, with_causes};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a download failed.
@@ -48,25 +49,30 @@ pub struct Download {
     pub(crate) url: String,
     /// PEM file with the roots to trust for `https`; `None`: the system's.
     pub(crate) ca_file: Option<CaFile>,
-    /// Whose document names it.
+    /// The namespace whose document names it.
     pub(crate) requester: Requester,
 }
 
 impl Download {
     /// A key set that a function's documents name.
     pub(crate) fn key_set(slice: &Slice, fetch: &JwksFetch) -> Self {
-        let ca_file = CaFile::of(slice, fetch.ca_file.as_ref());
-        Self { url: fetch.url.clone(), ca_file, requester: Requester::of(slice) }
+        Self::of(slice, &fetch.url, fetch.ca_file.as_ref())
     }
 
     /// A module that a function's documents name.
     pub fn module(slice: &Slice, url: &ModuleUrl) -> Self {
-        let ca_file = CaFile::of(slice, url.ca_file.as_ref());
-        Self { url: url.url.clone(), ca_file, requester: Requester::of(slice) }
+        Self::of(slice, &url.url, url.ca_file.as_ref())
+    }
+
+    fn of(slice: &Slice, url: &str, ca_file: Option<&PathBuf>) -> Self {
+        let (namespace, access) = (&slice.id.namespace, slice.bounds.file_access());
+        let ca_file = ca_file.map(|path| CaFile::new(path.clone(), namespace.clone(), access));
+        Self { url: url.to_owned(), ca_file, requester: Requester::of(slice) }
     }
 }
 
-/// Downloads something with one GET. Fails if the body has more than `largest` bytes, or if it takes longer than `timeout`.
+/// Downloads something with one GET. Fails if the body has more than `largest` bytes, or if it
+/// takes longer than `timeout`.
 pub(super) async fn download(
     guard: &EgressGuard,
     what: &Download,

@@ -11,7 +11,7 @@
 //! at most once per [`Pace::soonest`]. Otherwise, anybody with a made-up token could make the node flood the issuer.
 
 use super::download::{Download, DownloadError, download};
-use crate::runtime::guard::EgressGuard;
+use crate::state::egress_guard::EgressGuard;
 use crate::state::ledger::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};

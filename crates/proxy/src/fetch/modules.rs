@@ -1,7 +1,7 @@
 //! Fetches modules, each until it is there and compiled. A module is never fetched again, because its hash identifies its content.
 
 use super::download::{Download, download};
-use crate::runtime::guard::EgressGuard;
+use crate::state::egress_guard::EgressGuard;
 use crate::state::modules::Modules;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_config::ModuleHash;

@@ -20,9 +20,6 @@ use crate::http::{head, hop};
 use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
 use crate::listener::{forwarded, http2, proxy_protocol, refusal};
-use crate::runtime::hyper::Timer;
-use crate::runtime::schedule;
-use crate::runtime::silence::watch_machine;
 use crate::state::admission::{Attribution, Refused};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
@@ -36,8 +33,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use hyper_util::rt::TokioTimer;
 use leno_config::FunctionId;
 use leno_policy::spec::Protocol;
+use leno_runtime::keepalive;
+use leno_runtime::schedule;
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::convert::Infallible;
@@ -99,7 +99,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
     };
     if listener.caller.is_none() {
         // A client that vanishes must be noticed on a connection that may be silent for long, too. If that cannot be set, it is already gone.
-        let _ = watch_machine(&stream, address, silence);
+        let _ = keepalive::enable(&stream, address, silence);
     }
     let address = match open.unless_draining(proxy_protocol::client(&listener, &mut stream, address)).await {
         Some(Ok(address)) => address,
@@ -614,7 +614,7 @@ where
     let limits = connection.worker.snapshot().mesh.limits;
     let mut builder = http1::Builder::new();
     builder
-        .timer(Timer::new())
+        .timer(TokioTimer::new())
         // `Activity` times request heads. hyper's own timer would also count the time between requests.
         .header_read_timeout(None)
         .max_header_size(limits.head_bytes as usize)

@@ -10,8 +10,6 @@ use crate::http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, STREAM_WINDO
 use crate::http::inflow::PeerSettings;
 use crate::http::interim::InterimQueue;
 use crate::http::wire::{HeadLimits, StreamBody, WireBody};
-use crate::runtime::clock;
-use crate::runtime::schedule;
 use bytes::Bytes;
 use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
@@ -19,6 +17,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body::Body as _;
 use leno_config::slice::Limits;
 use leno_policy::spec::Protocol;
+use leno_runtime::clock;
+use leno_runtime::schedule;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;

@@ -13,13 +13,13 @@ use crate::corridor::open::LAST_BYTES;
 use crate::corridor::worker::Worker;
 use crate::http::peer::TrafficDirection;
 use crate::listener::{connection, descriptors};
-use crate::runtime::random::Random;
-use crate::runtime::schedule;
-use crate::runtime::schedule::Class;
 use crate::state::admission::{Bounds, Holder, Refused};
 use crate::state::node::Node;
 use leno_config::slice::MeshSlice;
 use leno_identity::TlsError;
+use leno_runtime::random::Random;
+use leno_runtime::schedule;
+use leno_runtime::schedule::Class;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::future::pending;
 use std::net::SocketAddr;
@@ -398,7 +398,7 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
     let admitted = admission.admit(listener.direction, holder, open.activity(), bounds)?;
     open.set_attribution(admitted.attribution());
     let connection = connection::serve(listener.clone(), stream, address, open);
-    schedule::spawn_for(Class::STRANGERS, admitted.serve(connection));
+    schedule::spawn_for(Class::UNATTRIBUTED, admitted.serve(connection));
     Ok(())
 }
 

@@ -4,9 +4,9 @@
 mod answer;
 
 use crate::corridor::worker::Worker;
-use crate::runtime::schedule::give_way;
 use crate::state::credential::Caller;
 use crate::telemetry::flows::Refusal;
+use leno_runtime::schedule::give_way;
 use tokio::net::UdpSocket;
 
 /// A question that is longer asks for nothing that is answered here.

@@ -1,7 +1,7 @@
 //! The certificates by which nodes know each other's sidecars.
 
-use crate::runtime::clock;
 use leno_identity::{MembershipMark, SvidStore};
+use leno_runtime::clock;
 use std::time::Instant;
 use tokio_rustls::rustls::CommonState;
 

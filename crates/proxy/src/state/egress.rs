@@ -2,15 +2,15 @@
 
 use crate::http::failure::Failure;
 use crate::http::head;
-use crate::runtime::client::{self, ClientError, FileTls};
-use crate::runtime::machines::Machines;
-use crate::runtime::resolver::LookupError;
+use crate::state::machines::Machines;
 use crate::state::node::Node;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
 use leno_config::slice::{Credential, CredentialForm, Egress, EgressTls, Secret};
 use leno_files::{FileAccess, readers};
+use leno_runtime::client::{self, ClientError, FileTls};
+use leno_runtime::resolver::LookupError;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;

@@ -1,12 +1,10 @@
 //! State that all workers of a node share.
 
-use crate::runtime::guard::EgressGuard;
-use crate::runtime::machines::Machines;
-use crate::runtime::resolver::Resolver;
 use crate::state::addresses::Addresses;
 use crate::state::admission::Admission;
 use crate::state::channels::Channels;
 use crate::state::credential::Credentials;
+use crate::state::egress_guard::EgressGuard;
 use crate::state::endpoints::Endpoints;
 use crate::state::extension::Budget;
 use crate::state::function::FunctionEntry;
@@ -14,6 +12,7 @@ use crate::state::instances::Instances;
 use crate::state::kernel::Kernel;
 use crate::state::ledger::Ledger;
 use crate::state::links::Links;
+use crate::state::machines::Machines;
 use crate::state::removed::Removed;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
@@ -23,6 +22,7 @@ use arc_swap::ArcSwap;
 use leno_config::FunctionId;
 use leno_config::slice::ChainLink;
 use leno_identity::SvidStore;
+use leno_runtime::resolver::Resolver;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};

@@ -8,11 +8,11 @@ mod line;
 mod object;
 
 use crate::http::peer::TrafficDirection;
-use crate::runtime::outbox::{Bounds, Outbox, Slot};
 use crate::telemetry::names::workload;
 use crate::telemetry::observed::{Observed, RecordedVerdict};
 use leno_config::slice::AccessLogSink;
 use leno_namespaces::{Importance, Namespace, Namespaces, Source};
+use leno_runtime::batch::{BatchBuffer, BatchExporter, Bounds};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,7 @@ const BOUNDS: Bounds = Bounds { capacity: 1 << 20, enough: 1 << 16, pause: Durat
 /// A node's access log.
 #[derive(Debug)]
 pub struct AccessLog {
-    outbox: Outbox<u8>,
+    exporter: BatchExporter<u8>,
     json: bool,
     unwritten: Arc<AtomicU64>,
 }
@@ -35,7 +35,7 @@ pub struct AccessLog {
 /// One worker's end of the log.
 #[derive(Debug)]
 pub struct Lines {
-    slot: Slot<u8>,
+    slot: BatchBuffer<u8>,
     json: bool,
     namespaces: Arc<Namespaces>,
     /// Where exchanges count that no function judged.
@@ -52,7 +52,7 @@ impl AccessLog {
         let unwritten = Arc::new(AtomicU64::new(0));
         let count = unwritten.clone();
         let mut broken = false;
-        let outbox = Outbox::start("access-log", BOUNDS, move |lines: &mut Vec<u8>| {
+        let exporter = BatchExporter::start("access-log", BOUNDS, move |lines: &mut Vec<u8>| {
             let result = output.write(lines);
             if let Err(error) = &result {
                 let lost = lines.iter().filter(|byte| **byte == b'\n').count();
@@ -63,23 +63,23 @@ impl AccessLog {
             }
             broken = result.is_err();
         })?;
-        Ok(Self { outbox, json: sink.json, unwritten })
+        Ok(Self { exporter, json: sink.json, unwritten })
     }
 
     /// The end for one worker.
     pub fn lines(&self, namespaces: &Arc<Namespaces>) -> Lines {
         let none = namespaces.of(Namespaces::NONE);
-        Lines { slot: self.outbox.slot(), json: self.json, namespaces: namespaces.clone(), none }
+        Lines { slot: self.exporter.buffer(), json: self.json, namespaces: namespaces.clone(), none }
     }
 
     /// Number of lines that were lost.
     pub fn dropped(&self) -> u64 {
-        self.outbox.dropped() + self.unwritten.load(Ordering::Relaxed)
+        self.exporter.dropped() + self.unwritten.load(Ordering::Relaxed)
     }
 
     /// Waits until all lines so far are written, for some seconds at most.
     pub fn flush(&self) {
-        let _ = self.outbox.flush();
+        let _ = self.exporter.flush();
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::observed::Observed;
 use super::{Telemetry, access_log, metrics, ring, span};
-use crate::runtime::schedule;
+use leno_runtime::schedule;
 use std::cell::{OnceCell, RefCell};
 use std::future::poll_fn;
 use std::rc::{Rc, Weak};
@@ -22,7 +22,7 @@ pub struct Recorder {
     completed: RefCell<Vec<Observed>>,
     /// Waker of the task that reports. Without it, records are reported at once.
     reporter_waker: RefCell<Option<Waker>>,
-    task: OnceCell<schedule::Own>,
+    task: OnceCell<schedule::OwnedTask>,
 }
 
 impl Recorder {

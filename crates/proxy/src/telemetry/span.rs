@@ -9,10 +9,10 @@ mod collector;
 mod protobuf;
 mod queued;
 
-use crate::runtime::outbox::{Bounds, Outbox, Slot};
 use crate::telemetry::observed::Observed;
 use attributes::Span;
 use collector::Collector;
+use leno_runtime::batch::{BatchBuffer, BatchExporter, Bounds};
 use protobuf::{attribute, bytes, nested, text};
 use queued::Queued;
 use std::collections::BTreeMap;
@@ -32,13 +32,13 @@ const BOUNDS: Bounds =
 /// A node's span exporter.
 #[derive(Debug)]
 pub struct Spans {
-    outbox: Outbox<u8>,
+    exporter: BatchExporter<u8>,
     unsent: Arc<AtomicU64>,
 }
 
 /// One worker's end of the exporter.
 #[derive(Debug)]
-pub struct Sender(Slot<u8>);
+pub struct Sender(BatchBuffer<u8>);
 
 impl Spans {
     /// Starts exporting to an OTLP/HTTP endpoint such as `http://127.0.0.1:4318`. If the back end is away, spans are lost, and nothing else is
@@ -47,23 +47,23 @@ impl Spans {
         let unsent = Arc::new(AtomicU64::new(0));
         let collector = Collector::new(endpoint)?;
         let mut export = Export { collector, unsent: unsent.clone(), broken: false };
-        let outbox = Outbox::start("span-export", BOUNDS, move |queued| export.send(queued))?;
-        Ok(Self { outbox, unsent })
+        let exporter = BatchExporter::start("span-export", BOUNDS, move |queued| export.send(queued))?;
+        Ok(Self { exporter, unsent })
     }
 
     /// The end for one worker.
     pub fn sender(&self) -> Sender {
-        Sender(self.outbox.slot())
+        Sender(self.exporter.buffer())
     }
 
     /// Number of spans that were lost.
     pub fn dropped(&self) -> u64 {
-        self.outbox.dropped() + self.unsent.load(Ordering::Relaxed)
+        self.exporter.dropped() + self.unsent.load(Ordering::Relaxed)
     }
 
     /// Waits until all spans so far are sent or could not be, for some seconds at most.
     pub fn flush(&self) {
-        let _ = self.outbox.flush();
+        let _ = self.exporter.flush();
     }
 }
 

@@ -5,12 +5,12 @@
 //! while, when a change takes away what allowed it, and when one of the two ends.
 
 use crate::corridor::worker::Worker;
-use crate::runtime::schedule::{self, Class};
 use crate::state::channels::{self, Direct, Edge, Indirect, Open, Terms};
 use crate::state::credential::Caller;
 use crate::state::instances::Lease;
 use crate::state::kernel::{CHANNEL_VIOLATIONS, ChannelCounts, ChannelLimits};
 use leno_config::FunctionId;
+use leno_runtime::schedule::{self, Class};
 use leno_shm::Link;
 use leno_shm::handshake::{End, MOST_TEXT};
 use std::rc::Rc;
@@ -63,7 +63,7 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
         return node.channels.begun(&caller.instance, &to.id);
     };
     let opening = Opening { worker: worker.clone(), caller: caller.clone(), callee: to.id.clone(), lease };
-    schedule::spawn_for(Class::OWN, async move {
+    schedule::spawn_for(Class::WORKER, async move {
         let (node, caller, callee) = (opening.worker.node.clone(), opening.caller.clone(), opening.callee.clone());
         let watched = opening.open(terms, who).await;
         if watched.is_none() {

@@ -1,6 +1,6 @@
 //! Limits what programs and extensions cost others when they keep missing their deadlines.
 //!
-//! A run is not interrupted before its deadline. Until then its worker stands still, and fair scheduling ([`crate::runtime::schedule`])
+//! A run is not interrupted before its deadline. Until then its worker stands still, and fair scheduling ([`leno_runtime::schedule`])
 //! goes on only afterwards. So a program that always loops would make every other function's requests wait for its deadline. Each function
 //! therefore has a budget per worker. A missed deadline takes the time of the run from the budget. As time passes, one part in [`SHARE`] of
 //! it refills the budget. While the budget is exhausted, the function's program and extensions run with the [`SHORT_DEADLINE`], which is
@@ -9,7 +9,7 @@
 //! Anyone can forge a token that takes long to read. So runs for a token whose signature is not verified yet have another budget: requests with known tokens, or
 //! without one, keep their deadline while a function is shown forged tokens.
 
-use crate::runtime::schedule::Class;
+use leno_runtime::schedule::Class;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

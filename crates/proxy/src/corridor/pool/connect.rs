@@ -7,15 +7,15 @@ use crate::http::body::Body;
 use crate::http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, UPSTREAM_BUFFER, UPSTREAM_WINDOW};
 use crate::http::inflow::{HeadBudget, Inflow, PeerSettings};
 use crate::http::wire::HeadLimits;
-use crate::runtime::schedule;
-use crate::runtime::schedule::TaskOwner;
-use crate::runtime::silence::watch_machine;
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::OutsideTls;
 use crate::state::instances::InstanceProof;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use leno_config::slice::UpstreamLimits;
+use leno_runtime::keepalive;
+use leno_runtime::schedule;
+use leno_runtime::schedule::TaskOwner;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,7 @@ pub(super) async fn tcp(
         None => TcpStream::connect(address).await?,
     };
     stream.set_nodelay(true)?;
-    watch_machine(&stream, address, limits.tcp_keep_alive())?;
+    keepalive::enable(&stream, address, limits.tcp_keep_alive())?;
     Ok(Inflow::in_turns(stream))
 }
 

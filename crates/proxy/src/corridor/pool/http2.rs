@@ -3,7 +3,6 @@
 use super::connect::{Http2, begin_tls, tcp, within};
 use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool, Sender};
 use crate::http::inflow::PeerSettings;
-use crate::runtime::schedule::TaskOwner;
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::OutsideKey;
 use crate::state::instances::InstanceProof;
@@ -11,6 +10,7 @@ use crate::state::ledger::ConnectionGuard;
 use leno_config::slice::UpstreamLimits;
 use leno_identity::{SpiffeId, SvidStore};
 use leno_namespaces::Namespace;
+use leno_runtime::schedule::TaskOwner;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;

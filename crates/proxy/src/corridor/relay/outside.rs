@@ -2,8 +2,8 @@
 
 use super::Stop;
 use crate::corridor::worker::Worker;
-use crate::runtime::silence::watch_machine;
 use crate::state::egress::Outside;
+use leno_runtime::keepalive;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::TcpStream;
 
@@ -33,7 +33,7 @@ pub(super) async fn connect(
                 // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
                 let _ = stream.set_nodelay(true);
                 let silence = worker.snapshot().mesh.limits.upstream.tcp_keep_alive();
-                let _ = watch_machine(&stream, address, silence);
+                let _ = keepalive::enable(&stream, address, silence);
                 return Ok((stream, ip));
             }
             Ok(Err(error)) => failed = format!("no connection to {address}: {error}"),

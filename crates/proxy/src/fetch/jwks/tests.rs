@@ -1,11 +1,13 @@
 use super::*;
-use crate::runtime::client::{CaFile, ClientError};
-use crate::runtime::guard::Requester;
+use crate::state::egress_guard::Requester;
 use crate::testing;
 use crate::testing::SigningKey;
 use leno_config::slice::JwksFetch;
+use leno_files::FileAccess;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
+use leno_runtime::client::{CaFile, ClientError};
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -128,6 +130,10 @@ fn kids(slice: &Slice) -> Vec<&str> {
 
 fn guard() -> EgressGuard {
     EgressGuard::new(Vec::new(), Arc::default())
+}
+
+fn unrestricted(path: &Path) -> CaFile {
+    CaFile::new(path.to_owned(), "test".to_owned(), FileAccess::Any)
 }
 
 fn named(url: &str, ca_file: Option<CaFile>) -> Download {
@@ -337,7 +343,7 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
         });
         // The answer and the end of the connection arrive together, or one after the other.
         for _ in 0..20 {
-            let source = named(&url, Some(CaFile::any(&file)));
+            let source = named(&url, Some(unrestricted(&file)));
             let fetched = fetch(guard(), source, Duration::from_secs(10)).await;
             assert_eq!(fetched.is_ok(), complete, "{fetched:?} of {answer}");
         }
@@ -353,7 +359,7 @@ async fn https_trusts_the_named_roots_and_no_others() {
     let file = std::env::temp_dir().join(format!("leno-jwks-{}.pem", std::process::id()));
     std::fs::write(&file, certificate).unwrap();
     let get = |url: &str, ca_file: Option<&std::path::Path>| {
-        let source = named(url, ca_file.map(CaFile::any));
+        let source = named(url, ca_file.map(unrestricted));
         async move { fetch(guard(), source, Duration::from_secs(10)).await }
     };
     let keys = get(&server.url, Some(&file)).await.unwrap();

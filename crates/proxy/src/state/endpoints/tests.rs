@@ -1,5 +1,5 @@
 use super::*;
-use crate::runtime::random::Random;
+use leno_runtime::random::Random;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! The format of a line.
 
 use super::object::Object;
-use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, direction_name, policy_name, protocol_name};
 use crate::telemetry::observed::{Observed, RecordedVerdict};
+use leno_runtime::clock::rfc3339;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use std::fmt::{self, Display};
@@ -23,7 +23,7 @@ pub(super) fn is_wanted(observed: &Observed) -> bool {
 
 /// The fields of a line. Absent ones are left out.
 struct Line<'a> {
-    time: crate::runtime::clock::Rfc3339,
+    time: leno_runtime::clock::Rfc3339,
     request_id: &'a str,
     trace_id: Option<Hex128>,
     span_id: Option<Hex64>,

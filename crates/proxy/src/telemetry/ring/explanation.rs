@@ -1,11 +1,11 @@
 //! A record, stage by stage, as plain data for the admin endpoint and the command line.
 
-use crate::runtime::clock::rfc3339;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, direction_name, policy_name, protocol_name};
 use crate::telemetry::observed::{
     AttemptResult, AuthorizerCheck, EditedHeader, Observation, Observed, RecordedVerdict, SignatureCheck, Stage, Try,
 };
 use leno_policy::path::Readings;
+use leno_runtime::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

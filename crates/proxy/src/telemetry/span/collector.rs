@@ -1,11 +1,11 @@
 //! The trace back end: its address, and the client that posts to it.
 
-use crate::runtime::client::{self, Client, ClientError, with_causes};
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy;
+use leno_runtime::client::{self, Client, ClientError, with_causes};
 use std::io;
 use std::time::Duration;
 use tokio::runtime;

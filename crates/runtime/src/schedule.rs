@@ -1,14 +1,16 @@
-//! The scheduler of a worker: one thread runs the tasks of many functions, and no function keeps the others waiting.
+//! The scheduler of a worker: one thread runs the tasks of many functions, and no function keeps
+//! the others waiting.
 //!
-//! Each task works for a [`Class`]: a function, once the corridor knows which one ([`charge`]). Ready tasks wait in one queue per class, and the
-//! class that has had the least time is next ([`fair`]). So a function with a thousand busy connections delays another function's request by one
-//! turn, not by a thousand. Sockets and timers are polled after each [`SLICE`].
+//! Each task works for a [`Class`]: a function, once the proxy knows which one ([`charge`]). Ready
+//! tasks wait in one queue per class, and the class that has had the least time is next. So a
+//! function with a thousand busy connections delays another function's request by one turn, not by
+//! a thousand. Sockets and timers are polled after each slice of 100 µs.
 
 mod fair;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use fair::Class;
+pub use fair::Class;
 
 use async_task::{Builder, Runnable, Task};
 use fair::Fair;
@@ -25,23 +27,26 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::task::coop;
 
-/// How long tasks take turns before sockets and timers are polled. What arrives meanwhile waits. Each poll costs time, and it finds the less the
-/// sooner it comes.
+/// How long tasks take turns before sockets and timers are polled. Shorter slices would reduce
+/// latency, but each poll costs time and would find less.
 const SLICE: Duration = Duration::from_micros(100);
-/// The slice while a single function is served for [`ALONE`] or longer: that function delays only itself.
+/// The slice while a single function is served for [`ALONE`] or longer: that function delays only
+/// itself.
 const LONG_SLICE: Duration = Duration::from_millis(1);
-/// After this time with a single function, slices are long. The next request of another function then waits for one long slice, once.
+/// After this time with a single function, slices are long. The next request of another function
+/// then waits for one long slice, once.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// The class for which a task works. Clones belong to the same task.
 #[derive(Clone, Debug)]
-pub(crate) struct TaskOwner(Arc<Owner>);
+pub struct TaskOwner(Arc<Owner>);
 
 #[derive(Debug)]
 struct Owner {
     /// Atomic only because wakers may be used on other threads.
     class: AtomicU64,
-    /// The task of which this one is a part, such as a stream's connection. It is set to the same class.
+    /// The task of which this one is a part, such as a stream's connection. It is set to the same
+    /// class.
     parent: Option<TaskOwner>,
 }
 
@@ -62,7 +67,8 @@ impl TaskOwner {
     }
 
     /// From now on, this task works for the class of the running task.
-    pub(crate) fn follow(&self) {
+    #[inline]
+    pub fn follow(&self) {
         if let Some(class) = with_running(TaskOwner::class) {
             self.set(class);
         }
@@ -70,33 +76,36 @@ impl TaskOwner {
 }
 
 /// From now on, the running task works for `class`.
-pub(crate) fn charge(class: Class) {
+#[inline]
+pub fn charge(class: Class) {
     with_running(|owner| owner.set(class));
 }
 
-/// Starts a task on this thread, for the class of the running task. Outside of [`run`] the task is dropped.
-pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) -> TaskOwner {
-    start(future, TaskOwner::new(with_running(TaskOwner::class).unwrap_or(Class::OWN), None))
+/// Starts a task on this thread, for the class of the running task. Outside of [`run`] the task is
+/// dropped.
+pub fn spawn(future: impl Future<Output = ()> + 'static) -> TaskOwner {
+    start(future, TaskOwner::new(with_running(TaskOwner::class).unwrap_or(Class::WORKER), None))
 }
 
 /// Starts a task on this thread that works for `class`.
-pub(crate) fn spawn_for(class: Class, future: impl Future<Output = ()> + 'static) {
+pub fn spawn_for(class: Class, future: impl Future<Output = ()> + 'static) {
     start(future, TaskOwner::new(class, None));
 }
 
-/// Starts a task that is a part of the running one: when the class of the part changes, the class of the running one changes too.
-pub(crate) fn spawn_part(future: impl Future<Output = ()> + 'static) {
+/// Starts a task that is a part of the running one: when the class of the part changes, the class
+/// of the running one changes too.
+pub fn spawn_part(future: impl Future<Output = ()> + 'static) {
     let parent = with_running(TaskOwner::clone);
-    start(future, TaskOwner::new(parent.as_ref().map_or(Class::OWN, TaskOwner::class), parent));
+    start(future, TaskOwner::new(parent.as_ref().map_or(Class::WORKER, TaskOwner::class), parent));
 }
 
 /// Starts a task of the worker itself. The task ends when the result is dropped.
-pub(crate) fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<Own> {
-    executor()?.start(future, TaskOwner::new(Class::OWN, None))
+pub fn spawn_own(future: impl Future<Output = ()> + 'static) -> Option<OwnedTask> {
+    executor()?.start(future, TaskOwner::new(Class::WORKER, None))
 }
 
 /// Yields once, so that every ready task gets a turn.
-pub(crate) async fn give_way() {
+pub async fn give_way() {
     let mut given = false;
     poll_fn(|cx| {
         if std::mem::replace(&mut given, true) {
@@ -108,15 +117,16 @@ pub(crate) async fn give_way() {
     .await;
 }
 
-/// Sets a callback for this thread. It is called whenever no task is ready, before sockets and timers are polled.
-pub(crate) fn when_idle(act: impl Fn() + 'static) {
+/// Sets a callback for this thread. It is called whenever no task is ready, before sockets and
+/// timers are polled.
+pub fn when_idle(act: impl Fn() + 'static) {
     if let Some(executor) = executor() {
         executor.idle.replace(Some(Box::new(act)));
     }
 }
 
 /// A task that ends when this is dropped.
-pub(crate) type Own = Task<(), TaskOwner>;
+pub type OwnedTask = Task<(), TaskOwner>;
 
 fn start(future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> TaskOwner {
     match executor().and_then(|executor| executor.start(future, owner.clone())) {
@@ -126,11 +136,12 @@ fn start(future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> TaskOw
     owner
 }
 
-/// Runs `main`, one of the worker's own tasks, and all tasks that it starts. They run on this thread, which must be inside a tokio runtime. When
-/// `main` has ended, all other tasks are dropped.
-pub(crate) async fn run(main: impl Future<Output = ()> + 'static) {
+/// Runs `main`, one of the worker's own tasks, and all tasks that it starts. They run on this
+/// thread, which must be inside a tokio runtime. When `main` has ended, all other tasks are
+/// dropped.
+pub async fn run(main: impl Future<Output = ()> + 'static) {
     let executor = Closing(Rc::new(Executor::default()));
-    let Some(main) = executor.0.start(main, TaskOwner::new(Class::OWN, None)) else { return };
+    let Some(main) = executor.0.start(main, TaskOwner::new(Class::WORKER, None)) else { return };
     poll_fn(|cx| {
         executor.0.slice(cx);
         if main.is_finished() { Poll::Ready(()) } else { Poll::Pending }
@@ -170,7 +181,7 @@ type Alive = RefCell<Slab<Option<Waker>>>;
 
 impl Executor {
     /// `None`: the executor is closed, and the task was dropped.
-    fn start(&self, future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> Option<Own> {
+    fn start(&self, future: impl Future<Output = ()> + 'static, owner: TaskOwner) -> Option<OwnedTask> {
         if self.closed.get() {
             return None;
         }
@@ -186,10 +197,12 @@ impl Executor {
         Some(task)
     }
 
-    /// Lets tasks take turns until none is ready, or until sockets and timers must be polled. In the latter case it asks to be called again.
+    /// Lets tasks take turns until none is ready, or until sockets and timers must be polled. In
+    /// the latter case it asks to be called again.
     ///
-    /// tokio polls its drivers after each poll of a future on which it blocks. It also gives that future a budget of operations that complete at once
-    /// (see [`coop`]), which the tasks of a slice share.
+    /// tokio polls its drivers after each poll of a future on which it blocks. It also gives that
+    /// future a budget of operations that complete at once (see [`coop`]), which the tasks of a
+    /// slice share.
     fn slice(self: &Rc<Self>, cx: &Context<'_>) {
         let outer = EXECUTOR.replace(Some(self.clone()));
         let begin = Instant::now();
@@ -227,8 +240,9 @@ impl Executor {
         }
     }
 
-    /// Whether a slice that has lasted so long ends. One in which a single task is ready goes on for longer: on a node that slept, caches are
-    /// cold, and the few turns of a lone request would take several slices.
+    /// Whether a slice that has lasted so long ends. One in which a single task is ready goes on
+    /// for longer: on a node that slept, caches are cold, and the few turns of a lone request would
+    /// take several slices.
     fn is_over(&self, lasted: Duration, now: Instant) -> bool {
         let (_, changed) = self.last_served.get();
         let is_shared = changed.is_some_and(|changed| now - changed < ALONE);
@@ -238,7 +252,8 @@ impl Executor {
     /// Drops all tasks.
     fn close(&self) {
         self.closed.set(true);
-        // A task that another thread is just waking is not in the queue yet, but will be in a moment.
+        // A task that another thread is just waking is not in the queue yet, but will be in a
+        // moment.
         while !self.alive.borrow().is_empty() {
             let wakers: Vec<Waker> = self.alive.borrow().iter().filter_map(|(_, waker)| waker.clone()).collect();
             wakers.into_iter().for_each(Waker::wake);
@@ -289,7 +304,8 @@ impl Drop for AliveEntry {
     }
 }
 
-/// Tasks to poll. Other threads may wake tasks too, but almost always it is this thread, and then the lock is free.
+/// Tasks to poll. Other threads may wake tasks too, but almost always it is this thread, and then
+/// the lock is free.
 #[derive(Default)]
 struct Ready(Mutex<Waiting>);
 
@@ -324,7 +340,8 @@ impl Ready {
         self.lock().tasks.len()
     }
 
-    /// Charges the time of the last task and returns the next task. If there is none, `cx` is woken when there is one.
+    /// Charges the time of the last task and returns the next task. If there is none, `cx` is woken
+    /// when there is one.
     fn next(&self, used: Option<(Class, u64)>, cx: &Context<'_>) -> Option<Runnable<TaskOwner>> {
         let mut waiting = self.lock();
         if let Some((class, nanoseconds)) = used {

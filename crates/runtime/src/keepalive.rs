@@ -1,4 +1,4 @@
-//! Machines that vanish without a word.
+//! TCP keepalive: finds machines that vanish without closing their connections.
 
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// How often the kernel asks in vain whether a silent machine is still there.
+/// Probes without an answer after which the kernel gives a connection up.
 const PROBES: u32 = 6;
 
-/// Has the kernel notice a machine that has vanished: one that acknowledges neither data nor probes, or takes no data. `silence` is the time before the first
-/// probe. Nothing on this machine vanishes without a word.
-pub(crate) fn watch_machine(stream: &TcpStream, address: SocketAddr, silence: Duration) -> io::Result<()> {
+/// Has the kernel end a connection whose peer acknowledges neither data nor probes, or takes no
+/// data. The first probe follows `silence`. Loopback connections need no probes.
+pub fn enable(stream: &TcpStream, address: SocketAddr, silence: Duration) -> io::Result<()> {
     if address.ip().to_canonical().is_loopback() {
         return Ok(());
     }

@@ -1,8 +1,9 @@
-//! Hands items from workers to a background thread. A worker never waits for that.
+//! The batch exporter: passes items of workers to a background thread. Workers never wait for it.
 //!
-//! Each worker appends to a buffer of its own. The first append sets the thread's [`Alarm`] a little ahead, so that more items come together. Then
-//! the thread takes all of them at once. So a busy node pays one wake-up for many items, and an idle node pays none. The thread goes early when there
-//! are enough items: what was just written is still in the processor's caches.
+//! Each worker appends to its own buffer. The first append sets the thread's [`Alarm`] a little
+//! ahead, so that more items come together. The thread then takes all of them at once. A busy node
+//! thus pays one wake-up for many items, and an idle node pays none. The thread wakes early when
+//! there are enough items, because recently written items are still in the processor's caches.
 
 use leno_wakeup::Alarm;
 use std::io;
@@ -15,31 +16,31 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many items come together, and for how long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// Elements that may wait in one worker's buffer. More are lost.
     pub capacity: usize,
-    /// Elements in one worker's buffer that make the thread go at once.
+    /// Elements in one worker's buffer that make the thread drain at once.
     pub enough: usize,
-    /// How long the thread waits for more elements before it goes.
+    /// How long the thread waits for more elements before it drains them.
     pub pause: Duration,
 }
 
 /// The shared end of the queue.
 #[derive(Debug)]
-pub(crate) struct Outbox<T> {
+pub struct BatchExporter<T> {
     shared: Arc<Shared<T>>,
 }
 
 /// One worker's end of the queue.
 #[derive(Debug)]
-pub(crate) struct Slot<T> {
+pub struct BatchBuffer<T> {
     shared: Arc<Shared<T>>,
     buffer: Arc<Mutex<Vec<T>>>,
 }
 
 #[derive(Debug)]
 struct Shared<T> {
-    slots: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
+    buffers: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
     bounds: Bounds,
     /// Wakes the thread.
     alarm: Alarm,
@@ -53,7 +54,7 @@ struct Shared<T> {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Flushes that were asked for.
+    /// Requested flushes.
     flushes_requested: u64,
     /// Flushes that are done.
     flushes_done: u64,
@@ -61,15 +62,11 @@ struct State {
     stopped: bool,
 }
 
-impl<T: Send + 'static> Outbox<T> {
-    /// Starts a thread that calls `drain` with what came together, and drops what `drain` leaves.
-    pub(crate) fn start(
-        name: &str,
-        bounds: Bounds,
-        drain: impl FnMut(&mut Vec<T>) + Send + 'static,
-    ) -> io::Result<Self> {
+impl<T: Send + 'static> BatchExporter<T> {
+    /// Starts a thread that calls `drain` with each batch. Items that `drain` leaves are dropped.
+    pub fn start(name: &str, bounds: Bounds, drain: impl FnMut(&mut Vec<T>) + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared {
-            slots: Mutex::default(),
+            buffers: Mutex::default(),
             bounds,
             alarm: Alarm::new()?,
             pending: AtomicBool::new(false),
@@ -83,19 +80,20 @@ impl<T: Send + 'static> Outbox<T> {
     }
 
     /// Adds a buffer for one more worker.
-    pub(crate) fn slot(&self) -> Slot<T> {
+    pub fn buffer(&self) -> BatchBuffer<T> {
         let buffer = Arc::default();
-        lock(&self.shared.slots).push(Arc::clone(&buffer));
-        Slot { shared: self.shared.clone(), buffer }
+        lock(&self.shared.buffers).push(Arc::clone(&buffer));
+        BatchBuffer { shared: self.shared.clone(), buffer }
     }
 
     /// How many appends were lost because a buffer was full.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits for some seconds at most until everything appended before has been drained. Returns false if it was not.
-    pub(crate) fn flush(&self) -> bool {
+    /// Waits for some seconds at most until everything appended before has been drained. Returns
+    /// false if it was not.
+    pub fn flush(&self) -> bool {
         let mut state = lock(&self.shared.state);
         state.flushes_requested += 1;
         let flushes_requested = state.flushes_requested;
@@ -104,8 +102,8 @@ impl<T: Send + 'static> Outbox<T> {
     }
 }
 
-impl<T> Drop for Outbox<T> {
-    /// Drains what is left, and ends the thread.
+impl<T> Drop for BatchExporter<T> {
+    /// Drains the remaining items, and ends the thread.
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.stop = true;
@@ -114,9 +112,10 @@ impl<T> Drop for Outbox<T> {
     }
 }
 
-impl<T> Slot<T> {
-    /// Calls `append` with the buffer. If the buffer is full, nothing is added and the loss is counted.
-    pub(crate) fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
+impl<T> BatchBuffer<T> {
+    /// Calls `append` with the buffer. If the buffer is full, nothing is added and the loss is
+    /// counted.
+    pub fn append(&self, append: impl FnOnce(&mut Vec<T>)) {
         let mut buffer = lock(&self.buffer);
         let before = buffer.len();
         if before >= self.shared.bounds.capacity {
@@ -135,7 +134,7 @@ impl<T> Slot<T> {
     }
 }
 
-/// Tells that the thread has ended, however it ended.
+/// Reports the end of the thread, also after a panic.
 struct Leaving<'a, T>(&'a Shared<T>);
 
 impl<T> Drop for Leaving<'_, T> {
@@ -146,7 +145,8 @@ impl<T> Drop for Leaving<'_, T> {
 }
 
 impl<T> Shared<T> {
-    /// Waits until `is_so` holds, the thread has ended, or [`FLUSH_TIMEOUT`] has passed. Returns whether `is_so` holds.
+    /// Waits until `is_so` holds, the thread has ended, or [`FLUSH_TIMEOUT`] has passed. Returns
+    /// whether `is_so` holds.
     fn wait(&self, state: MutexGuard<'_, State>, is_so: impl Fn(&State) -> bool) -> bool {
         let not_yet = |state: &mut State| !is_so(state) && !state.stopped;
         let waited = self.done.wait_timeout_while(state, FLUSH_TIMEOUT, not_yet);
@@ -162,10 +162,11 @@ impl<T> Shared<T> {
             // Reset first, so that an append from now on sets the alarm again.
             self.pending.swap(false, Ordering::AcqRel);
             let State { flushes_requested, stop, .. } = *lock(&self.state);
-            let slots = lock(&self.slots).clone();
-            for slot in slots {
-                // The worker's lock is held for a swap only, and the worker goes on with a buffer that need not grow again.
-                std::mem::swap(&mut items, &mut *lock(&slot));
+            let buffers = lock(&self.buffers).clone();
+            for buffer in buffers {
+                // The lock is held for a swap only. The worker gets a buffer that has already
+                // grown.
+                std::mem::swap(&mut items, &mut *lock(&buffer));
                 if !items.is_empty() {
                     drain(&mut items);
                     items.clear();
@@ -200,8 +201,8 @@ mod tests {
     fn with_enough_it_goes_at_once() {
         let (sender, drained) = mpsc::channel();
         let bounds = Bounds { enough: 3, ..bounds(100, LONG) };
-        let outbox = Outbox::start("test", bounds, move |items| sender.send(take(items)).unwrap()).unwrap();
-        let slot = outbox.slot();
+        let exporter = BatchExporter::start("test", bounds, move |items| sender.send(take(items)).unwrap()).unwrap();
+        let slot = exporter.buffer();
         for round in 0..3 {
             slot.append(|buffer| buffer.push(round));
             slot.append(|buffer| buffer.extend([round; 4]));
@@ -212,12 +213,13 @@ mod tests {
     #[test]
     fn flush_carries_everything_of_every_worker_and_does_not_wait_for_more() {
         let (sender, drained) = mpsc::channel();
-        let outbox = Outbox::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
-        let (one, two) = (outbox.slot(), outbox.slot());
+        let exporter =
+            BatchExporter::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
+        let (one, two) = (exporter.buffer(), exporter.buffer());
         one.append(|buffer| buffer.push(1));
         two.append(|buffer| buffer.push(2));
         one.append(|buffer| buffer.push(3));
-        assert!(outbox.flush());
+        assert!(exporter.flush());
         let mut all: Vec<u32> = drained.try_iter().flatten().collect();
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3]);
@@ -227,8 +229,8 @@ mod tests {
     fn without_flush_it_goes_after_the_pause() {
         let (sender, drained) = mpsc::channel();
         let drain = move |items: &mut Vec<u32>| sender.send(take(items)).unwrap();
-        let outbox = Outbox::start("test", bounds(100, Duration::ZERO), drain).unwrap();
-        let slot = outbox.slot();
+        let exporter = BatchExporter::start("test", bounds(100, Duration::ZERO), drain).unwrap();
+        let slot = exporter.buffer();
         for number in 0..100 {
             slot.append(|buffer| buffer.push(number));
             assert_eq!(drained.recv().unwrap(), [number]);
@@ -237,21 +239,22 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_keeps_nobody_waiting() {
-        let outbox =
-            Outbox::start("test", bounds(100, Duration::ZERO), |_: &mut Vec<u32>| panic!("as ordered")).unwrap();
-        let slot = outbox.slot();
+        let exporter =
+            BatchExporter::start("test", bounds(100, Duration::ZERO), |_: &mut Vec<u32>| panic!("as ordered")).unwrap();
+        let slot = exporter.buffer();
         slot.append(|buffer| buffer.push(1));
-        assert!(!outbox.flush());
+        assert!(!exporter.flush());
         slot.append(|buffer| buffer.push(2));
-        assert!(!outbox.flush());
+        assert!(!exporter.flush());
     }
 
     #[test]
     fn what_is_left_goes_on_drop() {
         let (sender, drained) = mpsc::channel();
-        let outbox = Outbox::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
-        outbox.slot().append(|buffer| buffer.push(1));
-        drop(outbox);
+        let exporter =
+            BatchExporter::start("test", bounds(100, LONG), move |items| sender.send(take(items)).unwrap()).unwrap();
+        exporter.buffer().append(|buffer| buffer.push(1));
+        drop(exporter);
         assert_eq!(drained.iter().flatten().collect::<Vec<_>>(), [1]);
     }
 
@@ -263,16 +266,16 @@ mod tests {
             sender.send(take(items)).unwrap();
             let _ = gate.recv();
         };
-        let outbox = Outbox::start("test", bounds(3, Duration::ZERO), drain).unwrap();
-        let slot = outbox.slot();
+        let exporter = BatchExporter::start("test", bounds(3, Duration::ZERO), drain).unwrap();
+        let slot = exporter.buffer();
         slot.append(|buffer| buffer.push(0));
         assert_eq!(drained.recv().unwrap(), [0], "the thread is busy from now on");
         for number in 1..=5 {
             slot.append(|buffer| buffer.push(number));
         }
-        assert_eq!(outbox.dropped(), 2);
+        assert_eq!(exporter.dropped(), 2);
         drop(release);
-        drop(outbox);
+        drop(exporter);
         assert_eq!(drained.iter().flatten().collect::<Vec<_>>(), [1, 2, 3]);
     }
 }

@@ -1,7 +1,8 @@
-//! The addresses of the mesh's own machines. A connection to one of them from this machine passes by the firewall that outside traffic meets there.
+//! The addresses of the mesh's own machines. A connection to one of them from this machine passes
+//! by the firewall that outside traffic meets there.
 //!
-//! The kernel says which addresses are this machine's, when it is asked (`rtnetlink(7)`), and its answers hold for a moment. The control plane says which
-//! are those of others.
+//! The kernel reports which addresses belong to this machine (`rtnetlink(7)`), and its answers hold for
+//! a second. The control plane reports the addresses of other machines.
 
 use arc_swap::ArcSwap;
 use rustix::io::Errno;
@@ -33,12 +34,13 @@ impl Machines {
         self.others.store(others.filter(|address| !address.is_unspecified()).collect::<HashSet<_>>().into());
     }
 
-    /// Says where this node's gateway listens. It is said once.
+    /// Sets the addresses at which this node's gateway listens. Only the first call counts.
     pub(crate) fn set_gateway(&self, listeners: impl IntoIterator<Item = SocketAddr>) {
         let _ = self.gateway.set(listeners.into_iter().collect());
     }
 
-    /// Whether this node's gateway answers at an address, so that a request which is sent there could come back for ever.
+    /// Whether this node's gateway answers at an address, so that a request which is sent there
+    /// could come back for ever.
     pub(crate) fn is_gateway(&self, address: SocketAddr) -> bool {
         let answers = |listener: &SocketAddr| {
             let is_there = |ip: IpAddr| listener.ip() == ip || listener.ip().is_unspecified() && self.have(ip);
@@ -47,7 +49,8 @@ impl Machines {
         self.gateway.get().is_some_and(|listeners| listeners.iter().any(answers))
     }
 
-    /// Whether this is an address of one of the mesh's machines. If the kernel does not say whether it is this machine's, it counts as one.
+    /// Whether this is an address of one of the mesh's machines. If the kernel does not say whether
+    /// it is this machine's, it counts as one.
     pub fn have(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         if self.others.load().contains(&address) {
@@ -85,7 +88,8 @@ const HEADER: usize = 16;
 const ROUTE: usize = 12;
 const ROUTE_TYPE: usize = HEADER + 7;
 
-/// Whether what is sent to this address does not leave the machine, or leads to all machines of its network.
+/// Whether the kernel delivers packets for this address locally, or to all machines of a network. Such
+/// packets do not reach one other machine.
 fn is_own(address: IpAddr) -> io::Result<bool> {
     let (family, bytes) = match address {
         IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
@@ -119,7 +123,8 @@ fn question(family: AddressFamily, address: &[u8]) -> Vec<u8> {
     message.extend(u32::try_from(HEADER + ROUTE + attribute).unwrap_or_default().to_ne_bytes());
     message.extend(GET_ROUTE.to_ne_bytes());
     message.extend(REQUEST.to_ne_bytes());
-    // Sequence number and port ID of the sender. They can be 0, because the socket is used for one question only.
+    // Sequence number and port ID of the sender. They can be 0, because the socket is used for one
+    // question only.
     message.extend([0; 8]);
     let bits = u8::try_from(address.len() * 8).unwrap_or_default();
     message.extend([u8::try_from(family.as_raw()).unwrap_or_default(), bits]);

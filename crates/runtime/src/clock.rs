@@ -8,17 +8,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// A point in time that displays as RFC 3339 in UTC, to the millisecond.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rfc3339 {
+pub struct Rfc3339 {
     ms: u64,
 }
 
 /// Formats a time. Times before 1970 show as the beginning of 1970.
-pub(crate) fn rfc3339(time: SystemTime) -> Rfc3339 {
+#[inline]
+pub fn rfc3339(time: SystemTime) -> Rfc3339 {
     Rfc3339 { ms: unix_ms(time) }
 }
 
 /// The present time as a `Date` field has it.
-pub(crate) fn http_date() -> HeaderValue {
+pub fn http_date() -> HeaderValue {
     thread_local! {
         static LATEST: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
     }
@@ -34,13 +35,14 @@ pub(crate) fn http_date() -> HeaderValue {
 }
 
 /// Milliseconds since the Unix epoch; 0 before it.
-pub(crate) fn unix_ms(time: SystemTime) -> u64 {
+#[inline]
+pub fn unix_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Converts a wall-clock time. `None`: it is too far in the future to matter.
-pub(crate) fn instant(time: UnixTime) -> Option<Instant> {
+pub fn instant(time: UnixTime) -> Option<Instant> {
     let left = time.as_secs().saturating_sub(UnixTime::now().as_secs());
     Instant::now().checked_add(Duration::from_secs(left))
 }
@@ -49,7 +51,8 @@ impl fmt::Display for Rfc3339 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, ms) = (self.ms / 86_400_000, self.ms % 86_400_000);
         let (year, month, day) = civil(days);
-        // By hand, because each access log line has a time, and the standard formatter is slow with seven padded numbers.
+        // By hand, because each access log line has a time, and the standard formatter is slow with
+        // seven padded numbers.
         let mut text = *b"0000-00-00T00:00:00.000Z";
         let mut put = |at: usize, digits: usize, mut number: u64| {
             for place in text[at..at + digits].iter_mut().rev() {
@@ -68,7 +71,8 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// Gregorian date of a day counted from 1970-01-01. The calculation begins years in March, so that the leap day comes last.
+/// Gregorian date of a day counted from 1970-01-01. The calculation begins years in March, so that
+/// the leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468; // since 0000-03-01
     let (era, day_of_era) = (days / 146_097, days % 146_097);

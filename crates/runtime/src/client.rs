@@ -1,4 +1,5 @@
-//! The node's own HTTP client. It fetches key sets and modules that the configuration names, and posts spans to the trace back end.
+//! The node's HTTP client. It fetches key sets and modules that the configuration names, and sends
+//! spans to the trace back end.
 
 use bytes::Bytes;
 use http::Uri;
@@ -8,7 +9,6 @@ use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
-use leno_config::Slice;
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
 use std::convert::Infallible;
 use std::error::Error;
@@ -25,16 +25,17 @@ use tower_service::Service;
 use zeroize::Zeroizing;
 
 /// HTTP/1.1, with TLS for `https` addresses.
-pub(crate) type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
+pub type Client = HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// The same, to addresses that are known.
-pub(crate) type ClientTo = HyperClient<HttpsConnector<HttpConnector<Known>>, Full<Bytes>>;
+/// A client that connects to known addresses.
+pub type ClientTo = HyperClient<HttpsConnector<HttpConnector<FixedAddresses>>, Full<Bytes>>;
 
-/// Answers with the same addresses for each name, so that a name is not looked up again after its addresses were checked.
+/// A resolver that returns the same addresses for each name, so that a name is not looked up again
+/// after its addresses were checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Known(Arc<[IpAddr]>);
+pub struct FixedAddresses(Arc<[IpAddr]>);
 
-impl Service<Name> for Known {
+impl Service<Name> for FixedAddresses {
     type Response = std::vec::IntoIter<SocketAddr>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
@@ -51,7 +52,7 @@ impl Service<Name> for Known {
 }
 
 /// The `user-agent` field of each request.
-pub(crate) const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
+pub const USER_AGENT: &str = concat!("leno/", env!("CARGO_PKG_VERSION"));
 
 /// Why no client can be made for an address.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +65,7 @@ pub enum ClientError {
     Pem {
         /// Path of the file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The cause, in words.
         reason: String,
     },
     /// The system has no root certificates.
@@ -76,7 +77,7 @@ pub enum ClientError {
 }
 
 /// Parses an `http` or `https` address.
-pub(crate) fn address(url: &str) -> Result<Uri, ClientError> {
+pub fn address(url: &str) -> Result<Uri, ClientError> {
     let uri = url.parse::<Uri>().ok();
     let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
     uri.ok_or_else(|| ClientError::Address(url.to_owned()))
@@ -91,16 +92,9 @@ pub struct CaFile {
 }
 
 impl CaFile {
-    /// A file that the documents of a function name.
-    pub fn of(slice: &Slice, path: Option<&PathBuf>) -> Option<Self> {
-        let (namespace, access) = (slice.id.namespace.clone(), slice.bounds.file_access());
-        path.map(|path| Self { path: path.clone(), namespace, access })
-    }
-
-    /// A file that the operator names.
-    #[cfg(test)]
-    pub(crate) fn any(path: &Path) -> Self {
-        Self { path: path.to_owned(), namespace: "test".to_owned(), access: FileAccess::Any }
+    /// A file that documents of `namespace` name. The client reads it only if `access` permits it.
+    pub fn new(path: PathBuf, namespace: String, access: FileAccess) -> Self {
+        Self { path, namespace, access }
     }
 
     async fn tls(self) -> Result<ClientConfig, ClientError> {
@@ -114,22 +108,19 @@ impl CaFile {
     }
 }
 
-/// Makes a client for this address. Each request has a connection that carries nothing else, so a late or second answer of a server answers no other
-/// request. It trusts the root certificates in the PEM file `ca_file`, or else the system's. It does not follow redirects.
-pub(crate) async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
+/// Makes a client for this address. Each request uses a new connection, so a late or second
+/// response of a server cannot answer another request. It trusts the root certificates in the PEM
+/// file `ca_file`, or else the system's. It does not follow redirects.
+pub async fn client(address: &Uri, ca_file: Option<CaFile>) -> Result<Client, ClientError> {
     let tls = tls_for(address, ca_file).await?;
     let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
     Ok(HyperClient::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector))
 }
 
-/// The same. It connects to one of `hosts`, whatever name the address has.
-pub(crate) async fn client_to(
-    address: &Uri,
-    hosts: Arc<[IpAddr]>,
-    ca_file: Option<CaFile>,
-) -> Result<ClientTo, ClientError> {
+/// Like [`client`], but connects to one of `hosts` instead of looking the name up.
+pub async fn client_to(address: &Uri, hosts: Arc<[IpAddr]>, ca_file: Option<CaFile>) -> Result<ClientTo, ClientError> {
     let tls = tls_for(address, ca_file).await?;
-    let mut http = HttpConnector::new_with_resolver(Known(hosts));
+    let mut http = HttpConnector::new_with_resolver(FixedAddresses(hosts));
     http.enforce_http(false);
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http);
@@ -149,16 +140,18 @@ async fn tls_for(address: &Uri, ca_file: Option<CaFile>) -> Result<ClientConfig,
     }
 }
 
-/// A TLS configuration that was made of files.
+/// A TLS configuration made from files.
 pub struct FileTls {
     /// The configuration.
     pub config: ClientConfig,
-    /// When the first of its roots expires, in seconds since 1970. The files are to be read again then.
+    /// When the first of its roots expires, in seconds since 1970. The node then reads the files
+    /// again.
     pub expires: u64,
 }
 
-/// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the system's, and shows a certificate chain, with its key, to
-/// servers that ask. It blocks.
+/// A TLS configuration that trusts the root certificates in the PEM file `ca_file`, or else the
+/// system's, and presents `certificate`, a certificate chain and its key, to servers that request
+/// one. It blocks.
 pub fn tls(
     ca_file: Option<&Path>,
     certificate: Option<(&Path, &Path)>,
@@ -204,8 +197,8 @@ fn configuration(roots: RootCertStore, certificate: Option<OwnCertificate<'_>>) 
     builder.with_client_auth_cert(chain, key).map_err(|error| unusable(chain_file, error.to_string()))
 }
 
-/// The text of an error and of its causes. The HTTP library's own text leaves the causes out.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
+/// The text of an error and of its causes, which the HTTP library's text omits.
+pub fn with_causes(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

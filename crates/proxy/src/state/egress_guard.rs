@@ -1,13 +1,16 @@
-//! Where this process connects to because a document of a namespace says so: key sets, modules, images.
+//! Guards the connections of this process to addresses that documents of a namespace name: key sets,
+//! modules, images.
 //!
-//! A name is looked up once, and the connection goes to one of the addresses that were looked at. Special addresses are refused unless the namespace's
-//! bounds list them: the author of a document must not be able to send requests to this machine, to its metadata service or to other machines of the mesh.
+//! The guard looks a name up once, and the connection goes to one of the addresses that it has checked.
+//! It refuses special addresses unless the namespace's bounds list them. Otherwise the author of a
+//! document could send requests to this machine, to its metadata service or to other machines of the
+//! mesh.
 
 use super::machines::Machines;
-use super::resolver::Resolver;
 use leno_config::{Slice, egress};
 use leno_policy::host::of_authority;
 use leno_policy::spec::Cidr;
+use leno_runtime::resolver::Resolver;
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,12 +23,13 @@ pub struct EgressGuard {
     machines: Arc<Machines>,
 }
 
-/// Whose document names what is fetched.
+/// The namespace whose document names an address to fetch from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
     /// The namespace.
     pub namespace: String,
-    /// The special addresses that it may fetch from; `None`: all, because its documents are the operator's own files.
+    /// The special addresses that it may fetch from; `None`: all, because its documents are the
+    /// operator's own files.
     pub egress: Option<Vec<Cidr>>,
 }
 
@@ -36,7 +40,7 @@ impl Requester {
     }
 }
 
-/// The namespace tells almost all of them apart.
+/// Hashes the namespace only, which is distinct for almost all requesters.
 impl Hash for Requester {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.namespace.hash(state);
@@ -47,7 +51,7 @@ impl Requester {
     /// Whether something may be fetched from this address.
     ///
     /// # Errors
-    /// Why not, and what allows it.
+    /// The error names the cause, and the setting that would permit the address.
     pub fn check(&self, address: IpAddr, machines: &Machines) -> Result<(), String> {
         if egress::may_fetch_from(self.egress.as_deref(), address, &|address| machines.have(address)) {
             return Ok(());
@@ -60,7 +64,8 @@ impl Requester {
 }
 
 impl EgressGuard {
-    /// Asks these name servers; none: those of the machine. Look-ups run on the runtime in which this is called.
+    /// Asks these name servers; none: those of the machine. Look-ups run on the runtime in which
+    /// this is called.
     pub fn new(name_servers: Vec<SocketAddr>, machines: Arc<Machines>) -> Self {
         Self { resolver: Resolver::new(name_servers), machines }
     }
@@ -72,7 +77,7 @@ impl EgressGuard {
     /// Whether something may be fetched from this address.
     ///
     /// # Errors
-    /// Why not, and what allows it.
+    /// The error names the cause, and the setting that would permit the address.
     pub fn check(&self, address: IpAddr, requester: &Requester) -> Result<(), String> {
         requester.check(address, &self.machines)
     }

@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 
-/// A fast generator (xoshiro256++), seeded by the operating system. Good for identifiers, jitter and sampling; not for secrets.
+/// A fast generator (xoshiro256++), seeded by the operating system. Good for identifiers, jitter
+/// and sampling; not for secrets.
 #[derive(Debug)]
 pub struct Random([Cell<u64>; 4]);
 
@@ -16,6 +17,7 @@ impl Random {
     }
 
     /// The next 64 bits.
+    #[inline]
     pub fn next(&self) -> u64 {
         let [a, b, c, d] = &self.0;
         let result = a.get().wrapping_add(d.get()).rotate_left(23).wrapping_add(a.get());
@@ -30,6 +32,7 @@ impl Random {
     }
 
     /// Evenly distributed over `0..=max`.
+    #[inline]
     pub fn up_to(&self, max: u64) -> u64 {
         ((u128::from(self.next()) * (u128::from(max) + 1)) >> 64) as u64
     }

@@ -1,8 +1,9 @@
-//! Looks up names outside of the mesh.
+//! Looks up names of hosts outside the mesh.
 //!
-//! Look-ups run on the node's own runtime: they share sockets and a cache, whichever worker asks. Whoever asks for a name that is being looked up waits for
-//! the same answer, which is used as long as its TTL says. What a name server, or a function that asks for names, can make this node hold is bounded: names,
-//! addresses for each, and look-ups at a time, of a namespace and in all.
+//! Look-ups run on the node's tokio runtime, so all workers share sockets and a cache. Concurrent
+//! look-ups of one name share one query. The node uses an answer until its TTL has passed. A name
+//! server, or a function that looks up names, can use only bounded memory: names, addresses per
+//! name, and concurrent look-ups are limited, per namespace and in total.
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
@@ -14,25 +15,25 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// Names that are remembered. When there are so many, no more are, until some of their answers are over.
+/// Limit on cached names. Beyond it, nothing is added until answers expire.
 const MOST_NAMES: usize = 4096;
-/// Addresses of one name that are used.
+/// Limit on the addresses of one name.
 const MOST_ADDRESSES: usize = 32;
-/// Look-ups at a time.
+/// Limit on concurrent look-ups.
 const AT_A_TIME: usize = 512;
-/// Of these, for one namespace.
+/// Limit on concurrent look-ups of one namespace.
 const OF_NAMESPACE: usize = 64;
-/// A look-up takes no longer, whoever waits for it.
+/// Limit on the duration of a look-up.
 const LONGEST: Duration = Duration::from_secs(10);
-/// An answer is not used for longer, whatever its TTL.
+/// An upper bound on the TTL of an answer.
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
-/// A name that does not exist is not asked for again for at least so long, and at most so long.
+/// Lower and upper bound on the TTL of the answer that a name does not exist.
 const NEGATIVE_TTL: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 
 /// Why a name has no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LookupError {
-    /// The name servers say so, or nobody answers.
+pub enum LookupError {
+    /// The name servers report an error, or none is reachable.
     #[error("{name} cannot be looked up: {reason}")]
     Failed {
         /// The name.
@@ -40,7 +41,7 @@ pub(crate) enum LookupError {
         /// The cause, in words.
         reason: String,
     },
-    /// Nobody answered in time.
+    /// No name server answered in time.
     #[error("{name} cannot be looked up: no answer within {limit:?}")]
     Timeout {
         /// The name.
@@ -58,10 +59,10 @@ pub(crate) enum LookupError {
 
 /// Looks up names. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Resolver(Arc<Inner>);
+pub struct Resolver(Arc<Inner>);
 
 struct Inner {
-    /// `None`: the node has no runtime, which only is so in tests.
+    /// `None`: there is no tokio runtime (tests only).
     runtime: Option<Handle>,
     servers: Vec<SocketAddr>,
     client: Mutex<Option<TokioResolver>>,
@@ -69,14 +70,14 @@ struct Inner {
     flights: Mutex<Flights>,
 }
 
-/// Look-ups that are under way.
+/// Look-ups in flight.
 #[derive(Default)]
 struct Flights {
     by_name: HashMap<Box<str>, watch::Receiver<Option<Answer>>>,
     by_namespace: HashMap<Box<str>, usize>,
 }
 
-/// A look-up that is under way until this is dropped, also by a panic.
+/// A look-up in flight. It ends when this is dropped, also by a panic.
 struct Flight {
     resolver: Resolver,
     name: String,
@@ -89,7 +90,7 @@ impl Drop for Flight {
     }
 }
 
-/// What comes of a look-up.
+/// The result of a look-up.
 type Answer = Result<Arc<[IpAddr]>, LookupError>;
 
 impl std::fmt::Debug for Inner {
@@ -106,8 +107,9 @@ struct Known {
 }
 
 impl Resolver {
-    /// Asks these name servers; none: those of the machine. Look-ups run on the runtime in which this is called.
-    pub(crate) fn new(servers: Vec<SocketAddr>) -> Self {
+    /// Uses these name servers; none: those of the machine. Look-ups run on the current tokio
+    /// runtime.
+    pub fn new(servers: Vec<SocketAddr>) -> Self {
         Self(Arc::new(Inner {
             runtime: Handle::try_current().ok(),
             servers,
@@ -117,9 +119,9 @@ impl Resolver {
         }))
     }
 
-    /// The addresses of a name, IPv4 before IPv6; never none. `namespace` pays for the look-up. It can be dropped at any time; the look-up goes on for
-    /// others.
-    pub(crate) async fn look_up(&self, name: &str, namespace: &str, limit: Duration) -> Answer {
+    /// The addresses of a name, IPv4 before IPv6; never none. The look-up counts for `namespace`.
+    /// If the future is dropped, the look-up continues for other callers.
+    pub async fn look_up(&self, name: &str, namespace: &str, limit: Duration) -> Answer {
         if let Some(known) = self.known(name) {
             return Ok(known);
         }
@@ -132,7 +134,7 @@ impl Resolver {
         }
     }
 
-    /// Looks a name up in the background, if that is not being done.
+    /// Starts a look-up in the background, or joins the one in flight.
     fn fly(&self, name: &str, namespace: &str) -> Result<watch::Receiver<Option<Answer>>, LookupError> {
         let failed = |reason: String| LookupError::Failed { name: name.to_owned(), reason };
         let runtime = self.0.runtime.clone().ok_or_else(|| failed("there is no runtime".to_owned()))?;
@@ -152,7 +154,7 @@ impl Resolver {
         let of = Flight { resolver: self.clone(), name: name.to_owned(), namespace: namespace.to_owned() };
         runtime.spawn(async move {
             let answer = of.resolver.ask(&client, &of.name).await;
-            // First it is known, then nobody waits for it any more: whoever comes between asks for nothing.
+            // The answer is cached before the flight ends, so no caller starts a second look-up.
             drop(of);
             told.send_replace(Some(answer));
         });
@@ -200,7 +202,7 @@ impl Resolver {
             return Ok(client.clone());
         }
         let mut builder = if self.0.servers.is_empty() {
-            // With its file of hosts, as every program of the machine.
+            // This includes the hosts file of the machine.
             TokioResolver::builder_tokio()?
         } else {
             let server = |address: &SocketAddr| {
@@ -253,7 +255,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// A name server that answers for names that begin with `good`, after a while, and says nothing about others. Counts questions for addresses.
+    /// A name server that answers for names that begin with `good`, after a while, and says nothing
+    /// about others. Counts questions for addresses.
     async fn name_server() -> (SocketAddr, Arc<AtomicUsize>) {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let (address, count) = (socket.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));

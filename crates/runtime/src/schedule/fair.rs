@@ -9,22 +9,25 @@ use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 /// Up to this many classes are kept before idle ones are looked for.
 const FEW: usize = 64;
 
-/// Whom a task works for. Ready tasks of one class take turns, and classes share the worker's time evenly.
+/// The function, or the part of the worker, for which a task works. Ready tasks of one class take
+/// turns, and classes share the worker's time evenly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Class(pub(super) u64);
 
 impl Class {
     /// The worker's own tasks: accepting, cleaning up.
-    pub const OWN: Self = Self(0);
-    /// Connections whose function is not known yet.
-    pub const STRANGERS: Self = Self(1);
+    pub const WORKER: Self = Self(0);
+    /// Connections whose function is not yet known.
+    pub const UNATTRIBUTED: Self = Self(1);
 
-    /// Whether this is neither the worker itself nor a connection whose function is not known yet.
+    /// Whether this class is a function.
     pub(super) fn is_function(self) -> bool {
-        self > Self::STRANGERS
+        self > Self::UNATTRIBUTED
     }
 
-    /// The class of a name, the same on every worker. Two names with the same hash (one in 2^64) would share turns, nothing worse.
+    /// The class of a name, the same on every worker. Two names with the same hash (one in 2^64)
+    /// would share turns, nothing worse.
+    #[inline]
     pub fn of(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -34,14 +37,17 @@ impl Class {
 
 /// Items, each in the queue of a class.
 ///
-/// A class's *virtual time* is the time that it has used, in nanoseconds. The class with the least is next. A class that was idle continues at the
-/// virtual time of the others, so it has neither saved up time nor fallen behind.
+/// A class's *virtual time* is the time that it has used, in nanoseconds. The class with the least
+/// is next. A class that was idle continues at the virtual time of the others, so it has neither
+/// saved up time nor fallen behind.
 #[derive(Debug)]
 pub(super) struct Fair<T> {
     queues: HashMap<Class, Queue<T>, BuildHasherDefault<Hashed>>,
-    /// Classes with items, by the virtual time that they had when they were put here. It may have grown since.
+    /// Classes with items, by the virtual time that they had when they were put here. It may have
+    /// grown since.
     order: BinaryHeap<Reverse<(u64, Class)>>,
-    /// The virtual time of the others: that of the class with the last turn before this turn, or after it if no other class waited.
+    /// The virtual time of the others: that of the class with the last turn before this turn, or
+    /// after it if no other class waited.
     now: u64,
     /// When there are more classes than this, idle ones are forgotten.
     many: usize,
@@ -118,7 +124,8 @@ impl<T> Fair<T> {
         }
     }
 
-    /// Forgets idle classes that are not ahead of the others. If they come again, they begin where the others are, as they would have.
+    /// Forgets idle classes that are not ahead of the others. If they come again, they begin where
+    /// the others are, as they would have.
     fn forget(&mut self) {
         let now = self.now;
         self.queues.retain(|_, queue| !queue.ready.is_empty() || queue.used > now);

@@ -1,4 +1,4 @@
-//! Real tasks in a real runtime. What is counted is polls, never time.
+//! Tasks in a tokio runtime. The tests count polls, never time.
 
 use super::*;
 use std::sync::mpsc;
@@ -13,7 +13,7 @@ fn block_on<T: 'static>(main: impl Future<Output = T> + 'static) -> T {
     result.take().expect("it ended, and did not panic")
 }
 
-/// Lets everybody who is ready have a turn.
+/// Lets each ready task have a turn.
 async fn pass() {
     let mut passed = false;
     poll_fn(|cx| {
@@ -152,7 +152,7 @@ fn a_task_that_never_waits_for_sockets_is_interrupted_all_the_same() {
     block_on(async {
         let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
         let sent = sender.clone();
-        // What it receives is always there; only tokio's budget makes it wait.
+        // Data is always available; only tokio's budget makes it wait.
         spawn_for(Class(10), async move {
             loop {
                 sent.send(()).unwrap();
@@ -169,13 +169,13 @@ fn a_task_that_never_waits_for_sockets_is_interrupted_all_the_same() {
 fn work_is_charged_to_whom_it_is_for() {
     block_on(async {
         let (done, is_done) = oneshot::channel();
-        spawn_for(Class::STRANGERS, async {
+        spawn_for(Class::UNATTRIBUTED, async {
             let class = || with_running(TaskOwner::class).unwrap();
-            assert_eq!(class(), Class::STRANGERS);
+            assert_eq!(class(), Class::UNATTRIBUTED);
             let connection = with_running(TaskOwner::clone).unwrap();
             let other = spawn(async {});
             charge(Class(10));
-            assert_eq!((class(), other.class()), (Class(10), Class::STRANGERS));
+            assert_eq!((class(), other.class()), (Class(10), Class::UNATTRIBUTED));
             let upstream = spawn(std::future::pending());
             assert_eq!(upstream.class(), Class(10));
             let (charged, is_charged) = oneshot::channel();
