@@ -12,18 +12,20 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Authorization {
-    /// A request that a deny rule matches is refused (403), one that an allow rule matches enters, any other is refused.
+    /// A request that a deny rule matches is refused (403), one that an allow rule matches enters,
+    /// any other is refused.
     pub rules: Vec<AuthorizationRule>,
 }
 
-/// One rule. It matches when one element of `from`, one element of `to` and all elements of `when` do; what is left out always does.
+/// One rule. It matches when one element of `from`, one element of `to` and all elements of `when`
+/// do; a missing list always matches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AuthorizationRule {
     /// Name of the rule in logs. Without it: its index.
     #[serde(default)]
     pub name: Option<String>,
-    /// What the rule does.
+    /// Effect of the rule.
     #[serde(default)]
     pub action: Action,
     /// Whether it is in force.
@@ -32,7 +34,7 @@ pub struct AuthorizationRule {
     /// Who is asking.
     #[serde(default)]
     pub from: Option<Vec<Source>>,
-    /// What is asked for.
+    /// The request.
     #[serde(default)]
     pub to: Option<Vec<Operation>>,
     /// Further conditions.
@@ -47,8 +49,8 @@ pub enum Mode {
     /// It is in force.
     #[default]
     Enforce,
-    /// It decides nothing. What it would decide is told: in the access log, by `leno explain`, and in
-    /// `leno_policy_decisions_total`. A rule that allows lets nobody in, one that denies refuses nobody.
+    /// It is not enforced: an allow rule admits no request, and a deny rule refuses none. The
+    /// access log, `leno explain` and `leno_policy_decisions_total` report its decisions.
     Audit,
 }
 
@@ -67,8 +69,9 @@ pub enum Action {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Source {
-    /// Functions that are calling: `name` in the policy's namespace, `namespace/name`, `namespace/*`, a SPIFFE ID (`spiffe://…`, at the
-    /// end possibly `*`), or `*`: any function. Requests from outside have no identity.
+    /// Functions that are calling: `name` in the policy's namespace, `namespace/name`,
+    /// `namespace/*`, a SPIFFE ID (`spiffe://…`, at the end possibly `*`), or `*`: any function.
+    /// Requests from outside have no identity.
     pub identities: Option<Vec<String>>,
     /// None of these functions.
     pub not_identities: Vec<String>,
@@ -76,14 +79,18 @@ pub struct Source {
     pub namespaces: Option<Vec<String>>,
     /// None of these namespaces.
     pub not_namespaces: Vec<String>,
-    /// Functions and jobs that are calling and carry all these labels: `{app: web}`. They are looked up in the policy's namespace, or in the
-    /// namespaces that `namespaces` matches. The documents say who carries which labels; a caller cannot claim one. Requests from outside
+    /// Functions and jobs that are calling and carry all these labels: `{app: web}`. They are
+    /// looked up in the policy's namespace, or in the namespaces that `namespaces` matches. The
+    /// documents say who carries which labels; a caller cannot claim one. Requests from outside
     /// have no labels.
     pub labels: Option<BTreeMap<String, String>>,
-    /// Conditions on the calling function's labels, all of which must hold. Looked up as `labels` are.
+    /// Conditions on the calling function's labels, all of which must hold. Looked up as `labels`
+    /// are.
     pub label_expressions: Option<Vec<LabelExpression>>,
-    /// Users, by issuer and subject of the verified token: `{issuer: https://login.example, subject: ann}`, or `*`: anybody with a valid
-    /// token. `https://login.example/ann` is short for the first, where an `authentication` section names the issuer.
+    /// Users, by issuer and subject of the verified token:
+    /// `{issuer: https://login.example, subject: ann}`, or `*`: anybody with a valid token.
+    /// `https://login.example/ann` is short for the first, where an `authentication` section names
+    /// the issuer.
     pub request_principals: Option<Vec<RequestPrincipal>>,
     /// None of these users.
     pub not_request_principals: Vec<RequestPrincipal>,
@@ -93,7 +100,7 @@ pub struct Source {
     pub not_addresses: Vec<String>,
 }
 
-/// What is asked for. All fields that are set must match, each with one of its values.
+/// The request. All fields that are set must match, each with one of its values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Operation {
@@ -101,8 +108,9 @@ pub struct Operation {
     pub methods: Option<Vec<TextMatch>>,
     /// None of these methods.
     pub not_methods: Vec<TextMatch>,
-    /// Hosts without port: `shop.example`, `*.shop.example`, `{regex: "[a-z]+[.]example"}`. Texts may have any case and a dot at their end, and names
-    /// beyond ASCII stand for their Punycode; regular expressions are compared with lower case and Punycode.
+    /// Hosts without port: `shop.example`, `*.shop.example`, `{regex: "[a-z]+[.]example"}`. Texts
+    /// may have any case and a dot at their end, and names beyond ASCII stand for their Punycode;
+    /// regular expressions are compared with lower case and Punycode.
     pub hosts: Option<Vec<TextMatch>>,
     /// None of these hosts.
     pub not_hosts: Vec<TextMatch>,
@@ -110,25 +118,29 @@ pub struct Operation {
     pub ports: Option<Vec<u16>>,
     /// None of these ports.
     pub not_ports: Vec<u16>,
-    /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one segment), `/files/{**}` (everything below
-    /// `/files/`, but not `/files`; at the end only), or a regular expression for the whole path: `{regex: "/orders/[0-9]+"}`. They are compared
-    /// with normalised paths. For gRPC: `/package.Service/Method`. `{regex: …, withQuery: true}` is about the path, `?` and the query
-    /// as it was sent.
+    /// Paths without query: `/orders`, `/static/*`, `*.css`, or a template: `/orders/{id}` (one
+    /// segment), `/files/{**}` (everything below `/files/`, but not `/files`; at the end only), or
+    /// a regular expression for the whole path: `{regex: "/orders/[0-9]+"}`. They are compared with
+    /// normalised paths. For gRPC: `/package.Service/Method`. `{regex: …, withQuery: true}` is
+    /// about the path, `?` and the query as it was sent.
     pub paths: Option<Vec<TextMatch>>,
     /// None of these paths.
     pub not_paths: Vec<TextMatch>,
 }
 
-/// A further condition: one of `header`, `query`, `claim` and `audience`, and what its value must or must not be: `abc`, `abc*`, `*abc`, `*` (not empty),
-/// or `{regex: "v[0-9]+"}` for the whole value. A condition on what is absent meets no value: `values` does not hold, `notValues` alone does.
+/// A further condition: one of `header`, `query`, `claim` and `audience`, and the values that it
+/// must or must not have: `abc`, `abc*`, `*abc`, `*` (not empty), or `{regex: "v[0-9]+"}` for the
+/// whole value. If the value is absent, no value matches: `values` does not hold, `notValues` alone
+/// does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Condition {
     /// A request header.
     pub header: Option<String>,
-    /// A parameter of the query, by its decoded name, letter by letter. A rule that allows holds only if all of its values do, where it is
-    /// repeated; a rule that denies if one does. A `;` may or may not separate parameters, so both ways count. A query with a broken
-    /// escape is refused (400) where a rule looks at parameters.
+    /// A parameter of the query, by its decoded name, letter by letter. A rule that allows holds
+    /// only if all of its values do, where it is repeated; a rule that denies if one does. A `;`
+    /// may or may not separate parameters, so both ways count. A query with a broken escape is
+    /// refused (400) where a rule looks at parameters.
     pub query: Option<String>,
     /// A claim of the verified token. Of a list one element is enough.
     pub claim: Option<ClaimPath>,

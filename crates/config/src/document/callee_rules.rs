@@ -22,7 +22,8 @@ pub(crate) struct CalleeRule {
     pub(crate) name: String,
     /// Whom.
     pub(crate) to: CalleeSelector,
-    /// Functions in one of these ways; empty: in any way. External documents in any way that their own policies allow.
+    /// Functions in one of these ways; empty: in any way. External documents in any way that their
+    /// own policies allow.
     pub(crate) calls: Vec<(Operation, Vec<Condition>)>,
 }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A claim. A text is the name of one claim, dots included: `sub`, `https://shop.example/roles`. A list leads into objects:
-/// `[realm_access, roles]`.
+/// A claim. A text is the name of one claim, dots included: `sub`, `https://shop.example/roles`. A
+/// list leads into objects: `[realm_access, roles]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimPath(pub Vec<String>);
 

@@ -5,8 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What one instance may use. Enforced by cgroup v2, where the node's system has its controllers and the node may make groups;
-/// `leno get functions` says where it is not.
+/// Limits of one instance. Cgroup v2 enforces them where the node has its controllers and may make
+/// groups; elsewhere `leno get functions -o wide` shows the reason in the column LIMITS NOT IN
+/// FORCE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resources {
@@ -20,7 +21,8 @@ pub struct Resources {
     pub pids: Option<u32>,
 }
 
-/// Something that an instance needs to know and the documents must not hold. The node reads it when an instance starts.
+/// Something that an instance needs to know and the documents must not hold. The node reads it when
+/// an instance starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Secret {
@@ -37,7 +39,8 @@ pub struct Secret {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SecretAs {
-    /// As a file that only the instance's account can read, in the folder that `LENO_SECRETS` names; gone when the instance is.
+    /// As a file that only the instance's account can read, in the folder that `LENO_SECRETS`
+    /// names; gone when the instance is.
     #[default]
     File,
     /// As an environment variable, without the line end at its end.

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A policy of your own: a proxy-wasm module (ABI 0.2.1). It sees requests that all other policies allow, each in an instance of its
-/// own that knows of no other request.
+/// A policy of your own: a proxy-wasm module (ABI 0.2.1). It sees requests that all other policies
+/// allow, each in a separate instance that knows of no other request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Extension {
@@ -16,7 +16,8 @@ pub struct Extension {
     /// File of the module, relative to the document's folder. Either this or `url`.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// Where nodes fetch the module; it needs `sha256`. Until it is there, requests are refused with 503, whatever `failMode` says.
+    /// Where nodes fetch the module; it needs `sha256`. Until it is there, requests are refused
+    /// with 503, whatever `failMode` says.
     #[serde(default)]
     pub url: Option<String>,
     /// PEM file with the certificates to trust for `url`. Without it: the system's.
@@ -25,7 +26,7 @@ pub struct Extension {
     /// The module's SHA-256 in hexadecimal digits. A module with another one is refused.
     #[serde(default)]
     pub sha256: Option<String>,
-    /// What it sees.
+    /// Heads that it sees.
     #[serde(default)]
     pub phase: Phase,
     /// Whose calls it sees.
@@ -76,8 +77,8 @@ pub enum FailMode {
     /// It is refused with 503.
     #[default]
     Closed,
-    /// It goes on as if there were no extension, and is counted. Not where there was no run: where the module is not loaded, or no
-    /// instance is free, the request is refused.
+    /// It goes on as if there were no extension, and is counted. Not where there was no run: where
+    /// the module is not loaded, or no instance is free, the request is refused.
     Open,
 }
 

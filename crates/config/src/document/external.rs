@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Somebody outside of the mesh that functions may call: an API, a database. A function calls it by its host if the function's `callees` name this
-/// document, and if a policy for this document allows the call. Every other address and name outside is refused.
+/// A service outside the mesh that functions may call: an API, a database. A function calls it by
+/// its host if the function's `callees` name this document, and if a policy for this document
+/// allows the call. Every other address and name outside is refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct External {
@@ -17,7 +18,8 @@ pub struct External {
     pub api_version: ApiVersion,
     /// `External`.
     pub kind: ExternalKind,
-    /// What it is called. It shares its names with functions and jobs. Policies name it in `functions`; a `selector` does not select it.
+    /// Its name. It shares its names with functions and jobs. Policies name it in `functions`; a
+    /// `selector` does not select it.
     pub metadata: Metadata,
     /// Where it is, and how it is called.
     pub spec: ExternalSpec,
@@ -30,19 +32,23 @@ pub enum ExternalKind {
     External,
 }
 
-/// Where something outside of the mesh is, and how it is called. It has `hosts`, `addresses`, or both.
+/// Where something outside of the mesh is, and how it is called. It has `hosts`, `addresses`, or
+/// both.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalSpec {
-    /// Its names: `api.example.com`, or `*.example.com` for each name with one label more. The node looks them up when it connects.
+    /// Its names: `api.example.com`, or `*.example.com` for each name with one label more. The node
+    /// looks them up when it connects.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Addresses and blocks of addresses by which functions may call it instead: `192.0.2.7`, `198.51.100.0/24`. A block admits none of the addresses
-    /// that are special, such as private ones, unless all of it is.
+    /// Addresses and blocks of addresses by which functions may call it instead: `192.0.2.7`,
+    /// `198.51.100.0/24`. A block admits none of the addresses that are special, such as private
+    /// ones, unless all of it is.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// Addresses that its names may have. Without it: all but special ones, which are those of private networks, loopback, link-local, metadata
-    /// services, the mesh and its machines, and the like. Special ones are admitted by a block that has no others, such as `10.0.0.0/8`.
+    /// Addresses that its names may have. Without it: all but special ones, which are those of
+    /// private networks, loopback, link-local, metadata services, the mesh and its machines, and
+    /// the like. Special ones are admitted by a block that has no others, such as `10.0.0.0/8`.
     #[serde(default)]
     pub resolves_to: Vec<String>,
     /// Its ports.
@@ -50,7 +56,8 @@ pub struct ExternalSpec {
     /// TLS at its ports with `protocol: https`.
     #[serde(default)]
     pub tls: Option<ExternalTls>,
-    /// What the node adds to each request, so that functions need not know it. Only with `https`.
+    /// Header fields that the node adds to each request, so that functions need not know them. Only
+    /// with `https`.
     #[serde(default)]
     pub credentials: Vec<ExternalCredential>,
     /// Time limits.
@@ -59,7 +66,8 @@ pub struct ExternalSpec {
     /// How paths of requests arrive.
     #[serde(default)]
     pub paths: Paths,
-    /// Whether `traceparent`, `tracestate` and `x-request-id` go out with requests. What else the mesh adds to requests stays inside in any case.
+    /// Whether `traceparent`, `tracestate` and `x-request-id` go out with requests. What else the
+    /// mesh adds to requests stays inside in any case.
     #[serde(default)]
     pub trace_context: bool,
 }
@@ -68,10 +76,11 @@ pub struct ExternalSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalPort {
-    /// Its number. Functions name it in their calls, but for the port with `https`, which they reach by `http://HOST/` too.
+    /// Its number. Functions name it in their calls, but for the port with `https`, which they
+    /// reach by `http://HOST/` too.
     #[schemars(range(min = 1))]
     pub port: u16,
-    /// What it is, and so what the mesh can see of a call.
+    /// Protocol, which determines the part of a call that the mesh sees.
     pub protocol: EgressProtocol,
     /// It speaks HTTP/2: with `http` by prior knowledge, with `https` by ALPN. gRPC needs it.
     #[serde(default)]
@@ -82,17 +91,20 @@ pub struct ExternalPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ExternalTls {
-    /// PEM file with the root certificates to trust. Without it: the system's. Relative to the document's folder.
+    /// PEM file with the root certificates to trust. Without it: the system's. Relative to the
+    /// document's folder.
     pub ca_file: Option<PathBuf>,
-    /// PEM file with the node's certificate chain for it, its own first. Relative to the document's folder.
+    /// PEM file with the node's certificate chain for it, its own first. Relative to the document's
+    /// folder.
     pub certificate: Option<PathBuf>,
     /// PEM file with the private key of `certificate`. Relative to the document's folder.
     pub key: Option<PathBuf>,
-    /// The name that it must prove, and that it is told (SNI). Without it: the host that was called.
+    /// The name that it must prove, and that the node sends (SNI). Without it: the host that was
+    /// called.
     pub server_name: Option<String>,
 }
 
-/// A header field that the node adds. It replaces what the function sent under this name.
+/// A header field that the node adds. It replaces the function's field of this name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExternalCredential {
@@ -106,7 +118,8 @@ pub struct ExternalCredential {
     /// The user of HTTP's basic authentication (RFC 7617), whose password the secret is.
     #[serde(default)]
     pub username: Option<String>,
-    /// File of the node that holds the secret, relative to the document's folder. A change takes effect within two seconds.
+    /// File of the node that holds the secret, relative to the document's folder. A change takes
+    /// effect within two seconds.
     pub from: PathBuf,
 }
 
@@ -118,7 +131,8 @@ fn authorization() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExternalTimeouts {
-    /// A whole exchange, all tries together. `0s`: no limit. Without it: the mesh's `limits.requestTimeout`.
+    /// A whole exchange, all tries together. `0s`: no limit. Without it: the mesh's
+    /// `limits.requestTimeout`.
     pub request: Option<Duration>,
     /// To look its name up, and to connect, with TLS: each.
     pub connect: Duration,
@@ -134,9 +148,11 @@ impl Default for ExternalTimeouts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshEgress {
-    /// Name servers that nodes ask for the names of External documents, over UDP, and TCP for long answers. Without it: those of the machine.
+    /// Name servers that nodes ask for the names of External documents, over UDP, and TCP for long
+    /// answers. Without it: those of the machine.
     pub name_servers: Vec<Address>,
-    /// Which nodes connect to what External documents describe. No document of theirs can say otherwise.
+    /// Which nodes connect to what External documents describe. No document of theirs can say
+    /// otherwise.
     pub nodes: EgressNodes,
 }
 
@@ -147,7 +163,8 @@ pub enum EgressNodes {
     /// The one of the function that calls.
     #[default]
     Caller,
-    /// Those that joined with `leno token join --egress`, and no others. Only they get the documents' rules and need their files, look names up, and
-    /// judge the calls. Without any such node, calls to the outside fail.
+    /// Those that joined with `leno token join --egress`, and no others. Only they get the
+    /// documents' rules and need their files, look names up, and judge the calls. Without any such
+    /// node, calls to the outside fail.
     Egress,
 }

@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A deployable unit: a program that serves HTTP or gRPC. The mesh starts it when it is asked for, and stands between it and
-/// everybody else. Without a Policy that allows something, every request to it is denied.
+/// A deployable unit: a program that serves HTTP or gRPC. The mesh starts it when it is asked for,
+/// and stands between it and everybody else. Without a Policy that allows something, every request
+/// to it is denied.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Function {
@@ -25,9 +26,9 @@ pub struct Function {
     pub api_version: ApiVersion,
     /// `Function`.
     pub kind: FunctionKind,
-    /// What the function is called, and the labels by which policies select it.
+    /// Name of the function, and the labels by which policies select it.
     pub metadata: Metadata,
-    /// What it is like.
+    /// Its properties.
     pub spec: FunctionSpec,
 }
 
@@ -38,71 +39,84 @@ pub enum FunctionKind {
     Function,
 }
 
-/// What a function is like. It has a `command`, an `image`, a `wasm` component, or `external` addresses.
+/// Properties of a function. It has a `command`, an `image`, a `wasm` component, or `external`
+/// addresses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct FunctionSpec {
-    /// Program and arguments of an instance. It must listen on `127.0.0.1`, on the port in its environment variable `PORT`. It calls another
-    /// function by its name: `http://stock/…`; with `isolation: process`, through the proxy in `HTTP_PROXY`. No shell is involved. With an `image`: instead of
-    /// its `Entrypoint` and `Cmd`.
+    /// Program and arguments of an instance. It must listen on the port in its environment variable
+    /// `PORT`, at `127.0.0.1`, `::1` or all addresses; outside jails at `127.0.0.1`. It calls
+    /// another function by its name: `http://stock/…`; with `isolation: process`, through the proxy
+    /// in `HTTP_PROXY`. No shell is involved. With an `image`: instead of its `Entrypoint` and
+    /// `Cmd`.
     pub command: Option<Vec<String>>,
-    /// A container image to run: `registry/repository:tag`, `registry/repository@sha256:…`, `oci:FOLDER:tag` or `oci-archive:FILE:tag` (an OCI layout, or an
-    /// archive of one, relative to the document's folder). Names without a registry are in the mesh's `images.defaultRegistry`. A tag is resolved once, when
-    /// a revision is made, and the digest is kept.
+    /// A container image to run: `registry/repository:tag`, `registry/repository@sha256:…`,
+    /// `oci:FOLDER:tag` or `oci-archive:FILE:tag` (an OCI layout, or an archive of one, relative to
+    /// the document's folder). Names without a registry are in the mesh's `images.defaultRegistry`.
+    /// A tag is resolved once, when a revision is made, and the digest is kept.
     pub image: Option<String>,
     /// Arguments of a container, instead of the image's `Cmd`.
     pub args: Option<Vec<String>>,
-    /// User of a container, instead of the image's: `user`, `user:group`, names of the image or numbers.
+    /// User of a container, instead of the image's: `user`, `user:group`, names of the image or
+    /// numbers.
     pub user: Option<String>,
     /// Folders in memory that a container sees.
     pub volumes: Vec<Volume>,
     /// `true`: a container may write to its volumes, `/tmp` and `/dev/shm` only.
     pub read_only_root: bool,
-    /// What a container may write to its root, in memory, at least 4Ki. Without it: 64Mi.
+    /// Memory for the data that a container writes to its root, at least 4Ki. Without it: 64Mi.
     pub writable: Option<Size>,
     /// When a container's image is brought to a node.
     pub pull: Pull,
-    /// A WebAssembly component that the node runs itself, each request in an instance of its own.
+    /// A WebAssembly component that the node runs itself, with a separate instance for each
+    /// request.
     pub wasm: Option<Wasm>,
-    /// Instances that somebody else runs.
+    /// Instances that another system runs.
     pub external: Option<ExternalInstances>,
-    /// Working directory of the command, relative to the document's folder. Without it: that folder. With an `image`: an absolute path in it, instead of its
-    /// `WorkingDir`.
+    /// Working directory of the command, relative to the document's folder. Without it: that
+    /// folder. With an `image`: an absolute path in it, instead of its `WorkingDir`.
     pub working_directory: Option<PathBuf>,
-    /// Environment variables. A command gets none of the node's but `PATH`, a component none at all; a container has its image's too.
+    /// Environment variables, as text; numbers and `true` are taken as written. A command gets none
+    /// of the node's but `PATH`, a component none at all; a container has its image's too.
     pub env: BTreeMap<String, String>,
     /// Secrets of the command or the component.
     pub secrets: Vec<Secret>,
-    /// What an instance of the command may use.
+    /// Limits of an instance of the command.
     pub resources: Resources,
-    /// How an instance of the command is kept apart. Without it: as the Mesh document says in `instances`.
+    /// How an instance of the command is kept apart. Without it: as the Mesh document says in
+    /// `instances`.
     pub isolation: Option<Isolation>,
-    /// Files and folders of the machine that an instance's room shows, read-only, besides `/usr` and the working directory. Relative to the document's
-    /// folder.
+    /// Files and folders of the machine that an instance's jail shows, read-only, besides `/usr`
+    /// and the working directory. Relative to the document's folder.
     pub read_only_paths: Vec<PathBuf>,
-    /// Port that the command listens on. Without it every instance gets a free one; with it there can only be one instance on a node.
+    /// Port that the command listens on. Without it every instance gets a free one. With it, a node
+    /// runs at most one instance of the function; outside jails, no other function of the node can
+    /// have the same port.
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
-    /// What the instances speak.
+    /// Protocol of the instances.
     pub protocol: AppProtocol,
-    /// Ports at which the command serves something else than HTTP. Callers connect to them by the function's name. A function with such ports needs
-    /// a room, and so do its callers.
+    /// Ports at which the command serves something else than HTTP. Callers connect to them by the
+    /// function's name. A function with such ports needs a jail, and so do its callers.
     pub ports: Vec<Port>,
     /// When an instance may get requests. Without it: when it accepts a TCP connection.
     pub readiness: Option<Readiness>,
     /// How an instance that was ready is watched, and when another one takes its place.
     pub liveness: Option<Liveness>,
-    /// Requests that one instance handles at a time; 0: no limit. Of a component: requests that a node runs at a time.
+    /// Requests that one instance handles at a time; 0: no limit. Of a component: requests that a
+    /// node runs at a time.
     pub concurrency: u32,
     /// How many instances there are.
     pub scale: Scale,
-    /// Requests that may wait on a node for an instance, 1 to 100000. Further ones are refused with 503 and `Retry-After`.
+    /// Requests that may wait on a node for an instance, 1 to 100000. Further ones are refused with
+    /// 503 and `Retry-After`.
     #[schemars(range(min = 1, max = 100_000))]
     pub queue: u32,
     /// Time limits.
     pub timeouts: FunctionTimeouts,
-    /// Functions and External documents that it may call: `name` in its own namespace, or `namespace/name`. Calls to anything else are denied. Whether
-    /// the callee lets it in is up to the callee's policies.
+    /// Functions and External documents that it may call: `name` in its own namespace, or
+    /// `namespace/name`. Calls to anything else are denied. Whether the callee lets it in is up to
+    /// the callee's policies.
     pub callees: Vec<String>,
     /// Where the gateway offers it to the outside. Without this the gateway does not know it.
     pub expose: Vec<Expose>,
@@ -112,7 +126,7 @@ pub struct FunctionSpec {
     pub traffic: Vec<TrafficTarget>,
     /// How a new revision takes over. Without it: at once, when its first instances are ready.
     pub rollout: Option<Rollout>,
-    /// Revisions that are kept, 1 to 1000: the newest, and whatever is in use.
+    /// Revisions that are kept, 1 to 1000: the newest, and those in use.
     #[schemars(range(min = 1, max = 1000))]
     pub revision_history: u32,
 }
@@ -155,18 +169,20 @@ impl Default for FunctionSpec {
     }
 }
 
-/// A port at which a command serves something else than HTTP. Which callers may connect to it, the authorization rules of the function's policies say:
-/// as of a request that has a caller and a port, and no method, host, path, header or user.
+/// A port at which a command serves something else than HTTP. Which callers may connect to it, the
+/// authorization rules of the function's policies say: as of a request that has a caller and a
+/// port, and no method, host, path, header or user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Its number, from 1024 on: those below are the mesh's in a room.
+    /// Its number, from 1024 on: those below are the mesh's in a jail.
     #[schemars(range(min = 1024))]
     pub port: u16,
-    /// What the first bytes are.
+    /// Protocol of the first bytes.
     #[serde(default)]
     pub protocol: PortProtocol,
-    /// Whether the kernel may carry bytes from the caller's room to the function's by itself, where it can. `tls` goes through the node.
+    /// Whether the kernel may carry bytes from the caller's jail to the function's by itself, where
+    /// it can. `tls` goes through the node.
     #[serde(default = "enabled")]
     #[schemars(extend("default" = true))]
     pub splice: bool,
@@ -176,11 +192,11 @@ fn enabled() -> bool {
     true
 }
 
-/// Instances that somebody else runs.
+/// Instances that another system runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExternalInstances {
-    /// Their addresses. Whoever can reach them directly goes past the mesh.
+    /// Their addresses. A client that can reach them directly bypasses the mesh.
     pub addresses: Vec<Address>,
 }
 
@@ -198,9 +214,11 @@ pub struct Readiness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Liveness {
-    /// Between two probes, from 100ms on; where something is wrong, a second at most. `0s`: it is not watched.
+    /// Between two probes, from 100ms on; where something is wrong, a second at most. `0s`: it is
+    /// not watched.
     pub interval: Duration,
-    /// Failures in a row after which another instance takes its place, 1 to 100: probes, or requests that time out.
+    /// Failures in a row after which another instance takes its place, 1 to 100: probes, or
+    /// requests that time out.
     #[schemars(range(min = 1, max = 100))]
     pub failures: u32,
 }
@@ -215,11 +233,14 @@ impl Default for Liveness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FunctionTimeouts {
-    /// A whole exchange, all tries together. `0s`: no limit. Without it: the mesh's `limits.requestTimeout`.
+    /// A whole exchange, all tries together. `0s`: no limit. Without it: the mesh's
+    /// `limits.requestTimeout`.
     pub request: Option<Duration>,
-    /// From the start of an instance until it is ready; requests that wait for it wait no longer either.
+    /// From the start of an instance until it is ready; requests that wait for it wait no longer
+    /// either.
     pub startup: Duration,
-    /// Between asking an instance to end (SIGTERM) and killing it. Of a component: what it may still do after its answer's last byte.
+    /// Between asking an instance to end (SIGTERM) and killing it. Of a component: time that it has
+    /// after its answer's last byte.
     pub grace: Duration,
 }
 
@@ -229,12 +250,13 @@ impl Default for FunctionTimeouts {
     }
 }
 
-/// Hosts and a path under which the gateway offers a function. The most specific host wins, then the longest path.
+/// Hosts and a path under which the gateway offers a function. The most specific host wins, then
+/// the longest path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expose {
-    /// Host names without port: `shop.example`, `*.shop.example` (any name below), `*` (any). Case and a dot at the end do not matter, and names beyond
-    /// ASCII stand for their Punycode.
+    /// Host names without port: `shop.example`, `*.shop.example` (any name below), `*` (any). Case
+    /// and a dot at the end do not matter, and names beyond ASCII stand for their Punycode.
     pub hosts: Vec<String>,
     /// Path prefix by whole segments: `/orders` covers `/orders` and `/orders/7`, not `/orders2`.
     pub path: String,

@@ -5,13 +5,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A folder in memory, empty when the container starts. What is in it counts against the container's memory.
+/// A folder in memory, empty when the container starts. Its content counts against the container's
+/// memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Volume {
-    /// Where the container sees it: an absolute path. It hides what the image has there.
+    /// Where the container sees it: an absolute path. It hides the image's content there.
     pub path: PathBuf,
-    /// What it holds, at least 4Ki. Without it: 64Mi.
+    /// Capacity, at least 4Ki. Without it: 64Mi.
     #[serde(default)]
     pub size: Option<Size>,
 }
@@ -20,17 +21,22 @@ pub struct Volume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Images {
-    /// The folder in which images are kept, unpacked, relative to the document's folder. Each node needs one of its own. It must
-    /// not be in the folder of the documents, unless its name begins with a dot: images may bring documents.
+    /// The folder in which images are kept, unpacked, relative to the document's folder. Each node
+    /// needs a separate one. It must not be in the folder of the documents, unless its name begins
+    /// with a dot: images may bring documents.
     pub folder: PathBuf,
-    /// What all images together may take on the disk, at least 1Mi. Images that nothing in force uses make room for others, least recently used first.
+    /// What all images together may take on the disk, at least 1Mi. The node removes images that no
+    /// function in force uses when it needs space, least recently used first.
     pub size: Size,
-    /// Where images are whose names have no registry, such as `docker.io`. Without it such names are refused.
+    /// Where images are whose names have no registry, such as `docker.io`. Without it such names
+    /// are refused.
     pub default_registry: Option<String>,
-    /// A `config.json` of Docker, relative to the document's folder: its `auths` are the credentials of registries that have none in `registries`. Credential
-    /// helpers are refused: they are programs, which would run as root.
+    /// A `config.json` of Docker, relative to the document's folder: its `auths` are the
+    /// credentials of registries that have none in `registries`. Credential helpers are refused:
+    /// they are programs, which would run as root.
     pub docker_config: Option<PathBuf>,
-    /// What there is to say of registries and of mirrors. Others are asked over HTTPS and without credentials.
+    /// What there is to say of registries and of mirrors. Others are asked over HTTPS and without
+    /// credentials.
     pub registries: Vec<ImageRegistry>,
 }
 
@@ -52,19 +58,22 @@ impl Default for Images {
 pub struct ImageRegistry {
     /// Its host, with `:port` if it is not 443: `ghcr.io`, `registry.example:5000`.
     pub host: String,
-    /// Hosts (and `:port`) that are asked first, in this order, for the same images. A mirror that needs settings has an element of its own.
+    /// Hosts (and `:port`) that are asked first, in this order, for the same images. A mirror that
+    /// needs settings has a separate element.
     #[serde(default)]
     pub mirrors: Vec<String>,
     /// PEM file with authorities to trust besides the machine's, relative to the document's folder.
     #[serde(default)]
     pub ca_file: Option<PathBuf>,
-    /// It speaks plain HTTP. Anybody on the way can read credentials and private images, and say what a tag means.
+    /// It speaks plain HTTP. An attacker on the network path can read credentials and private
+    /// images, and change the digest of a tag.
     #[serde(default)]
     pub insecure: bool,
     /// The user that it knows this node as; needs `passwordFile`.
     #[serde(default)]
     pub username: Option<String>,
-    /// File with that user's password, relative to the document's folder; the line end at its end is no part of it.
+    /// File with that user's password, relative to the document's folder; the line end at its end
+    /// is no part of it.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
     /// File with a bearer token that it accepts, in place of user and password.

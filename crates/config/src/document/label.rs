@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub struct LabelExpression {
     /// The label.
     pub key: String,
-    /// What is wanted of it.
+    /// Condition on the label.
     pub operator: LabelOperator,
     /// For `In` and `NotIn`.
     #[serde(default)]

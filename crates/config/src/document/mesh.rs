@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-/// What holds for all functions of a mesh. There is one Mesh document, or none: then every field has its default.
+/// Settings of all functions of a mesh. There is one Mesh document, or none: then every field has
+/// its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Mesh {
@@ -21,9 +22,9 @@ pub struct Mesh {
     pub api_version: ApiVersion,
     /// `Mesh`.
     pub kind: MeshKind,
-    /// What the mesh is called.
+    /// Name of the mesh.
     pub metadata: MeshMetadata,
-    /// What it is like.
+    /// Its properties.
     #[serde(default)]
     pub spec: MeshSpec,
 }
@@ -43,11 +44,12 @@ pub struct MeshMetadata {
     pub name: String,
 }
 
-/// What the mesh is like.
+/// Properties of the mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshSpec {
-    /// Trust domain of all identities: function `name` in `namespace` is `spiffe://<trustDomain>/ns/<namespace>/sa/<name>`.
+    /// Trust domain of all identities: function `name` in `namespace` is
+    /// `spiffe://<trustDomain>/ns/<namespace>/sa/<name>`.
     pub trust_domain: String,
     /// Namespaces whose policies are audited, as if each said `mode: audit`.
     pub audit_namespaces: Vec<String>,
@@ -55,11 +57,13 @@ pub struct MeshSpec {
     pub engine: EngineChoice,
     /// Mutual TLS between functions. It is always on; these are its details.
     pub mtls: Mtls,
-    /// Where traffic from outside enters. Without this section: plain HTTP on `127.0.0.1:8080`. An empty section: nowhere.
+    /// Where traffic from outside enters. Without this section: plain HTTP on `127.0.0.1:8080`. An
+    /// empty section: nowhere.
     pub gateway: Gateway,
-    /// Where the node listens for its own functions, other nodes and operators. Port 0: any free port.
+    /// Where the node listens for its own functions, other nodes and operators. Port 0: any free
+    /// port.
     pub listeners: Listeners,
-    /// Where access log lines go and what they look like. Which requests are logged is up to policies.
+    /// Destination and format of access log lines. Which requests are logged is up to policies.
     pub access_log: MeshAccessLog,
     /// Where spans go. Which requests are traced is up to policies.
     pub tracing: MeshTracing,
@@ -117,11 +121,13 @@ pub enum EngineChoice {
 pub struct Mtls {
     /// How a function reaches another one on its own node.
     pub same_node: SameNode,
-    /// Lifetime of the functions' certificates, one minute at least. They are renewed at half of it.
+    /// Lifetime of the functions' certificates, one minute at least. They are renewed at half of
+    /// it.
     pub svid_lifetime: Duration,
-    /// How long a stream, a WebSocket or a connection between nodes may go on, from its beginning, by the certificates that it began with, though they
-    /// were renewed meanwhile; 90 days at most. In any case it may until they expire. Then the mesh ends it, and says so. Permissions are judged again all
-    /// the time.
+    /// How long a stream, a WebSocket or a connection between nodes may go on, from its beginning,
+    /// by the certificates that it began with, though they were renewed meanwhile; 90 days at most.
+    /// In any case it may until they expire. Then the mesh ends it, and says so. Permissions are
+    /// judged again all the time.
     pub stream_lifetime: Duration,
 }
 
@@ -143,7 +149,8 @@ pub enum SameNode {
     Always,
 }
 
-/// Where traffic from outside enters. What becomes of header fields there: [header fields](../headers.md).
+/// Where traffic from outside enters. What becomes of header fields there: [header
+/// fields](../headers.md).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Gateway {
@@ -151,11 +158,13 @@ pub struct Gateway {
     pub http: Option<Address>,
     /// TLS, with HTTP/1.1 and HTTP/2 by ALPN.
     pub https: Option<GatewayHttps>,
-    /// Proxies between clients and the gateway whose word on a client's address (`x-forwarded-for`) and scheme (`x-forwarded-proto`)
-    /// is taken. Policies, rate limits, logs and functions then see the client. Without it: whoever connects is the client.
+    /// Proxies between clients and the gateway whose word on a client's address (`x-forwarded-for`)
+    /// and scheme (`x-forwarded-proto`) is taken. Policies, rate limits, logs and functions then
+    /// see the client. Without it, the peer of the connection is the client.
     pub trusted_proxies: Option<TrustedProxies>,
-    /// Whether connections begin with a header of the PROXY protocol, version 1 or 2, before TLS. `required` needs
-    /// `trustedProxies.addresses`; connections from elsewhere, and those without a sound header, are closed.
+    /// Whether connections begin with a header of the PROXY protocol, version 1 or 2, before TLS.
+    /// `required` needs `trustedProxies.addresses`; connections from elsewhere, and those without a
+    /// sound header, are closed.
     pub proxy_protocol: ProxyProtocol,
 }
 
@@ -163,11 +172,12 @@ pub struct Gateway {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrustedProxies {
-    /// Addresses or blocks of addresses (`10.0.0.0/8`) from which trusted proxies connect. The client is the last address in
-    /// `x-forwarded-for` that is none of theirs.
+    /// Addresses or blocks of addresses (`10.0.0.0/8`) from which trusted proxies connect. The
+    /// client is the last address in `x-forwarded-for` that is none of theirs.
     pub addresses: Vec<String>,
-    /// How many proxies every request has passed, 1 to 100: the client is as many addresses from the end of `x-forwarded-for`. Only
-    /// where nobody but the last of them reaches the gateway: anybody else could say that he is anybody.
+    /// How many proxies every request has passed, 1 to 100: the client is as many addresses from
+    /// the end of `x-forwarded-for`. Only where the last of them is the only client that reaches
+    /// the gateway: any other client could claim any address.
     pub hops: Option<u32>,
 }
 
@@ -188,7 +198,8 @@ pub enum ProxyProtocol {
 pub struct GatewayHttps {
     /// Address.
     pub listen: Address,
-    /// PEM file with the certificate chain, the server's own first. Relative to the document's folder. Read when the node starts.
+    /// PEM file with the certificate chain, the server's own first. Relative to the document's
+    /// folder. Read when the node starts.
     pub certificate: PathBuf,
     /// PEM file with the private key. Relative to the document's folder. Read when the node starts.
     pub key: PathBuf,
@@ -200,11 +211,11 @@ pub struct GatewayHttps {
 pub struct Instances {
     /// How those are kept apart that do not say otherwise themselves.
     pub isolation: Isolation,
-    /// Under which accounts of the operating system they run where `isolation` is `process`. A room has an account of its own if the node is root, and
-    /// the node's if it is not.
+    /// Under which accounts of the operating system they run where `isolation` is `process`. A jail
+    /// has a separate account if the node is root, else the node's.
     pub accounts: AccountChoice,
-    /// The first of the 10,000 user and group numbers that namespaces are given, where each has an account of its own. No other account of the
-    /// machine may be among them.
+    /// The first of the 10,000 user and group numbers of namespaces, where each has a separate
+    /// account. No other account of the machine may be among them.
     pub first_id: u32,
 }
 
@@ -222,10 +233,12 @@ pub enum AccountChoice {
     /// `perNamespace` where the node runs as root, otherwise `node`.
     #[default]
     Auto,
-    /// Each namespace has an account of its own, which can read nothing of the node or of another namespace, and has no groups. The
-    /// programs and working directories have to be where such an account can reach them. A node that is not root refuses to start.
+    /// Each namespace has a separate account, which can read no file of the node or of another
+    /// namespace, and has no groups. The programs and working directories have to be where such an
+    /// account can reach them. A node that is not root refuses to start.
     PerNamespace,
-    /// That of the node. Instances can read each other's memory and files, and if the node is root, everything.
+    /// That of the node. Instances can read each other's memory and files, and if the node is root,
+    /// everything.
     Node,
 }
 
@@ -237,12 +250,15 @@ pub struct Listeners {
     pub outbound: Address,
     /// Other nodes send calls to this node's functions here, with mutual TLS.
     pub inbound: Address,
-    /// Metrics, health and explanations, for operators: `unix:PATH`, relative to the document's folder, or a loopback address with a port,
-    /// which needs `adminToken`. The socket is the account's own (mode 0600), and only it and root are answered. Without this field it
-    /// is `/run/leno/admin.sock` for root; for others `leno/admin.sock` in `$XDG_RUNTIME_DIR`, or in a folder of their own in `/tmp`.
+    /// Metrics, health and explanations, for operators: `unix:PATH`, relative to the document's
+    /// folder, or a loopback address with a port, which needs `adminToken`. The socket is the
+    /// account's own (mode 0600), and only it and root are answered. Without this field it is
+    /// `/run/leno/admin.sock` for root; for other accounts `leno/admin.sock` in `$XDG_RUNTIME_DIR`,
+    /// or without that variable in `/tmp/leno-<user number>`.
     pub admin: Option<AdminAddress>,
-    /// File with the token that requests to the admin address have to bear (`authorization: Bearer …`), but for `/healthz` and `/readyz`: 16
-    /// characters or more, readable for no other account. Relative to the document's folder.
+    /// File with the token that requests to the admin address have to bear
+    /// (`authorization: Bearer …`), but for `/healthz` and `/readyz`: 16 characters or more,
+    /// readable for no other account. Relative to the document's folder.
     pub admin_token: Option<PathBuf>,
     /// The control plane.
     pub control: Address,
@@ -258,11 +274,11 @@ fn local(port: u16) -> Address {
     Address(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-/// Where access log lines go and what they look like.
+/// Destination and format of access log lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeshAccessLog {
-    /// What a line looks like.
+    /// Format of a line.
     pub format: AccessLogFormat,
     /// File to append to, relative to the document's folder. Without it: standard output.
     pub file: Option<PathBuf>,
@@ -283,7 +299,8 @@ pub enum AccessLogFormat {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeshTracing {
-    /// Address of an OTLP/HTTP collector: `http://127.0.0.1:4318`. Without it spans are not exported.
+    /// Address of an OTLP/HTTP collector: `http://127.0.0.1:4318`. Without it spans are not
+    /// exported.
     pub otlp: Option<String>,
 }
 
@@ -291,10 +308,12 @@ pub struct MeshTracing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct MeshLimits {
-    /// Bytes of the head of a request or a response, 1024 to 49152. Without it: 32768 of a request, 49152 of a response. A request beyond it gets 431;
-    /// for a response beyond it the client gets 502.
+    /// Bytes of the head of a request or a response, 1024 to 49152. Without it: 32768 of a request,
+    /// 49152 of a response. A request beyond it gets 431; for a response beyond it the client gets
+    /// 502.
     pub head_bytes: Option<u32>,
-    /// Header fields of a request or a response, 1 to 1000. Without it: 100 of a request, 256 of a response.
+    /// Header fields of a request or a response, 1 to 1000. Without it: 100 of a request, 256 of a
+    /// response.
     pub headers: Option<u32>,
     /// From the first byte of a request head to its last.
     pub head_timeout: Duration,
@@ -304,30 +323,35 @@ pub struct MeshLimits {
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub http2_streams: u32,
-    /// Time between PINGs over HTTP/2 to a function or an External while a request is open, 1s to 1d. Without it: 5m. gRPC servers allow one in five
-    /// minutes unless they are configured otherwise, and end the connection after more. After such an end the node waits twice as long for that
-    /// address, up to five minutes.
+    /// Time between PINGs over HTTP/2 to a function or an External while a request is open, 1s to
+    /// 1d. Without it: 5m. gRPC servers allow one in five minutes unless they are configured
+    /// otherwise, and end the connection after more. After such an end the node waits twice as long
+    /// for that address, up to five minutes.
     pub upstream_keep_alive: Option<Duration>,
-    /// How long a TCP connection to or from another machine may be silent before the kernel asks whether the machine is still there, 1s to 1h. It asks six times,
-    /// a sixth of this apart (at least 1s). A machine that acknowledges nothing until then has vanished: the connection ends. So does one whose other end
-    /// takes no data for as long.
+    /// How long a TCP connection to or from another machine may be silent before the kernel asks
+    /// whether the machine is still there, 1s to 1h. It asks six times, a sixth of this apart (at
+    /// least 1s). A machine that acknowledges nothing until then has vanished: the connection ends.
+    /// So does one whose other end takes no data for as long.
     pub tcp_keep_alive: Duration,
-    /// How long requests, streams, WebSockets and connections that are under way may go on when what serves them ends: an instance that a change, a
-    /// rollout or the autoscaler replaces or ends, a removed function, a node that stops, the old process of an upgrade. Then the mesh ends them, and says
-    /// so: gRPC status UNAVAILABLE, WebSocket code 1012. `0s`: at once.
+    /// How long requests, streams, WebSockets and connections that are under way may go on when
+    /// what serves them ends: an instance that a change, a rollout or the autoscaler replaces or
+    /// ends, a removed function, a node that stops, the old process of an upgrade. Then the mesh
+    /// ends them, and says so: gRPC status UNAVAILABLE, WebSocket code 1012. `0s`: at once.
     pub drain_timeout: Duration,
-    /// Connections that clients may have open at the gateway, as many from the instances of the node, and as many from other nodes. Beyond
-    /// that, the oldest one that asks nothing is closed for a new one. All together get no more than half of the file descriptors that
-    /// the process may have; `leno up` raises its limit to the hard limit (`ulimit -Hn`) when it starts.
+    /// Connections that clients may have open at the gateway, as many from the instances of the
+    /// node, and as many from other nodes. Beyond that, the oldest one that asks nothing is closed
+    /// for a new one. All together get no more than half of the file descriptors that the process
+    /// may have; `leno up` raises its limit to the hard limit (`ulimit -Hn`) when it starts.
     pub connections: u32,
-    /// Connections at the gateway from one IPv4 address, or from one IPv6 network (/64). Behind a load balancer that connects from a few
-    /// addresses set `0`: any number.
+    /// Connections at the gateway from one IPv4 address, or from one IPv6 network (/64). Behind a
+    /// load balancer that connects from a few addresses set `0`: any number.
     pub connections_per_address: u32,
-    /// Instances of extensions that see responses, and so are kept while a function answers: of the extensions of one function or job, 1 to 1000.
-    /// A request that finds none left waits for a second, and is then refused with 503.
+    /// Instances of extensions that see responses, and so are kept while a function answers: of the
+    /// extensions of one function or job, 1 to 1000. A request that finds none left waits for a
+    /// second, and is then refused with 503.
     pub extension_instances_per_function: u32,
-    /// The same, of all functions and jobs of one namespace, 1 to 1000. A node has 1000; while none is left, the next goes to each
-    /// namespace in turn.
+    /// The same, of all functions and jobs of one namespace, 1 to 1000. A node has 1000; while none
+    /// is left, the next goes to each namespace in turn.
     pub extension_instances_per_namespace: u32,
 }
 

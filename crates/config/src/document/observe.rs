@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Tracing {
     /// `false`: trace headers pass through untouched.
     pub enabled: bool,
-    /// Percentage of new traces that are sampled, in steps of 0.01. What a caller decided stands.
+    /// Percentage of new traces that are sampled, in steps of 0.01. The decision of a caller
+    /// stands.
     #[schemars(range(min = 0.0, max = 100.0))]
     pub sampling: f64,
     /// Whether B3 headers count where there is no `traceparent`.

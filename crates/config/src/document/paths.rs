@@ -7,19 +7,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Paths {
-    /// What is forwarded of a path.
+    /// Form in which a path is forwarded.
     pub send: SendPaths,
 }
 
-/// What is forwarded of a path.
+/// Form in which a path is forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SendPaths {
-    /// The path that rules were compared with, which means the same to every server. A request whose path has none is refused.
+    /// The path that rules were compared with, which means the same to every server. A request
+    /// whose path has none is refused.
     #[default]
     Normalised,
-    /// The bytes that came. A request is allowed only if it is under every reading of its path: with `%2F` as a slash and not, with slashes
-    /// merged and not, with dot segments resolved and not, and so on.
+    /// The bytes that came. A request is allowed only if it is under every reading of its path:
+    /// with `%2F` as a slash and not, with slashes merged and not, with dot segments resolved and
+    /// not, and so on.
     AsReceived,
 }
 

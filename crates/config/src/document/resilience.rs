@@ -15,10 +15,12 @@ pub struct Retry {
     pub per_try_timeout: Option<Duration>,
     /// Pauses before tries. They are random, so that callers do not try all at once.
     pub backoff: Backoff,
-    /// What is tried again: `connect-failure` (no connection), `refused-stream` (the callee says that it did nothing), `reset` (the
-    /// connection broke before a response), `timeout` (of one try), `5xx`, `gateway-error` (502, 503, 504), a status (`429`), or a gRPC
-    /// status (`unavailable`). `5xx` and `gateway-error` also stand for gRPC statuses that say the same. A call is not tried again after its
-    /// first message, or when its trailers come later than 20 ms after its head.
+    /// Failures after which the request is tried again: `connect-failure` (no connection),
+    /// `refused-stream` (the callee says that it did nothing), `reset` (the connection broke before
+    /// a response), `timeout` (of one try), `5xx`, `gateway-error` (502, 503, 504), a status
+    /// (`429`), or a gRPC status (`unavailable`). `5xx` and `gateway-error` also stand for gRPC
+    /// statuses that say the same. A call is not tried again after its first message, or when its
+    /// trailers come later than 20 ms after its head.
     pub on: Vec<String>,
     /// Also repeat methods that are not idempotent (`POST`, `PATCH`) after bytes were sent.
     pub non_idempotent: bool,
@@ -39,7 +41,8 @@ impl Default for Retry {
     }
 }
 
-/// Pauses before tries: random, up to `base` before the first retry, up to twice as much before each further one.
+/// Pauses before tries: random, up to `base` before the first retry, up to twice as much before
+/// each further one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Backoff {
@@ -72,7 +75,7 @@ impl Default for RetryBudget {
     }
 }
 
-/// How much may be under way to a function at once. What is more is refused (503).
+/// Limits on the open work of a function. The node refuses more (503).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CircuitBreaker {
@@ -89,15 +92,18 @@ pub struct CircuitBreaker {
     pub outlier_detection: Option<OutlierDetection>,
 }
 
-/// When a failing instance gets a pause. A gRPC call counts as the HTTP status that says the same as its own, wherever that stands: UNAVAILABLE as 503,
-/// DEADLINE_EXCEEDED as 504, UNIMPLEMENTED as 501; UNKNOWN, INTERNAL and DATA_LOSS as 500. All others are answers.
+/// When a failing instance gets a pause. A gRPC call counts as the HTTP status that says the same
+/// as its own, wherever that stands: UNAVAILABLE as 503, DEADLINE_EXCEEDED as 504, UNIMPLEMENTED as
+/// 501; UNKNOWN, INTERNAL and DATA_LOSS as 500. All others are answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct OutlierDetection {
-    /// After so many 5xx responses, gRPC statuses that say the same, or failed connections in a row; 0: not for that.
+    /// After so many 5xx responses, gRPC statuses that say the same, or failed connections in a
+    /// row; 0: not for that.
     #[serde(rename = "consecutive5xx")]
     pub consecutive_5xx: u32,
-    /// After so many 502, 503, 504 responses, gRPC statuses that say the same, or failed connections in a row; 0: not for that.
+    /// After so many 502, 503, 504 responses, gRPC statuses that say the same, or failed
+    /// connections in a row; 0: not for that.
     pub consecutive_gateway_errors: u32,
     /// How often pauses are reviewed.
     pub interval: Duration,

@@ -9,36 +9,41 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrafficTarget {
-    /// A revision by its name, such as `checkout-00003`. `leno get revisions` lists them. Either this or `latest`.
+    /// A revision by its name, such as `checkout-00003`. `leno get revisions` lists them. Either
+    /// this or `latest`.
     pub revision: Option<String>,
-    /// `true`: the revision that the document describes, whichever that is. Either this or `revision`.
+    /// `true`: the revision that the document describes, whichever that is. Either this or
+    /// `revision`.
     pub latest: Option<bool>,
-    /// Share of the requests that no tag and no header decides about. All shares add up to 100; if nobody has one, all such requests
-    /// go to the latest revision.
+    /// Share of the requests that no tag and no header decides about. All shares add up to 100; if
+    /// no revision has a share, all such requests go to the latest revision.
     #[schemars(range(min = 0, max = 100))]
     pub percent: Option<u8>,
     /// Requests with the header `Leno-Tag` of this value get this revision.
     pub tag: Option<String>,
-    /// Requests that have all of these headers, each with exactly this value, get this revision. The first target that fits decides, a
-    /// tag before any headers.
+    /// Requests that have all of these headers, each with exactly this value, get this revision.
+    /// The first target that fits decides, a tag before any headers.
     pub headers: BTreeMap<String, String>,
 }
 
-/// How a new revision takes over: step by step, and not at all if it does worse than the one before it.
+/// How a new revision takes over: step by step, and not at all if it does worse than the one before
+/// it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Rollout {
-    /// Percentages of the requests that the new revision gets one after the other, rising, each 1 to 99. After the last step it gets all.
+    /// Percentages of the requests that the new revision gets one after the other, rising, each 1
+    /// to 99. After the last step it gets all.
     pub steps: Vec<u8>,
     /// How long each step lasts at least, 1s to 1d.
     pub interval: Duration,
-    /// The new revision may fail this much oftener than the one before it does in the same step, in percentage points, 0 to 100. Failed
-    /// means: a status of 500 or above, or no response.
+    /// The new revision may fail this much oftener than the one before it does in the same step, in
+    /// percentage points, 0 to 100. Failed means: a status of 500 or above, or no response.
     #[schemars(range(min = 0.0, max = 100.0))]
     pub max_error_rate: f64,
     /// How slow the new revision may be. Without it: as slow as it likes.
     pub max_latency: Option<MaxLatency>,
-    /// Requests that the new revision must have had in a step before it is judged, and before the next step begins; 0: time alone decides.
+    /// Requests that the new revision must have had in a step before it is judged, and before the
+    /// next step begins; 0: time alone decides.
     pub min_requests: u32,
 }
 
@@ -54,12 +59,13 @@ impl Default for Rollout {
     }
 }
 
-/// How slow a new revision may be: from the moment that an instance is given the request to the head of its response.
+/// How slow a new revision may be: from the moment that an instance is given the request to the
+/// head of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MaxLatency {
-    /// Percentage of the requests that must be within `limit`, 1 to 99.99. If fewer are, and a smaller share than with the revision
-    /// before it, the new revision is too slow.
+    /// Percentage of the requests that must be within `limit`, 1 to 99.99. If fewer are, and a
+    /// smaller share than with the revision before it, the new revision is too slow.
     #[schemars(range(min = 1.0, max = 99.99))]
     pub percentile: f64,
     /// 1ms to 1d.

@@ -5,8 +5,8 @@ use leno_model::Metric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How many instances there are: as many as keep each at its `target`. The names and meanings are those of Knative's autoscaler,
-/// whose pods are instances here.
+/// How many instances there are: as many as keep each at its `target`. The names and meanings are
+/// those of Knative's autoscaler, whose pods are instances here.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Scale {
@@ -14,33 +14,37 @@ pub struct Scale {
     pub min: u32,
     /// Instances at most; 0: no limit.
     pub max: u32,
-    /// Instances that are started when the function is taken on, before any request. Knative's default is 1.
+    /// Instances that are started when the function is taken on, before any request. Knative's
+    /// default is 1.
     pub initial: u32,
-    /// Instances at least, as long as there is any load; what the first request starts.
+    /// Instances at least, as long as there is any load; the first request starts them.
     #[schemars(range(min = 1))]
     pub activation_scale: u32,
-    /// What is compared with `target`.
+    /// Metric that is compared with `target`.
     pub metric: Metric,
-    /// What one instance should have to do: requests at a time, or requests a second. Without it: for `concurrency`, the function's
-    /// own `concurrency`, or 100 if that has no limit; for `rps`, 200. A target above the function's `concurrency` means that.
+    /// Target load of one instance: requests at a time, or requests a second. Without it: for
+    /// `concurrency`, the function's own `concurrency`, or 100 if that has no limit; for `rps`,
+    /// 200. A target above the function's `concurrency` means that.
     pub target: Option<f64>,
-    /// Percentage of the target that is aimed at, so that there is room while further instances start.
+    /// Percentage of the target that is aimed at, so that there is capacity while further instances
+    /// start.
     #[schemars(range(min = 1.0, max = 100.0))]
     pub target_utilization: f64,
-    /// Time over which the load is averaged, 1s to 1h (the stable window). The last instance stays until there was no request for
-    /// this long.
+    /// Time over which the load is averaged, 1s to 1h (the stable window). The last instance stays
+    /// until there was no request for this long.
     pub window: Duration,
     /// Length of the panic window, in per cent of `window`.
     #[schemars(range(min = 1.0, max = 100.0))]
     pub panic_window_percentage: f64,
-    /// Panic begins when the load of the panic window asks for this percentage of the ready instances. While it lasts, no instance
-    /// is taken away; it ends when this was not so for a whole `window`.
+    /// Panic begins when the load of the panic window asks for this percentage of the ready
+    /// instances. While it lasts, no instance is taken away; it ends when this was not so for a
+    /// whole `window`.
     #[schemars(range(min = 110.0, max = 1000.0))]
     pub panic_threshold_percentage: f64,
     /// How long fewer instances must have been enough before any is taken away, at most 1h.
     pub scale_down_delay: Duration,
-    /// How long the last instance stays after `window` passed without a request. Nothing is lost without it: requests are buffered
-    /// from the first moment on.
+    /// How long the last instance stays after `window` passed without a request. Nothing is lost
+    /// without it: requests are buffered from the first moment on.
     pub scale_to_zero_grace_period: Duration,
     /// The same, if this is the longer of the two.
     pub scale_to_zero_pod_retention_period: Duration,

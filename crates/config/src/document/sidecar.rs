@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the sidecar accepts, changes, and runs in.
+/// Requests that the sidecar accepts, headers that it changes, and its sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Sidecar {
@@ -16,7 +16,9 @@ pub struct Sidecar {
     pub protocols: Vec<Protocol>,
     /// How the functions' sidecars are isolated. Without it: as the mesh says.
     pub engine: Option<Engine>,
-    /// Longest run of a sidecar, 50us to 100ms of processor time. A request whose sidecar takes longer is refused. From 2ms on, a run may get up to one tick of the kernel's clock more, often 4 ms.
+    /// Longest run of a sidecar, 50us to 100ms of processor time. A request whose sidecar takes
+    /// longer is refused. From 2ms on, a run may get up to one tick of the kernel's clock more,
+    /// often 4 ms.
     pub deadline: Duration,
     /// Changes to every request that enters. [Some fields](../headers.md) only the mesh writes.
     pub request_headers: HeaderEdits,

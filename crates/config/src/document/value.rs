@@ -15,11 +15,12 @@ pub enum ApiVersion {
     V1Alpha1,
 }
 
-/// What the document is called.
+/// Name of the document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// A DNS label: `a-z`, `0-9` and `-`, at most 63 characters. Unique for its kind in its namespace.
+    /// A DNS label: `a-z`, `0-9` and `-`, at most 63 characters. Unique for its kind in its
+    /// namespace.
     pub name: String,
     /// A DNS label.
     #[serde(default = "default_namespace")]

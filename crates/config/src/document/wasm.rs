@@ -5,15 +5,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A WASI HTTP component (`wasi:http/proxy` 0.2). Each request has an instance of its own, which sees no other request, no files and no
-/// sockets; its calls go through the sidecar, by `http://`.
+/// A WASI HTTP component (`wasi:http/proxy` 0.2). Each request has a separate instance, which sees
+/// no other request, no files and no sockets; its calls go through the sidecar, by `http://`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Wasm {
     /// File of the component, relative to the document's folder. Either this or `url`.
     #[serde(default)]
     pub path: Option<PathBuf>,
-    /// Where nodes fetch the component; it needs `sha256`. Until it is there, requests are answered with 503.
+    /// Where nodes fetch the component; it needs `sha256`. Until it is there, requests are answered
+    /// with 503.
     #[serde(default)]
     pub url: Option<String>,
     /// PEM file with the certificates to trust for `url`. Without it: the system's.
