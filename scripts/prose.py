@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Counts four patterns that make prose hard to read, in comments of Rust files and in Markdown.
+"""Counts four patterns that make prose hard to read, in comments of Rust files and in Markdown, and
+finds lines of Markdown that are longer than 100 columns.
 
 usage: scripts/prose.py [--all] [--list] [FILE ...]
 
@@ -13,6 +14,7 @@ import subprocess
 import sys
 
 BOUND = 0.5
+COLUMNS = 100
 
 # Name the thing; name the component; say who does it; "its" instead of "of its own".
 PATTERNS = {
@@ -50,7 +52,7 @@ def comments(text):
 
 
 def markdown(text):
-    """(line number, prose) of a Markdown file, without code and the addresses of links."""
+    """(line number, line) of a Markdown file, without blocks of code."""
     fenced, list_ = False, False
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith(" "):
@@ -58,7 +60,7 @@ def markdown(text):
         if line.lstrip().startswith("```"):
             fenced = not fenced
         elif not fenced and (list_ or not line.startswith("    ")):
-            yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)
+            yield number, line
 
 
 def read(path):
@@ -80,13 +82,18 @@ def main():
         for file in files:
             if not file.endswith(ending):
                 continue
-            lines = read(file)
-            words += sum(len(re.findall(r"[A-Za-z][\w'-]*", line)) for _, line in lines)
             # A phrase may span two lines.
             starts, text = [], ""
-            for number, line in lines:
+            for number, line in read(file):
+                if ending == ".md":
+                    # Not a table, and not one long word or link.
+                    if len(line) > COLUMNS and not line.startswith("|") and " " in line.strip()[:COLUMNS]:
+                        print(f"{file}:{number}: {len(line)} columns")
+                        failed = True
+                    line = re.sub(r"`[^`]*`|\]\([^)]*\)", " ", line)
                 starts.append((len(text), number))
                 text += " ".join(line.split()) + " "
+            words += len(re.findall(r"[A-Za-z][\w'-]*", text))
             for pattern, expression in PATTERNS.items():
                 for match in expression.finditer(text):
                     hits[pattern] += 1
@@ -97,7 +104,7 @@ def main():
         print(f"{name}, {words} words: " + ", ".join(f"{pattern} {rate:.2f}" for pattern, rate in rates.items()))
         failed |= any(rate > BOUND for rate in rates.values())
     if failed:
-        sys.exit(f"prose: more than {BOUND} hits per 1,000 words; `scripts/prose.py --list` shows each")
+        sys.exit(f"prose: over {BOUND} hits per 1,000 words, or long lines; `scripts/prose.py --list` shows each hit")
 
 
 main()
