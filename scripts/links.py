@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the relative links of all Markdown files, without a network: the file exists, and so does
-the heading. Pages of the book (docs/) link to pages of the book only. Checks also the pages of
-`docs` that comments and messages of other files name."""
+the heading. Pages of the book (docs/) link to pages of the book only. Checks also the source files
+that pages name, and the pages of `docs` that comments and messages of other files name."""
 
 import os
 import re
@@ -50,6 +50,14 @@ def faults(page):
             yield f"{page}:{line}: {target}: no such heading"
 
 
+def sources(page):
+    """Paths of source files and folders that a page names, below `crates` or the root."""
+    for match in re.finditer(r"`((?:[\w.-]+/)+(?:src|tests)/[\w./-]*|(?:src|tests)/[\w./-]+\.rs)`", read(page)):
+        path = match[1]
+        if not any(os.path.exists(os.path.join(folder, path)) for folder in (".", "crates", os.path.dirname(page))):
+            yield f"{page}: {path}: no such file or folder"
+
+
 def mentions(file):
     for match in re.finditer(r"(?<![\w/.])docs/[\w/-]+\.(?:md|json)", read(file)):
         if not os.path.exists(match[0]):
@@ -59,5 +67,7 @@ def mentions(file):
 files = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
 files = [file for file in files if os.path.isfile(file)]
 found = [fault for file in files if file.endswith(".md") for fault in faults(file)]
+# The changelog names files of its time.
+found += [fault for file in files if file.endswith(".md") and file != "CHANGELOG.md" for fault in sources(file)]
 found += [fault for file in files if re.search(r"\.(rs|py|sh|toml|yaml)$", file) for fault in mentions(file)]
 sys.exit("\n".join(found) or 0)

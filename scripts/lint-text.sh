@@ -6,4 +6,5 @@ cd "$(dirname "$0")/.."
 git grep -lzE '^#!.*\b(ba)?sh$' | xargs -0 shellcheck --severity=warning
 "$(scripts/typos.sh)"
 scripts/links.py
+scripts/crates.py
 scripts/prose.py
