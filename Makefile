@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book clean
+.PHONY: help setup clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -62,6 +62,9 @@ conformance: setup ## Run h2spec, gRPC interop, the Connect suite, Autobahn and 
 
 book: ## Build the book (docs/) into target/book; mdBook is built from source the first time.
 	@"$$(CARGO=$(CARGO) scripts/mdbook.sh)" build book
+
+dist: setup ## Build packages into target/packages: .deb, static tarball, OCI image layout (PROFILE=release: a quick build).
+	@CARGO=$(CARGO) PROFILE=$(PROFILE) scripts/dist.sh
 
 reference: setup ## Write docs/reference anew from the configuration types.
 	@LENO_BLESS=1 $(CARGO) test --quiet -p leno-config reference

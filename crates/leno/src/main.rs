@@ -200,6 +200,12 @@ enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write the manual pages of all commands into a folder.
+    #[command(hide = true)]
+    Manual {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// Write documents for what a function was refused, to be reviewed.
     #[command(subcommand)]
     Suggest(Suggest),
@@ -294,6 +300,9 @@ fn main() -> ExitCode {
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "leno", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
+        }
+        Command::Manual { folder } => {
+            clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         Command::Logs { function, options, server, node } => logs::run(&function, &options, &server, &node),
         Command::Observe { filter, printing, node } => observe::run(&node, &filter, &printing),
