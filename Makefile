@@ -3,7 +3,7 @@ SHELL := /bin/bash
 CARGO ?= cargo
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book dist clean
+.PHONY: help setup setup-checks clients run test test-stock-kernel test-adjacent lint deny fuzz bench bench-smoke azure conformance reference book dist clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
@@ -11,24 +11,27 @@ help: ## List the targets.
 setup: ## Install what building needs (Debian packages, a wasm32 toolchain under target/), or say what is missing.
 	@scripts/setup.sh
 
+setup-checks: ## Install what tests and lints need besides.
+	@scripts/setup.sh checks
+
 run: setup ## Start the example application behind the mesh and drive it with real requests (ARGUMENTS=--containers: as images, as root).
 	@echo "== building leno and the example application (the first time takes 10 to 20 minutes on two cores)"
 	@$(CARGO) build --release -p leno -p orders
 	@target/release/orders-demo $(ARGUMENTS)
 
-clients: setup ## Install the clients of other people that tests drive the gateway with, under target/clients, or say what they need.
+clients: setup-checks ## Install the clients of other people that tests drive the gateway with, under target/clients, or say what they need.
 	@scripts/clients.sh
 
 test: clients ## Run all tests (ARGUMENTS="-p leno --test chains": some). RUST_TEST_THREADS: tests of a program at a time.
 	@CARGO=$(CARGO) scripts/test.py $(ARGUMENTS)
 
-test-stock-kernel: setup ## Run the tests of jails as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
+test-stock-kernel: setup-checks ## Run the tests of jails as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)
 
-test-adjacent: setup ## Run the tests of many nodes with control plane and nodes of two releases (REVISION=TAG: not the commit before this one).
+test-adjacent: setup-checks ## Run the tests of many nodes with control plane and nodes of two releases (REVISION=TAG: not the commit before this one).
 	@CARGO=$(CARGO) scripts/adjacent-release.sh $(REVISION)
 
-lint: setup ## Check format, lints, scripts, spelling, links and prose (DOC=1: also that the documentation of the crates builds).
+lint: setup-checks ## Check format, lints, scripts, spelling, links and prose (DOC=1: also that the documentation of the crates builds).
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path guest/Cargo.toml --check
 	@scripts/lint-text.sh
@@ -56,7 +59,7 @@ azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno a
 	@$(CARGO) build --profile dist -p leno -p leno-bench
 	@target/dist/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json --html target/bench/azure.html
 
-conformance: setup ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
+conformance: setup-checks ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release -p leno
 	@conformance/run
 

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Makes sure that everything the build needs is there. Installs Debian packages when it may (root, or sudo without a password),
 # and otherwise says what to type. Safe to run again: it does nothing when nothing is missing.
+#
+# usage: scripts/setup.sh [checks]
+#
+# checks: also what tests and lints need. Among those are servers (etcd, Redis, a registry), which Debian starts where systemd runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,41 +24,46 @@ need make build-essential
 need curl curl
 need git git
 # For the kernel's part (eBPF): clang compiles it, and libbpf loads it.
+need clang clang
 need pkg-config pkg-config
 [ -e /usr/include/libelf.h ] || missing+=(libelf-dev)
 [ -e /usr/include/zlib.h ] || missing+=(zlib1g-dev)
 # The etcd client is generated from etcd's own messages.
 need protoc protobuf-compiler
-# What control planes share, in tests.
-need etcd etcd-server
-need etcdctl etcd-client
-# A database that tests talk to through the mesh.
-need redis-server redis-server
-# For that, and for the example extensions, which tests build and run.
-need clang++ clang
-need wasm-ld lld
-[ -e /usr/include/wasm32-wasi/stdlib.h ] || missing+=(wasi-libc)
-compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a' >/dev/null || missing+=(libclang-rt-dev-wasm32)
-# For tests of containers in rooms.
-need crun crun
-need busybox busybox-static
-# What the tests of images compare with.
-need docker-registry docker-registry
-need skopeo skopeo
-need umoci umoci
-# `make lint` checks scripts with it.
-need shellcheck shellcheck
+if [ "${1:-}" = checks ]; then
+  # What control planes share, in tests.
+  need etcd etcd-server
+  need etcdctl etcd-client
+  # A database that tests talk to through the mesh.
+  need redis-server redis-server
+  # Example extensions, which tests build and run.
+  need clang++ clang
+  need wasm-ld lld
+  [ -e /usr/include/wasm32-wasi/stdlib.h ] || missing+=(wasi-libc)
+  compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a' >/dev/null || missing+=(libclang-rt-dev-wasm32)
+  # Tests of containers in jails.
+  need crun crun
+  need busybox busybox-static
+  # What the tests of images compare with.
+  need docker-registry docker-registry
+  need skopeo skopeo
+  need umoci umoci
+  # `make lint` checks scripts with it.
+  need shellcheck shellcheck
+fi
 if [ ${#missing[@]} -gt 0 ]; then
-  packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
-  if [ "$(id -u)" = 0 ]; then run=; elif sudo -n true 2>/dev/null; then run=sudo; else die "missing packages; type: sudo apt-get install $packages"; fi
-  say "installing $packages"
-  $run apt-get update -qq
-  $run env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages >/dev/null
+  mapfile -t packages < <(printf '%s\n' "${missing[@]}" | sort -u)
+  if [ "$(id -u)" = 0 ]; then root=(); elif sudo -n true 2>/dev/null; then root=(sudo); else die "missing packages; type: sudo apt-get install ${packages[*]}"; fi
+  say "installing ${packages[*]}"
+  "${root[@]}" apt-get update -qq
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${packages[@]}" >/dev/null
 fi
 
 [ ! -x scripts/wasm-toolchain.sh ] || scripts/wasm-toolchain.sh
-command -v npm >/dev/null || say "no npm here: the AssemblyScript extension and the JavaScript component will not be built and their tests are skipped"
-command -v go >/dev/null || say "no go here: the SDK's binding for Go is not tested"
-command -v node >/dev/null || say "no node here: the SDK's binding for Node.js is not tested"
-python3 -c 'import ensurepip, venv' 2>/dev/null || say "no python3 with venv here: the Python component will not be built and its test is skipped"
+if [ "${1:-}" = checks ]; then
+  command -v npm >/dev/null || say "no npm here: the AssemblyScript extension and the JavaScript component will not be built and their tests are skipped"
+  command -v go >/dev/null || say "no go here: the SDK's binding for Go is not tested"
+  command -v node >/dev/null || say "no node here: the SDK's binding for Node.js is not tested"
+  python3 -c 'import ensurepip, venv' 2>/dev/null || say "no python3 with venv here: the Python component will not be built and its test is skipped"
+fi
 [ -e /dev/kvm ] || say "no /dev/kvm here: sidecars will run in the wasm engine (tests of the microvm engine need /dev/kvm and will fail)"

@@ -58,7 +58,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 something failed; 2 the document
 enum Command {
     /// Start control plane, node and gateway in one process, and apply changes to the documents as they are saved.
     ///
-    /// A change with an error in it is refused as a whole, with file, line, field and the fix; what was running goes on.
+    /// A change with an error in it is refused as a whole, with file, line, field and the fix; functions and policies stay as they were.
     /// SIGTERM or Ctrl-C drains: no new connections, requests under way end (`limits.drainTimeout`), functions are stopped. A second one does not wait for
     /// requests.
     Up {
@@ -76,7 +76,7 @@ enum Command {
     },
     /// Start one node of a mesh whose control plane is another process (`leno control`).
     ///
-    /// It hosts the functions that the control plane places on it. While the control plane is away, it goes on with what it has.
+    /// It hosts the functions that the control plane places on it. While the control plane is away, it keeps its configuration.
     Node {
         #[command(flatten)]
         arguments: node::Arguments,
@@ -93,8 +93,8 @@ enum Command {
     Upgrade(upgrade::Arguments),
     /// Check documents without starting anything.
     ///
-    /// Warns, besides, of what is allowed and very likely not meant: rules that decide nothing, rules about users where nobody looks for
-    /// tokens, callers that do not list the callee, identities of another trust domain, functions that nobody reaches.
+    /// Also warns of documents that are valid and very likely not meant: rules that decide nothing, rules about users where no policy looks for
+    /// tokens, callers that do not list the callee, identities of another trust domain, functions without a caller.
     Check {
         /// A YAML file, or a folder of them.
         path: PathBuf,
@@ -153,7 +153,7 @@ enum Command {
     /// See to the authority of a mesh: replace it, or make it an intermediate under your own root.
     #[command(subcommand)]
     Ca(ca::Command),
-    /// List what is running, at a node; or what was applied, at a control plane.
+    /// List functions, instances and the like of a node, or the documents of a control plane.
     ///
     /// The node of this account is asked, unless --server, LENO_SERVER or --context names a control plane, or only a control plane has the listing.
     Get {
@@ -185,8 +185,8 @@ enum Command {
     },
     /// Show what happens on a node: each request with its verdict and the rule that decided, names and system calls that rooms refuse.
     ///
-    /// It begins with what happens now, and goes on until it is interrupted; with --last, it shows what the node remembers. A node remembers some
-    /// two thousand requests for each worker. What it forgot before it could be shown is counted.
+    /// It begins now, and goes on until it is interrupted; --last shows past requests. A node remembers some
+    /// two thousand requests for each worker. Requests that it forgot before they could be shown are counted.
     Observe {
         #[command(flatten)]
         filter: observe::Filter,
@@ -206,7 +206,7 @@ enum Command {
         /// The folder.
         folder: PathBuf,
     },
-    /// Write documents for what a function was refused, to be reviewed.
+    /// Write documents that would permit refused calls of a function, to be reviewed.
     #[command(subcommand)]
     Suggest(Suggest),
     /// Tell every stage of the decision on a recent request.
@@ -223,13 +223,13 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Suggest {
-    /// What would this function need to be allowed? External documents and policies for the destinations that it was refused.
+    /// Write External documents and policies for the destinations that the function was refused.
     ///
     /// A node remembers 128 destinations of each function, and counts the others. It forgets them when it ends.
     Egress {
         /// Function or job: `name`, or `namespace/name`.
         function: String,
-        /// Print what was refused, as JSON.
+        /// Print the refused destinations as JSON.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -240,7 +240,7 @@ enum Suggest {
 /// What protects this process and its instances from others; each can be taken off, for a reason.
 #[derive(Clone, Copy, clap::Args)]
 struct Guards {
-    /// Let debuggers attach and core dumps be written. Whoever has this account can then read the node's memory, with keys and tokens.
+    /// Let debuggers attach and core dumps be written. Other processes of this account can then read the node's memory, with keys and tokens.
     #[arg(long, env = "LENO_DEBUGGABLE")]
     debuggable: bool,
     /// Run instances under the account of the node, even if it is root and whatever the Mesh document says.
