@@ -22,10 +22,10 @@ run: setup ## Start the example application behind the mesh and drive it with re
 clients: setup-checks ## Install the clients of other people that tests drive the gateway with, under target/clients, or say what they need.
 	@scripts/clients.sh
 
-test: clients ## Run all tests (ARGUMENTS="-p leno --test chains": some). RUST_TEST_THREADS: tests of a program at a time.
+test: clients ## Run all tests (ARGUMENTS="-p leno --test it -- chains::": some). RUST_TEST_THREADS: tests of a program at a time.
 	@CARGO=$(CARGO) scripts/test.py $(ARGUMENTS)
 
-test-stock-kernel: setup-checks ## Run the tests of jails as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/rooms.rs -- share": some).
+test-stock-kernel: setup-checks ## Run the tests of jails as root on a stock Debian kernel, in QEMU without /dev/kvm (ARGUMENTS="crates/leno/tests/it/rooms.rs -- share": some).
 	@CARGO=$(CARGO) scripts/stock-kernel.sh $(ARGUMENTS)
 
 test-adjacent: setup-checks ## Run the tests of many nodes with control plane and nodes of two releases (REVISION=TAG: not the commit before this one).

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the clients of crates/leno/tests/clients.rs into target/clients, each if its tools are here, pinned by its lock file. Does
+# Installs the clients of crates/leno/tests/it/clients.rs into target/clients, each if its tools are here, pinned by its lock file. Does
 # nothing for a client that is there already. Safe to run again.
 set -euo pipefail
 cd "$(dirname "$0")/.."

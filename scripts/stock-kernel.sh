@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests as root on a stock Debian kernel, in a virtual machine that needs no /dev/kvm: scripts/stock-kernel.sh [TEST...] [-- ARGUMENT...]
-# A test is a file such as crates/jail/tests/rooms.rs; arguments go to the test programs, for example a part of a test's name.
+# A test is a file such as crates/jail/tests/it/rooms.rs: a module of the program `it`, or a program. Arguments go to the
+# test programs, for example a part of a test's name.
 #
 # A developer's machine often lacks what Leno meets elsewhere: cgroup v2 with all controllers, say, or parts of the kernel that are modules. The
 # guest sees this machine's files, read-only, below a layer in its own memory: nothing that a test does there changes anything here. Every
@@ -22,10 +23,11 @@ die() { echo "stock-kernel: $*" >&2; exit 2; }
 tests=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
 [ $# = 0 ] || shift
-arguments=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/*.rs crates/ebpf/tests/*.rs crates/leno/tests/rooms.rs)
+arguments=("$@") options=()
+for argument in "$@"; do [[ $argument != -* || $argument = --exact ]] || options+=("$argument"); done
+[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/it/{rooms,containers}.rs crates/ebpf/tests/{it/direct,it/intercept,mesh}.rs crates/leno/tests/it/rooms.rs)
 for test in "${tests[@]}"; do
-  [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/jail/tests/rooms.rs, not \`$test\`"
+  [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/jail/tests/it/rooms.rs, not \`$test\`"
 done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || die "expected a number of seconds in LIMIT, not \`$limit\`"
 
@@ -103,7 +105,9 @@ run_all() {
     status=0
     cd "${folders[index]}"
     echo "== ${tests[index]}"
-    timeout --kill-after 10 $((limit - SECONDS > 0 ? limit - SECONDS : 1)) "${programs[index]}" "${arguments[@]}" || status=$?
+    # shellcheck disable=SC2086 # names are words
+    timeout --kill-after 10 $((limit - SECONDS > 0 ? limit - SECONDS : 1)) \
+      "${programs[index]}" --exact ${names[index]:-none} "${options[@]}" || status=$?
     case $status in
       0) echo "== ${tests[index]}: passed, $((SECONDS - begin)) s after the start" ;;
       124 | 137) echo "== ${tests[index]}: FAILED, the $limit s are over" ;;
@@ -162,18 +166,23 @@ fetch() {
 }
 
 say "building the tests"
-select=() folders=() programs=()
+select=() folders=() programs=() names=()
 for test in "${tests[@]}"; do
   folder=$PWD/${test%/tests/*}
   folders+=("$folder")
-  select+=(-p "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$folder/Cargo.toml" | head -n1)" --test "$(basename "$test" .rs)")
+  target=${test#*/tests/} target=${target%%/*}
+  select+=(-p "$(sed -n 's/^name = "\(.*\)"$/\1/p' "$folder/Cargo.toml" | head -n1)" --test "${target%.rs}")
 done
 # All at once, so that they share one build of what they depend on. Cargo says in JSON, an object a line, where each program is.
 built=$("${CARGO:-cargo}" test --release --no-run --message-format json-render-diagnostics "${select[@]}")
 for test in "${tests[@]}"; do
-  program=$(grep -F "\"src_path\":\"$PWD/$test\"" <<<"$built" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' || true)
+  source=${test/\/it\/*//it/main.rs}
+  program=$(grep -F "\"src_path\":\"$PWD/$source\"" <<<"$built" | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' || true)
   [ -x "$program" ] || die "cargo has built no program of $test"
   programs+=("$program")
+  module=
+  [ "$source" = "$test" ] || { module=${test#*/it/} module=${module%.rs} module=${module//\//::}::; }
+  names+=("$("$program" --list --format terse "${arguments[@]}" | sed -n "s/^\($module.*\): test$/\1/p")")
 done
 # The functions that the tests of `leno` run are its examples.
 [[ " ${tests[*]}" != *" crates/leno/"* ]] || "${CARGO:-cargo}" build --release -p leno --examples
@@ -181,7 +190,7 @@ cmp -s <(first_process) "$image/init" || fetch
 
 this=$(mktemp -d "$home/run.XXXXXX")
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$this"' EXIT
-{ declare -p PWD image limit tests programs folders arguments; commands; } >"$this/commands"
+{ declare -p PWD image limit tests programs folders names options; commands; } >"$this/commands"
 say "starting Linux in QEMU; expect several minutes for all tests"
 # shellcheck disable=SC2054 # the commas are QEMU's
 machine=(

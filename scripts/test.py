@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""Builds all tests and runs them, two programs at a time: most tests wait for processes, and cargo runs one program after the other.
+"""Builds all tests and runs them, two processes at a time: most tests wait for processes, and cargo runs one program after the other.
 
-Arguments are cargo's, to choose tests (`-p leno --test chains`). The output of a program is printed when it has ended. Documentation tests come last.
+Each module of an integration program gets a process of its own, so that what one test leaves in its process
+reaches no other module.
+
+Arguments are cargo's, and after `--` those of the test programs, to choose tests
+(`-p leno --test it -- chains::`). The output of a process is printed when it has ended. Documentation tests
+come last.
 """
 
 import json
@@ -14,41 +19,63 @@ from concurrent.futures import ThreadPoolExecutor
 
 AT_ONCE = 2
 CARGO = os.environ.get("CARGO", "cargo")
-OPTIONS = ["--release", *(sys.argv[1:] or ["--workspace"])]
+SPLIT = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+OPTIONS = ["--release", *(sys.argv[1:SPLIT] or ["--workspace"])]
+ARGUMENTS = sys.argv[SPLIT + 1 :]
 
 
 def build():
-    """The test programs, each with the folder of its package. Those of the program `leno` wait most, so they come first."""
+    """The test programs: the folder and name of the package, the kind and name of the target, and the executable."""
     command = [CARGO, "test", *OPTIONS, "--no-run", "--message-format=json-render-diagnostics"]
     programs = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cargo:
         for line in cargo.stdout:
             message = json.loads(line)
             if message.get("reason") == "compiler-artifact" and message["profile"]["test"] and message["executable"]:
-                folder = os.path.dirname(message["manifest_path"])
-                programs.append((os.path.basename(folder) != "leno", folder, message["target"]["name"], message["executable"]))
+                folder, target = os.path.dirname(message["manifest_path"]), message["target"]
+                programs.append((folder, target["kind"], target["name"], message["executable"]))
     if cargo.returncode:
         sys.exit(cargo.returncode)
-    return [program[1:] for program in sorted(programs)]
+    return programs
+
+
+def processes(program):
+    """The processes that run the chosen tests of a program: a folder, a name and a command each."""
+    folder, kind, name, executable = program
+    listed = subprocess.run(
+        [executable, *ARGUMENTS, "--list", "--format=terse"], cwd=folder, stdout=subprocess.PIPE, text=True, check=True
+    )
+    tests = [line.removesuffix(": test") for line in listed.stdout.splitlines() if line.endswith(": test")]
+    name = f"{os.path.basename(folder)}: {name}"
+    if kind != ["test"]:
+        return [(folder, name, [executable, *ARGUMENTS])] if tests else []
+    modules = {}
+    for test in tests:
+        module, _, _ = test.rpartition("::")[0].partition("::")
+        modules.setdefault(module, []).append(test)
+    options = [argument for argument in ARGUMENTS if argument.startswith("-") and argument != "--exact"]
+    return [
+        (folder, f"{name} {module}".rstrip(), [executable, *options, "--exact", *tests])
+        for module, tests in modules.items()
+    ]
 
 
 def threads():
-    """Tests of a program at a time, unless RUST_TEST_THREADS says otherwise."""
+    """Tests of a process at a time, unless RUST_TEST_THREADS says otherwise."""
     return os.environ.get("RUST_TEST_THREADS", str((os.cpu_count() or 1) + 1))
 
 
 printing = threading.Lock()
 
 
-def run(program):
-    """Runs a program and prints what it wrote. Returns its name if it failed."""
-    folder, name, executable = program
+def run(process):
+    """Runs a process and prints its output. Returns its name if it failed."""
+    folder, name, command = process
     environment = {**os.environ, "CARGO_MANIFEST_DIR": folder, "RUST_TEST_THREADS": threads()}
     begin = time.monotonic()
     ended = subprocess.run(
-        [executable], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    name = f"{os.path.basename(folder)}: {name}"
     with printing:
         sys.stdout.buffer.write(f"\n== {name} ({time.monotonic() - begin:.0f} s)\n".encode() + ended.stdout)
         sys.stdout.flush()
@@ -56,13 +83,15 @@ def run(program):
 
 
 def main():
-    programs = build()
-    if not programs:
+    chosen = [process for program in build() for process in processes(program)]
+    if not chosen:
         sys.exit("there are no tests of this choice")
-    print(f"== running {len(programs)} test programs, {AT_ONCE} at a time", flush=True)
+    # Tests of the program `leno` wait most, so they come first.
+    chosen.sort(key=lambda process: (os.path.basename(process[0]) != "leno", process))
+    print(f"== running {len(chosen)} test processes, {AT_ONCE} at a time", flush=True)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        failed = [name for name in pool.map(run, programs) if name]
-    if not sys.argv[1:] and subprocess.run([CARGO, "test", *OPTIONS, "--doc"]).returncode:
+        failed = [name for name in pool.map(run, chosen) if name]
+    if len(sys.argv) == 1 and subprocess.run([CARGO, "test", *OPTIONS, "--doc"]).returncode:
         failed.append("documentation")
     if failed:
         sys.exit("failed: " + ", ".join(failed))

@@ -48,7 +48,8 @@ mod wire;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]
-#[path = "../tests/support/slices.rs"]
+#[allow(dead_code, reason = "tests of the source use a part of it")]
+#[path = "../tests/it/support/slices.rs"]
 mod slices;
 
 pub use admission::{Admission, AdmitError, JoinToken, NoToken, Placement, TokenGrant};

@@ -1,14 +1,19 @@
 //! What the kernel does with the connections of rooms.
+//!
+//! This is a program apart from the other tests, because it moves its process into control groups.
 
+#[path = "it/networks.rs"]
 mod networks;
 
 use leno_ebpf::{Interception, Mesh, Network as Cookie, Rule, Splice, Transport, Verdict};
-use networks::{Group, Network, may_run};
+use networks::{Network, may_run};
 use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 const CALLER: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 2);
@@ -16,6 +21,46 @@ const CALLEE: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 3);
 
 fn rule(port: impl Into<Option<u16>>, transport: Transport) -> Rule {
     Rule { caller: CALLER, callee: CALLEE, prefix: 32, port: port.into(), transport }
+}
+
+fn namespace(network: &Network) -> File {
+    network.run(|| File::open("/proc/thread-self/ns/net").unwrap())
+}
+
+/// A control group that this process is in until it is dropped. There is one at a time.
+struct Group {
+    path: PathBuf,
+    parent: PathBuf,
+    _only: MutexGuard<'static, ()>,
+}
+
+impl Group {
+    fn enter() -> Self {
+        static ONLY: Mutex<()> = Mutex::new(());
+        let only = ONLY.lock().unwrap_or_else(PoisonError::into_inner);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 ")).expect("no cgroup2 is mounted");
+        let group = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let group = group.lines().find_map(|line| line.strip_prefix("0::/")).unwrap().to_owned();
+        let parent = Path::new(mount.split(' ').nth(4).unwrap()).join(group);
+        let path = parent.join(format!("leno-test-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("cgroup.procs"), "0").unwrap();
+        Self { path, parent, _only: only }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::write(self.parent.join("cgroup.procs"), "0");
+        // A thread that has just ended is in it a little longer.
+        for _ in 0..1000 {
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
 
 /// A caller's room and a callee's, and the node between them.
@@ -35,7 +80,7 @@ impl Rooms {
         assert_eq!(mesh.unspliced(), None);
         let (caller, callee) = (Network::new(), Network::new());
         let listener = caller.run(|| TcpListener::bind("0.0.0.0:80").unwrap());
-        let interception = Interception::begin(caller.namespace().as_fd(), listener.as_fd()).unwrap();
+        let interception = Interception::begin(namespace(&caller).as_fd(), listener.as_fd()).unwrap();
         mesh.admit(Cookie::of(&listener).unwrap(), CALLER).unwrap();
         Self { mesh, caller, callee, listener, _interception: interception, _group: group }
     }
@@ -398,7 +443,7 @@ fn what_is_pinned_outlasts_the_node() {
     }
     let group = Group::enter();
     let folder = std::env::temp_dir().join(format!("leno-pins-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
+    fs::create_dir(&folder).unwrap();
     let target = folder.to_str().unwrap().to_owned();
     let mount = |arguments: &[&str], program| std::process::Command::new(program).args(arguments).status().unwrap();
     assert!(mount(&["-t", "bpf", "bpf", &target], "mount").success());
@@ -408,7 +453,7 @@ fn what_is_pinned_outlasts_the_node() {
     let away = || Network::new().run(|| TcpStream::connect("100.64.0.3:80").map(drop).map_err(|error| error.kind()));
     let during = away();
     assert!(mount(&[&target], "umount").success());
-    std::fs::remove_dir(&folder).unwrap();
+    fs::remove_dir(&folder).unwrap();
     pinned.unwrap();
     assert_eq!(during, Err(ErrorKind::PermissionDenied));
 }

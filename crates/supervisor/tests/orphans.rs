@@ -1,5 +1,9 @@
-//! What detaches itself from its instance ends with it all the same. In a test binary of its own, all of whose children are instances.
+//! What detaches itself from its instance ends with it all the same.
+//!
+//! This is a program apart from the other tests, because all children of the process have to be instances.
 
+#[allow(dead_code, reason = "this program uses a part of it")]
+#[path = "it/support.rs"]
 mod support;
 
 use leno_supervisor::{Settings, Supervisor};

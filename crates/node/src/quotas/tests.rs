@@ -3,14 +3,12 @@ use leno_config::FunctionId;
 use leno_config::slice::RedisTransport;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_proxy::ledger::{Answer, Refused};
+use leno_testkit::free_port;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-#[path = "../../../leno/tests/mesh/ports.rs"]
-mod ports;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const DAY_MS: u64 = 86_400_000;
@@ -25,7 +23,7 @@ struct Server {
 
 impl Server {
     fn start(arguments: &[&str]) -> Self {
-        let (port, folder) = (ports::free_port(), tempfile::tempdir().unwrap());
+        let (port, folder) = (free_port(), tempfile::tempdir().unwrap());
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let process = spawn(port, folder.path(), &arguments);
         Self { port, folder, arguments, process }
@@ -531,7 +529,7 @@ async fn the_server_proves_its_name() {
     std::fs::write(path("ca.pem"), root.pem()).unwrap();
     std::fs::write(path("chain.pem"), leaf.pem()).unwrap();
     std::fs::write(path("key.pem"), own.serialize_pem()).unwrap();
-    let tls = ports::free_port().to_string();
+    let tls = free_port().to_string();
     let [chain, key] = ["chain.pem", "key.pem"].map(|name| path(name).to_str().unwrap().to_owned());
     let _server = Server::start(&[
         "--tls-port",

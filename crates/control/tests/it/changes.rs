@@ -1,0 +1,101 @@
+//! A change of some functions leaves what a publication of all would.
+
+use crate::support::slices::{function, slice};
+use crate::support::*;
+use leno_config::{FunctionId, Slice};
+use leno_control::{Control, PublishError, Store, StoreError, Subject};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::collections::BTreeMap;
+
+const NAMES: [&str; 4] = ["a/one", "a/two", "b/three", "b/four"];
+
+type World = BTreeMap<FunctionId, Slice>;
+
+/// For each function: whether it is there, what it calls, and its content.
+fn worlds() -> impl Strategy<Value = Vec<World>> {
+    let one = prop::collection::vec((any::<bool>(), 0..NAMES.len(), 1..3_u32, 1..3_u32), NAMES.len());
+    let world = one.prop_map(|functions| {
+        let each = NAMES.iter().zip(functions).filter(|(_, (there, ..))| *there);
+        each.map(|(name, (_, callee, content, template))| {
+            let slice = Slice { concurrency: template, ..slice(name, &[NAMES[callee]], content) };
+            (function(name), slice)
+        })
+        .collect()
+    });
+    prop::collection::vec(world, 2..6)
+}
+
+fn change(control: &Control, before: &World, after: &World) -> Result<(), PublishError> {
+    let differing: Vec<&Slice> =
+        after.iter().filter(|(id, slice)| before.get(*id) != Some(slice)).map(|(_, slice)| slice).collect();
+    let removed: Vec<FunctionId> = before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
+    control.change_after(&differing, &removed, &Default::default(), || Ok(()))
+}
+
+#[test]
+fn changes_and_publications_come_to_the_same() {
+    let mut runner = TestRunner::new(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() });
+    let outcome = runner.run(&worlds(), |worlds| {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|name| folder.path().join(name));
+        let open = |path| control_with(Store::open(path).unwrap(), leno_control::Options::default());
+        let (published, changed) = (open(&one), open(&two));
+        for (index, world) in worlds.iter().enumerate() {
+            published.publish(&definitions(world.values().cloned())).unwrap();
+            match index {
+                0 => drop(changed.publish(&definitions(world.values().cloned())).unwrap()),
+                _ => change(&changed, &worlds[index - 1], world).unwrap(),
+            }
+            prop_assert_eq!(functions(&published), functions(&changed));
+        }
+        let before = functions(&changed);
+        drop((published, changed));
+        prop_assert_eq!(functions(&open(&one)), before.clone());
+        prop_assert_eq!(functions(&open(&two)), before);
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+/// Names, versions and revisions, without times.
+fn functions(control: &Control) -> Vec<String> {
+    let status = control.status();
+    let each = status.functions.into_iter().map(|status| {
+        let revisions = status.revisions.iter().map(|revision| format!("{} {}", revision.revision, revision.percent));
+        format!("{} {} {:?}", status.function, status.version, revisions.collect::<Vec<_>>())
+    });
+    each.collect()
+}
+
+#[test]
+fn what_cannot_be_stored_changes_nothing() {
+    let control = control();
+    control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
+    let before = control.status();
+    let (new, failed) = (slice("a/two", &[], 1), || PublishError::Store(StoreError::NotLeader { store: "a".into() }));
+    assert!(control.change_after(&[&new], &[function("a/one")], &Default::default(), || Err(failed())).is_err());
+    assert!(control.publish_after(&definitions([new]), || Err(failed())).is_err());
+    assert_eq!(control.status(), before);
+}
+
+#[tokio::test]
+async fn nodes_get_a_change_as_a_whole() {
+    let control = control();
+    control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
+    let served = Served::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, _updates) = node(&served, &member, 1);
+    agent.subscribe([Subject::Hosted]);
+    let hosts = |expected: &[&str]| {
+        let status = control.status();
+        let hosted: Vec<String> = status.nodes[0].hosted.iter().map(ToString::to_string).collect();
+        hosted == expected
+    };
+    eventually(|| hosts(&["a/one"])).await;
+    eventually(|| control.counters("one").is_some_and(|counters| counters.resources > 0)).await;
+    let new = slice("a/two", &[], 1);
+    control.change_after(&[&new], &[function("a/one")], &Default::default(), || Ok::<_, PublishError>(())).unwrap();
+    eventually(|| hosts(&["a/two"])).await;
+    eventually(|| control.counters("one").is_some_and(|counters| counters.removals > 0)).await;
+}

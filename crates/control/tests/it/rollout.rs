@@ -1,0 +1,118 @@
+//! A gradual rollout over real sockets: a node reports what becomes of requests, and the control plane decides.
+
+use crate::support::slices::{function, slice};
+use crate::support::*;
+use leno_config::Slice;
+use leno_config::revision::{Plan, Revisions, Rollout};
+use leno_control::node::{Agent, Change, Updates};
+use leno_control::{Control, Resource, RevisionCounts, RolloutEvent, Store, Subject};
+use std::path::Path;
+use std::time::Duration;
+
+const ORDERS: &str = "orders/order-service";
+
+fn with_content(content: u32) -> Slice {
+    let rollout = Rollout {
+        steps: vec![10, 50],
+        interval: Duration::from_millis(1),
+        max_error_rate: 0.1,
+        latency: None,
+        min_requests: 10,
+    };
+    let plan = Plan { rollout: Some(rollout), ..Plan::default() };
+    Slice { concurrency: content, revisions: Revisions { plan, ..Default::default() }, ..slice(ORDERS, &[], 1) }
+}
+
+fn control_at(path: &Path) -> Control {
+    control_with(Store::open(path).unwrap(), leno_control::Options::default())
+}
+
+/// The primary revision, and the shares of all.
+async fn shares(updates: &mut Updates) -> (u32, Vec<(u32, u8)>) {
+    loop {
+        for change in accepted(updates).await {
+            if let Change::Set(Resource::Slice(slice)) = change {
+                let targets = slice.revisions.split.map(|split| split.targets).unwrap_or_default();
+                let shares = targets.iter().map(|target| (target.revision, target.percent)).collect();
+                return (slice.revisions.number, shares);
+            }
+        }
+    }
+}
+
+fn report(agent: &Agent, counts: &[(u32, u64, u64)]) {
+    let of = |(revision, requests, failed): &(u32, u64, u64)| {
+        (*revision, RevisionCounts { requests: *requests, failed: *failed, slow: 0 })
+    };
+    agent.report_request_counts(&function(ORDERS), &counts.iter().map(of).collect::<Vec<_>>());
+}
+
+fn failures(control: &Control) -> Vec<Option<String>> {
+    let status = control.status();
+    status.functions[0].revisions.iter().map(|revision| revision.failed.clone()).collect()
+}
+
+#[tokio::test]
+async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control.redb");
+    let control = control_at(&path);
+    let served = Served::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let (agent, mut updates) = node(&served, &member, 1);
+    agent.subscribe([Subject::Hosted]);
+    connected(&agent).await;
+    control.publish(&definitions([with_content(1)])).unwrap();
+    assert_eq!(shares(&mut updates).await, (1, vec![]), "the first has nobody to be compared with");
+
+    control.publish(&definitions([with_content(2)])).unwrap();
+    assert_eq!(shares(&mut updates).await, (1, vec![(1, 90), (2, 10)]));
+    report(&agent, &[(1, 0, 0), (2, 0, 0)]);
+    report(&agent, &[(1, 90, 0), (2, 10, 1)]);
+    assert_eq!(shares(&mut updates).await, (1, vec![(1, 50), (2, 50)]));
+    // What came in the first step does not count in the second.
+    report(&agent, &[(1, 90, 0), (2, 19, 1)]);
+    report(&agent, &[(1, 90, 0), (2, 20, 1)]);
+    assert_eq!(shares(&mut updates).await, (2, vec![]));
+
+    control.publish(&definitions([with_content(3)])).unwrap();
+    assert_eq!(shares(&mut updates).await, (2, vec![(2, 90), (3, 10)]));
+    report(&agent, &[(2, 0, 0), (3, 0, 0)]);
+    // The node was started again, and has counted failures since.
+    report(&agent, &[(2, 50, 0), (3, 9, 5)]);
+    report(&agent, &[(2, 10, 0), (3, 4, 4)]);
+    assert_eq!(shares(&mut updates).await, (2, vec![]));
+    let reason = "69.2 % of 13 requests failed, and 0.0 % with the revision before it".to_owned();
+    assert_eq!(failures(&control), [None, None, Some(reason.clone())]);
+    let events: Vec<_> = control.rollout_events().iter().map(|event| (event.from, event.to)).collect();
+    assert_eq!(events, [(10, 50), (50, 100), (10, 0)]);
+    let RolloutEvent { revision, reason: why, .. } = control.rollout_events().pop().unwrap();
+    assert_eq!((revision.as_str(), why), ("order-service-00003", format!("rolled back: {reason}")));
+
+    // A change of something else than the template does not bring it back, and a restart does not either.
+    let moved = Slice { queue: 7, ..with_content(3) };
+    control.publish(&definitions([moved.clone()])).unwrap();
+    assert_eq!(shares(&mut updates).await, (2, vec![]));
+    served.stop().await;
+    drop(control);
+    let mut again = None;
+    eventually(|| {
+        again = Store::open(&path).ok();
+        again.is_some()
+    })
+    .await;
+    let control = control_with(again.unwrap(), leno_control::Options::default());
+    assert_eq!(failures(&control), [None, None, Some(reason)]);
+    assert_eq!(control.publish(&definitions([moved])).unwrap().changed, 0);
+
+    // The next change begins anew, and a restart in the middle of it goes on where it was.
+    control.publish(&definitions([with_content(4)])).unwrap();
+    let percents = |control: &Control| {
+        let status = control.status();
+        status.functions[0].revisions.iter().map(|revision| (revision.percent, revision.step)).collect::<Vec<_>>()
+    };
+    let expected = [(0, None), (90, None), (0, None), (10, Some((1, 2)))];
+    assert_eq!(percents(&control), expected);
+    drop(control);
+    assert_eq!(percents(&control_at(&path)), expected);
+}

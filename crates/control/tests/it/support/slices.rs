@@ -1,0 +1,166 @@
+//! Slices as the configuration would make them, as far as the control plane looks at them.
+
+use leno_config::slice::{
+    AccessLogSink, AppProtocol, Callee, Expose, Extension, Isolation, Job, Limits, Process, Resources, Run,
+};
+use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
+use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub(crate) const DOMAIN: &str = "orders.example";
+
+pub(crate) fn function(name: &str) -> FunctionId {
+    name.parse().unwrap()
+}
+
+pub(crate) fn identity(name: &str) -> String {
+    let id = function(name);
+    format!("spiffe://{DOMAIN}/ns/{}/sa/{}", id.namespace, id.name)
+}
+
+/// A function that may call `callees`, somewhat changed by `edition`.
+pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
+    Slice {
+        id: function(name),
+        identity: identity(name),
+        inbound: program(name, Direction::Inbound),
+        outbound: program(name, Direction::Outbound),
+        engine: None,
+        deadline: Duration::from_millis(2),
+        protocol: AppProtocol::Http1,
+        keys: Vec::new(),
+        jwks: Vec::new(),
+        run: Run::External(vec!["127.0.0.1:9000".parse().unwrap()]),
+        expose: Vec::new(),
+        callees: callees.iter().map(|callee| self::callee(callee)).collect(),
+        concurrency: 1,
+        queue: edition,
+        scale: Default::default(),
+        authorizers: Vec::new(),
+        inbound_extensions: Vec::new(),
+        outbound_extensions: Vec::new(),
+        revisions: Default::default(),
+        chain: None,
+        bounds: Default::default(),
+    }
+}
+
+/// The slice as it is delivered: all editions are the first revision of their function.
+pub(crate) fn delivered(mut slice: Slice) -> Slice {
+    slice.revisions.number = 1;
+    slice
+}
+
+/// A job that may call `callees`; another edition is another run.
+pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
+    let process = Process {
+        argv: vec!["job".to_owned()],
+        directory: "/".into(),
+        env: BTreeMap::new(),
+        secrets: Vec::new(),
+        resources: Resources::default(),
+        isolation: Isolation::Auto,
+        read_only_paths: vec![],
+        container: None,
+        grace: Duration::ZERO,
+    };
+    let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
+    Slice { run: Run::Job(job), ..slice(name, callees, 1) }
+}
+
+/// The slice with an extension of this module.
+pub(crate) fn extended(mut slice: Slice, module: &[u8]) -> Slice {
+    slice.inbound_extensions.push(Extension {
+        name: "p/extensions/x".to_owned(),
+        module: ModuleHash::of(module),
+        url: None,
+        request: true,
+        response: false,
+        configuration: Vec::new(),
+        deadline: Duration::from_millis(2),
+        memory: 1 << 20,
+        fail_open: false,
+    });
+    slice
+}
+
+pub(crate) fn exposed(mut slice: Slice) -> Slice {
+    slice.expose.push(Expose { hosts: vec!["*".to_owned()], path: "/".to_owned() });
+    slice
+}
+
+fn callee(name: &str) -> Callee {
+    Callee {
+        id: function(name),
+        identity: identity(name),
+        hosts: vec![function(name).name],
+        ports: Vec::new(),
+        addresses: Vec::new(),
+    }
+}
+
+fn program(name: &str, direction: Direction) -> ProgramSpec {
+    ProgramSpec {
+        function: name.to_owned(),
+        direction,
+        sidecar: Sidecar::default(),
+        authentication: Vec::new(),
+        authorization: Vec::new(),
+        authorizers: Vec::new(),
+        audit_default: false,
+        rate_limits: Vec::new(),
+        tracing: Tracing { name: String::new(), enabled: true, sampling_per_10k: 100, accept_b3: true },
+        access_log: AccessLog {
+            name: String::new(),
+            enabled: true,
+            statuses: vec![(400, 599)],
+            request_headers: Vec::new(),
+        },
+        targets: Vec::new(),
+    }
+}
+
+pub(crate) fn mesh() -> MeshSlice {
+    let local = "127.0.0.1:0".parse().unwrap();
+    MeshSlice {
+        trust_domain: DOMAIN.to_owned(),
+        engine: None,
+        mtls_same_node: false,
+        svid_lifetime: Duration::from_secs(3600),
+        stream_lifetime: None,
+        gateway_http: Some(local),
+        gateway_https: None,
+        trusted_proxies: Default::default(),
+        proxy_protocol: false,
+        outbound: local,
+        inbound: local,
+        admin: leno_config::slice::AdminListener::Usual,
+        control: local,
+        access_log: AccessLogSink { json: true, file: None },
+        otlp: None,
+        name_servers: Vec::new(),
+        quotas: None,
+        accounts: leno_config::slice::Accounts::Node,
+        images: leno_config::slice::Images {
+            folder: "/var/lib/leno/images".into(),
+            size: 1 << 30,
+            default_registry: None,
+            docker_config: None,
+            registries: Vec::new(),
+        },
+        limits: Limits {
+            head_bytes: 32768,
+            headers: 100,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(30),
+            h2_streams: 100,
+            upstream: Default::default(),
+            drain_timeout: Duration::from_secs(10),
+            connections: 1000,
+            connections_per_address: 0,
+            extension_instances: leno_config::slice::ExtensionInstances { per_function: 100, per_namespace: 250 },
+        },
+    }
+}

@@ -1,0 +1,5 @@
+//! Integration tests. `scripts/test.py` gives each module a process of its own.
+
+mod direct;
+mod intercept;
+mod networks;

@@ -1,0 +1,380 @@
+//! Runs cases on engines, as the runtime does: follows what a program wants, and lets no sandbox run twice.
+
+use super::keys::Keys;
+use super::table::{Case, Group, Request, Texts, merge};
+use leno_config::{FunctionId, Slice};
+use leno_policy::engine::EngineKind;
+use leno_policy::input::{
+    Header, Input, Parent, Peer, QuotaEntry, QuotaState, RequestInput, ResponseInput, TargetLoad,
+};
+use leno_policy::needs::Needs;
+use leno_policy::outcome::{Decision, Denial, HeaderEdit, Outcome, Output, Verdict};
+use leno_policy::spec::{KeyId, ProgramSpec, Protocol};
+use leno_policy::{quota, token, trace};
+use leno_proxy::signature::PreparedKeys;
+use leno_sandbox::{Engine, Image, Pool};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+/// The runs are slow on a busy machine, and what they take is not the question here.
+const DEADLINE: Duration = Duration::from_secs(30);
+const MOST_RUNS: usize = 4;
+
+/// The engines that work here.
+pub(crate) fn all() -> Vec<Engine> {
+    let mut engines = vec![Engine::inline(), Engine::wasm().unwrap()];
+    match Engine::microvm() {
+        Ok(engine) => engines.push(engine),
+        Err(_) if std::env::var_os("LENO_SKIP_MICROVM").is_some_and(|value| value == "1") => {
+            eprintln!("\n*** The decision cases were NOT run on micro-VMs (LENO_SKIP_MICROVM=1). ***\n");
+        }
+        Err(reason) => panic!(
+            "the decision cases cannot be run on micro-VMs: {reason}. To leave micro-VMs out, set LENO_SKIP_MICROVM=1"
+        ),
+    }
+    engines
+}
+
+/// A group's policies, compiled and loaded.
+pub(crate) struct Programs {
+    slice: Slice,
+    keys: PreparedKeys,
+    images: Vec<[Image; 2]>,
+}
+
+/// What came of a case on one engine.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Judged {
+    /// All that the sandboxes said, in order.
+    pub outputs: Vec<Output>,
+    pub decision: Decision,
+    /// What the runtime makes of the decision's plan.
+    pub plan: Value,
+    /// Edits of the response run.
+    pub answer: Option<Vec<HeaderEdit>>,
+}
+
+impl Programs {
+    /// Compiles the documents as `leno` does, and loads what comes of them.
+    pub(crate) fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> Result<Self, String> {
+        let text = documents(group, keys);
+        let snapshot = leno_config::load_text(Path::new("table.yaml"), &text)
+            .map_err(|problems| problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>())?;
+        let id: FunctionId = "shop/cart".parse().unwrap();
+        let slice = snapshot.slice(&id).unwrap();
+        let load = |engine: &Engine| {
+            [&slice.inbound, &slice.outbound].map(|program| {
+                engine.load(&leno_sandbox::encode(program).unwrap()).unwrap_or_else(|error| panic!("{error}"))
+            })
+        };
+        let images = engines.iter().map(load).collect();
+        Ok(Self { keys: PreparedKeys::new(&slice.keys), images, slice })
+    }
+
+    fn spec(&self, case: &Case) -> &ProgramSpec {
+        if case.outbound { &self.slice.outbound } else { &self.slice.inbound }
+    }
+
+    /// The case on each engine. The counters are those that its history leaves.
+    pub(crate) fn judge(&self, pools: &mut [Pool], case: &Case, keys: &Keys) -> Vec<(EngineKind, Judged)> {
+        let head = Head::of(case, keys);
+        let mut ledger = Ledger::default();
+        for past in &case.history {
+            let mut before = case.clone();
+            let mut request = serde_json::to_value(&case.request).unwrap();
+            merge(&mut request, Value::Object(past.request.clone()));
+            before.request = serde_json::from_value::<Request>(request).unwrap();
+            before.now -= past.ago;
+            let head = Head::of(&before, keys);
+            for _ in 0..past.times {
+                let judged = self.run(&mut pools[0], &self.images[0], &before, &head, &ledger);
+                ledger.take(self.spec(case), &judged.decision, before.now);
+            }
+        }
+        let runs = self.images.iter().zip(pools);
+        runs.map(|(images, pool)| {
+            let kind = images[0].kind();
+            (kind, self.run(pool, images, case, &head, &ledger))
+        })
+        .collect()
+    }
+
+    fn run(&self, pool: &mut Pool, images: &[Image; 2], case: &Case, head: &Head, ledger: &Ledger) -> Judged {
+        let image = &images[usize::from(case.outbound)];
+        let spec = self.spec(case);
+        let headers = head.headers();
+        let tokens = token::locate(&Needs::of(spec).tokens, &headers, &head.path);
+        let mut verified = None;
+        let mut counters: Vec<(u16, String)> = Vec::new();
+        let mut outputs = Vec::new();
+        while outputs.len() < MOST_RUNS {
+            let input = head.input(case, spec, verified, &counters, ledger);
+            let output = pool.run(image, &input, DEADLINE).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+            outputs.push(output.clone());
+            match output {
+                Output::Request(Outcome::Decided(decision)) => {
+                    let decision = ledger.last_word(spec, decision, case.now);
+                    let answer = case.answer.as_ref().map(|answer| {
+                        let headers: Vec<Header<'_>> = fields(&answer.headers);
+                        let input = Input::Response(ResponseInput { status: answer.status, headers });
+                        match pool.run(image, &input, DEADLINE) {
+                            Ok(Output::Response(edits)) => edits,
+                            other => panic!("{}: {other:?}", case.name),
+                        }
+                    });
+                    let plan = plan(spec, &decision);
+                    return Judged { outputs, decision, plan, answer };
+                }
+                Output::Request(Outcome::Wants(wants)) => {
+                    if let Some(want) = wants.signature {
+                        let token = tokens[0].token;
+                        let made = |key: &&KeyId| self.keys.verify(token, **key, want.algorithm).is_ok();
+                        let Some(key) = want.keys.iter().find(made).copied() else {
+                            let decision = Decision { takes: want.failure, ..refused(want.denial) };
+                            let decision = ledger.last_word(spec, decision, case.now);
+                            let plan = plan(spec, &decision);
+                            return Judged { outputs, decision, plan, answer: None };
+                        };
+                        verified = Some(key);
+                    }
+                    counters.extend(wants.quotas);
+                }
+                other => panic!("{}: {other:?}", case.name),
+            }
+        }
+        panic!("{}: no decision within {MOST_RUNS} runs: {outputs:?}", case.name)
+    }
+}
+
+/// The parts of the program's description that hold for this exchange.
+fn plan(spec: &ProgramSpec, decision: &Decision) -> Value {
+    let target = decision.plan.target.map(|index| &spec.targets[usize::from(index)]);
+    json!({
+        "timeout_ms": target.map_or(0, |target| target.timeout_ms),
+        "retry": target.and_then(|target| target.retry.as_ref()),
+        "breaker": target.and_then(|target| target.breaker.as_ref()),
+        "log": spec.access_log,
+    })
+}
+
+/// What the runtime makes of a signature that is wrong.
+fn refused(denial: Denial) -> Decision {
+    Decision {
+        verdict: Verdict::Deny(denial),
+        path: None,
+        request_edits: Vec::new(),
+        response_edits: Vec::new(),
+        takes: Vec::new(),
+        principal: None,
+        facts: Vec::new(),
+        audit: None,
+        until_ms: None,
+        plan: Default::default(),
+    }
+}
+
+/// The documents of a small mesh, and the group's policies. `shop/cart` is the function that is judged.
+fn documents(group: &Group, keys: &Keys) -> String {
+    let function = |namespace: &str, name: &str, labels: Value| {
+        json!({
+            "apiVersion": "leno.dev/v1alpha1",
+            "kind": "Function",
+            "metadata": {"namespace": namespace, "name": name, "labels": labels},
+            "spec": {"external": {"addresses": ["127.0.0.1:9000"]}},
+        })
+    };
+    let mut cart = function("shop", "cart", json!({"app": "cart"}));
+    merge(&mut cart["spec"], Value::Object(group.function.clone()));
+    let mesh = json!({
+        "apiVersion": "leno.dev/v1alpha1",
+        "kind": "Mesh",
+        "metadata": {"name": "cases"},
+        "spec": {"trustDomain": "mesh.example"},
+    });
+    let mut documents = vec![
+        mesh,
+        cart,
+        function("shop", "web", json!({"app": "web", "tier": "front"})),
+        function("shop", "pay", json!({"app": "pay"})),
+        function("ops", "audit", json!({"app": "audit", "tier": "back"})),
+    ];
+    documents.extend(policies(group, keys));
+    // JSON is YAML.
+    let texts: Vec<String> = documents.iter().map(|document| serde_json::to_string_pretty(document).unwrap()).collect();
+    texts.join("\n---\n")
+}
+
+/// The group's Policy documents.
+pub(crate) fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
+    let document = |policy: &Value| {
+        let mut document = json!({
+            "apiVersion": "leno.dev/v1alpha1",
+            "kind": "Policy",
+            "metadata": {"namespace": "shop"},
+            "spec": {"functions": ["cart"]},
+        });
+        merge(&mut document, policy.clone());
+        keys.publish(&mut document);
+        document
+    };
+    group.policies.iter().map(document).collect()
+}
+
+/// Counters as the runtime keeps them.
+#[derive(Default)]
+struct Ledger(HashMap<(u16, String), QuotaState>);
+
+impl Ledger {
+    /// A refusal is counted by the limits that count refusals, or they refuse.
+    fn last_word(&self, spec: &ProgramSpec, decision: Decision, now: f64) -> Decision {
+        if !matches!(decision.verdict, Verdict::Deny(_)) {
+            return decision;
+        }
+        let exhausted = decision.takes.iter().find_map(|take| {
+            let limit = &spec.rate_limits[usize::from(take.limit)];
+            let state = self.0.get(&(take.limit, take.key.clone())).copied().unwrap_or_default();
+            let taken = quota::take(&limit.algorithm, state, millis(now), take.cost);
+            (!taken.allowed).then(|| Decision {
+                response_edits: quota::limit_headers(&taken).into(),
+                ..refused(quota::exhausted(&limit.name, &taken))
+            })
+        });
+        exhausted.unwrap_or(decision)
+    }
+
+    fn take(&mut self, spec: &ProgramSpec, decision: &Decision, now: f64) {
+        for take in &decision.takes {
+            let state = self.0.entry((take.limit, take.key.clone())).or_default();
+            let algorithm = &spec.rate_limits[usize::from(take.limit)].algorithm;
+            let taken = quota::take(algorithm, *state, millis(now), take.cost);
+            assert!(taken.allowed, "a program takes from an exhausted counter: {take:?}");
+            *state = taken.state;
+        }
+    }
+}
+
+/// A request head with its tokens in place.
+pub(crate) struct Head {
+    path: String,
+    headers: Vec<(String, String)>,
+    identity: Option<String>,
+    /// What stands for `<name>`.
+    tokens: Vec<(String, String)>,
+}
+
+impl Head {
+    pub(crate) fn of(case: &Case, keys: &Keys) -> Self {
+        let request = &case.request;
+        let mut tokens: Vec<(String, String)> =
+            case.tokens.iter().map(|(name, token)| (format!("<{name}>"), keys.token(token))).collect();
+        tokens.extend(case.token.as_ref().map(|token| ("<token>".to_owned(), keys.token(token))));
+        let fill = |text: &str| fill(&tokens, text);
+        let mut headers: Vec<(String, String)> = request
+            .headers
+            .iter()
+            .flat_map(|(name, values)| values.all().iter().map(|value| (name.clone(), fill(value))))
+            .collect();
+        let path = fill(&request.path);
+        let placed = request.path.contains("<token>")
+            || request.headers.contains_key("authorization")
+            || request.headers.values().flat_map(Texts::all).any(|value| value.contains("<token>"));
+        if case.token.is_some() && !placed {
+            headers.push(("authorization".to_owned(), fill("Bearer <token>")));
+        }
+        let identity = request.identity.as_ref().map(|identity| match identity.split_once('/') {
+            Some((namespace, name)) if !identity.contains(':') => {
+                format!("spiffe://mesh.example/ns/{namespace}/sa/{name}")
+            }
+            _ => identity.clone(),
+        });
+        Self { path, headers, identity, tokens }
+    }
+
+    /// A text with the tokens of this head in it.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        fill(&self.tokens, text)
+    }
+
+    /// Path and query as sent.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn headers(&self) -> Vec<Header<'_>> {
+        self.headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect()
+    }
+
+    fn input<'a>(
+        &'a self,
+        case: &'a Case,
+        spec: &'a ProgramSpec,
+        verified: Option<KeyId>,
+        counters: &'a [(u16, String)],
+        ledger: &Ledger,
+    ) -> Input<'a> {
+        let request = &case.request;
+        let nobody = if case.outbound { "" } else { spec.function.as_str() };
+        let load = case.load;
+        Input::Request(RequestInput {
+            now_ms: millis(case.now),
+            random: case.random,
+            peer: Peer { identity: self.identity.as_deref(), address: request.address },
+            target: request.target.as_deref().unwrap_or(nobody),
+            port: request.port,
+            protocol: protocol(&request.protocol),
+            scheme: &request.scheme,
+            method: &request.method,
+            authority: &request.authority,
+            path: &self.path,
+            headers: self.headers(),
+            verified,
+            quotas: counters
+                .iter()
+                .map(|(limit, key)| QuotaEntry {
+                    limit: *limit,
+                    key,
+                    state: ledger.0.get(&(*limit, key.clone())).copied().unwrap_or_default(),
+                })
+                .collect(),
+            load: TargetLoad {
+                requests: load.requests,
+                pending: load.pending,
+                connections: load.connections,
+                healthy: load.healthy,
+                ejected: load.ejected,
+            },
+            parent: case
+                .parent
+                .as_ref()
+                .map(|parent| Parent { context: trace::parse(parent.as_bytes()).unwrap(), state: &case.parent_state }),
+        })
+    }
+}
+
+fn fill(tokens: &[(String, String)], text: &str) -> String {
+    tokens.iter().fold(text.to_owned(), |text, (name, token)| text.replace(name, token))
+}
+
+pub(crate) fn fields(headers: &BTreeMap<String, Texts>) -> Vec<Header<'_>> {
+    headers
+        .iter()
+        .flat_map(|(name, values)| values.all().iter().map(move |value| Header { name, value: value.as_bytes() }))
+        .collect()
+}
+
+fn protocol(name: &str) -> Protocol {
+    match name {
+        "http1" => Protocol::Http1,
+        "http2" => Protocol::Http2,
+        "grpc" => Protocol::Grpc,
+        "websocket" => Protocol::WebSocket,
+        _ => panic!("there is no protocol `{name}`"),
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the tables' times are small")]
+fn millis(seconds: f64) -> u64 {
+    (seconds * 1000.0).round() as u64
+}

@@ -1,0 +1,177 @@
+//! Other people's clients drive the gateway of a mesh of nodes: grpc-go, grpc-java, grpcio, grpc-js, Go's `net/http` and undici. Each makes its calls,
+//! and goes on while the function's instances are replaced and the gateway and the node are upgraded. Java's `HttpClient` is in `corridor/interim.rs` of
+//! the proxy's tests.
+//!
+//! `scripts/clients.sh` installs them.
+
+use crate::cluster::upgraded::Upgraded;
+use crate::cluster::{Node, TIMEOUT, control_of, eventually};
+use crate::mesh::{ALLOW_ALL, curl, example, policy};
+use std::io::{BufRead, BufReader, Write};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// The cases of each client of gRPC.
+const GRPC: [&str; 14] = [
+    "unary",
+    "large",
+    "metadata",
+    "server streaming",
+    "client streaming",
+    "bidirectional",
+    "refused with details",
+    "failed late with details",
+    "deadline before the head",
+    "deadline after the head",
+    "cancel",
+    "unknown method",
+    "a hundred at once",
+    "change",
+];
+
+/// What drives the gateway, until it has ended.
+struct Client {
+    name: &'static str,
+    process: Child,
+    output: Arc<Mutex<Vec<String>>>,
+}
+
+impl Client {
+    fn start(name: &'static str, command: &mut Command) -> Self {
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = piped.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let read = |from: Box<dyn std::io::Read + Send>| {
+            let output = output.clone();
+            std::thread::spawn(move || {
+                BufReader::new(from).lines().map_while(Result::ok).for_each(|line| output.lock().unwrap().push(line));
+            });
+        };
+        read(Box::new(process.stdout.take().unwrap()));
+        read(Box::new(process.stderr.take().unwrap()));
+        Self { name, process, output }
+    }
+
+    fn has_said(&self, line: &str) -> bool {
+        self.output.lock().unwrap().iter().any(|said| said == line)
+    }
+
+    /// Waits until it says so. It must not end before.
+    fn wait_for(&mut self, line: &str) {
+        let begin = Instant::now();
+        while !self.has_said(line) {
+            let ended = self.process.try_wait().unwrap().filter(|status| !status.success());
+            let hangs = begin.elapsed() > 4 * TIMEOUT;
+            assert!(ended.is_none() && !hangs, "{}: {ended:?}, hangs: {hangs}\n{}", self.name, self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn text(&self) -> String {
+        // The reason may follow the end of the process.
+        std::thread::sleep(Duration::from_millis(100));
+        self.output.lock().unwrap().join("\n")
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The folder with the clients that are installed.
+fn place() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(3).unwrap().join("clients")
+}
+
+fn start(gateway: &str) -> Vec<Client> {
+    let (place, sources) = (place(), Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients"));
+    let (host, port) = gateway.split_once(':').unwrap();
+    let mut python = Command::new(place.join("python/bin/python"));
+    python.arg(sources.join("python/client.py")).arg(gateway);
+    let node = |file: &str| {
+        let mut node = Command::new("node");
+        node.arg(sources.join("node").join(file)).arg(gateway).env("LENO_CLIENTS", place.join("node"));
+        node
+    };
+    let mut java = Command::new("java");
+    java.current_dir(place.join("java")).args(["-XX:TieredStopAtLevel=1", "-Xshare:auto", "-cp", "classes:jars/*"]);
+    java.args(["Client", host, port]);
+    let go = |kind: &str| {
+        let mut go = Command::new(place.join("go/client"));
+        go.args([kind, gateway]);
+        go
+    };
+    let commands = [
+        ("grpc-go", "go", go("grpc")),
+        ("net/http", "go", go("http")),
+        ("grpcio", "python", python),
+        ("grpc-js", "node", node("grpc.js")),
+        ("undici", "node", node("undici.js")),
+        ("grpc-java", "java", java),
+    ];
+    let mut started = Vec::new();
+    for (name, kind, mut command) in commands {
+        if place.join(kind).join("made-from").is_file() {
+            started.push(Client::start(name, &mut command));
+        } else {
+            eprintln!("SKIPPED: {name} is not installed; scripts/clients.sh installs it, or says what it needs");
+        }
+    }
+    started
+}
+
+/// A gRPC function and one for HTTP/1.1.
+fn functions(version: u32) -> String {
+    let function = |name: &str, protocol: &str, paths: &[&str]| {
+        let expose: Vec<String> = paths.iter().map(|path| format!("{{hosts: [\"*\"], path: {path}}}")).collect();
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  command: \
+             [\"{}\"]\n  protocol: {protocol}\n  concurrency: 0\n  scale: {{min: 1, max: 1}}\n  env: {{VERSION: \"{version}\"}}\n  \
+             expose: [{}]\n",
+            example("calls").display(),
+            expose.join(", ")
+        )
+    };
+    let web = function("web", "http1", &["/echo", "/fields", "/quiet", "/ended"]);
+    function("rpc", "grpc", &["/test.Calls"]) + &web + &policy("open", "rpc, web", ALLOW_ALL)
+}
+
+#[test]
+fn clients_see_no_error_that_the_function_did_not_answer_with() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {headers: 1000}\n");
+    let mut gateway = Upgraded::of(Node::join(&control, "edge", &["--only-gateway"]));
+    let mut node = Upgraded::of(Node::join(&control, "one", &[]));
+    control.apply(&functions(1));
+    let address = gateway.node.gateway.to_string();
+    let answers_of = |version: &str| {
+        let answer = curl(&format!("http://{address}/echo"), &[]);
+        (answer.header("x-version") == Some(version)).then_some(())
+    };
+    eventually("the first version", || answers_of("1"));
+    let mut clients = start(&address);
+    for client in &mut clients {
+        client.wait_for("steady");
+    }
+    control.apply(&functions(2));
+    eventually("the second version", || answers_of("2"));
+    gateway.upgrade();
+    node.upgrade();
+    for client in &mut clients {
+        // If it has ended, the reason follows below.
+        let _ = client.process.stdin.take().unwrap().write_all(b"\n");
+    }
+    for client in &mut clients {
+        client.wait_for("passed change");
+        let status = client.process.wait().unwrap();
+        assert!(status.success(), "{}: {status}\n{}", client.name, client.text());
+        let lacks: Vec<_> = GRPC.into_iter().filter(|case| !client.has_said(&format!("passed {case}"))).collect();
+        assert!(lacks.is_empty() || !client.name.starts_with("grpc"), "{} has not tried {lacks:?}", client.name);
+    }
+}

@@ -1,0 +1,285 @@
+//! A `leno control` of its own for each test.
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// `Function a/stock`
+pub(crate) const FUNCTION: &str = "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: stock, namespace: a}\nspec: \
+                                   {command: [\"true\"]}\n";
+
+pub(crate) fn function(name: &str, namespace: &str) -> String {
+    FUNCTION.replace("name: stock, namespace: a", &format!("name: {name}, namespace: {namespace}"))
+}
+
+pub(crate) fn policy(name: &str, namespace: &str, function: &str) -> String {
+    format!(
+        "apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: \
+         {{functions: [{function}], authorization: {{rules: [{{name: all, action: allow}}]}}}}\n"
+    )
+}
+
+/// What a command wrote to its output.
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// A control plane and its folder.
+pub(crate) struct Control {
+    folder: TempDir,
+    arguments: Vec<String>,
+    api: u16,
+    nodes: SocketAddr,
+    /// Where the first token is.
+    token: PathBuf,
+    process: Child,
+    output: Arc<Mutex<Vec<String>>>,
+}
+
+impl Control {
+    /// Starts one and waits until it leads.
+    pub(crate) fn start(folder: TempDir, arguments: &[&str]) -> Self {
+        Self::start_serving(folder, arguments, Ipv4Addr::LOCALHOST)
+    }
+
+    /// Starts one that serves nodes at this address, and waits until it leads.
+    pub(crate) fn start_serving(folder: TempDir, arguments: &[&str], nodes: Ipv4Addr) -> Self {
+        let token = folder.path().join("data/admin.token");
+        let control = Self::spawn(folder, arguments, token, nodes);
+        control.eventually("it to lead", |control| control.ready().as_deref() == Some("leads\n"));
+        control
+    }
+
+    /// Starts one that follows another.
+    pub(crate) fn start_following(leader: &Self, arguments: &[&str]) -> Self {
+        let std::net::IpAddr::V4(nodes) = leader.nodes.ip() else { panic!("an IPv4 address") };
+        let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), nodes);
+        let expected = format!("follows {}\n", leader.url());
+        control.eventually("it to follow", |control| control.ready().as_ref() == Some(&expected));
+        // The command is sent on to the leader, and trusts both.
+        let [own, other] = [&control, leader].map(|control| fs::read_to_string(control.path("data/api.pem")).unwrap());
+        fs::write(control.path("data/api.pem.both"), format!("{own}{other}")).unwrap();
+        control
+    }
+
+    fn spawn(folder: TempDir, arguments: &[&str], token: PathBuf, nodes: Ipv4Addr) -> Self {
+        let listeners = [Ipv4Addr::LOCALHOST, nodes].map(|address| TcpListener::bind((address, 0)).unwrap());
+        let [api, nodes] = [&listeners[0], &listeners[1]].map(|listener| listener.local_addr().unwrap());
+        let api = api.port();
+        drop(listeners);
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let (process, output) = run(folder.path(), api, nodes, &arguments);
+        Self { folder, arguments, api, nodes, token, process, output }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// After its end, with the same files.
+    pub(crate) fn start_again(&mut self) {
+        self.start_again_unready();
+        self.eventually("it to lead again", |control| control.ready().as_deref() == Some("leads\n"));
+    }
+
+    /// The same, if another one leads by now.
+    pub(crate) fn start_again_following(&mut self) {
+        (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
+        self.eventually("it to follow", |control| control.ready().is_some_and(|text| text.starts_with("follows")));
+    }
+
+    /// Stops or continues the process: it keeps its connections, and does not answer.
+    pub(crate) fn signal(&self, signal: &str) {
+        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    }
+
+    /// The same, if what is stored is not in force.
+    pub(crate) fn start_again_unready(&mut self) {
+        (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
+        self.eventually("it to lead again", |control| control.ready().is_some_and(|text| text.starts_with("leads")));
+    }
+
+    /// Polls until something holds.
+    pub(crate) fn eventually(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        while !holds(self) {
+            assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Everything that it wrote so far.
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().unwrap().join("\n")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.api)
+    }
+
+    /// Where nodes are served.
+    pub(crate) fn nodes(&self) -> String {
+        self.nodes.to_string()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// The first token.
+    pub(crate) fn token(&self) -> String {
+        fs::read_to_string(&self.token).unwrap().trim().to_owned()
+    }
+
+    /// Runs a `leno` command in its folder.
+    pub(crate) fn leno(&self, arguments: &[&str]) -> Output {
+        self.leno_with(arguments, "")
+    }
+
+    /// The same, with this input.
+    pub(crate) fn leno_with(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.begin(arguments);
+        let mut stdin = command.stdin.take().unwrap();
+        // A command that takes no input may have ended.
+        let _ = stdin.write_all(input.as_bytes());
+        drop(stdin);
+        command.wait_with_output().unwrap()
+    }
+
+    /// Starts a `leno` command in its folder.
+    pub(crate) fn begin(&self, arguments: &[&str]) -> Child {
+        let both = self.path("data/api.pem.both");
+        Command::new(env!("CARGO_BIN_EXE_leno"))
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("LENO_SERVER", self.url())
+            .env("LENO_TOKEN_FILE", &self.token)
+            .env("LENO_CA", if both.exists() { both } else { self.path("data/api.pem") })
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Applies documents, which must succeed.
+    pub(crate) fn apply(&self, documents: &str) -> Output {
+        let applied = self.leno_with(&["apply", "-f", "-"], documents);
+        assert!(applied.status.success(), "{applied:?}\n{}", self.output());
+        applied
+    }
+
+    /// What `leno get documents` lists.
+    pub(crate) fn documents(&self) -> Vec<Value> {
+        let listed = self.leno(&["get", "documents", "--json"]);
+        assert!(listed.status.success(), "{listed:?}");
+        serde_json::from_slice(&listed.stdout).unwrap()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+        self.get_as(&self.token(), path)
+    }
+
+    /// The same; `None`: nobody answers.
+    pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
+        self.curl(&self.token(), path, &[], "")
+    }
+
+    pub(crate) fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
+        self.curl(token, path, &[], "").expect("curl got no answer")
+    }
+
+    pub(crate) fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
+        self.try_post(token, path, body).expect("curl got no answer")
+    }
+
+    pub(crate) fn try_post(&self, token: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+        self.curl(
+            token,
+            path,
+            &["--header", "content-type: application/json", "--data-binary", "@-"],
+            &body.to_string(),
+        )
+    }
+
+    pub(crate) fn ready(&self) -> Option<String> {
+        let output = Command::new("curl")
+            .args(["--silent", "--max-time", "10", "--noproxy", "*", "--cacert"])
+            .arg(self.path("data/api.pem"))
+            .arg(format!("{}/readyz", self.url()))
+            .output()
+            .expect("curl is installed (make setup)");
+        String::from_utf8(output.stdout).ok()
+    }
+
+    fn curl(&self, token: &str, path: &str, arguments: &[&str], body: &str) -> Option<(u16, Value)> {
+        let mut curl = Command::new("curl")
+            .args(["--silent", "--max-time", "60", "--noproxy", "*", "--write-out", "\n%{http_code}", "--cacert"])
+            .arg(self.path("data/api.pem"))
+            .args(["--header", &format!("authorization: Bearer {token}")])
+            .args(arguments)
+            .arg(format!("{}{path}", self.url()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("curl is installed (make setup)");
+        let mut stdin = curl.stdin.take().unwrap();
+        // The server may refuse a body before it has all of it.
+        let _ = stdin.write_all(body.as_bytes());
+        drop(stdin);
+        let output = String::from_utf8(curl.wait_with_output().unwrap().stdout).unwrap();
+        let (body, status) = output.rsplit_once('\n')?;
+        let status = status.parse().ok().filter(|status| *status > 0)?;
+        Some((status, serde_json::from_str(body).unwrap_or(Value::String(body.to_owned()))))
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("--- leno control wrote:\n{}", self.output());
+        }
+    }
+}
+
+fn run(folder: &Path, api: u16, nodes: SocketAddr, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
+    // This program, or that of another release (`scripts/adjacent-release.sh`).
+    let program = std::env::var("LENO_TEST_CONTROL").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leno").to_owned());
+    let mut process = Command::new(program)
+        .args(["control", "--data", "data", "--audit", "audit.jsonl"])
+        .args(["--api", &format!("127.0.0.1:{api}"), "--listen", &nodes.to_string()])
+        .args(arguments)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = Arc::new(Mutex::new(Vec::new()));
+    let (stderr, lines) = (process.stderr.take().unwrap(), output.clone());
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            lines.lock().unwrap().push(line);
+        }
+    });
+    (process, output)
+}

@@ -1,0 +1,123 @@
+//! Jobs as a user of `leno up` meets them: real processes, real sockets.
+
+use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use serde_json::Value;
+use std::fs;
+
+/// A job that runs a shell script in the folder of its document.
+fn job(name: &str, script: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Job\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  command:\n  - /bin/sh\n  \
+         - -c\n  - |\n    {}\n{spec}\n",
+        script.replace('\n', "\n    ")
+    )
+}
+
+/// What the job `report` may call, what it may not, and somebody else's function.
+fn functions() -> String {
+    echo_function("callee", "")
+        + &policy(
+            "callee-policy",
+            "callee",
+            "  authorization: {rules: [{name: reports, from: [{identities: [test/report]}], to: [{paths: [/ok]}]}]}\n  \
+             sidecar: {deadline: 100ms}",
+        )
+        + &echo_function("stranger", "")
+        + &policy("stranger-open", "stranger", ALLOW_ALL)
+}
+
+/// Calls what it may and what it may not, and notes the statuses.
+const CALLS: &str = "for url in callee/ok callee/forbidden stranger/ok; do\n  curl -s -o /dev/null -w '%{http_code} ' http://$url >> \
+                     calls\ndone\necho done >> calls";
+
+fn row(mesh: &Mesh, name: &str) -> Option<Value> {
+    let listed = mesh.leno(&["get", "jobs", "--json"]);
+    assert!(listed.status.success(), "{listed:?}");
+    let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    rows.into_iter().find(|row| row["job"] == name)
+}
+
+/// Waits for the end of a job.
+fn ended(mesh: &mut Mesh, name: &str) -> Value {
+    let mut last = None;
+    mesh.wait_for("the end of the job", |mesh| {
+        last = row(mesh, name);
+        last.as_ref().is_some_and(|row| row["state"] == "succeeded" || row["state"] == "failed")
+    });
+    last.unwrap()
+}
+
+#[test]
+fn a_job_calls_functions_with_its_identity_and_runs_once() {
+    const GOOD: &str = "200 403 403 done\n";
+    let report = job("report", CALLS, "  callees: [callee]");
+    let mut mesh = Mesh::start(&(functions() + &report));
+    let calls = mesh.folder.path().join("calls");
+    let done = ended(&mut mesh, "test/report");
+    assert_eq!(
+        (&done["state"], &done["completions"], &done["exit_code"]),
+        (&"succeeded".into(), &"1/1".into(), &0.into())
+    );
+    assert!(done["end"].as_f64().unwrap() >= done["start"].as_f64().unwrap(), "{done}");
+    assert_eq!(fs::read_to_string(&calls).unwrap(), GOOD);
+    let line = &mesh.log_lines("path", "/ok", 1)[0];
+    assert_eq!(line["source"], "spiffe://test.example/ns/test/sa/report", "{line}");
+
+    // It is told in the metrics and in the events, and it is no function.
+    let metrics = mesh.admin("/metrics").body;
+    assert!(metrics.contains("leno_job_complete{job=\"test/report\"} 1"), "{metrics}");
+    let events = mesh.admin("/events").json();
+    let states: Vec<&str> = events.as_array().unwrap().iter().filter_map(|event| event["to"].as_str()).collect();
+    assert_eq!(states.last(), Some(&"succeeded"), "{events}");
+    let functions_listed = mesh.admin("/functions").json();
+    assert_eq!(functions_listed.as_array().unwrap().len(), 2, "{functions_listed}");
+
+    // Other documents may change: it does not run again. Its own may not.
+    let published =
+        |mesh: &Mesh| mesh.output().iter().filter(|line| line.contains("the documents have changed")).count();
+    mesh.write(&(functions().replace("stranger-open", "stranger-wide") + &report));
+    mesh.wait_for("the change to be published", |mesh| published(mesh) == 1);
+    mesh.write(&(functions() + &job("report", CALLS, "  callees: [callee]\n  env: {EDITION: two}")));
+    mesh.wait_for("the second run", |_| fs::read_to_string(&calls).unwrap() == GOOD.repeat(2));
+    assert_eq!(ended(&mut mesh, "test/report")["state"], "succeeded");
+}
+
+#[test]
+fn how_a_job_ended_survives_a_restart() {
+    let good = job("good", "echo run >> good", "");
+    let bad = job("bad", "echo run >> bad\nexit 7", "  backoffLimit: 1");
+    let mut mesh = Mesh::start(&(good.clone() + &bad));
+    let store = mesh.folder.path().join("control.redb");
+    let runs = |mesh: &Mesh, file: &str| fs::read_to_string(mesh.folder.path().join(file)).unwrap().lines().count();
+    ended(&mut mesh, "test/good");
+    ended(&mut mesh, "test/bad");
+    // Nothing was stored, so all of it runs again; from here on it is.
+    mesh.restart(&["--store", store.to_str().unwrap()]);
+    ended(&mut mesh, "test/good");
+    let before = ended(&mut mesh, "test/bad");
+    assert_eq!((runs(&mesh, "good"), runs(&mesh, "bad")), (2, 4));
+    assert_eq!((&before["state"], &before["exit_code"], &before["failed"]), (&"failed".into(), &7.into(), &2.into()));
+    assert_eq!(before["reason"], "BackoffLimitExceeded: exit status: 7");
+
+    mesh.restart(&["--store", store.to_str().unwrap()]);
+    assert_eq!(row(&mesh, "test/bad").unwrap(), before);
+    // What is published after it is in force, so whatever would run again had begun to.
+    mesh.write(&(good + &bad + &job("last", "true", "")));
+    ended(&mut mesh, "test/last");
+    assert_eq!((runs(&mesh, "good"), runs(&mesh, "bad")), (2, 4));
+}
+
+#[test]
+fn a_job_that_is_removed_ends_with_all_that_it_started() {
+    let script = "sleep 1000 & echo $! > sleeper\necho $$ > leader\nwait";
+    let echo = echo_function("echo", "");
+    let mut mesh = Mesh::start(&(echo.clone() + &job("long", script, "")));
+    let number =
+        |mesh: &Mesh, file: &str| fs::read_to_string(mesh.folder.path().join(file)).ok()?.trim().parse::<u32>().ok();
+    mesh.wait_for("the job", |mesh| number(mesh, "leader").is_some());
+    mesh.wait_for("the job to be listed as running", |mesh| row(mesh, "test/long").unwrap()["state"] == "running");
+    let pids = [number(&mesh, "sleeper").unwrap(), number(&mesh, "leader").unwrap()];
+    mesh.write(&echo);
+    mesh.wait_for("the end of its processes", |_| pids.iter().all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap()));
+    assert_eq!(row(&mesh, "test/long"), None);
+}

@@ -1,0 +1,602 @@
+//! Rooms: what works in them, and which ways around the mesh do not. Each way is tried without a room too, where it is open: so a test fails when the
+//! measure against it is taken away.
+
+use crate::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The Mesh document's word on how instances are kept apart. Both times under the account of the node, where it matters.
+fn instances(isolation: &str) -> String {
+    format!("  instances: {{isolation: {isolation}, accounts: node}}\n")
+}
+
+const EXPOSE: &str = "  expose: [{hosts: [\"*\"], path: /}]";
+
+fn intruder_function(callees: &str) -> String {
+    let function = format!(
+        "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: intruder, namespace: test}}\nspec:\n  command: [\"{}\"]\n  \
+         callees: [{callees}]\n  workingDirectory: public\n{EXPOSE}\n",
+        intruder().display()
+    );
+    function + &policy("lets-in", "intruder", ALLOW_ALL)
+}
+
+/// An intruder, and a victim that takes calls from nobody.
+fn neighbours() -> String {
+    let victim = echo_function(
+        "victim",
+        "  callees: []\n  scale: {min: 1}\n  env: {TOKEN: swordfish}\n  workingDirectory: public",
+    );
+    let friend = echo_function("friend", "  callees: []\n  workingDirectory: public");
+    intruder_function("friend")
+        + &victim
+        + &friend
+        + &policy(
+            "friendly",
+            "friend",
+            "  sidecar: {deadline: 100ms}\n  authorization: {rules: [{name: intruder, action: allow, from: [{identities: [test/intruder]}]}]}",
+        )
+}
+
+fn start(isolation: &str, documents: &str) -> Mesh {
+    let leno = Command::new(env!("CARGO_BIN_EXE_leno"));
+    Mesh::start_with_command(leno, &instances(isolation), documents, public_folder)
+}
+
+/// Lets the intruder try a way.
+fn attempt(mesh: &Mesh, way: &str, arguments: &[&str]) -> String {
+    let escaped: Vec<String> = arguments.iter().map(|argument| argument.replace('/', "~")).collect();
+    let answer = mesh.get(&format!("/{way}/{}", escaped.join("/")));
+    assert_eq!(answer.status, 200, "{way}: {answer:?}");
+    answer.body.trim_end().to_owned()
+}
+
+/// Whether calls to every port are intercepted here: root may load programs into the kernel.
+fn every_port() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+struct Way<'a> {
+    what: &'a str,
+    way: &'a str,
+    arguments: Vec<String>,
+    /// How the answer begins without a room.
+    open: &'a str,
+    /// How it begins in a room.
+    closed: &'a str,
+}
+
+/// Tries all ways. `place` is what tells of the machine.
+fn try_all(isolation: &str, ways: impl FnOnce(&Mesh, &str, u16) -> Vec<Way<'static>>) {
+    let mut mesh = start(isolation, &neighbours());
+    let mut victim = None;
+    mesh.wait_for("the victim", |mesh| {
+        let found = mesh.instances("test/victim").into_iter().find(|instance| instance["state"] == "ready");
+        victim = found.and_then(|row| {
+            let port = row["address"].as_str()?.rsplit_once(':')?.1.parse().ok()?;
+            Some((row["pid"].as_u64()?.to_string(), port))
+        });
+        victim.is_some()
+    });
+    let (pid, port) = victim.unwrap();
+    let mut wrong = Vec::new();
+    for Way { what, way, arguments, open, closed } in ways(&mesh, &pid, port) {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let outcome = attempt(&mesh, way, &arguments);
+        let expected = if isolation == "process" { open } else { closed };
+        if !outcome.starts_with(expected) {
+            wrong.push(format!("{what}: expected `{expected}…`, got `{outcome}`"));
+        }
+    }
+    assert!(wrong.is_empty(), "isolation: {isolation}\n{}", wrong.join("\n"));
+    for instance in mesh.instances("test/intruder") {
+        assert_eq!(instance["isolation"], isolation);
+    }
+}
+
+fn ways_around(isolation: &str) {
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let datagrams_at = datagrams.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listens_at = listener.local_addr().unwrap().to_string();
+    let name = format!("leno-test-{isolation}-{}", std::process::id());
+    let _unix = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    std::thread::spawn(move || {
+        let mut question = [0; 16];
+        while let Ok((length, from)) = datagrams.recv_from(&mut question) {
+            let _ = datagrams.send_to(&question[..length], from);
+        }
+    });
+    try_all(isolation, |mesh, pid, port| {
+        let secret = mesh.folder.path().join("secret").display().to_string();
+        let written = mesh.folder.path().join("public/written").display().to_string();
+        let way = |what, way, arguments: &[&str], open, closed| Way {
+            what,
+            way,
+            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
+            open,
+            closed,
+        };
+        vec![
+            way("another's port", "connect", &[&format!("127.0.0.1:{port}")], "done", "refused"),
+            way("a server of the machine", "connect", &[&listens_at], "done", "refused"),
+            way(
+                "the node's outbound listener",
+                "connect",
+                &[&format!("127.0.0.1:{}", mesh.ports.outbound)],
+                "done",
+                "refused",
+            ),
+            way(
+                "the admin socket",
+                "list",
+                &[&mesh.folder.path().display().to_string()],
+                "done: access.log",
+                "done: public",
+            ),
+            way("another's environment", "read", &[&format!("/proc/{pid}/environ")], "done", "refused"),
+            way("another's memory", "trace", &[pid], "done", "killed"),
+            way("a signal", "signal", &[pid], "done", "refused: ESRCH"),
+            way("another's process", "list", &[&format!("/proc/{pid}")], "done", "refused"),
+            way("a raw socket", "raw", &[], "done", "refused: EPERM"),
+            way("a packet socket", "packet", &[], "done", "refused: EAFNOSUPPORT"),
+            way("a multipath socket", "multipath", &[], "", "refused: Protocol not supported"),
+            way("splice(2)", "splice", &[], "done: 5 bytes", "refused: EINVAL"),
+            way("a socket to the host", "vsock", &[], "", "refused: EAFNOSUPPORT"),
+            way("a namespace of its own", "namespace", &[], "done", "refused: EPERM"),
+            way("a file of the node", "read", &[&secret], "done: for the node", "refused"),
+            way("a change of its program's folder", "write", &[&written], "done", "refused: Read-only"),
+            way("a file for everybody", "read", &["readme"], "done: for everybody", "done: for everybody"),
+            way("an abstract socket", "abstract", &[&name], "done", "refused"),
+            way("a datagram", "udp", &[&datagrams_at], "done: hello", "refused"),
+            way("a datagram to anywhere", "udp", &["192.0.2.1:53"], "", "refused"),
+            way("a name that says something", "resolve", &["c2VjcmV0.tunnel.example"], "", "refused"),
+            way("a host that is not among its callees", "call", &["victim"], "", "refused"),
+            way("the same by a callee's address", "http", &["friend:80", "victim"], "", "done: HTTP/1.1 403"),
+            way("a host of the internet", "http", &["friend:80", "example.com"], "", "done: HTTP/1.1 403"),
+            way("an address of the internet", "http", &["192.0.2.1:80", "example.com"], "", "refused"),
+            way("nobody's address", "http", &["100.100.0.1:80", "friend"], "", "refused"),
+            // ClientHello, and what a PostgreSQL client says first.
+            way("TLS of its own", "talk", &["192.0.2.1:443", "22,3,1,0,5,1,0,0,1,3"], "", "refused"),
+            way(
+                "another protocol",
+                "talk",
+                &["friend:5432", "0,0,0,8,4,210,22,47"],
+                "",
+                if every_port() { "done: HTTP/1.1 400" } else { "refused" },
+            ),
+            way("a callee", "call", &["friend"], "", "done: HTTP/1.1 200"),
+            way(
+                "a callee at any port",
+                "http",
+                &["friend:8080", "friend:8080"],
+                "",
+                if every_port() { "done: HTTP/1.1 200" } else { "refused" },
+            ),
+            way("the same as another", "spoof", &["100.64.0.9:0", "friend:80", "victim"], "", "done: HTTP/1.1 403"),
+            way(
+                "a share of the node's port",
+                "share",
+                &[&format!("127.0.0.1:{}", mesh.ports.outbound)],
+                "refused",
+                "done: nobody came",
+            ),
+            way("a port of the mesh", "listen", &["0.0.0.0:80"], "", "refused"),
+        ]
+    });
+}
+
+#[test]
+fn a_room_closes_the_ways_around_the_mesh() {
+    ways_around("strict");
+}
+
+#[test]
+fn without_a_room_they_are_open() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may do all that a room keeps from doing");
+        return;
+    }
+    ways_around("process");
+}
+
+#[test]
+fn every_namespace_is_the_rooms_own_and_so_is_the_account() {
+    let mesh = start("strict", &neighbours());
+    for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
+        let ours = fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
+        let theirs = attempt(&mesh, "link", &[&format!("/proc/self/ns/{kind}")]);
+        assert!(theirs.starts_with(&format!("done: {kind}:[")), "{theirs}");
+        assert_ne!(theirs, format!("done: {}", ours.display()));
+    }
+    assert_eq!(groups_inside(&mesh), "/");
+    let identity = attempt(&mesh, "whoami", &[]);
+    assert!(identity.starts_with("done: 1000 test-intruder"), "{identity}");
+    assert!(attempt(&mesh, "write", &["/usr/bin/leno-test"]).starts_with("refused: Read-only"));
+    let processes = attempt(&mesh, "list", &["/proc"]);
+    let numbers: Vec<&str> = processes.split(' ').filter(|name| name.parse::<u32>().is_ok()).collect();
+    assert!((1..=5).contains(&numbers.len()), "its own processes only: {numbers:?}");
+    if rustix::process::geteuid().is_root() {
+        let instances = [mesh.instances("test/intruder"), mesh.instances("test/victim")].concat();
+        let accounts: Vec<String> = instances.iter().map(|row| account(row["pid"].as_u64().unwrap())).collect();
+        assert!(accounts.len() == 2 && accounts[0] != accounts[1], "{accounts:?}");
+        assert!(!accounts.contains(&"0".to_owned()), "{accounts:?}");
+    }
+}
+
+/// The control groups of the intruder as it sees them, each once.
+fn groups_inside(mesh: &Mesh) -> String {
+    let read = attempt(mesh, "read", &["/proc/self/cgroup"]);
+    let groups: BTreeSet<&str> = read.lines().filter_map(|line| line.rsplit(':').next()).collect();
+    groups.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// The account of a process, as the machine sees it.
+fn account(pid: u64) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap();
+    line.split('\t').nth(1).unwrap().to_owned()
+}
+
+#[test]
+fn a_refused_system_call_is_told_by_name() {
+    let mut mesh = start("strict", &neighbours());
+    assert_eq!(attempt(&mesh, "trace", &["1"]), "killed");
+    mesh.wait_for("the log", |mesh| {
+        let told = |line: &String| line.contains("`intruder` made the system call ptrace") && line.contains("killed");
+        mesh.output().iter().any(told)
+    });
+}
+
+#[test]
+fn a_room_gets_no_more_than_its_share() {
+    let greedy = "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: greedy, namespace: test}\nspec:\n  \
+                  command: [dd, if=/dev/zero, of=/dev/null, bs=256M, count=1]\n  callees: []\n  resources: {memory: 64Mi}\n  \
+                  workingDirectory: public\n  expose: [{hosts: [greedy.example], path: /}]\n";
+    let documents = limited_intruder() + greedy + &policy("greedy-in", "greedy", ALLOW_ALL);
+    let mut mesh = start("strict", &documents);
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
+    let functions = mesh.admin("/functions").json();
+    let intruder = functions.as_array().unwrap().iter().find(|row| row["function"] == "test/intruder").unwrap();
+    if let Some(reason) = intruder["unenforced_limits"].as_str() {
+        eprintln!("SKIPPED: this machine enforces no limits: {reason}");
+        mesh.line("its limits are not enforced");
+        return;
+    }
+    assert!(attempt(&mesh, "allocate", &["16"]).starts_with("done"));
+    assert!(attempt(&mesh, "multiply", &["4"]).starts_with("done"));
+    assert!(attempt(&mesh, "multiply", &["100"]).starts_with("refused"));
+    assert_eq!(groups_inside(&mesh), "/", "however many groups it is in");
+    let pid = mesh.instances("test/intruder")[0]["pid"].as_u64().unwrap();
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    // A controller has a hierarchy of its own (v1), or is in the one of all (v2).
+    let group = |controller: &str| {
+        let has_it =
+            |line: &&str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|it| it == controller));
+        let line = groups.lines().find(has_it).or_else(|| groups.lines().last()).unwrap();
+        line.splitn(3, ':').nth(2).unwrap()
+    };
+    assert!(group("cpu").contains("/leno-node-"), "{groups}");
+    let is_legacy = groups.contains(":memory:");
+    let (file, swap) = match is_legacy {
+        true => (format!("/sys/fs/cgroup/memory{}/memory.memsw.limit_in_bytes", group("memory")), "67108864"),
+        false => (format!("/sys/fs/cgroup{}/memory.swap.max", group("memory")), "0"),
+    };
+    match fs::read_to_string(&file) {
+        Ok(limit) => assert_eq!(limit.trim(), swap, "no memory but that of the limit"),
+        Err(error) => eprintln!("SKIPPED: the limit on swap: {file}: {error}"),
+    }
+
+    let out_of_memory = "signal: 9 (SIGKILL): out of memory, the limit is 64Mi";
+    assert_eq!(mesh.curl("/", &["--header", "host: greedy.example"]).status, 503);
+    let told = |mesh: &mut Mesh, function: &str, what: &str| {
+        let holds = |line: &String| line.contains(function) && line.contains(what);
+        mesh.wait_for(what, |mesh| mesh.output().iter().any(holds));
+    };
+    told(&mut mesh, "test/greedy", out_of_memory);
+    // By v1 the kernel kills what asks for too much. By v2 it kills all of the instance with it, and another one is started.
+    if is_legacy {
+        assert_eq!(attempt(&mesh, "allocate", &["256"]), "killed");
+    } else {
+        let answer = mesh.get("/allocate/256");
+        assert!(matches!(answer.status, 502 | 503), "{answer:?}");
+        told(&mut mesh, "test/intruder", &format!("the instance ended by itself: {out_of_memory}"));
+        mesh.wait_for("another one", |mesh| mesh.get("/whoami").status == 200);
+    }
+}
+
+fn limited_intruder() -> String {
+    intruder_function("").replace("  callees: []", "  callees: []\n  resources: {memory: 64Mi, cpu: 0.5, pids: 24}")
+}
+
+/// The folder of this process's control group (v2).
+fn control_group() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let group = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    Some(Path::new(mount).join(group))
+}
+
+#[test]
+fn a_graceful_end_leaves_no_control_group() {
+    let parent = control_group().map(|group| group.join(format!("leno-test-{}", std::process::id())));
+    let Some(parent) = parent.filter(|parent| fs::create_dir(parent).is_ok()) else {
+        eprintln!("SKIPPED: no control group (v2) can be made here");
+        return;
+    };
+    let groups = || {
+        let entries = fs::read_dir(&parent).unwrap().flatten().filter(|entry| entry.path().is_dir());
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo 0 > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&parent).arg(env!("CARGO_BIN_EXE_leno"));
+    // A limit has the node enable the controllers of the group in which it was started, if that has any.
+    let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap();
+    let documents = if controllers.contains("memory") { limited_intruder() } else { intruder_function("") };
+    let mut mesh = Mesh::start_with_command(shell, &instances("strict"), &documents, public_folder);
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
+    assert!(matches!(&groups()[..], [node] if node.starts_with("leno-node-")), "{:?}", groups());
+    mesh.terminate();
+    assert!(mesh.wait().success());
+    assert_eq!(groups(), [""; 0]);
+    fs::remove_dir(parent).unwrap();
+}
+
+#[test]
+fn what_a_room_refuses_is_observed_and_filtered() {
+    let mut mesh = start("strict", &neighbours());
+    assert_eq!(attempt(&mesh, "trace", &["1"]), "killed");
+    assert!(attempt(&mesh, "resolve", &["c2VjcmV0.tunnel.example"]).starts_with("refused"));
+    assert!(attempt(&mesh, "http", &["friend:80", "victim:80"]).starts_with("done: HTTP/1.1 403"));
+    let observe = |mesh: &mut Mesh, filter: &[&str], count: usize| {
+        let mut rows: Vec<serde_json::Value> = Vec::new();
+        mesh.wait_for("flows", |mesh| {
+            let output = mesh.leno(&[&["observe", "--json", "--last", "1000"], filter].concat());
+            assert!(output.status.success(), "{output:?}");
+            let text = String::from_utf8(output.stdout).unwrap();
+            rows = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            rows.len() >= count
+        });
+        rows
+    };
+    let calls = observe(&mut mesh, &["--kind", "system-call"], 1);
+    assert_eq!((&calls[0]["what"], &calls[0]["verdict"]), (&"ptrace".into(), &"deny".into()), "{calls:?}");
+    let names = observe(&mut mesh, &["--kind", "name", "--function", "test/intruder"], 1);
+    assert_eq!(names[0]["host"], "c2VjcmV0.tunnel.example");
+    let denied =
+        observe(&mut mesh, &["--kind", "outbound", "--verdict", "deny", "--port", "80", "--function", "intruder"], 1);
+    assert_eq!(
+        (denied.len(), &denied[0]["source"]),
+        (1, &"spiffe://test.example/ns/test/sa/intruder".into()),
+        "{denied:?}"
+    );
+    assert!(denied[0]["reason"].as_str().unwrap().contains("may be called"), "{denied:?}");
+    assert!(attempt(&mesh, "http", &["192.0.2.1:80", "friend"]).starts_with("refused"));
+    let connections = observe(&mut mesh, &["--kind", "connection"], 1);
+    assert_eq!(connections[0]["host"], "192.0.2.1:80", "{connections:?}");
+    let allowed = observe(&mut mesh, &["--verdict", "allow", "--rule", "everything", "--path", "/trace/*"], 1);
+    assert_eq!(allowed[0]["target"], "test/intruder");
+    assert!(observe(&mut mesh, &["--function", "nobody"], 0).is_empty());
+    let last = mesh.leno(&["observe", "--last", "1"]);
+    assert_eq!(String::from_utf8(last.stdout).unwrap().lines().count(), 1);
+}
+
+#[test]
+fn nothing_of_a_room_outlives_its_node() {
+    let mut mesh = start("strict", &neighbours());
+    mesh.wait_for("the victim", |mesh| !mesh.instances("test/victim").is_empty());
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
+    let rows = [mesh.instances("test/intruder"), mesh.instances("test/victim")].concat();
+    let first: Vec<u64> = rows.iter().map(|row| row["pid"].as_u64().unwrap()).collect();
+    let mut all = first.clone();
+    all.extend(first.iter().flat_map(|pid| children(*pid)));
+    assert!(all.len() >= 4, "a first process and a program in each: {all:?}");
+    mesh.kill();
+    let begin = std::time::Instant::now();
+    while all.iter().any(|pid| is_running(*pid)) {
+        assert!(begin.elapsed().as_secs() < 30, "left: {all:?}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+fn children(pid: u64) -> Vec<u64> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    list.split_whitespace().map(|child| child.parse().unwrap()).collect()
+}
+
+fn is_running(pid: u64) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
+}
+
+#[test]
+fn a_program_in_a_room_serves_calls_and_ends_as_elsewhere() {
+    let caller = echo_function(
+        "caller",
+        &format!(
+            "  callees: [callee]\n{EXPOSE}\n  workingDirectory: public\n  secrets: [{{name: key, from: secret, as: file}}]"
+        ),
+    );
+    let callee = echo_function("callee", "  callees: []\n  workingDirectory: public\n  readiness: {http: /healthz}");
+    let only_caller = "  sidecar: {deadline: 100ms}\n  authorization: {rules: [{name: caller, action: allow, from: [{identities: [test/caller]}], to: [{paths: [/ok]}]}]}";
+    let documents =
+        caller + &callee + &policy("in", "caller", ALLOW_ALL) + &policy("caller-only", "callee", only_caller);
+    let mut mesh = start("strict", &documents);
+    assert_eq!(mesh.get("/call/callee/ok").status, 200);
+    assert_eq!(mesh.get("/call/callee/forbidden").status, 403, "the callee's policy");
+    assert_eq!(mesh.get("/call/stranger/ok").status, 502, "the name does not exist for the caller");
+    let environment = mesh.get("/environment").json()["environment"].clone();
+    assert!(environment.get("HTTP_PROXY").is_none(), "no credential to steal: {environment}");
+    assert_eq!(environment["LENO_SECRETS"], "/run/secrets");
+
+    let before = mesh.instances("test/callee");
+    assert_eq!(before.len(), 1);
+    let line = mesh.log_lines("target", "test/callee", 1).pop().unwrap();
+    assert_eq!(line["source"].as_str(), Some("spiffe://test.example/ns/test/sa/caller"), "{line}");
+    mesh.terminate();
+    assert!(mesh.wait().success());
+    assert!(!is_running(before[0]["pid"].as_u64().unwrap()));
+    assert!(!mesh.output().iter().any(|line| line.contains("panicked")), "{:?}", mesh.output());
+}
+
+#[test]
+fn rooms_may_have_the_same_port_and_get_their_own_requests() {
+    let function = |name: &str| {
+        echo_function(
+            name,
+            &format!(
+                "  callees: []\n  port: 18080\n  workingDirectory: public\n  expose: [{{hosts: [{name}.example], path: /}}]"
+            ),
+        ) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
+    };
+    let mesh = start("strict", &(function("one") + &function("other")));
+    // On connections that are kept, and used again by whoever comes next.
+    for _ in 0..20 {
+        for name in ["one", "other"] {
+            let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]).json();
+            assert_eq!(answer["environment"]["LENO_FUNCTION"], format!("test/{name}"));
+        }
+    }
+    let addresses = ["one", "other"].map(|name| mesh.instances(&format!("test/{name}"))[0]["address"].clone());
+    assert_ne!(addresses[0], addresses[1]);
+}
+
+#[test]
+fn a_port_of_the_mesh_cannot_be_a_programs() {
+    let eighty = intruder_function("").replace("  callees: []", "  callees: []\n  port: 80");
+    let mut mesh = start("strict", &eighty);
+    assert_eq!(mesh.get("/whoami").status, 503);
+    let reason = "port 80 is the mesh's in a room: choose one from 1024 on";
+    mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
+}
+
+#[test]
+fn what_cannot_be_run_or_shown_is_said() {
+    let function = |name: &str, spec: &str| {
+        format!(
+            "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n{spec}  callees: []\n  \
+             expose: [{{hosts: [{name}.example], path: /}}]\n"
+        ) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
+    };
+    let documents = function("absent", "  command: [no-such-program]\n")
+        + &function("hidden", "  command: [/bin/true]\n  readOnlyPaths: [/etc/shadow]\n")
+        + &function("gone", "  command: [/bin/true]\n  readOnlyPaths: [no-such-file]\n")
+        + &function("exits", "  command: [/bin/sh, -c, \"exit 7\"]\n  workingDirectory: public\n");
+    let mut mesh = start("strict", &documents);
+    let expected = [
+        ("absent", "`no-such-program` is in no folder of PATH"),
+        ("hidden", "a room cannot show /etc/shadow: a room has a folder of its own there"),
+        ("gone", "no-such-file: No such file or directory"),
+        ("exits", "exit status: 7"),
+    ];
+    for (name, reason) in expected {
+        let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]);
+        assert_eq!(answer.status, 503, "{name}: {answer:?}");
+        mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
+    }
+}
+
+#[test]
+fn links_and_closed_folders_lead_to_nothing_of_the_machine() {
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = |name: &str| place.path().join(name);
+    std::os::unix::fs::symlink("/", path("all")).unwrap();
+    std::os::unix::fs::symlink("/proc", path("processes")).unwrap();
+    std::os::unix::fs::symlink("/etc/shadow", path("users")).unwrap();
+    fs::create_dir_all(path("home/open")).unwrap();
+    fs::write(path("home/open/note"), "private").unwrap();
+    fs::set_permissions(path("home"), fs::Permissions::from_mode(0o700)).unwrap();
+    let own = "folder of its own there";
+    let shown = |name: &str| format!("  readOnlyPaths: [\"{}\"]\n", path(name).display());
+    let mut cases = vec![
+        ("all", shown("all"), "that is all of the machine"),
+        ("processes", shown("processes"), own),
+        ("through", shown("all/proc"), own),
+        ("users", shown("users"), own),
+        ("sockets", "  readOnlyPaths: [/var/run]\n".to_owned(), own),
+        ("starts", format!("  workingDirectory: \"{}\"\n", path("all").display()), "that is all of the machine"),
+    ];
+    // Without root, rooms have the account of the node, whose folder that is.
+    if rustix::process::geteuid().is_root() {
+        cases.push(("home", shown("home"), "a room shows what its own account may read"));
+        cases.push(("inner", shown("home/open"), "a room shows what its own account may read"));
+        cases.push(("note", shown("home/open/note"), "a room shows what its own account may read"));
+    }
+    let function = |name: &str, spec: &str| {
+        let expose = format!("{spec}  callees: []\n  expose: [{{hosts: [{name}.example], path: /}}]");
+        echo_function(name, &expose) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
+    };
+    let documents: String = cases.iter().map(|(name, spec, _)| function(name, spec)).collect();
+    let mut mesh = start("strict", &documents);
+    for (name, _, reason) in &cases {
+        let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]);
+        assert_eq!(answer.status, 503, "{name}: {answer:?}");
+        let said = |line: &String| line.contains(&format!("test/{name}")) && line.contains(reason);
+        mesh.wait_for(name, |mesh| mesh.output().iter().any(said));
+    }
+}
+
+#[test]
+fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
+    let strict = intruder_function("").replace("  callees: []", "  callees: []\n  isolation: strict");
+    let any =
+        echo_function("any", "  callees: []\n  expose: [{hosts: [any.example], path: /}]\n  workingDirectory: public");
+    let documents = strict + &any + &policy("any-in", "any", ALLOW_ALL);
+    // A user namespace that may have none inside.
+    let mut unshare = Command::new("unshare");
+    let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
+    unshare.args(["--user", "--map-root-user", "sh", "-c", none, env!("CARGO_BIN_EXE_leno")]);
+    let mut mesh = Mesh::start_with_command(unshare, &instances("auto"), &documents, public_folder);
+    mesh.line("instances are not in rooms: namespaces:");
+    assert_eq!(mesh.curl("/", &["--header", "host: any.example"]).status, 200);
+    assert_eq!(mesh.instances("test/any")[0]["isolation"], "process");
+    assert_eq!(mesh.get("/whoami").status, 503);
+    let reason = "`isolation: strict` cannot be had on this node: namespaces:";
+    mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
+}
+
+#[test]
+fn rooms_need_no_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: all other tests show it where they do not run as root");
+        return;
+    }
+    let programs = tempfile::tempdir().unwrap();
+    fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |from: &Path| {
+        let to = programs.path().join(from.file_name().unwrap());
+        fs::copy(from, &to).unwrap();
+        to
+    };
+    let (leno, program) = (copy(Path::new(env!("CARGO_BIN_EXE_leno"))), copy(&intruder()));
+    let documents = intruder_function("").replace(&intruder().display().to_string(), &program.display().to_string());
+    // Another account's node left this. It is empty, and nothing that this node could remove.
+    let left = control_group().map(|group| group.join(format!("leno-node-of-root-{}", std::process::id())));
+    let is_left = left.as_ref().is_some_and(|left| fs::create_dir_all(left.join("main")).is_ok());
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(leno);
+    let mesh = Mesh::start_with_command(nobody, &instances("strict"), &documents, |folder| {
+        public_folder(folder);
+        let status = Command::new("chown").args(["-R", "65534:65534"]).arg(folder).status().unwrap();
+        assert!(status.success());
+    });
+    assert!(!mesh.output().iter().any(|line| line.contains("left processes behind")), "{:?}", mesh.output());
+    if let Some(left) = left.filter(|_| is_left) {
+        // Another test's node may have removed it.
+        let _ = fs::remove_dir(left.join("main")).and_then(|()| fs::remove_dir(left));
+    }
+    assert!(attempt(&mesh, "whoami", &[]).starts_with("done: 1000 "));
+    assert!(attempt(&mesh, "read", &["readme"]).starts_with("done"));
+    assert!(attempt(&mesh, "read", &[&mesh.folder.path().join("secret").display().to_string()]).starts_with("refused"));
+    assert!(attempt(&mesh, "connect", &[&format!("127.0.0.1:{}", mesh.ports.gateway)]).starts_with("refused"));
+    let instances = mesh.admin("/instances").json();
+    assert_eq!(account(instances[0]["pid"].as_u64().unwrap()), "65534");
+}

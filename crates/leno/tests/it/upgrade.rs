@@ -1,0 +1,550 @@
+//! `leno upgrade`: a node and a gateway are replaced by new processes while clients of every kind are served.
+
+use crate::cluster::load::Load;
+use crate::cluster::redis::Redis;
+use crate::cluster::upgraded::{Upgraded, is_running};
+use crate::cluster::{
+    MESH, Node, TIMEOUT, control, control_of, control_with, eventually, leno_of_nodes, nodes_of, status,
+};
+use crate::control::Control;
+use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, policy, try_curl};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A front that calls a back; each has an instance all the time. `more` is of both specs.
+fn application(more: &str) -> String {
+    let scale = format!("  scale: {{min: 1, max: 4}}\n{more}");
+    let front = echo_function("front", &format!("  expose: [{{hosts: [\"*\"], path: /}}]\n  callees: [back]\n{scale}"));
+    let back = echo_function("back", &scale);
+    let rules = "  authorization: {rules: [{name: front, action: allow, from: [{identities: [test/front]}]}]}";
+    format!("{front}{back}{}{}", policy("open", "front", ALLOW_ALL), policy("inner", "back", rules))
+}
+
+/// A control plane, a gateway, and a node with the application.
+fn start() -> (Control, Upgraded, Upgraded) {
+    start_with(control(), "")
+}
+
+fn start_with(control: Control, more: &str) -> (Control, Upgraded, Upgraded) {
+    let gateway = Upgraded::of(Node::join(&control, "edge", &["--only-gateway"]));
+    let node = Upgraded::of(Node::join(&control, "one", &[]));
+    control.apply(&application(more));
+    eventually("an answer", || gateway.node.get("/call/back/ok").filter(|answer| answer.status == 200));
+    let reported = |function: &&str| !nodes_of(&control, function).is_empty();
+    eventually("the report", || ["test/front", "test/back"].iter().all(&reported).then_some(()));
+    (control, gateway, node)
+}
+
+/// Requests of each client, and looks at the control plane, at least: on a busy machine an upgrade may take less time than these.
+const ENOUGH: usize = 20;
+
+/// Clients that ask without a pause. None of them sends anything twice.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<(&'static str, JoinHandle<Result<usize, String>>)>,
+}
+
+type Client = fn(SocketAddr, &AtomicBool) -> Result<usize, String>;
+
+impl Clients {
+    fn start(gateway: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let kinds: [(&str, Client); 5] = [
+            ("new connections", |gateway, stop| new_connections(gateway, stop, "/")),
+            ("calls", |gateway, stop| new_connections(gateway, stop, "/call/back/ok")),
+            ("kept HTTP/1.1", kept_http1),
+            ("kept HTTP/2", |gateway, stop| kept_http2(gateway, stop, "/")),
+            ("calls over HTTP/2", |gateway, stop| kept_http2(gateway, stop, "/call/back/ok")),
+        ];
+        let threads = kinds.map(|(name, client)| {
+            let stop = stop.clone();
+            (name, std::thread::spawn(move || client(gateway, &stop)))
+        });
+        Self { stop, threads: threads.into() }
+    }
+
+    /// All requests were answered, and there were some of each kind.
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.threads.into_iter().map(|(name, thread)| (name, thread.join().unwrap()));
+        let ended: Vec<_> = ended.collect();
+        assert!(ended.iter().all(|(_, outcome)| outcome.as_ref().is_ok_and(|count| *count >= ENOUGH)), "{ended:?}");
+    }
+}
+
+fn head(path: &str, connection: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: test.example\r\nconnection: {connection}\r\n\r\n")
+}
+
+fn connect(gateway: SocketAddr) -> Result<TcpStream, String> {
+    let stream = TcpStream::connect(gateway).map_err(|error| format!("connect: {error}"))?;
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    Ok(stream)
+}
+
+fn new_connections(gateway: SocketAddr, stop: &AtomicBool, path: &str) -> Result<usize, String> {
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) || count < ENOUGH {
+        let mut stream = connect(gateway)?;
+        stream.write_all(head(path, "close").as_bytes()).map_err(|error| format!("after {count}: {error}"))?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(|error| format!("after {count}: {error}"))?;
+        if !answer.starts_with("HTTP/1.1 200") {
+            return Err(format!("after {count}: {answer:?}"));
+        }
+        count += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(count)
+}
+
+/// One connection as long as no response says that it was the last.
+fn kept_http1(gateway: SocketAddr, stop: &AtomicBool) -> Result<usize, String> {
+    let (mut count, mut kept) = (0, None);
+    while !stop.load(Ordering::Relaxed) || count < ENOUGH {
+        let mut stream = match kept.take() {
+            Some(stream) => stream,
+            None => BufReader::new(connect(gateway)?),
+        };
+        let failed = |error: std::io::Error| format!("after {count}: {error}");
+        stream.get_mut().write_all(head("/", "keep-alive").as_bytes()).map_err(failed)?;
+        let (mut length, mut last, mut line) = (0, false, String::new());
+        stream.read_line(&mut line).map_err(failed)?;
+        if !line.starts_with("HTTP/1.1 200") {
+            return Err(format!("after {count}: {line:?}"));
+        }
+        while line != "\r\n" {
+            line.clear();
+            stream.read_line(&mut line).map_err(failed)?;
+            let field = line.to_ascii_lowercase();
+            last |= field.starts_with("connection: close");
+            if let Some(value) = field.strip_prefix("content-length: ") {
+                length = value.trim().parse().unwrap();
+            }
+        }
+        assert!(length > 0);
+        stream.read_exact(&mut vec![0; length]).map_err(failed)?;
+        count += 1;
+        kept = (!last).then_some(stream);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(count)
+}
+
+/// One connection as long as it takes requests.
+fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Result<usize, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut count = 0;
+        let mut kept: Option<hyper::client::conn::http2::SendRequest<Empty<Bytes>>> = None;
+        while !stop.load(Ordering::Relaxed) || count < ENOUGH {
+            let failed = |error: &dyn std::fmt::Display| format!("after {count}: {error}");
+            let mut usable = kept.take();
+            if let Some(sender) = &mut usable
+                && sender.ready().await.is_err()
+            {
+                usable = None;
+            }
+            let mut sender = match usable {
+                Some(sender) => sender,
+                None => {
+                    let stream = tokio::net::TcpStream::connect(gateway).await.map_err(|error| failed(&error))?;
+                    let executor = TokioExecutor::new();
+                    let made = hyper::client::conn::http2::handshake(executor, TokioIo::new(stream)).await;
+                    let (sender, connection) = made.map_err(|error| failed(&error))?;
+                    tokio::spawn(connection);
+                    sender
+                }
+            };
+            let uri = format!("http://test.example{path}");
+            let request = hyper::Request::get(uri).body(Empty::<Bytes>::new()).unwrap();
+            let response = match sender.try_send_request(request).await {
+                Ok(response) => response,
+                Err(mut error) => match error.take_message() {
+                    // The connection ended before anything of the request was sent.
+                    Some(_) => continue,
+                    None => {
+                        let error = format!("{:?}", error.into_error());
+                        // It was on its way when the connection ended, and was not processed: clients send it again (RFC 9113, 6.8).
+                        match error.contains("GoAway") && error.contains("NO_ERROR") && error.contains("Remote") {
+                            true => continue,
+                            false => return Err(failed(&error)),
+                        }
+                    }
+                },
+            };
+            let status = response.status();
+            let body = response.into_body().collect().await.map_err(|error| failed(&error))?.to_bytes();
+            if status != 200 {
+                return Err(failed(&format!("{status} {body:?}")));
+            }
+            count += 1;
+            kept = Some(sender);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Ok(count)
+    })
+}
+
+/// A connection that has nothing to do with requests any more.
+struct WebSocket(TcpStream);
+
+impl WebSocket {
+    fn open(gateway: SocketAddr) -> Self {
+        let mut stream = connect(gateway).unwrap();
+        let head = "GET /websocket HTTP/1.1\r\nhost: test.example\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+        stream.write_all(head.as_bytes()).unwrap();
+        let (mut answer, mut byte) = (Vec::new(), [0]);
+        while !answer.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&answer));
+        let mut open = Self(stream);
+        open.echoes("hello");
+        open
+    }
+
+    fn echoes(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).unwrap();
+        let mut back = vec![0; text.len()];
+        self.0.read_exact(&mut back).unwrap();
+        assert_eq!(back, text.as_bytes());
+    }
+
+    fn close(mut self) {
+        self.0.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(self.0.read(&mut [0]).unwrap(), 0);
+    }
+
+    fn is_cut_off(&mut self) {
+        // A close frame may come first.
+        if let Err(error) = self.0.read_to_end(&mut Vec::new()) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        }
+    }
+}
+
+/// Looks at the control plane's status without a pause. The node must be connected and have an endpoint whenever it looks.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<usize>,
+}
+
+impl Watch {
+    fn start(control: &Arc<Control>) -> Self {
+        let (stop, control) = (Arc::new(AtomicBool::new(false)), control.clone());
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut looks = 0;
+            while !stopped.load(Ordering::Relaxed) || looks < ENOUGH {
+                let (_, status) = control.get("/v1/status");
+                for node in status["nodes"].as_array().unwrap() {
+                    assert_eq!(node["connected"], Value::Bool(true), "{node}");
+                    assert!(node["rejected"].as_array().is_none_or(Vec::is_empty), "{node}");
+                }
+                for function in ["test/front", "test/back"] {
+                    assert!(!nodes_of(&control, function).is_empty(), "{function}: {}", control.get("/v1/status").1);
+                }
+                // A question is answered by one process or the other, or its stream was replaced meanwhile.
+                let (answered, page) = control.get("/v1/logs/test/front");
+                let missing: Vec<_> = page["missing"].as_array().into_iter().flatten().collect();
+                assert!(
+                    answered == 200 && missing.iter().all(|why| why.as_str().unwrap().contains("it is not connected")),
+                    "{answered} {page}"
+                );
+                looks += 1;
+            }
+            looks
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        assert!(self.thread.join().unwrap() >= ENOUGH);
+    }
+}
+
+#[test]
+fn no_request_fails_while_a_node_and_a_gateway_are_upgraded_again_and_again() {
+    let (control, mut gateway, mut node) = start();
+    let control = Arc::new(control);
+    let (clients, watch) = (Clients::start(gateway.node.gateway), Watch::start(&control));
+    let mut processes = BTreeSet::new();
+    for _ in 0..3 {
+        processes.insert(node.upgrade());
+        processes.insert(gateway.upgrade());
+    }
+    assert_eq!(processes.len(), 6);
+    node.wait();
+    gateway.wait();
+    watch.stop();
+    clients.stop();
+    // The last one is the only one.
+    for pid in processes.into_iter().filter(|pid| ![node.pid, gateway.pid].contains(&Some(*pid))) {
+        eventually("the processes in between to end", || (!is_running(pid)).then_some(()));
+    }
+    // It is a node like any other: it takes changes.
+    control.apply(&echo_function("late", "  expose: [{hosts: [late.example], path: /}]\n  scale: {min: 1, max: 1}"));
+    control.apply(&policy("late", "late", ALLOW_ALL));
+    let late = || try_curl(&format!("http://{}/", gateway.node.gateway), &["--header", "host: late.example"]);
+    eventually("a new function", || late().filter(|answer| answer.status == 200));
+}
+
+#[test]
+fn requests_that_outlive_their_process_end_and_so_do_the_calls_that_they_make() {
+    let (control, gateway, node) = start();
+    outlive(&control, gateway, node);
+}
+
+#[test]
+fn requests_of_instances_in_rooms_outlive_their_process_too() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let control = control_with(Ipv4Addr::LOCALHOST, &MESH.replace("isolation: process", "isolation: strict"));
+    let (control, gateway, node) = start_with(control, &format!("  workingDirectory: {}", folder.path().display()));
+    assert_eq!(front(&node)["isolation"], "strict");
+    outlive(&control, gateway, node);
+}
+
+fn outlive(control: &Control, mut gateway: Upgraded, mut node: Upgraded) {
+    let ask = |path: &'static str| {
+        let gateway = gateway.node.gateway;
+        std::thread::spawn(move || try_curl(&format!("http://{gateway}{path}"), &["--max-time", "60"]))
+    };
+    let before = process_of(&node);
+    // The second one is answered by an instance that calls another function after its process has handed over.
+    let requests = [ask("/slow/10000"), ask("/later/10000/back/ok")];
+    let pausing = || node.node.output.lock().unwrap().iter().filter(|line| line.contains("pausing")).count() == 2;
+    eventually("both to be under way", || pausing().then_some(()));
+    node.upgrade();
+    gateway.upgrade();
+    assert!(!nodes_of(control, "test/front").is_empty());
+    assert!(is_running(before), "it has a request");
+    assert_ne!(process_of(&node), before, "each process has instances of its own");
+    assert_eq!(status(gateway.node.get("/call/back/ok")), Some(200));
+    for request in requests {
+        assert_eq!(status(request.join().unwrap()), Some(200), "{}", node.log());
+    }
+    node.wait();
+    gateway.wait();
+    eventually("its instances to end with it", || (!is_running(before)).then_some(()));
+}
+
+/// The process of the front's instance outside of its room, if it is in one.
+fn process_of(node: &Upgraded) -> u32 {
+    front(node)["pid"].as_u64().unwrap() as u32
+}
+
+/// The front's instance, as the node lists it.
+fn front(node: &Upgraded) -> Value {
+    let admin = format!("unix:{}", node.node.folder.path().join("admin.sock").display());
+    let listed =
+        Command::new(leno_of_nodes()).args(["get", "instances", "--json", "--admin", &admin]).output().unwrap();
+    let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
+    let front = rows.iter().find(|row| row["function"] == "test/front").unwrap_or_else(|| panic!("{rows:?}"));
+    front.clone()
+}
+
+/// The instance that has answered.
+fn instance(answer: Option<Answer>) -> u32 {
+    answer.unwrap().json()["pid"].as_u64().unwrap() as u32
+}
+
+#[test]
+fn a_new_process_that_fails_or_hangs_changes_nothing() {
+    let (control, gateway, mut node) = start();
+    let control = Arc::new(control);
+    let (clients, watch) = (Clients::start(gateway.node.gateway), Watch::start(&control));
+    let before = instance(gateway.node.get("/"));
+    let refusal = node.refusal(&["--binary", "/bin/false"]);
+    assert!(refusal.contains("the node goes on as it is") && refusal.contains("exit status: 1"), "{refusal}");
+
+    // One that hangs, with a process of its own.
+    let folder = tempfile::tempdir_in(node.node.folder.path()).unwrap();
+    let (script, pids) = (folder.path().join("hangs"), folder.path().join("pids"));
+    fs::write(&script, format!("#!/bin/sh\nsleep 1000 &\necho $$ $! > {}\nwait\n", pids.display())).unwrap();
+    let set = |mode| fs::set_permissions(&script, fs::Permissions::from_mode(mode)).unwrap();
+    set(0o755);
+    let path = script.to_str().unwrap();
+    let refusal = node.refusal(&["--binary", path, "--timeout", "1"]);
+    assert!(refusal.contains("was not ready in time"), "{refusal}");
+    let left = fs::read_to_string(&pids).unwrap();
+    for pid in left.split_whitespace() {
+        eventually("what was started to be gone", || (!is_running(pid.parse().unwrap())).then_some(()));
+    }
+    // One that has nothing to say that makes sense.
+    fs::write(&script, "#!/bin/sh\necho 'GET / HTTP/1.1' >&0\nexec sleep 1000\n").unwrap();
+    let refusal = node.refusal(&["--binary", path]);
+    assert!(refusal.contains("what it says makes no sense"), "{refusal}");
+    set(0o757);
+    let refusal = node.refusal(&["--binary", path]);
+    assert!(refusal.contains("everybody may write to"), "{refusal}");
+    let refusal = node.refusal(&["--binary", "/nowhere/leno"]);
+    assert!(refusal.contains("/nowhere/leno"), "{refusal}");
+
+    assert_eq!(instance(gateway.node.get("/")), before, "the same instance");
+    watch.stop();
+    clients.stop();
+    // And it can still be upgraded.
+    let clients = Clients::start(gateway.node.gateway);
+    node.upgrade();
+    node.wait();
+    clients.stop();
+    assert_eq!(status(gateway.node.get("/call/back/ok")), Some(200));
+}
+
+#[test]
+fn a_rate_limit_holds_over_an_upgrade() {
+    let (control, gateway, mut node) = start();
+    let limit = "  authorization: {rules: [{name: everything, action: allow}]}\n  rateLimits: [{name: few, requests: 40, per: 1h}]";
+    let limited =
+        echo_function("limited", "  expose: [{hosts: [limited.example], path: /}]\n  scale: {min: 1, max: 1}");
+    control.apply(&format!("{limited}{}", policy("few", "limited", limit)));
+    let ask = || status(try_curl(&format!("http://{}/", gateway.node.gateway), &["--header", "host: limited.example"]));
+    eventually("the first answer", || (ask() == Some(200)).then_some(()));
+    let mut admitted = 1;
+    for _ in 0..2 {
+        admitted += (0..10).filter(|_| ask() == Some(200)).count();
+        node.upgrade();
+    }
+    assert_eq!(admitted, 21, "nothing was used up by the upgrade");
+    admitted += (0..60).filter(|_| ask() == Some(200)).count();
+    assert_eq!(admitted, 40, "{}", node.log());
+    assert_eq!(ask(), Some(429));
+}
+
+#[test]
+fn what_redis_counts_holds_over_an_upgrade_and_what_does_not_end_is_cut_off() {
+    let redis = Redis::start();
+    let fields = format!(
+        "  quotas: {{redis: {{address: \"127.0.0.1:{}\", timeout: 2s}}}}\n  limits: {{drainTimeout: 1s}}\n",
+        redis.port
+    );
+    let (control, gateway, mut node) = start_with(control_of(Ipv4Addr::LOCALHOST, &fields), "");
+    let limit = "  authorization: {rules: [{name: everything, action: allow}]}\n  rateLimits: [{name: few, requests: 40, per: 24h, algorithm: fixedWindow}]";
+    let limited =
+        echo_function("limited", "  expose: [{hosts: [limited.example], path: /}]\n  scale: {min: 1, max: 1}");
+    control.apply(&format!("{limited}{}", policy("few", "limited", limit)));
+    let ask = || status(try_curl(&format!("http://{}/", gateway.node.gateway), &["--header", "host: limited.example"]));
+    eventually("the first answer", || (ask() == Some(200)).then_some(()));
+    let mut admitted = 1 + (0..10).filter(|_| ask() == Some(200)).count();
+    assert_eq!(admitted, 11);
+    let mut open = WebSocket::open(gateway.node.gateway);
+    // What the old process holds ahead it gives back, or it is lost; nothing is admitted twice.
+    let clients = Clients::start(gateway.node.gateway);
+    node.upgrade();
+    admitted += (0..60).filter(|_| ask() == Some(200)).count();
+    assert!((12..=40).contains(&admitted), "{admitted}");
+    node.wait();
+    eventually("all to be used", || {
+        admitted += (0..10).filter(|_| ask() == Some(200)).count();
+        assert!(admitted <= 40, "{admitted}");
+        (ask() == Some(429)).then_some(())
+    });
+    clients.stop();
+    open.is_cut_off();
+}
+
+#[test]
+fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {drainTimeout: 10m}\n");
+    let (control, mut gateway, mut node) = start_with(control, "");
+    let mut open = WebSocket::open(gateway.node.gateway);
+    node.upgrade();
+    gateway.upgrade();
+    open.echoes("after an upgrade");
+    let refusal = node.refusal(&["--timeout", "1"]);
+    assert!(refusal.contains("connections of the process before this one are still open"), "{refusal}");
+
+    let load = Load::start_at(&gateway.node, "/call/back/ok");
+    let rotation = control.begin(&["ca", "rotate"]);
+    let waiting = || {
+        let (_, authority) = control.get("/v1/authority");
+        let waiting = authority["waiting"].as_object()?;
+        let waits =
+            |node| waiting.get(node).and_then(Value::as_str).is_some_and(|why| why.contains("the process before"));
+        (waits("one") && waits("edge")).then_some(())
+    };
+    eventually("the old processes to be waited for", waiting);
+    open.echoes("while it waits");
+    open.close();
+    node.wait();
+    gateway.wait();
+    let rotation = rotation.wait_with_output().unwrap();
+    assert!(rotation.status.success(), "{rotation:?}\n{}\n{}", node.log(), gateway.log());
+    load.stop();
+    // What a node has for its next start is of the process that it is now.
+    let roots = |node: &Upgraded| fs::read_to_string(node.node.folder.path().join("state/roots.pem")).unwrap();
+    assert_eq!(roots(&node), roots(&gateway));
+    assert_eq!(roots(&node).matches("BEGIN CERTIFICATE").count(), 1);
+    // And the next one has the phase from it.
+    let load = Load::start_at(&gateway.node, "/call/back/ok");
+    let rotation = control.begin(&["ca", "rotate"]);
+    node.upgrade();
+    gateway.upgrade();
+    let rotation = rotation.wait_with_output().unwrap();
+    assert!(rotation.status.success(), "{rotation:?}\n{}\n{}", node.log(), gateway.log());
+    load.stop();
+}
+
+/// The old process has the exchange, and hears of what is withdrawn from the new one.
+#[test]
+fn what_is_withdrawn_is_closed_in_the_old_process_too() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {drainTimeout: 10m}\n");
+    let (control, gateway, mut node) = start_with(control, "");
+    let mut open = WebSocket::open(gateway.node.gateway);
+    node.upgrade();
+    open.echoes("after an upgrade");
+    control.apply(&application("").replace("name: everything, action: allow", "name: nobody, action: deny"));
+    open.is_cut_off();
+    node.wait();
+}
+
+/// The old process gets no more updates of permissions.
+#[test]
+fn what_is_open_in_the_old_process_is_closed_when_the_new_one_ends() {
+    let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {drainTimeout: 10m}\n");
+    let (_control, gateway, mut node) = start_with(control, "");
+    let mut open = WebSocket::open(gateway.node.gateway);
+    let new = node.upgrade();
+    open.echoes("after an upgrade");
+    kill_process(Pid::from_raw(new as i32).unwrap(), Signal::KILL).unwrap();
+    open.is_cut_off();
+    node.wait();
+}
+
+#[test]
+fn what_cannot_be_handed_over_is_said() {
+    let (control, gateway, node) = start();
+    let job = "apiVersion: leno.dev/v1alpha1\nkind: Job\nmetadata: {name: long, namespace: test}\nspec:\n  command: [sleep, \"1000\"]\n";
+    control.apply(job);
+    eventually("the job to run", || {
+        let (_, status) = control.get("/v1/status");
+        (status["jobs"][0]["state"] == "running").then_some(())
+    });
+    let refusal = node.refusal(&[]);
+    assert!(refusal.contains("the job test/long is running"), "{refusal}");
+    assert_eq!(status(gateway.node.get("/")), Some(200));
+    // A control plane in the same process is no node alone.
+    let up = mesh::Mesh::start(&echo_function("one", ""));
+    let refused = up.leno(&["upgrade"]);
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("control plane"),
+        "{refused:?}"
+    );
+}

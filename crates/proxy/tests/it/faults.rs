@@ -1,0 +1,184 @@
+//! A sidecar that was taken over harms one request: its own. On both isolating engines, with a guest that misbehaves by order.
+
+#[path = "../../../sandbox/build/guest.rs"]
+mod guest;
+
+use guest::Form;
+use http::Request;
+use leno_policy::spec::{Counts, Protocol, QuotaAlgorithm, RateLimit};
+use leno_proxy::FunctionEntry;
+use leno_proxy::Telemetry;
+use leno_proxy::judge::{Judge, JudgeInput, Judgement};
+use leno_proxy::ledger::Ledger;
+use leno_proxy::peer::{Peer, TrafficDirection};
+use leno_proxy::ring::Explanation;
+use leno_proxy::{Record, Recorder};
+use leno_runtime::random::Random;
+use leno_sandbox::Engine;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DOCUMENTS: &str = "
+apiVersion: leno.dev/v1alpha1
+kind: Mesh
+metadata: {name: test}
+spec: {trustDomain: td.example}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Function
+metadata: {name: orders, namespace: shop}
+spec: {external: {addresses: ['127.0.0.1:9000']}}
+---
+apiVersion: leno.dev/v1alpha1
+kind: Policy
+metadata: {name: p, namespace: shop}
+spec:
+  functions: [orders]
+  authorization: {rules: [{name: all}]}
+";
+
+const LIMIT: &str = "p/rateLimits/some";
+
+fn misbehaving(form: Form) -> Engine {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("misbehaving");
+    let file = guest::build(form, &repository, &target, &["misbehave"]).unwrap_or_else(|message| panic!("{message}"));
+    let image = std::fs::read(file).unwrap();
+    match form {
+        Form::Elf => Engine::microvm_on(Path::new("/dev/kvm"), &image).expect("these tests need micro-VMs"),
+        Form::Wasm => Engine::wasm_with(&image).unwrap(),
+    }
+}
+
+struct Bench {
+    telemetry: Telemetry,
+    recorder: Rc<Recorder>,
+    ledger: Arc<Ledger>,
+    judge: Judge,
+    entry: Arc<FunctionEntry>,
+}
+
+impl Bench {
+    fn new(engine: &Engine) -> Self {
+        let snapshot = leno_config::load_text(Path::new("test.yaml"), DOCUMENTS).unwrap();
+        let mut slice = snapshot.slice(&"shop/orders".parse().unwrap()).unwrap();
+        // Any sound run is shorter, on a busy machine too.
+        slice.deadline = Duration::from_secs(1);
+        let algorithm = QuotaAlgorithm::FixedWindow { requests: 1000, period_ms: 1 << 40 };
+        slice.inbound.rate_limits.push(RateLimit {
+            name: LIMIT.into(),
+            counts: Counts::Requests,
+            only: None,
+            from: vec![],
+            except: vec![],
+            audit: false,
+            key: Vec::new(),
+            algorithm,
+        });
+        let (telemetry, ledger) = (Telemetry::quiet("td.example"), Ledger::new());
+        Self {
+            recorder: Recorder::new(&telemetry),
+            judge: Judge::new(ledger.clone(), Rc::new(Random::from_system().unwrap())),
+            entry: Arc::new(FunctionEntry::load(engine, slice)),
+            telemetry,
+            ledger,
+        }
+    }
+
+    /// Status of the refusal, if there is one, and how it was recorded.
+    fn ask(&self, order: Option<&str>) -> (Option<u16>, Explanation) {
+        let mut request = Request::get("/").header("host", "orders.example");
+        if let Some(order) = order {
+            request = request.header("x-order", format!("misbehave:{order}:"));
+        }
+        let (head, ()) = request.body(()).unwrap().into_parts();
+        let peer = Peer { identity: None, address: ([192, 0, 2, 1], 4711).into() };
+        let record = Record::new(&self.recorder, TrafficDirection::Gateway, &peer, Protocol::Http1, &head, "req-1");
+        let ask = JudgeInput {
+            entry: &self.entry,
+            direction: TrafficDirection::Gateway,
+            peer: &peer,
+            target: Some(&self.entry.slice.id),
+            protocol: Protocol::Http1,
+            scheme: "http",
+            port: 80,
+            parent: None,
+            endpoints: 1,
+            bodiless: true,
+        };
+        // It waits for nothing: there is no quota store.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let status = match runtime.block_on(self.judge.request(ask, Box::new(head), &record)) {
+            Judgement::Permitted(_) => None,
+            Judgement::Denied(refusal) => Some(refusal.status.as_u16()),
+        };
+        drop(record);
+        (status, self.telemetry.ring.latest(1).remove(0))
+    }
+
+    fn serves(&self, after: &str) {
+        let (status, told) = self.ask(None);
+        assert_eq!(status, None, "after {after}: {told:?}");
+    }
+}
+
+fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
+    let engine = misbehaving(form);
+    for (order, fault) in orders {
+        // Who misses a deadline is kept short for a while.
+        let bench = Bench::new(&engine);
+        bench.serves("nothing");
+        let (status, told) = bench.ask(Some(order));
+        assert_eq!(status, Some(500), "{order}");
+        let judgement = told.judgement.unwrap();
+        assert_eq!(judgement.verdict, "error", "{order}");
+        assert!(!judgement.clause.is_empty(), "{order}: the reason is told");
+        let metrics = bench.telemetry.metrics_text(bench.ledger.entries(), Vec::new());
+        let line =
+            format!(r#"leno_sandbox_faults_total{{function="shop/orders",direction="inbound",fault="{fault}"}}"#);
+        assert!(metrics.contains(&line), "{order} should be a {fault}: {}", judgement.clause);
+        bench.serves(order);
+        let quota = bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read(LIMIT, "").state;
+        assert_eq!(quota.used, 2, "only what was permitted is counted");
+    }
+}
+
+#[test]
+fn of_the_microvm() {
+    faults_harm_one_request_only(
+        Form::Elf,
+        &[
+            ("spin", "deadline"),
+            ("spin-writing", "deadline"),
+            ("recurse", "stack_overflow"),
+            ("divide", "arithmetic"),
+            ("panic", "panicked"),
+            ("exhaust-heap", "out_of_memory"),
+            ("undefined", "instruction"),
+            ("write-code", "memory"),
+            ("empty-output", "bad_output"),
+            ("long-output", "bad_length"),
+            ("huge-output", "bad_length"),
+            ("full-output", "bad_output"),
+        ],
+    );
+}
+
+#[test]
+fn of_wasm() {
+    faults_harm_one_request_only(
+        Form::Wasm,
+        &[
+            ("spin", "deadline"),
+            ("spin-writing", "deadline"),
+            ("panic", "panicked"),
+            ("exhaust-heap", "out_of_memory"),
+            ("empty-output", "bad_output"),
+            ("long-output", "bad_length"),
+            ("huge-output", "bad_length"),
+            ("full-output", "bad_output"),
+        ],
+    );
+}

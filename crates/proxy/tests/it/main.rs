@@ -1,0 +1,42 @@
+//! The corridor over real sockets: real clients, real upstreams, raw bytes where a client library would be too polite.
+
+mod mesh;
+mod raw;
+mod upstream;
+
+mod as_received;
+mod bodies;
+mod client_faults;
+mod clients;
+mod close_codes;
+mod drain;
+mod faults;
+mod floods;
+mod frames;
+mod gateway;
+mod grpc_outcomes;
+mod heads;
+mod hops;
+mod hostile;
+mod http2;
+mod https;
+mod identity;
+mod interim;
+mod limits;
+mod nodes;
+mod proof;
+mod renewal;
+mod response_heads;
+mod retries;
+mod revoked;
+mod shares;
+mod tokens;
+mod translation;
+mod unasked;
+mod unread;
+mod unread_http2;
+mod validity;
+mod vanished;
+mod verdicts;
+mod websocket;
+mod withdrawn;
