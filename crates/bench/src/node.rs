@@ -7,11 +7,12 @@
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use leno_config::Snapshot;
-use leno_control::{Admission, Control, Definitions, Placement, Store};
+use leno_control::{Admission, Control, Definitions, Store};
 use leno_identity::{Authority, SpiffeId, TrustDomain};
 use leno_node::{Engines, Join};
 use leno_sandbox::Engine;
 use leno_supervisor::Settings;
+use leno_wire::Placement;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;

@@ -1,9 +1,10 @@
 //! Active rollouts, and the request counts that nodes report for them.
 
 use crate::history::{Candidate, Histories, History};
-use crate::rollout::{self, RevisionCounts, Verdict};
+use crate::rollout::{self, Verdict};
 use leno_config::FunctionId;
 use leno_config::revision::Rollout;
+use leno_wire::RevisionCounts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

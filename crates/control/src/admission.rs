@@ -3,23 +3,17 @@
 //! A join token lets one machine join once. It holds a secret, and the hash of a root certificate, by which the machine knows the
 //! control plane. After that the node proves itself by a certificate, as long as it is a member.
 
-use crate::load::CapacityLimits;
 use crate::revocations::Revocations;
 use aws_lc_rs::digest::{SHA256, digest};
-use aws_lc_rs::rand;
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ipnet::IpNet;
-use leno_config::{FunctionId, Locality};
+use leno_config::Locality;
 use leno_identity::{MembershipMark, RootPin, TrustDomain};
+use leno_wire::{BadNodeName, Capacity, JoinToken, NoRandomness, Placement, check_node_name};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use zeroize::Zeroizing;
 
 /// What an admitted node is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,24 +29,36 @@ pub struct Admission {
     pub egress: bool,
 }
 
-/// The functions that a node hosts. It is a rule rather than a list, so the node need not be told of every function that comes and goes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Placement {
-    /// All functions, present and future.
-    Everything,
-    /// The functions of this set, as far as they exist.
-    Only(BTreeSet<FunctionId>),
-    /// The functions that the control plane's scheduler places on the node, within the bounds that it delivers with them.
-    Scheduled,
+/// The most that a node may offer, as the operator set it when the node joined. Without a value, it may offer as much as the largest machine has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CapacityLimits {
+    /// Thousandths of a processor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_millis: Option<u64>,
+    /// Bytes of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Number of instances.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instances: Option<u32>,
 }
 
-impl Placement {
-    /// Whether the placement covers `function`, whatever the scheduler decides.
-    pub fn hosts(&self, function: &FunctionId) -> bool {
-        match self {
-            Self::Everything => true,
-            Self::Only(functions) => functions.contains(function),
-            Self::Scheduled => false,
+/// The capacity of the largest machine.
+const LARGEST: Capacity = Capacity { cpu_millis: 1_024_000, memory: 16 << 40, instances: 10_000 };
+
+impl CapacityLimits {
+    /// Whether the operator has set no value.
+    pub fn are_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What counts of an offer.
+    pub(crate) fn cap(&self, offer: &Capacity) -> Capacity {
+        Capacity {
+            cpu_millis: offer.cpu_millis.min(self.cpu_millis.unwrap_or(LARGEST.cpu_millis)),
+            memory: offer.memory.min(self.memory.unwrap_or(LARGEST.memory)),
+            instances: offer.instances.min(self.instances.unwrap_or(LARGEST.instances)),
         }
     }
 }
@@ -74,35 +80,18 @@ pub struct TokenGrant {
     pub limits: CapacityLimits,
 }
 
-/// Lets one machine join once. It is never printed: `Debug` shows the type's name only.
-#[derive(Clone)]
-pub struct JoinToken {
-    secret: Zeroizing<[u8; SECRET]>,
-    pin: RootPin,
-    trust_domain: TrustDomain,
-}
-
-const SECRET: usize = 16;
-const PIN: usize = 32;
-const PREFIX: &str = "leno-join-";
-
-/// A text that is no join token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is not a join token: one begins with `leno-join-` and is made by `leno token join`")]
-pub struct NoToken;
-
 /// Why a node was not admitted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
-    /// Not a node name: 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
-    #[error("`{0}` is not a node name: expected 1 to 63 characters out of a-z, 0-9, `.` and `-`")]
-    Name(String),
+    /// The name is not a node name.
+    #[error(transparent)]
+    Name(#[from] BadNodeName),
     /// The store cannot be written, and why.
     #[error("{0}")]
     Store(String),
     /// The operating system could not provide random bytes for a token.
-    #[error("no join token could be generated")]
-    NoRandomness,
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
     /// The authority did not sign.
     #[error("the node's certificate cannot be made: {0}")]
     Certificate(String),
@@ -167,66 +156,6 @@ pub(crate) struct Token {
     pub used: Option<([u8; 32], String)>,
 }
 
-impl JoinToken {
-    fn generate(pin: RootPin, trust_domain: TrustDomain) -> Result<Self, AdmitError> {
-        let mut secret = Zeroizing::new([0; SECRET]);
-        rand::fill(&mut *secret).map_err(|_| AdmitError::NoRandomness)?;
-        Ok(Self { secret, pin, trust_domain })
-    }
-
-    /// The token as text, for the node. Pass it only over a channel that nobody else can read.
-    pub fn reveal(&self) -> Zeroizing<String> {
-        let mut bytes = Zeroizing::new(Vec::with_capacity(SECRET + PIN + self.trust_domain.as_str().len()));
-        bytes.extend_from_slice(&*self.secret);
-        bytes.extend_from_slice(self.pin.as_bytes());
-        bytes.extend_from_slice(self.trust_domain.as_str().as_bytes());
-        Zeroizing::new(format!("{PREFIX}{}", *Zeroizing::new(URL_SAFE_NO_PAD.encode(&*bytes))))
-    }
-
-    /// The root by which the control plane is known.
-    pub fn pin(&self) -> RootPin {
-        self.pin
-    }
-
-    /// The trust domain that the node joins.
-    pub fn trust_domain(&self) -> &TrustDomain {
-        &self.trust_domain
-    }
-
-    pub(crate) fn secret(&self) -> &[u8; SECRET] {
-        &self.secret
-    }
-}
-
-impl FromStr for JoinToken {
-    type Err = NoToken;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let encoded = text.trim().strip_prefix(PREFIX).ok_or(NoToken)?;
-        let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(encoded).map_err(|_| NoToken)?);
-        let (secret, rest) = bytes.split_first_chunk::<SECRET>().ok_or(NoToken)?;
-        let (pin, trust_domain) = rest.split_first_chunk::<PIN>().ok_or(NoToken)?;
-        let trust_domain = std::str::from_utf8(trust_domain).ok().and_then(|text| text.parse().ok()).ok_or(NoToken)?;
-        Ok(Self { secret: Zeroizing::new(*secret), pin: RootPin::from_bytes(*pin), trust_domain })
-    }
-}
-
-impl fmt::Debug for JoinToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JoinToken")
-    }
-}
-
-/// Fails unless `name` is 1 to 63 characters out of `a-z`, `0-9`, `.` and `-`.
-pub(crate) fn check_name(name: &str) -> Result<(), AdmitError> {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
-    // A segment of dots is no name in a SPIFFE ID.
-    if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) || name.bytes().all(|byte| byte == b'.') {
-        return Err(AdmitError::Name(name.to_owned()));
-    }
-    Ok(())
-}
-
 impl Members {
     /// Makes a token. Expired ones are dropped on the way.
     pub(crate) fn grant(
@@ -236,7 +165,7 @@ impl Members {
         trust_domain: &TrustDomain,
         now: SystemTime,
     ) -> Result<JoinToken, AdmitError> {
-        grant.node.as_deref().map(check_name).transpose()?;
+        grant.node.as_deref().map(check_node_name).transpose()?;
         let token = JoinToken::generate(pin, trust_domain.clone())?;
         self.tokens.retain(|_, token| now < token.grant.expires);
         self.tokens.insert(hash(token.secret()), Token { grant, used: None });
@@ -257,7 +186,7 @@ impl Members {
         (from, address): (IpAddr, IpAddr),
         now: SystemTime,
     ) -> Result<Member, JoinRefused> {
-        check_name(name).map_err(|error| JoinRefused::Name(error.to_string()))?;
+        check_node_name(name).map_err(|error| JoinRefused::Name(error.to_string()))?;
         let secret = hash(secret);
         let token = self.tokens.get_mut(&secret).filter(|token| now < token.grant.expires).ok_or(JoinRefused::Token)?;
         let request = (hash(csr), name.to_owned());
@@ -443,30 +372,5 @@ mod tests {
         assert!(mesh.join(&own, "one", b"a", mapped).is_ok());
         assert_eq!(mesh.join(&block, "two", b"a", HERE), Err(JoinRefused::Address(HERE, HERE)));
         assert!(mesh.join(&block, "two", b"a", THERE).is_ok());
-    }
-
-    #[test]
-    fn a_token_as_text_and_never_in_a_log() {
-        let mut mesh = Mesh::new();
-        let token = mesh.token(None, &[]);
-        let text = token.reveal();
-        let read: JoinToken = text.parse().unwrap();
-        assert_eq!((read.secret(), read.pin(), read.trust_domain()), (token.secret(), mesh.pin, token.trust_domain()));
-        assert_eq!(format!("{token:?} {token:#?}"), "JoinToken JoinToken");
-        for wrong in
-            ["", "leno-join-", "leno-join-!", "leno-join-AAAA", &text[1..], &text[..60], &format!("{}_", *text)]
-        {
-            assert!(wrong.parse::<JoinToken>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn names_of_nodes() {
-        for name in ["a", "node-1.example", &"n".repeat(63)] {
-            check_name(name).unwrap();
-        }
-        for name in ["", "A", "a b", "ä", "a/b", ".", "..", &"n".repeat(64)] {
-            assert_eq!(check_name(name).unwrap_err().to_string(), AdmitError::Name(name.to_owned()).to_string());
-        }
     }
 }

@@ -1,8 +1,7 @@
 //! Questions to nodes, over their streams. Who asks waits for the answer; nothing is kept for a node that is away.
 
-use crate::question::{Answer, Question};
-use crate::wire::v1::{self, to_node};
-use crate::wire::{QUESTIONS, RELEASE};
+use leno_wire::v1::{self, to_node};
+use leno_wire::{Answer, BadAnswer, BadQuestion, QUESTIONS, Question, RELEASE};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,9 +27,12 @@ pub enum AskError {
     /// The answer did not come in time.
     #[error("it did not answer within {0:?}")]
     Timeout(Duration),
-    /// The question is too large, or the answer makes no sense.
-    #[error("{0}")]
-    Invalid(String),
+    /// The question is too large.
+    #[error(transparent)]
+    Question(#[from] BadQuestion),
+    /// The answer is not one to the question.
+    #[error(transparent)]
+    Answer(#[from] BadAnswer),
 }
 
 /// The streams on which nodes can be asked.
@@ -82,11 +84,11 @@ impl Asking {
         let asked = self.send(node, question)?;
         let answer = tokio::time::timeout(timeout, asked.answer).await;
         let answer = answer.map_err(|_| AskError::Timeout(timeout))?.map_err(|_| AskError::Away)?;
-        question.answered(answer).map_err(AskError::Invalid)
+        Ok(question.answered(answer)?)
     }
 
     fn send<'a>(&'a self, node: &'a str, question: &Question) -> Result<Asked<'a>, AskError> {
-        let mut question = question.to_wire(0).map_err(AskError::Invalid)?;
+        let mut question = question.to_wire(0)?;
         let mut streams = self.streams();
         let stream = streams.get_mut(node).ok_or(AskError::Away)?;
         if stream.protocol < QUESTIONS {
@@ -133,8 +135,8 @@ impl Drop for Pending<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::question::ReadOutput;
-    use crate::wire::v1::answer;
+    use leno_wire::ReadOutput;
+    use leno_wire::v1::answer;
 
     const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -209,11 +211,11 @@ mod tests {
         let line = v1::OutputLine { instance: 1, at_ms: 1, stderr: false, text: "x".repeat(20_000) };
         let output = v1::Output { lines: vec![line], ..v1::Output::default() };
         let answer = v1::Answer { id: 1, answer: Some(answer::Answer::Output(output)) };
-        assert!(question.answered(answer).unwrap_err().contains("more than it was asked for"));
+        assert!(question.answered(answer).unwrap_err().to_string().contains("more than it was asked for"));
         let functions = vec![v1::Replayed { function: "shop/other".to_owned(), ..v1::Replayed::default() }];
         let answer = v1::Answer { id: 1, answer: Some(answer::Answer::Replays(v1::Replays { functions })) };
-        assert!(question.answered(answer.clone()).unwrap_err().contains("something else"));
+        assert!(question.answered(answer.clone()).unwrap_err().to_string().contains("something else"));
         let replay = Question::Replay { candidates: Vec::new(), limit: TIMEOUT };
-        assert!(replay.answered(answer).unwrap_err().contains("shop/other, which nobody asked about"));
+        assert!(replay.answered(answer).unwrap_err().to_string().contains("shop/other, which nobody asked about"));
     }
 }

@@ -3,7 +3,7 @@
 //! At no moment may the nodes together have more instances than the function's maximum, also while bounds move. So a node's bound is lowered first,
 //! and another's is raised when the first node has acknowledged.
 
-use crate::load::Bounds;
+use leno_wire::Bounds;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

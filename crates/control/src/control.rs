@@ -12,10 +12,8 @@ use crate::asking::{AskError, Asking};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
-use crate::job::{JobReport, Outcome};
+use crate::job::Outcome;
 use crate::node_share::Shares;
-use crate::question::{Answer, Question};
-use crate::resource::Subject;
 use crate::rollout::Verdict;
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
@@ -28,6 +26,7 @@ use leno_identity::{
     Authority, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
     TrustDomain,
 };
+use leno_wire::{Answer, JobReport, Question, Subject};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;

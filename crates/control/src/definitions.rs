@@ -1,17 +1,16 @@
 //! Compiled user documents: the input of the control plane.
 
-use crate::encoding::EncodingError;
 use crate::error::DefinitionsError;
 use crate::history::Histories;
-use crate::job::{JobDefinition, run_of};
-use crate::load::Capacity;
-use crate::resource::{Content, Subject};
+use crate::job::JobDefinition;
 use crate::scheduler::Demand;
 use leno_config::revision::{Revision, Revisions, Template};
 use leno_config::slice::{Container, Run, Scale};
 use leno_config::{FunctionId, MeshSlice, ModuleHash, Permissions, Route, Slice};
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
+use leno_wire::encoding::EncodingError;
+use leno_wire::{Capacity, Content, Subject, run_of};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Why definitions are refused.
 
-use crate::resource::Subject;
 use leno_config::{FunctionId, ModuleHash};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustDomain};
+use leno_wire::Subject;
 
 /// Why definitions cannot be published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,17 +2,17 @@
 //! hold.
 
 use crate::admission::{Member, Token};
-use crate::encoding::{from_bytes, to_bytes};
 use crate::history::History;
-use crate::job::{JobReport, Outcome};
-use crate::question::{Answer, Question};
-use crate::resource::{Content, Instance, Resource, Subject};
+use crate::job::Outcome;
 use crate::rotation::Remembered;
 use crate::server::greeting;
-use crate::wire::v1::{from_node, to_node};
-use crate::wire::{self, MAX_REASON, PROTOCOLS, v1};
 use leno_config::revision::Template;
 use leno_config::{CandidatePrograms, FunctionId, ModuleHash, Route, Slice};
+use leno_wire::encoding::{from_bytes, to_bytes};
+use leno_wire::v1::{from_node, to_node};
+use leno_wire::{
+    Answer, Content, Instance, JobReport, MAX_REASON, PROTOCOLS, Question, Resource, Subject, messages, v1,
+};
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,7 @@ pub fn from_node(bytes: &[u8]) {
     same_message(&message);
     match message.message {
         Some(from_node::Message::Hello(hello)) => {
-            if let Ok(protocol) = wire::shared_protocol(&hello) {
+            if let Ok(protocol) = leno_wire::shared_protocol(&hello) {
                 assert!(PROTOCOLS.contains(&protocol));
             }
             let Ok(greeting) = greeting(&hello) else { return };
@@ -34,41 +34,41 @@ pub fn from_node(bytes: &[u8]) {
         }
         Some(from_node::Message::Subscribe(sent)) => {
             for sent in [&sent.subscribe, &sent.unsubscribe] {
-                wire::subjects(sent).iter().flatten().for_each(same_subject);
+                messages::subjects(sent).iter().flatten().for_each(same_subject);
             }
         }
         Some(from_node::Message::Ack(ack)) => {
             for rejected in &ack.rejected {
-                wire::subject(rejected.subject.as_ref()).iter().for_each(same_subject);
+                messages::subject(rejected.subject.as_ref()).iter().for_each(same_subject);
             }
         }
-        Some(from_node::Message::Report(sent)) => wire::reported(&sent).into_iter().for_each(same_report),
+        Some(from_node::Message::Report(sent)) => messages::reported(&sent).into_iter().for_each(same_report),
         Some(from_node::Message::Traffic(sent)) => {
-            if let Ok((function, counts)) = wire::counted(&sent) {
-                assert_eq!(wire::counted(&wire::traffic(&function, &counts)).ok(), Some((function, counts)));
+            if let Ok((function, counts)) = messages::counted(&sent) {
+                assert_eq!(messages::counted(&messages::traffic(&function, &counts)).ok(), Some((function, counts)));
             }
         }
         Some(from_node::Message::Loads(sent)) => {
-            if let Ok(loads) = wire::loaded(&sent) {
-                assert_eq!(wire::loaded(&wire::loads(&loads)).ok(), Some(loads));
+            if let Ok(loads) = messages::loaded(&sent) {
+                assert_eq!(messages::loaded(&messages::loads(&loads)).ok(), Some(loads));
             }
         }
         Some(from_node::Message::Capacity(sent)) => {
-            let (capacity, images) = wire::offered(sent);
-            assert_eq!(wire::offered(wire::capacity(&capacity, &images)), (capacity, images));
+            let (capacity, images) = messages::offered(sent);
+            assert_eq!(messages::offered(messages::capacity(&capacity, &images)), (capacity, images));
         }
         Some(from_node::Message::Demands(sent)) => {
-            if let Ok(demands) = wire::demanded(sent) {
-                assert_eq!(wire::demanded(wire::demands(&demands)).ok(), Some(demands));
+            if let Ok(demands) = messages::demanded(sent) {
+                assert_eq!(messages::demanded(messages::demands(&demands)).ok(), Some(demands));
             }
         }
-        Some(from_node::Message::Job(sent)) => wire::reported_job(sent).into_iter().for_each(same_job),
+        Some(from_node::Message::Job(sent)) => messages::reported_job(sent).into_iter().for_each(same_job),
         Some(from_node::Message::Certificates(sent)) => {
-            let certified = wire::certified(&sent);
-            assert_eq!(wire::certified(&wire::certificates(&certified)), certified);
+            let certified = messages::certified(&sent);
+            assert_eq!(messages::certified(&messages::certificates(&certified)), certified);
         }
         Some(from_node::Message::Proof(sent)) => {
-            let (_, outcome) = wire::proof(sent);
+            let (_, outcome) = messages::proof(sent);
             assert!(outcome.err().is_none_or(|reason| reason.len() <= MAX_REASON));
         }
         Some(from_node::Message::Answer(sent)) => {
@@ -89,12 +89,12 @@ pub fn to_node(bytes: &[u8]) {
         Some(to_node::Message::Delta(delta)) => delta,
         Some(to_node::Message::Question(sent)) => return same_question(sent),
         Some(to_node::Message::Machines(sent)) => {
-            let addresses = wire::machine_addresses(&sent);
-            return assert_eq!(wire::machine_addresses(&wire::machines(addresses.clone())), addresses);
+            let addresses = messages::machine_addresses(&sent);
+            return assert_eq!(messages::machine_addresses(&messages::machines(addresses.clone())), addresses);
         }
         Some(to_node::Message::Revoked(sent)) => {
-            let memberships = wire::memberships(&sent);
-            return assert_eq!(wire::memberships(&wire::revoked(memberships.clone())), memberships);
+            let memberships = messages::memberships(&sent);
+            return assert_eq!(messages::memberships(&messages::revoked(memberships.clone())), memberships);
         }
         Some(
             to_node::Message::Welcome(_)
@@ -104,9 +104,10 @@ pub fn to_node(bytes: &[u8]) {
         )
         | None => return,
     };
-    wire::subjects(&delta.removed).iter().flatten().for_each(same_subject);
+    messages::subjects(&delta.removed).iter().flatten().for_each(same_subject);
     for sent in &delta.resources {
-        let (Ok(subject), Ok(version)) = (wire::subject(sent.subject.as_ref()), wire::version(&sent.version)) else {
+        let (Ok(subject), Ok(version)) = (messages::subject(sent.subject.as_ref()), messages::version(&sent.version))
+        else {
             continue;
         };
         assert_eq!(version.to_wire(), sent.version);
@@ -168,17 +169,17 @@ fn same_question(sent: v1::Question) {
 }
 
 fn same_subject(subject: &Subject) {
-    assert_eq!(wire::subject(Some(&subject.into())).as_ref().ok(), Some(subject));
+    assert_eq!(messages::subject(Some(&subject.into())).as_ref().ok(), Some(subject));
 }
 
 fn same_report((function, instances): (FunctionId, Vec<Instance>)) {
-    let again = wire::reported(&wire::report(&function, &instances));
+    let again = messages::reported(&messages::report(&function, &instances));
     assert_eq!(again.ok(), Some((function, instances)));
 }
 
 fn same_job((job, report): (FunctionId, JobReport)) {
     assert!(report.reason.as_ref().is_none_or(|reason| reason.len() <= MAX_REASON));
-    let again = wire::reported_job(wire::job_report(&job, &report));
+    let again = messages::reported_job(messages::job_report(&job, &report));
     assert_eq!(again.ok(), Some((job, report)));
 }
 

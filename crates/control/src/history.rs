@@ -1,12 +1,12 @@
 //! The revisions of each function. A changed template makes a new, numbered revision. Old revisions are kept or collected, and traffic is divided
 //! between revisions.
 
-use crate::encoding::{EncodingError, from_bytes, to_bytes};
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
 use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
 use leno_config::slice::{Container, Run, Wasm};
 use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_wire::encoding::{EncodingError, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -296,7 +296,7 @@ impl Kept {
 }
 
 fn encoding(id: &FunctionId, error: &EncodingError) -> DefinitionsError {
-    let subject = crate::resource::Subject::Slice(id.clone());
+    let subject = leno_wire::Subject::Slice(id.clone());
     DefinitionsError::Encoding { subject, reason: error.to_string() }
 }
 

@@ -5,14 +5,12 @@
 //! until then the node may use it.
 
 use crate::bounds::{Delivery, Grants};
-use crate::load::{Bounds, Lease, LimitShare};
 use leno_policy::quota::PARTS;
+use leno_wire::{Bounds, Lease, LimitShare};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a node may use its shares after it has asked for another term.
-pub(crate) const TERM: Duration = Duration::from_secs(10);
 /// How long the control plane waits before it gives a silent node's shares to others: a term, and what clocks may differ within it.
 pub(crate) const TAKEN: Duration = Duration::from_secs(11);
 /// Interval between divisions.

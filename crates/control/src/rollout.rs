@@ -1,19 +1,9 @@
 //! Decides whether a rollout advances, waits or is rolled back: a pure function of request counts and time.
 
 use leno_config::revision::Rollout;
+use leno_wire::RevisionCounts;
 use std::fmt;
 use std::time::Duration;
-
-/// Request counts of one revision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RevisionCounts {
-    /// Completed requests.
-    pub requests: u64,
-    /// Completed requests that failed.
-    pub failed: u64,
-    /// Completed requests that took longer than the rollout's latency limit.
-    pub slow: u64,
-}
 
 /// What happens to the current step of a rollout.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,8 +7,8 @@
 //!
 //! Nodes are ranked within their zones and functions are known by node, so an event costs what it concerns, not what there is.
 
-use crate::load::Capacity;
 use leno_config::{FunctionId, Locality};
+use leno_wire::Capacity;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

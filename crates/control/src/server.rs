@@ -5,18 +5,17 @@ use crate::control::{Control, JoinError, NODE_LIFETIME};
 use crate::listener;
 use crate::listener::Peer;
 use crate::node_share::Greets;
-use crate::resource::Subject;
 use crate::state::{Forgotten, Greeting, Next, Patience};
 use crate::ticks::{renew, roll_out, rotate, scale, watch_expiry};
-use crate::wire::v1::discovery_server::{Discovery, DiscoveryServer};
-use crate::wire::v1::from_node::Message;
-use crate::wire::v1::identity_server::{Identity, IdentityServer};
-use crate::wire::v1::membership_server::{Membership, MembershipServer};
-use crate::wire::v1::status_server::{Status as StatusService, StatusServer};
-use crate::wire::v1::to_node;
-use crate::wire::{self, MAX_MESSAGE, RELEASE, v1};
 use leno_config::Locality;
 use leno_identity::{Authority, SpiffeId, TlsError, control_server_config};
+use leno_wire::v1::discovery_server::{Discovery, DiscoveryServer};
+use leno_wire::v1::from_node::Message;
+use leno_wire::v1::identity_server::{Identity, IdentityServer};
+use leno_wire::v1::membership_server::{Membership, MembershipServer};
+use leno_wire::v1::status_server::{Status as StatusService, StatusServer};
+use leno_wire::v1::to_node;
+use leno_wire::{MAX_MESSAGE, RELEASE, Subject, messages, v1};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -239,7 +238,7 @@ impl Conversation {
         let Some(Message::Hello(hello)) = first else {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
-        let protocol = wire::shared_protocol(&hello)?;
+        let protocol = leno_wire::shared_protocol(&hello)?;
         let (from, at) = (Some(self.peer.from.ip()), self.peer.at);
         let greeting = Greeting { protocol, from, at, ..greeting(&hello)? };
         match greeting.inbound {
@@ -268,21 +267,21 @@ fn stopping() -> Status {
 }
 
 pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
-    let held = |held: &v1::Held| Ok((wire::subject(held.subject.as_ref())?, wire::version(&held.version)?));
+    let held = |held: &v1::Held| Ok((messages::subject(held.subject.as_ref())?, messages::version(&held.version)?));
     let inbound = Some(&hello.inbound).filter(|inbound| !inbound.is_empty());
     let inbound = inbound.map(|inbound| inbound.parse()).transpose();
     Ok(Greeting {
-        subscribe: wire::subjects(&hello.subscribe)?,
+        subscribe: messages::subjects(&hello.subscribe)?,
         held: hello.held.iter().map(held).collect::<Result<_, Status>>()?,
         inbound: inbound.map_err(|_| Status::invalid_argument("the inbound listener is not address:port"))?,
-        instances: hello.reports.iter().map(wire::reported).collect::<Result<_, _>>()?,
-        jobs: hello.jobs.iter().cloned().map(wire::reported_job).collect::<Result<_, _>>()?,
-        capacity: hello.capacity.clone().map(wire::offered),
+        instances: hello.reports.iter().map(messages::reported).collect::<Result<_, _>>()?,
+        jobs: hello.jobs.iter().cloned().map(messages::reported_job).collect::<Result<_, _>>()?,
+        capacity: hello.capacity.clone().map(messages::offered),
         from: None,
         at: None,
-        leases: hello.leases.iter().map(wire::leased).collect::<Result<_, _>>()?,
+        leases: hello.leases.iter().map(messages::leased).collect::<Result<_, _>>()?,
         protocol: hello.protocols.map_or(0, |protocols| protocols.newest),
-        bounds: hello.bounds.iter().map(wire::bounded).collect::<Result<_, _>>()?,
+        bounds: hello.bounds.iter().map(messages::bounded).collect::<Result<_, _>>()?,
     })
 }
 
@@ -359,36 +358,37 @@ async fn receive(
 async fn take(control: &Control, node: &Arc<str>, session: u64, message: v1::FromNode) -> Result<(), Status> {
     match message.message {
         Some(Message::Subscribe(subscribe)) => {
-            let (add, remove) = (wire::subjects(&subscribe.subscribe)?, wire::subjects(&subscribe.unsubscribe)?);
+            let (add, remove) =
+                (messages::subjects(&subscribe.subscribe)?, messages::subjects(&subscribe.unsubscribe)?);
             control.state_for(node).subscribe(node, session, add, &remove);
         }
         Some(Message::Ack(ack)) => {
             let rejected: Vec<(Subject, String)> = ack
                 .rejected
                 .into_iter()
-                .map(|rejected| Ok((wire::subject(rejected.subject.as_ref())?, rejected.reason)))
+                .map(|rejected| Ok((messages::subject(rejected.subject.as_ref())?, rejected.reason)))
                 .collect::<Result<_, Status>>()?;
             control.state_for(node).acknowledge(node, session, ack.nonce, rejected);
         }
         Some(Message::Report(report)) => {
-            let (function, instances) = wire::reported(&report)?;
+            let (function, instances) = messages::reported(&report)?;
             control.state_for(node).report(node, session, function, instances);
         }
         Some(Message::Traffic(traffic)) => {
-            let (function, counts) = wire::counted(&traffic)?;
+            let (function, counts) = messages::counted(&traffic)?;
             control.state_for(node).count(node, session, &function, &counts);
         }
-        Some(Message::Loads(loads)) => control.load(node, session, wire::loaded(&loads)?),
-        Some(Message::Demands(demands)) => control.state_for(node).demand(node, session, wire::demanded(demands)?),
-        Some(Message::Capacity(capacity)) => control.state_for(node).offers(node, session, wire::offered(capacity)),
+        Some(Message::Loads(loads)) => control.load(node, session, messages::loaded(&loads)?),
+        Some(Message::Demands(demands)) => control.state_for(node).demand(node, session, messages::demanded(demands)?),
+        Some(Message::Capacity(capacity)) => control.state_for(node).offers(node, session, messages::offered(capacity)),
         Some(Message::Job(job)) => {
-            let (id, report) = wire::reported_job(job)?;
+            let (id, report) = messages::reported_job(job)?;
             control.job(node, session, &id, report).await;
         }
         Some(Message::Certificates(certificates)) => {
-            control.state_for(node).certified(node, session, wire::certified(&certificates));
+            control.state_for(node).certified(node, session, messages::certified(&certificates));
         }
-        Some(Message::Proof(proof)) => control.state_for(node).proved(node, session, wire::proof(proof)),
+        Some(Message::Proof(proof)) => control.state_for(node).proved(node, session, messages::proof(proof)),
         Some(Message::Answer(answer)) => {
             if !control.asking().answer(node, session, answer) {
                 control.state_for(node).unasked(node);
@@ -434,7 +434,7 @@ impl Identity for Service {
         if let Some(not_after) = chain.first().and_then(leno_identity::not_after) {
             self.control.state().signed(&node, identity, not_after.as_secs());
         }
-        Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
+        Ok(Response::new(v1::SignResponse { chain: messages::chain(&chain) }))
     }
 }
 
@@ -452,7 +452,7 @@ impl Service {
         let member = member.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
         let signed = authority.sign_node(csr, identity, &member.addresses, member.mark(), lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;
-        Ok(Response::new(v1::SignResponse { chain: wire::chain(&chain) }))
+        Ok(Response::new(v1::SignResponse { chain: messages::chain(&chain) }))
     }
 }
 
@@ -480,7 +480,7 @@ impl Membership for Service {
         })?;
         tracing::info!(node = name, %from, %address, "a node joined");
         let roots = self.control.bundle().roots().map(|root| root.to_vec().into()).collect();
-        Ok(Response::new(v1::JoinResponse { chain: wire::chain(&chain), roots }))
+        Ok(Response::new(v1::JoinResponse { chain: messages::chain(&chain), roots }))
     }
 
     async fn settings(&self, request: Request<v1::SettingsRequest>) -> Result<Response<v1::SettingsResponse>, Status> {

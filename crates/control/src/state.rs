@@ -35,21 +35,21 @@ use self::removals::Removals;
 use self::scaling::Scaled;
 use self::trust::Proof;
 use crate::active_rollouts::ActiveRollouts;
-use crate::admission::{Admission, Placement};
+use crate::admission::{Admission, CapacityLimits};
 use crate::definitions::{Carrier, Compiled, Modules, Prepared, Put};
 use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
-use crate::job::JobReport;
 use crate::leases::Leases;
-use crate::load::{Bounds, Capacity, CapacityLimits, Lease};
-use crate::resource::{Instance, InstanceState, Resource, Subject, Version};
-use crate::rollout::{RevisionCounts, Verdict};
+use crate::rollout::Verdict;
 use crate::scheduler::Scheduler;
 use crate::status::{Counters, RolloutEvent};
-use crate::wire::{Certified, v1};
 use bytes::Bytes;
 use leno_config::{FunctionId, Permissions, Slice};
 use leno_identity::{SpiffeId, TrustDomain};
+use leno_wire::{
+    Bounds, Capacity, Instance, InstanceState, JobReport, Lease, NodeCertificates, Placement, Resource, RevisionCounts,
+    Subject, Version, v1,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
@@ -135,7 +135,7 @@ struct Node {
     /// Removed functions that the node drains and whose permissions were withdrawn since, each with the delta that says so.
     withdrawn: BTreeMap<FunctionId, Option<u64>>,
     counters: Counters,
-    certificates: Option<Certified>,
+    certificates: Option<NodeCertificates>,
     proof: Option<Proof>,
     /// Since when it is known to be away, in seconds since 1970.
     away_since: Option<u64>,

@@ -1,11 +1,9 @@
 //! The control plane's status, for people (`leno get`) and experiments.
 
 use crate::job::JobStatus;
-use crate::load::{Bounds, Capacity};
-use crate::resource::{Instance, Subject, Version};
-use crate::wire::{self, v1};
 use leno_config::{FunctionId, Locality};
 use leno_identity::SpiffeId;
+use leno_wire::{Bounds, Capacity, Instance, Subject, Version, messages, v1};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -248,7 +246,7 @@ impl From<&JobStatus> for v1::Job {
         Self {
             node: status.node.clone().unwrap_or_default(),
             completions: status.completions,
-            progress: Some(wire::job_report(&status.job, &status.report)),
+            progress: Some(messages::job_report(&status.job, &status.report)),
         }
     }
 }
@@ -262,7 +260,7 @@ impl From<&NodeStatus> for v1::Node {
             hosted: status.hosted.iter().map(FunctionId::to_string).collect(),
             rejected: status.rejected.iter().map(Into::into).collect(),
             counters: Some(status.counters.into()),
-            capacity: status.capacity.map(|capacity| wire::capacity(&capacity, &BTreeSet::new())),
+            capacity: status.capacity.map(|capacity| messages::capacity(&capacity, &BTreeSet::new())),
             instances: status.reserved,
             cordoned: status.cordoned,
             unacknowledged_seconds: status.unacknowledged_seconds,

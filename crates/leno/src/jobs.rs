@@ -1,6 +1,7 @@
 //! Jobs, as they are listed and counted.
 
-use leno_control::{JobEvent, JobState, JobStatus};
+use leno_control::{JobEvent, JobStatus};
+use leno_wire::JobState;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue};
 use prometheus_client::metrics::MetricType;
 use serde_json::{Value, json};

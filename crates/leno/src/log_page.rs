@@ -1,7 +1,7 @@
 //! What instances wrote, a page at a time, as a control plane and a node tell it.
 
 use leno_config::FunctionId;
-use leno_control::{Output, OutputLine, OutputMark, ReadOutput};
+use leno_wire::{Output, OutputLine, OutputMark, ReadOutput};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};

@@ -5,11 +5,12 @@ use crate::signals::Stop;
 use crate::successor::{Own, Program, Request, Successor};
 use crate::{Guards, allocator, harden, notify, rooms, telemetry};
 use anyhow::{Context, Result, bail, ensure};
+use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
 use leno_config::slice::AdminListener;
-use leno_control::node::BACKOFF;
-use leno_control::{Capacity, JoinOptions, JoinToken, Membership, enrol, settings};
+use leno_identity::Membership;
 use leno_node::{Engines, Join, Listeners, Predecessor, Relay, Running, whole_machine};
 use leno_supervisor::{Settings, end_orphans};
+use leno_wire::{Capacity, JoinToken};
 use rustix::process::{Resource, getrlimit};
 use std::fs::DirBuilder;
 use std::future::{Future, pending};
@@ -170,7 +171,7 @@ async fn node(
     // The authority may change while this process starts: then the control plane takes the running one's newest certificate only.
     let mesh = async {
         match predecessor.is_some() {
-            true => tokio::select! { mesh = settings => mesh, never = membership.follow(true) => match never {} },
+            true => tokio::select! { mesh = settings => mesh, never = follow(&membership, true) => match never {} },
             false => settings.await,
         }
     };
@@ -221,7 +222,7 @@ async fn node(
     let take_over = async {
         match following {
             Some(membership) => {
-                tokio::select! { taken = running.take_over() => taken, never = membership.follow(false) => match never {} }
+                tokio::select! { taken = running.take_over() => taken, never = follow(&membership, false) => match never {} }
             }
             None => running.take_over().await,
         }

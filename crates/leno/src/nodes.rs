@@ -2,7 +2,8 @@
 
 use crate::table::Column;
 use crate::table::Show::{Age, Plain, Wide};
-use leno_control::{Bounds, FunctionNode, NodeStatus};
+use leno_control::{FunctionNode, NodeStatus};
+use leno_wire::Bounds;
 use serde_json::{Value, json};
 
 /// The columns of `leno get nodes`.

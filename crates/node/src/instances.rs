@@ -356,18 +356,18 @@ impl Host for InstanceHost {
 }
 
 /// The instances of a function in the control plane's format.
-pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_control::Instance> {
-    let report = |status: leno_supervisor::InstanceStatus| leno_control::Instance {
+pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_wire::Instance> {
+    let report = |status: leno_supervisor::InstanceStatus| leno_wire::Instance {
         id: status.id.number,
         state: match status.state {
             leno_supervisor::InstanceState::Pulling | leno_supervisor::InstanceState::Starting => {
-                leno_control::InstanceState::Starting
+                leno_wire::InstanceState::Starting
             }
-            leno_supervisor::InstanceState::Ready => leno_control::InstanceState::Ready,
+            leno_supervisor::InstanceState::Ready => leno_wire::InstanceState::Ready,
             leno_supervisor::InstanceState::Draining | leno_supervisor::InstanceState::Unhealthy => {
-                leno_control::InstanceState::Draining
+                leno_wire::InstanceState::Draining
             }
-            leno_supervisor::InstanceState::Stopping => leno_control::InstanceState::Stopping,
+            leno_supervisor::InstanceState::Stopping => leno_wire::InstanceState::Stopping,
         },
         address: status.address,
         pid: status.pid,

@@ -1,12 +1,12 @@
 //! Starts jobs on this node once they can call other functions, and reports them to the control plane.
 
 use crate::images::{Images, Namer};
+use leno_agent::Agent;
 use leno_config::{FunctionId, Slice, slice};
-use leno_control::node::Agent;
-use leno_control::{JobReport, JobState, run_of};
 use leno_identity::{SpiffeId, SvidStore};
 use leno_proxy::Requester;
 use leno_supervisor::{JobSpec, Supervisor};
+use leno_wire::{JobReport, JobState, run_of};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -4,10 +4,10 @@
 //! if it is about other functions than that load and all updates before it, and needs nothing that they bring.
 
 use crate::loader::Loaded;
+use leno_agent::{Change, Update};
 use leno_config::{FunctionId, ModuleHash, Slice};
-use leno_control::node::{Change, Update};
-use leno_control::{Resource, Subject};
 use leno_proxy::NodeSnapshot;
+use leno_wire::{Resource, Subject};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::pin::Pin;

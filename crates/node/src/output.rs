@@ -1,7 +1,7 @@
 //! What instances of this node wrote, in the control plane's format.
 
-use leno_control::{Output, OutputLine, OutputMark, ReadOutput};
 use leno_supervisor::{LogLine, Mark, Read, Reading, Stream, Supervisor};
+use leno_wire::{Output, OutputLine, OutputMark, ReadOutput};
 use std::time::SystemTime;
 
 /// Reads on in the output of a function or a job; `None`: it is not here.

@@ -3,9 +3,9 @@
 
 use leno_config::FunctionId;
 use leno_config::slice::Scale;
-use leno_control::{Bounds, Capacity, LimitDemand, Load, Observation};
 use leno_proxy::ledger::{Ledger, Tally};
 use leno_supervisor::{FunctionSpec, Supervisor};
+use leno_wire::{Bounds, Capacity, LimitDemand, Load, Observation};
 use std::collections::HashMap;
 
 /// Instances that a node offers if nobody limits it: each has processes, sockets and a room, whatever it uses.

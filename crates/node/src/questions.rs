@@ -4,12 +4,12 @@
 
 use crate::engines::Engines;
 use crate::output;
+use leno_agent::{PendingQuestion, Questions};
 use leno_config::{CandidatePrograms, FunctionId};
-use leno_control::node::{Asked, Questions};
-use leno_control::{Answer, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed};
 use leno_proxy::replay::{self, Records};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::Supervisor;
+use leno_wire::{Answer, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
@@ -52,7 +52,13 @@ impl Answerer {
     }
 
     /// Begins a replay. The answer follows.
-    fn replay(&self, asked: Asked, candidates: Vec<CandidatePrograms>, limit: Duration, permit: OwnedSemaphorePermit) {
+    fn replay(
+        &self,
+        asked: PendingQuestion,
+        candidates: Vec<CandidatePrograms>,
+        limit: Duration,
+        permit: OwnedSemaphorePermit,
+    ) {
         let (engines, node) = (self.engines.clone(), self.node.clone());
         let begun = thread::Builder::new().name("leno-replay".to_owned()).spawn(move || {
             if let Err(error) = rustix::process::nice(LOWEST_PRIORITY) {

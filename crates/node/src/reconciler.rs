@@ -14,10 +14,9 @@ use crate::loads::{Loads, Purpose};
 use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
 use crate::warm::Warm;
+use leno_agent::{Agent, Change, Term, Update, Updates};
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice};
-use leno_control::node::{Agent, Change, Term, Update, Updates};
-use leno_control::{Capacity, Lease, Placement, Resource, RevisionCounts, Subject};
 use leno_identity::SpiffeId;
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::jwks::{JwksFetcher, Pace};
@@ -25,6 +24,7 @@ use leno_proxy::shards::Shards;
 use leno_proxy::stats::Counts;
 use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node, Requester};
 use leno_supervisor::{FunctionSpec, Supervisor};
+use leno_wire::{Capacity, Lease, Placement, Resource, RevisionCounts, Subject};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -515,8 +515,8 @@ impl Reconciler {
 }
 
 /// Endpoints as the corridor has them.
-fn reachable(endpoints: Vec<leno_control::Endpoint>) -> Vec<Endpoint> {
-    let of = |leno_control::Endpoint { node, address, ready, locality }| Endpoint {
+fn reachable(endpoints: Vec<leno_wire::Endpoint>) -> Vec<Endpoint> {
+    let of = |leno_wire::Endpoint { node, address, ready, locality }| Endpoint {
         node: node.into(),
         address,
         ready,

@@ -14,15 +14,15 @@ use crate::quotas;
 use crate::reconciler::Reconciler;
 use crate::warm::Warm;
 use anyhow::{Context, Result};
+use leno_agent::{Agent, BACKOFF, Identities, Options};
 use leno_config::{Locality, MeshSlice};
-use leno_control::node::{Agent, BACKOFF, Identities, Options};
-use leno_control::{Capacity, Membership};
-use leno_identity::{SpiffeId, SvidStore};
+use leno_identity::{Membership, SpiffeId, SvidStore};
 use leno_jail::Half;
 use leno_proxy::Telemetry;
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Machines, Node, NodeSnapshot};
 use leno_supervisor::{Rooms, Settings, Supervisor};
+use leno_wire::Capacity;
 use std::collections::BTreeSet;
 use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
@@ -156,7 +156,7 @@ pub async fn start(
 
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
-    let (agent, updates) = leno_control::node::succeed(options, predecessor)?;
+    let (agent, updates) = leno_agent::join_after(options, predecessor)?;
     if succession.is_some() {
         // It is set once.
         let _ = to_be.set(agent.clone());

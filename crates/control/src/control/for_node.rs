@@ -1,9 +1,9 @@
 //! The state, for what a node says: within the node's share of its time.
 
 use super::Control;
-use crate::load::Load;
 use crate::node_share::Shares;
 use crate::state::State;
+use leno_wire::Load;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;

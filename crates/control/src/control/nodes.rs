@@ -1,11 +1,11 @@
 //! Admits nodes, lets machines join, and ends memberships.
 
 use super::{Control, NODE_LIFETIME, certify, now_ms};
-use crate::admission::{Admission, AdmitError, JoinRefused, JoinToken, Member, TokenGrant, check_name};
-use crate::load::CapacityLimits;
-use crate::membership::Membership;
+use crate::admission::CapacityLimits;
+use crate::admission::{Admission, AdmitError, JoinRefused, Member, TokenGrant};
 use crate::store::{StoreError, Transaction};
-use leno_identity::{CertificateDer, RootPin, SpiffeId, SvidStore};
+use leno_identity::{CertificateDer, Membership, RootPin, SpiffeId, SvidStore};
+use leno_wire::{JoinToken, check_node_name};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::PoisonError;
@@ -31,7 +31,7 @@ impl Control {
 
     /// Admits a node of this process, which can be reached at these addresses as well.
     pub fn admit_at(&self, node: &str, admission: Admission, addresses: &[IpAddr]) -> Result<Membership, AdmitError> {
-        check_name(node)?;
+        check_node_name(node)?;
         let failed = |error: &dyn fmt::Display| AdmitError::Certificate(error.to_string());
         let trust_domain = &self.0.trust_domain;
         let identity = SpiffeId::node(trust_domain, node).map_err(|error| failed(&error))?;

@@ -1,8 +1,8 @@
 use super::*;
-use crate::admission::{Admission, Placement};
-use crate::node::{self, BACKOFF, Connection, join};
-use crate::resource::{Instance, InstanceState};
+use crate::admission::Admission;
 use crate::slices;
+use leno_agent::{BACKOFF, Connection, join};
+use leno_wire::{Instance, InstanceState, Placement};
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread;
@@ -32,7 +32,7 @@ async fn nodes_are_served_while_a_change_takes_long() {
     let address = listener.local_addr().unwrap().to_string();
     let serving = control.clone();
     tokio::spawn(async move { serving.serve(listener, std::future::pending()).await });
-    let options = node::Options { control: vec![address], membership, inbound: None, backoff: BACKOFF };
+    let options = leno_agent::Options { control: vec![address], membership, inbound: None, backoff: BACKOFF };
     let (agent, _updates) = join(options).unwrap();
     let mut connection = agent.connection();
     let connected = connection.wait_for(|connection| *connection == Connection::Connected);

@@ -1,17 +1,14 @@
 //! Messages of the protocol.
 
 use super::{at, dump, file, id, outcome};
-use crate::job::JobState;
-use crate::question::{
-    Answer, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed,
-};
-use crate::resource::{Content, Instance, InstanceState, Subject};
-use crate::rollout::RevisionCounts;
 use crate::server::greeting;
-use crate::wire;
-use crate::wire::v1::{self, from_node, to_node};
 use leno_config::{CandidatePrograms, ModuleHash};
 use leno_identity::MembershipMark;
+use leno_wire::v1::{self, from_node, to_node};
+use leno_wire::{
+    Answer, Content, Instance, InstanceState, JobState, Output, OutputLine, OutputMark, Question, ReadOutput,
+    ReplayExample, ReplayVerdict, Replayed, RevisionCounts, Subject, messages,
+};
 use prost::Message;
 use std::time::Duration;
 
@@ -81,11 +78,11 @@ fn golden_messages_are_read_and_written_as_they_were() {
     let rejection = |subject| v1::Rejection { subject: Some(subject), reason: "its program does not load".to_owned() };
     let ack = v1::Ack { nonce: 300, rejected: subjects().into_iter().map(rejection).collect() };
     from_node("ack", from_node::Message::Ack(ack));
-    from_node("report", from_node::Message::Report(wire::report(&id("shop/checkout"), &instances())));
+    from_node("report", from_node::Message::Report(messages::report(&id("shop/checkout"), &instances())));
     let counts = [(6, RevisionCounts { requests: 1000, failed: 10, slow: 20 }), (7, RevisionCounts::default())];
-    from_node("traffic", from_node::Message::Traffic(wire::traffic(&id("shop/checkout"), &counts)));
+    from_node("traffic", from_node::Message::Traffic(messages::traffic(&id("shop/checkout"), &counts)));
     for state in [JobState::Running, JobState::Succeeded, JobState::Failed] {
-        let report = wire::job_report(&id("shop/report"), &outcome(state).report);
+        let report = messages::job_report(&id("shop/report"), &outcome(state).report);
         from_node(&format!("job-{state:?}").to_lowercase(), from_node::Message::Job(report));
     }
 
@@ -99,16 +96,16 @@ fn golden_messages_are_read_and_written_as_they_were() {
     from_node("proof", from_node::Message::Proof(proof));
     let authority = v1::Authority { key: vec![9; 20].into(), spread_ms: 1500 };
     to_node("authority", to_node::Message::Authority(authority));
-    let machines = wire::machines(["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()));
+    let machines = messages::machines(["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()));
     to_node("machines", to_node::Message::Machines(machines));
-    let revoked = wire::revoked([[7; 8], [9; 8]].map(MembershipMark));
+    let revoked = messages::revoked([[7; 8], [9; 8]].map(MembershipMark));
     to_node("revoked", to_node::Message::Revoked(revoked));
     to_node("prove", to_node::Message::Prove(v1::Prove { sequence: 4 }));
 
     let welcome = v1::Welcome { protocol: 1, release: "0.0.9".to_owned() };
     to_node("welcome", to_node::Message::Welcome(welcome));
     let content = Content::new(&()).unwrap();
-    let resources = self::subjects().iter().map(|subject| wire::resource(subject, &content)).collect();
+    let resources = self::subjects().iter().map(|subject| messages::resource(subject, &content)).collect();
     let removed = vec![(&Subject::Slice("shop/checkout".parse().unwrap())).into()];
     let withdrawn = vec!["shop/checkout".to_owned()];
     let delta = v1::Delta { nonce: 301, resources: vec![], removed, withdrawn };
@@ -193,10 +190,10 @@ fn hello() -> v1::Hello {
     v1::Hello {
         release: "0.0.9".to_owned(),
         subscribe: subjects().iter().map(Into::into).collect(),
-        held: subjects().iter().map(|subject| wire::held((subject, &version))).collect(),
+        held: subjects().iter().map(|subject| messages::held((subject, &version))).collect(),
         inbound: "192.0.2.1:15008".to_owned(),
-        reports: vec![wire::report(&id("shop/checkout"), &instances())],
-        jobs: vec![wire::job_report(&id("shop/report"), &outcome(JobState::Running).report)],
+        reports: vec![messages::report(&id("shop/checkout"), &instances())],
+        jobs: vec![messages::job_report(&id("shop/report"), &outcome(JobState::Running).report)],
         protocols: Some(v1::Protocols { oldest: 1, newest: 2 }),
         capacity: None,
         bounds: Vec::new(),

@@ -1,11 +1,10 @@
 //! What is sent to a node, and what it answers.
 
 use super::{Node, State};
-use crate::resource::{Content, Subject, Version};
-use crate::wire::v1::to_node;
-use crate::wire::{self, MAX_REASON, v1};
 use bytes::Bytes;
 use leno_config::FunctionId;
+use leno_wire::v1::to_node;
+use leno_wire::{Content, MAX_REASON, Subject, Version, messages, v1};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::mem;
@@ -75,15 +74,15 @@ impl Session {
 
     /// Whether the node's release knows of authorities.
     pub(super) fn speaks_of_authorities(&self) -> bool {
-        self.protocol >= wire::AUTHORITIES
+        self.protocol >= leno_wire::AUTHORITIES
     }
 
     /// Says something that is no configuration. It takes the place of what was not sent yet. Returns whether the node's release knows it.
     pub(super) fn notify(&mut self, message: to_node::Message) -> bool {
         let since = match message {
-            to_node::Message::Machines(_) => wire::MACHINES,
-            to_node::Message::Revoked(_) => wire::REVOKED,
-            _ => wire::AUTHORITIES,
+            to_node::Message::Machines(_) => leno_wire::MACHINES,
+            to_node::Message::Revoked(_) => leno_wire::REVOKED,
+            _ => leno_wire::AUTHORITIES,
         };
         if self.protocol < since {
             return false;
@@ -329,7 +328,7 @@ impl State {
                 Difference::Same => (),
                 Difference::Set(content) => {
                     size += content.payload.len();
-                    resources.push(wire::resource(&subject, &content));
+                    resources.push(messages::resource(&subject, &content));
                     delivered.push((subject, Some(content.version)));
                 }
                 Difference::Gone => removed.push(subject),

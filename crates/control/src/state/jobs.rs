@@ -5,9 +5,9 @@
 //! a job runs at least once, and twice where a node that is cut off runs it on.
 
 use super::{Node, State};
-use crate::admission::Placement;
-use crate::job::{JobDefinition, JobEvent, JobReport, JobState, JobStatus, Outcome};
+use crate::job::{JobDefinition, JobEvent, JobStatus, Outcome};
 use leno_config::FunctionId;
+use leno_wire::{JobReport, JobState, Placement};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 

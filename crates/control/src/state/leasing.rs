@@ -3,9 +3,8 @@
 use super::State;
 use crate::bounds::Delivery;
 use crate::leases::{Leases, TAKEN};
-use crate::load::{Lease, LimitDemand};
-use crate::resource::Subject;
 use leno_config::FunctionId;
+use leno_wire::{Lease, LimitDemand, Subject};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;

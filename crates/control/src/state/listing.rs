@@ -2,12 +2,12 @@
 
 use super::{Node, State};
 use crate::definitions::Function;
-use crate::resource::{Instance, Subject};
 use crate::status::{
     Certificates, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
 };
 use leno_config::FunctionId;
 use leno_identity::SpiffeId;
+use leno_wire::{Instance, NodeCertificates, Subject};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -127,10 +127,12 @@ impl State {
             capacity: node.capacity,
             claimed: node.claimed.filter(|claimed| Some(*claimed) != node.capacity),
             reserved: self.scheduler.reserved_on(name),
-            certificates: node.certificates.as_ref().map(|(issuers, not_after, overdue)| Certificates {
-                issuers: issuers.iter().map(ToString::to_string).collect(),
-                not_after: *not_after,
-                overdue: *overdue,
+            certificates: node.certificates.as_ref().map(|NodeCertificates { issuers, not_after, overdue }| {
+                Certificates {
+                    issuers: issuers.iter().map(ToString::to_string).collect(),
+                    not_after: *not_after,
+                    overdue: *overdue,
+                }
             }),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::delivery::Session;
-use crate::wire::{self, v1};
+use leno_wire::{messages, v1};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Machines {
 
     fn encode(&mut self) {
         let all: BTreeSet<IpAddr> = self.of_nodes.keys().copied().chain(self.own.iter().copied()).collect();
-        self.message = wire::machines(all);
+        self.message = messages::machines(all);
     }
 
     pub(super) fn tell(&self, session: &mut Session) {
@@ -85,7 +85,7 @@ impl State {
 
     /// All of them.
     pub(crate) fn machine_addresses(&self) -> Vec<IpAddr> {
-        wire::machine_addresses(&self.machines.message)
+        messages::machine_addresses(&self.machines.message)
     }
 
     /// Tells all nodes.

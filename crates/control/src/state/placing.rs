@@ -1,11 +1,10 @@
 //! Which nodes host a function, and which want to know of it.
 
 use super::State;
-use crate::admission::Placement;
 use crate::definitions::{Carrier, Compiled, Function};
-use crate::resource::{Endpoint, Subject, Version};
 use crate::scheduler::NodeState;
 use leno_config::FunctionId;
+use leno_wire::{Endpoint, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
 use std::sync::Arc;
@@ -342,7 +341,7 @@ impl State {
         &mut self,
         name: &str,
         number: u64,
-        (capacity, images): (crate::load::Capacity, BTreeSet<String>),
+        (capacity, images): (leno_wire::Capacity, BTreeSet<String>),
     ) {
         if self.session(name, number).is_none() {
             return;

@@ -3,9 +3,9 @@
 //! Nodes drain a removed function whose callers are still permitted. Of another one, and of one that is not known here, they close what is open.
 
 use super::State;
-use crate::resource::{Subject, Version};
 use leno_config::permissions::Policies;
 use leno_config::{FunctionId, Permissions};
+use leno_wire::{Subject, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

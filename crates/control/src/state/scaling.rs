@@ -6,11 +6,10 @@
 use super::State;
 use crate::bounds::{self, Claim, Delivery, Grants, Share};
 use crate::definitions::ScaledRevision;
-use crate::load::{Bounds, Load, Observation};
-use crate::resource::Subject;
 use leno_autoscaler::Autoscaler;
 use leno_config::FunctionId;
 use leno_config::slice::Metric;
+use leno_wire::{Bounds, Load, Observation, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

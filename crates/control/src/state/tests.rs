@@ -8,8 +8,7 @@ mod scheduled;
 use super::*;
 use crate::definitions::Definitions;
 use crate::history::Histories;
-use crate::resource::{Content, Endpoint};
-use crate::wire::{self, v1};
+use leno_wire::{Content, Endpoint, messages, v1};
 use std::collections::VecDeque;
 
 use crate::slices;
@@ -243,8 +242,8 @@ impl World {
         let delta = peer.read.remove(0);
         let mut rejected = Vec::new();
         for resource in &delta.resources {
-            let subject = wire::subject(resource.subject.as_ref()).unwrap();
-            let version = wire::version(&resource.version).unwrap();
+            let subject = messages::subject(resource.subject.as_ref()).unwrap();
+            let version = messages::version(&resource.version).unwrap();
             let content = Resource::decode(&subject, &resource.payload).unwrap();
             assert_eq!(content.subject(), subject);
             if refuses() {
@@ -255,7 +254,7 @@ impl World {
                 peer.held.insert(subject, version);
             }
         }
-        for subject in wire::subjects(&delta.removed).unwrap() {
+        for subject in messages::subjects(&delta.removed).unwrap() {
             peer.refused.remove(&subject);
             peer.held.remove(&subject);
         }
@@ -416,8 +415,8 @@ impl World {
         let mut told = Vec::new();
         while self.read(name) {
             let delta = self.peers[name].read.last().unwrap();
-            told.extend(delta.resources.iter().map(|resource| wire::subject(resource.subject.as_ref()).unwrap()));
-            told.extend(wire::subjects(&delta.removed).unwrap());
+            told.extend(delta.resources.iter().map(|resource| messages::subject(resource.subject.as_ref()).unwrap()));
+            told.extend(messages::subjects(&delta.removed).unwrap());
             self.answer_unless(name, || false);
         }
         told

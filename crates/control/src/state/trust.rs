@@ -3,11 +3,10 @@
 use super::State;
 use super::delivery::Session;
 use crate::error::DefinitionsError;
-use crate::resource::Subject;
 use crate::rotation::Seen;
-use crate::wire::v1::to_node;
-use crate::wire::{self, Certified, v1};
 use leno_identity::{MembershipMark, TrustBundle};
+use leno_wire::v1::to_node;
+use leno_wire::{NodeCertificates, Subject, messages, v1};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -55,7 +54,7 @@ impl State {
 
     /// Tells nodes which memberships were revoked.
     pub(crate) fn set_revoked(&mut self, memberships: impl IntoIterator<Item = MembershipMark>) {
-        self.revoked = wire::revoked(memberships);
+        self.revoked = messages::revoked(memberships);
         for (name, node) in &mut self.nodes {
             if let Some(session) = &mut node.session {
                 tell_revoked(name, session, &self.revoked);
@@ -71,7 +70,7 @@ impl State {
     }
 
     /// Takes in what a node says of its certificates.
-    pub(crate) fn certified(&mut self, name: &str, number: u64, certified: Certified) {
+    pub(crate) fn certified(&mut self, name: &str, number: u64, certified: NodeCertificates) {
         if self.session(name, number).is_some()
             && let Some(node) = self.nodes.get_mut(name)
         {
@@ -134,7 +133,7 @@ impl State {
                 speaks: node.session.as_ref().is_some_and(|session| session.speaks_of_authorities()),
                 trusts: bundle.is_some() && node.in_force.get(&Subject::Bundle).copied() == bundle,
                 proof: node.proof.as_ref().and_then(|proof| proof.outcome.clone()),
-                issuers: node.certificates.as_ref().map(|(issuers, ..)| issuers.clone()).unwrap_or_default(),
+                issuers: node.certificates.as_ref().map(|shown| shown.issuers.clone()).unwrap_or_default(),
             }
         };
         self.nodes.iter_mut().map(|(name, node)| (name.to_string(), seen(node))).collect()

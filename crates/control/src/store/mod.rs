@@ -15,15 +15,16 @@ pub use backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Tra
 pub use etcd::{Etcd, EtcdOptions};
 pub use redb::Redb;
 
-use crate::admission::{Member, Members, Token, check_name};
+use crate::admission::{Member, Members, Token};
 use crate::definitions::{Definitions, Modules};
-use crate::encoding::{from_bytes, to_bytes};
 use crate::history::{Histories, History};
-use crate::job::{Outcome, run_of};
+use crate::job::Outcome;
 use crate::revocations::Revocation;
 use crate::rotation::Remembered;
 use leno_config::{FunctionId, ModuleHash, Permissions, Slice};
 use leno_identity::MembershipMark;
+use leno_wire::encoding::{from_bytes, to_bytes};
+use leno_wire::{check_node_name, run_of};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -340,7 +341,7 @@ fn decode<T: DeserializeOwned>(backend: &dyn Backend, entry: &Entry) -> Result<T
 
 fn member(backend: &dyn Backend, entry: &Entry) -> Result<(Arc<str>, Member), StoreError> {
     let name = entry.key.strip_prefix(NODES).unwrap_or_default();
-    check_name(name).map_err(|error| damaged(backend, entry, &error.to_string()))?;
+    check_node_name(name).map_err(|error| damaged(backend, entry, &error.to_string()))?;
     let member: Member = decode(backend, entry)?;
     if member.joined_by.is_none() {
         return Err(damaged(backend, entry, "it does not say by which token the node joined"));

@@ -3,7 +3,8 @@
 use crate::support::slices::{function, slice};
 use crate::support::*;
 use leno_config::{FunctionId, Slice};
-use leno_control::{Control, PublishError, Store, StoreError, Subject};
+use leno_control::{Control, PublishError, Store, StoreError};
+use leno_wire::Subject;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeMap;

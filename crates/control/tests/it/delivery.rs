@@ -2,9 +2,9 @@
 
 use crate::support::slices::{delivered, exposed, function, mesh, slice};
 use crate::support::*;
+use leno_agent::Change;
 use leno_config::Route;
-use leno_control::node::Change;
-use leno_control::{Endpoint, Resource, Subject};
+use leno_wire::{Endpoint, Resource, Subject};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -320,7 +320,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
         );
     }
     let mut starting = instances(3);
-    starting[2].state = leno_control::InstanceState::Starting;
+    starting[2].state = leno_wire::InstanceState::Starting;
     callee.report(&function(ORDERS), starting.clone());
     eventually(|| control.counters("callee").unwrap().reports == 3).await;
     assert_eq!((messages("caller"), messages("callee"), messages("other")), (before.0 + 2, before.1, before.2));

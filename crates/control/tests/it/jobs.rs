@@ -2,9 +2,11 @@
 
 use crate::support::slices::{function, identity, job, slice};
 use crate::support::*;
+use leno_agent::{Agent, Updates};
 use leno_config::Slice;
-use leno_control::node::{Agent, Updates};
-use leno_control::{Control, JobReport, JobState, JobStatus, Membership, Options, Store, Subject, run_of};
+use leno_control::{Control, JobStatus, Options, Store};
+use leno_identity::Membership;
+use leno_wire::{JobReport, JobState, Subject, run_of};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 

@@ -2,17 +2,15 @@
 
 use crate::support::slices::{function, identity, slice};
 use crate::support::*;
-use leno_control::node::{Agent, BACKOFF, Change, Options, SignFailure};
-use leno_control::v1::discovery_client::DiscoveryClient;
-use leno_control::v1::identity_client::IdentityClient;
-use leno_control::v1::status_client::StatusClient;
-use leno_control::{
-    Control, JoinFailure, JoinOptions, JoinToken, Membership, Resource, Store, Subject, TokenGrant, Transaction,
-    channel, enrol, v1,
-};
+use leno_agent::{Agent, BACKOFF, Change, JoinFailure, JoinOptions, Options, SignFailure, channel, enrol};
+use leno_control::{Control, Store, TokenGrant, Transaction};
 use leno_identity::{
-    Authority, AuthorityFile, KeyRequest, MembershipMark, SpiffeId, SvidStore, client_config, server_name,
+    Authority, AuthorityFile, KeyRequest, Membership, MembershipMark, SpiffeId, SvidStore, client_config, server_name,
 };
+use leno_wire::v1::discovery_client::DiscoveryClient;
+use leno_wire::v1::identity_client::IdentityClient;
+use leno_wire::v1::status_client::StatusClient;
+use leno_wire::{JoinToken, Resource, Subject, v1};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -408,7 +406,7 @@ async fn an_address_that_the_certificate_does_not_confirm_is_refused() {
         inbound: Some("10.9.8.7:15006".parse().unwrap()),
         backoff: BACKOFF,
     };
-    let (agent, _updates) = leno_control::node::join(options).unwrap();
+    let (agent, _updates) = leno_agent::join(options).unwrap();
     let reason = away(&agent).await;
     assert!(reason.contains("10.9.8.7:15006 is not at an address that this node's certificate confirms"), "{reason}");
 }
@@ -423,8 +421,7 @@ async fn a_control_plane_that_is_away_is_left_for_another() {
     let member: Membership = patient(enrol(&options, BACKOFF)).await.unwrap();
     let inbound = Some("127.0.0.1:1".parse().unwrap());
     let (agent, _updates) =
-        leno_control::node::join(Options { control: addresses, membership: member, inbound, backoff: BACKOFF })
-            .unwrap();
+        leno_agent::join(Options { control: addresses, membership: member, inbound, backoff: BACKOFF }).unwrap();
     connected(&agent).await;
     agent.report(&function(FRONTEND), instances(1));
     eventually(|| control.counters("one").is_some_and(|counters| counters.reports == 1)).await;

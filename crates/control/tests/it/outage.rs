@@ -2,9 +2,9 @@
 
 use crate::support::slices::{delivered, function, identity, slice};
 use crate::support::*;
-use leno_control::node::{Change, Identities, SignFailure};
-use leno_control::{Resource, Subject};
+use leno_agent::{Change, Identities, SignFailure};
 use leno_identity::{SpiffeId, SvidStore};
+use leno_wire::{Resource, Subject};
 use std::collections::BTreeSet;
 
 const FRONTEND: &str = "orders/frontend";
@@ -156,15 +156,15 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
 
 fn join_at(
     address: std::net::SocketAddr,
-    member: &leno_control::Membership,
-) -> (leno_control::node::Agent, leno_control::node::Updates) {
-    let options = leno_control::node::Options {
+    member: &leno_identity::Membership,
+) -> (leno_agent::Agent, leno_agent::Updates) {
+    let options = leno_agent::Options {
         control: vec![address.to_string()],
         membership: member.clone(),
         inbound: None,
-        backoff: leno_control::node::BACKOFF,
+        backoff: leno_agent::BACKOFF,
     };
-    leno_control::node::join(options).unwrap()
+    leno_agent::join(options).unwrap()
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn a_replaced_process_permits_nothing_when_its_replacement_ends_before_it_
     accepted(&mut updates).await;
     agent.yield_stream(true);
     connected(&agent).await;
-    agent.follow_replacement(None);
+    agent.follow_child(None);
     let changes = accepted(&mut updates).await;
     assert!(changes.contains(&Change::Withdrawn(function("a/one"))), "{changes:?}");
 }

@@ -2,15 +2,14 @@
 
 use crate::support::slices::{function, slice};
 use crate::support::*;
+use leno_agent::{Agent, Change, Updates};
 use leno_config::Slice;
 use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
-use leno_control::node::{Agent, Change, Updates};
-use leno_control::{
-    Bounds, Capacity, Control, Endpoint, FunctionStatus, LimitDemand, Membership, Options, Resource, Store, Subject,
-    Transaction,
-};
+use leno_control::{Control, FunctionStatus, Options, Store, Transaction};
+use leno_identity::Membership;
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
+use leno_wire::{Bounds, Capacity, Endpoint, LimitDemand, Resource, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -2,14 +2,14 @@
 
 use crate::support::slices::{function, identity, slice};
 use crate::support::*;
-use leno_control::node::BACKOFF;
-use leno_control::v1::discovery_client::DiscoveryClient;
-use leno_control::v1::from_node::Message;
-use leno_control::v1::status_client::StatusClient;
-use leno_control::v1::{self, ToNode};
-use leno_control::{
-    Answer, Control, JoinOptions, Membership, Question, ReadOutput, Subject, TokenGrant, Transaction, enrol,
-};
+use leno_agent::{BACKOFF, JoinOptions, enrol};
+use leno_control::{Control, TokenGrant, Transaction};
+use leno_identity::Membership;
+use leno_wire::v1::discovery_client::DiscoveryClient;
+use leno_wire::v1::from_node::Message;
+use leno_wire::v1::status_client::StatusClient;
+use leno_wire::v1::{self, ToNode};
+use leno_wire::{Answer, Question, ReadOutput, Subject};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,7 +20,7 @@ const FRONTEND: &str = "orders/frontend";
 
 /// A client by hand.
 fn channel(served: &Served, member: &Membership) -> Channel {
-    leno_control::channel::of_member(&[served.address.to_string()], member).unwrap()
+    leno_agent::channel::of_member(&[served.address.to_string()], member).unwrap()
 }
 
 /// A node by hand.

@@ -2,12 +2,12 @@
 
 use crate::support::slices::{DOMAIN, function};
 use crate::support::*;
-use leno_control::node::{Change, Update};
-use leno_control::v1::discovery_server::{Discovery, DiscoveryServer};
-use leno_control::v1::{self, from_node, to_node};
+use leno_agent::{Change, Update};
 use leno_control::{Control, Store};
-use leno_control::{Membership, Resource, Subject, Version};
-use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, control_server_config};
+use leno_identity::{Authority, KeyRequest, Membership, SpiffeId, SvidStore, control_server_config};
+use leno_wire::v1::discovery_server::{Discovery, DiscoveryServer};
+use leno_wire::v1::{self, from_node, to_node};
+use leno_wire::{Resource, Subject, Version};
 use rmpv::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn queue(update: &Update) -> u32 {
     slice.queue
 }
 
-fn held(agent: &leno_control::node::Agent) -> Option<Version> {
+fn held(agent: &leno_agent::Agent) -> Option<Version> {
     agent.held().get(&Subject::Slice(function(CHECKOUT))).copied()
 }
 
@@ -196,8 +196,7 @@ async fn a_node_speaks_no_version_that_it_does_not_know() {
     let node = control.node().await;
     node.slice(1, golden()).await;
     let mut connection = agent.connection();
-    let reason =
-        |connection: &leno_control::node::Connection| format!("{connection:?}").contains("begins with a welcome");
+    let reason = |connection: &leno_agent::Connection| format!("{connection:?}").contains("begins with a welcome");
     patient(connection.wait_for(reason)).await.unwrap();
     assert!(updates.try_recv().is_err());
     assert_eq!(held(&agent), None);

@@ -2,10 +2,11 @@
 
 use crate::support::slices::{function, slice};
 use crate::support::*;
+use leno_agent::{Agent, Change, Updates};
 use leno_config::Slice;
 use leno_config::revision::{Plan, Revisions, Rollout};
-use leno_control::node::{Agent, Change, Updates};
-use leno_control::{Control, Resource, RevisionCounts, RolloutEvent, Store, Subject};
+use leno_control::{Control, RolloutEvent, Store};
+use leno_wire::{Resource, RevisionCounts, Subject};
 use std::path::Path;
 use std::time::Duration;
 

@@ -2,14 +2,12 @@
 
 use crate::support::slices::{DOMAIN, identity, slice};
 use crate::support::*;
-use leno_control::node::{BACKOFF, Change, Identities};
-use leno_control::v1::discovery_client::DiscoveryClient;
-use leno_control::v1::{self, from_node, to_node};
-use leno_control::{
-    Authorities, Control, JoinOptions, JoinToken, Membership, Phase, Resource, Store, Subject, TokenGrant, Transaction,
-    channel, enrol,
-};
-use leno_identity::{Authority, AuthorityFile, AuthorityKeyId, CertificateDer, SpiffeId, SvidStore};
+use leno_agent::{BACKOFF, Change, Identities, JoinOptions, channel, enrol};
+use leno_control::{Authorities, Control, Phase, Store, TokenGrant, Transaction};
+use leno_identity::{Authority, AuthorityFile, AuthorityKeyId, CertificateDer, Membership, SpiffeId, SvidStore};
+use leno_wire::v1::discovery_client::DiscoveryClient;
+use leno_wire::v1::{self, from_node, to_node};
+use leno_wire::{JoinToken, Resource, Subject};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -2,12 +2,11 @@
 
 pub(crate) mod slices;
 
+use leno_agent::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
 use leno_config::Slice;
-use leno_control::node::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
-use leno_control::{
-    Admission, Control, Definitions, Instance, InstanceState, Membership, Placement, Resource, Store, Subject,
-};
-use leno_identity::Authority;
+use leno_control::{Admission, Control, Definitions, Store};
+use leno_identity::{Authority, Membership};
+use leno_wire::{Instance, InstanceState, Placement, Resource, Subject};
 use slices::{DOMAIN, function, mesh};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -99,7 +98,7 @@ pub(crate) fn node(served: &Served, membership: &Membership, port: u16) -> (Agen
 }
 
 pub(crate) fn join_at(control: SocketAddr, membership: &Membership, port: u16) -> (Agent, Updates) {
-    join(leno_control::node::Options {
+    join(leno_agent::Options {
         control: vec![control.to_string()],
         membership: membership.clone(),
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
@@ -161,9 +160,9 @@ pub(crate) fn scheduled() -> Admission {
 }
 
 /// A node's load of a function's first revision: ready instances, each with a request, and requests that wait.
-pub(crate) fn load(name: &str, ready: u32, waiting: u32) -> leno_control::Load {
-    let seen = leno_control::Observation { ready, in_flight: ready, waiting, ..Default::default() };
-    leno_control::Load { function: function(name), revision: 1, starting: 0, seen }
+pub(crate) fn load(name: &str, ready: u32, waiting: u32) -> leno_wire::Load {
+    let seen = leno_wire::Observation { ready, in_flight: ready, waiting, ..Default::default() };
+    leno_wire::Load { function: function(name), revision: 1, starting: 0, seen }
 }
 
 /// `ready` instances.

@@ -6,7 +6,8 @@ use super::tokens::Caller;
 use super::types::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, Unjudged};
 use crate::log_page::{LogPage, LogQuery, Marks};
 use leno_config::{CandidatePrograms, DocumentId, FunctionId};
-use leno_control::{Answer, AskError, Control, Question, Replayed};
+use leno_control::{AskError, Control};
+use leno_wire::{Answer, Question, Replayed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -177,10 +178,9 @@ impl FunctionReplay {
     }
 }
 
-fn told(node: &str, example: leno_control::ReplayExample) -> ReplayExample {
-    let leno_control::ReplayExample { at, request_id, direction, caller, callee, method, path, before, after } =
-        example;
-    let verdict = |leno_control::ReplayVerdict { allowed, policy, rule, clause }| {
+fn told(node: &str, example: leno_wire::ReplayExample) -> ReplayExample {
+    let leno_wire::ReplayExample { at, request_id, direction, caller, callee, method, path, before, after } = example;
+    let verdict = |leno_wire::ReplayVerdict { allowed, policy, rule, clause }| {
         let verdict = if allowed { "allow" } else { "deny" }.to_owned();
         ReplayVerdict { verdict, policy: Some(policy).filter(|policy| !policy.is_empty()), rule, clause }
     };

@@ -5,7 +5,7 @@ use super::wire::{Frame, Link, Message};
 use crate::callers::{Announcement, Callers};
 use crate::warm;
 use bytes::Bytes;
-use leno_control::node::Agent;
+use leno_agent::Agent;
 use leno_proxy::Node;
 use leno_proxy::ledger::Elsewhere;
 use leno_supervisor::{JobState, Supervisor};
@@ -170,10 +170,10 @@ impl Relay {
 /// Has what the successor withdraws withdrawn here. When it says nothing any more, everything is.
 async fn follow(agent: &Agent, mut updates: Link) {
     while let Ok(Frame::Update(update)) = updates.next().await {
-        agent.follow_replacement(Some(update));
+        agent.follow_child(Some(update));
     }
     tracing::warn!("the new process does not say any more what is permitted; what is open here is closed");
-    agent.follow_replacement(None);
+    agent.follow_child(None);
 }
 
 /// One step: passes on what there is to tell. Returns what the successor says otherwise.

@@ -6,7 +6,7 @@ use crate::callers::Callers;
 use crate::instances::reported;
 use crate::warm::Warm;
 use bytes::Bytes;
-use leno_control::node::{self, Agent, Succession as Event};
+use leno_agent::{Agent, ParentEvent as Event, ParentProcess};
 use leno_identity::SvidStore;
 use leno_proxy::Node;
 use leno_supervisor::Supervisor;
@@ -89,10 +89,7 @@ impl Predecessor {
     }
 
     /// Takes over within the node that is being started. Returns the listeners, and what the control plane's client needs.
-    pub(crate) fn succeed(
-        mut self,
-        incoming: Incoming,
-    ) -> io::Result<(Succession, Vec<TcpListener>, leno_control::node::Predecessor)> {
+    pub(crate) fn succeed(mut self, incoming: Incoming) -> io::Result<(Succession, Vec<TcpListener>, ParentProcess)> {
         let counting = self.take(counting::SOCKET).map(UnixStream::from);
         let passing_on = self.take(wire::UPDATES).map(UnixStream::from).map(Link::new).transpose()?;
         let link = Link::new(self.socket)?;
@@ -108,7 +105,7 @@ impl Predecessor {
             follow(incoming, (link, counting, passing_on), updates, messages, state).await;
             drop(alive);
         });
-        Ok((succession, self.listeners, node::Predecessor { updates: passed_on, events, gone }))
+        Ok((succession, self.listeners, ParentProcess { updates: passed_on, events, gone }))
     }
 }
 

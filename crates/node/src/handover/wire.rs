@@ -73,7 +73,7 @@ pub(super) enum Message {
 
 pub(super) enum Frame {
     Message(Message),
-    /// What the control plane has delivered: [`leno_control::node::Agent::copy`].
+    /// What the control plane has delivered: [`leno_agent::Agent::copy`].
     Update(Bytes),
 }
 

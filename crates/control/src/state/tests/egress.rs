@@ -91,14 +91,14 @@ impl Mesh {
                     quiet = false;
                     let mut rejected = Vec::new();
                     for resource in &delta.resources {
-                        let subject = wire::subject(resource.subject.as_ref()).unwrap();
+                        let subject = messages::subject(resource.subject.as_ref()).unwrap();
                         if refuse(end.name, &subject) {
                             rejected.push((subject, "no".to_owned()));
                             continue;
                         }
                         end.held.insert(subject.clone(), Resource::decode(&subject, &resource.payload).unwrap());
                     }
-                    for subject in wire::subjects(&delta.removed).unwrap() {
+                    for subject in messages::subjects(&delta.removed).unwrap() {
                         end.held.remove(&subject);
                     }
                     self.state.acknowledge(end.name, end.session, delta.nonce, rejected);

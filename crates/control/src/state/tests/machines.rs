@@ -5,7 +5,7 @@ use super::*;
 fn machines(state: &mut State, name: &str, session: u64) -> Option<Vec<IpAddr>> {
     match state.next_delta(name, session) {
         Next::Send(v1::ToNode { message: Some(v1::to_node::Message::Machines(sent)) }) => {
-            Some(wire::machine_addresses(&sent))
+            Some(messages::machine_addresses(&sent))
         }
         _ => None,
     }
@@ -31,13 +31,13 @@ fn nodes_hear_of_the_addresses_of_all_machines_and_of_changes() {
         protocol,
         ..Greeting::default()
     };
-    let one = state.connect("one", greeting(wire::MACHINES, "203.0.113.1"), Arc::default()).unwrap();
+    let one = state.connect("one", greeting(leno_wire::MACHINES, "203.0.113.1"), Arc::default()).unwrap();
     let all = ["192.0.2.1", "198.51.100.7", "203.0.113.1", "2001:db8::2"];
     assert_eq!(machines(&mut state, "one", one), Some(addresses(&all)));
     assert_eq!(machines(&mut state, "one", one), None, "said once");
 
     // A node of an earlier release does not know the message, and its stream comes from yet another address.
-    let two = state.connect("two", greeting(wire::AUTHORITIES, "192.0.2.22"), Arc::default()).unwrap();
+    let two = state.connect("two", greeting(leno_wire::AUTHORITIES, "192.0.2.22"), Arc::default()).unwrap();
     assert_eq!(machines(&mut state, "two", two), None);
     let more = ["192.0.2.1", "192.0.2.22", "198.51.100.7", "203.0.113.1", "2001:db8::2"];
     assert_eq!(machines(&mut state, "one", one), Some(addresses(&more)));

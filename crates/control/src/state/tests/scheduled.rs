@@ -2,8 +2,8 @@
 //! maximum, and in the end each function is on a node that has it.
 
 use super::*;
-use crate::load::{Load, Observation};
 use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
+use leno_wire::{Load, Observation};
 use proptest::prelude::*;
 
 const CAPACITY: Capacity = Capacity { cpu_millis: 4000, memory: 1 << 30, instances: 8 };
@@ -139,7 +139,7 @@ impl Mesh {
         let (Some(session), Some(delta)) = (end.session, end.read.pop_front()) else { return };
         let mut rejected = Vec::new();
         for resource in &delta.resources {
-            let subject = wire::subject(resource.subject.as_ref()).unwrap();
+            let subject = messages::subject(resource.subject.as_ref()).unwrap();
             if !accepted {
                 rejected.push((subject, "no".to_owned()));
                 continue;
@@ -147,9 +147,9 @@ impl Mesh {
             if let Resource::Scale(id, bounds) = Resource::decode(&subject, &resource.payload).unwrap() {
                 end.bounds.insert(id, bounds);
             }
-            end.held.insert(subject, wire::version(&resource.version).unwrap());
+            end.held.insert(subject, messages::version(&resource.version).unwrap());
         }
-        for subject in wire::subjects(&delta.removed).unwrap() {
+        for subject in messages::subjects(&delta.removed).unwrap() {
             if let Subject::Scale(id) = &subject {
                 end.bounds.remove(id);
             }

@@ -1,66 +1,38 @@
-//! Converts between the protocol's messages and this crate's types. A message that cannot be converted is an error of its sender.
+//! Conversions between messages of the protocol and types of this crate. The receiver refuses a
+//! message that it cannot convert.
 
 use crate::job::{JobReport, JobState};
-use crate::load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation};
+use crate::load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation, RevisionCounts};
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
-use crate::rollout::RevisionCounts;
+use crate::v1;
 use bytes::Bytes;
+use leno_config::id::BadFunctionId;
 use leno_config::{FunctionId, ModuleHash};
 use leno_identity::{AuthorityKeyId, CertificateDer, MembershipMark};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 use tonic::Status;
 
-/// The protocol generated from `proto/leno/v1/discovery.proto`, for clients other than [`crate::node`].
-#[allow(missing_docs, clippy::all)]
-pub mod v1 {
-    tonic::include_proto!("leno.v1");
-}
-
-/// The release of this crate, for people.
-pub(crate) const RELEASE: &str = env!("CARGO_PKG_VERSION");
-/// The versions of the protocol that this crate speaks. `Protocols` in the definition of the protocol tells when a version is new.
-pub(crate) const PROTOCOLS: RangeInclusive<u32> = 1..=4;
-/// The first version in which a node says which authorities its certificates are of, and proves that it takes those of another one.
-pub(crate) const AUTHORITIES: u32 = 2;
-/// The first version in which nodes hear of the addresses of the mesh's machines.
-pub(crate) const MACHINES: u32 = 3;
-/// The first version in which nodes hear of revoked memberships.
-pub(crate) const REVOKED: u32 = 4;
-/// Authorities that a node's certificates may be of. There are two at most.
+/// Maximum number of issuing authorities in a node's report. A node has certificates of two at
+/// most.
 const MAX_ISSUERS: usize = 16;
-/// The version since which nodes are asked questions.
-pub(crate) const QUESTIONS: u32 = 2;
-/// Bytes that are kept of a reason that a node gives.
-pub(crate) const MAX_REASON: usize = 1024;
-/// Bytes of one message. Deltas are cut long before that, unless a single resource is larger.
-pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+/// Maximum size of a reason that a node gives, in bytes; the control plane cuts longer ones.
+pub const MAX_REASON: usize = 1024;
 
-pub(crate) fn protocols() -> v1::Protocols {
-    v1::Protocols { oldest: *PROTOCOLS.start(), newest: *PROTOCOLS.end() }
+/// The certificates that a node presents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCertificates {
+    /// The authorities that issued them.
+    pub issuers: BTreeSet<AuthorityKeyId>,
+    /// When the node's own certificate expires, in seconds since 1970.
+    pub not_after: u64,
+    /// Number of certificates whose renewal is due.
+    pub overdue: u32,
 }
 
-/// The version of the protocol to speak with a node.
-pub(crate) fn shared_protocol(hello: &v1::Hello) -> Result<u32, Status> {
-    // A node that names no versions is older than the first one.
-    let v1::Protocols { oldest, newest } = hello.protocols.unwrap_or_default();
-    let shared = newest.min(*PROTOCOLS.end());
-    if shared >= oldest && PROTOCOLS.contains(&shared) {
-        return Ok(shared);
-    }
-    let text = format!(
-        "the node (release {:?}) speaks versions {oldest} to {newest} of the protocol and the control plane (release {RELEASE}) versions {} to {}",
-        hello.release,
-        PROTOCOLS.start(),
-        PROTOCOLS.end()
-    );
-    Err(Status::failed_precondition(text))
-}
-
-/// The addresses of the mesh's machines.
-pub(crate) fn machines(addresses: impl IntoIterator<Item = IpAddr>) -> v1::Machines {
+/// Encodes the addresses of the mesh's machines.
+pub fn machines(addresses: impl IntoIterator<Item = IpAddr>) -> v1::Machines {
     let (mut v4, mut v6) = (Vec::new(), Vec::new());
     for address in addresses {
         match address {
@@ -71,19 +43,19 @@ pub(crate) fn machines(addresses: impl IntoIterator<Item = IpAddr>) -> v1::Machi
     v1::Machines { v4: v4.into(), v6: v6.into() }
 }
 
-/// The addresses in a message. Bytes that make no address are left out.
-pub(crate) fn machine_addresses(sent: &v1::Machines) -> Vec<IpAddr> {
+/// Decodes the addresses of the mesh's machines, without bytes that are not a whole address.
+pub fn machine_addresses(sent: &v1::Machines) -> Vec<IpAddr> {
     let v4 = sent.v4.as_chunks::<4>().0.iter().map(|octets| IpAddr::from(*octets));
     v4.chain(sent.v6.as_chunks::<16>().0.iter().map(|octets| IpAddr::from(*octets))).collect()
 }
 
-/// The revoked memberships.
-pub(crate) fn revoked(memberships: impl IntoIterator<Item = MembershipMark>) -> v1::Revoked {
+/// Encodes the revoked memberships.
+pub fn revoked(memberships: impl IntoIterator<Item = MembershipMark>) -> v1::Revoked {
     v1::Revoked { memberships: memberships.into_iter().flat_map(|mark| mark.0).collect::<Vec<u8>>().into() }
 }
 
-/// The memberships in a message. Bytes that make none are left out.
-pub(crate) fn memberships(sent: &v1::Revoked) -> Vec<MembershipMark> {
+/// Decodes the revoked memberships, without bytes that are not a whole one.
+pub fn memberships(sent: &v1::Revoked) -> Vec<MembershipMark> {
     sent.memberships.as_chunks::<8>().0.iter().copied().map(MembershipMark).collect()
 }
 
@@ -105,9 +77,14 @@ impl From<&Subject> for v1::Subject {
     }
 }
 
-pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
+fn function_id(name: &str) -> Result<FunctionId, Status> {
+    name.parse().map_err(|error: BadFunctionId| Status::invalid_argument(error.to_string()))
+}
+
+/// Decodes the name of a resource.
+pub fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     let sent = sent.ok_or_else(|| Status::invalid_argument("a resource without a name"))?;
-    let function = || sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()));
+    let function = || function_id(&sent.name);
     let subject = match sent.kind() {
         v1::Kind::Scale => Subject::Scale(function()?),
         v1::Kind::Quota => Subject::Quota(function()?),
@@ -132,32 +109,39 @@ pub(crate) fn subject(sent: Option<&v1::Subject>) -> Result<Subject, Status> {
     Ok(subject)
 }
 
-pub(crate) fn subjects(sent: &[v1::Subject]) -> Result<Vec<Subject>, Status> {
+/// Decodes names of resources.
+pub fn subjects(sent: &[v1::Subject]) -> Result<Vec<Subject>, Status> {
     sent.iter().map(|sent| subject(Some(sent))).collect()
 }
 
-pub(crate) fn version(sent: &[u8]) -> Result<Version, Status> {
+/// Decodes a version.
+pub fn version(sent: &[u8]) -> Result<Version, Status> {
     Version::from_wire(sent).ok_or_else(|| Status::invalid_argument("a version is 16 bytes"))
 }
 
-pub(crate) fn resource(subject: &Subject, content: &Content) -> v1::Resource {
+/// Encodes a resource.
+pub fn resource(subject: &Subject, content: &Content) -> v1::Resource {
     v1::Resource { subject: Some(subject.into()), version: content.version.to_wire(), payload: content.payload.clone() }
 }
 
-pub(crate) fn held((subject, version): (&Subject, &Version)) -> v1::Held {
+/// Encodes the version that a node holds of a resource.
+pub fn held((subject, version): (&Subject, &Version)) -> v1::Held {
     v1::Held { subject: Some(subject.into()), version: version.to_wire() }
 }
 
-pub(crate) fn report(function: &FunctionId, instances: &[Instance]) -> v1::Report {
+/// Encodes all instances of a function on a node.
+pub fn report(function: &FunctionId, instances: &[Instance]) -> v1::Report {
     v1::Report { function: function.to_string(), instances: instances.iter().map(Into::into).collect() }
 }
 
-pub(crate) fn reported(sent: &v1::Report) -> Result<(FunctionId, Vec<Instance>), Status> {
-    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+/// Decodes all instances of a function on a node.
+pub fn reported(sent: &v1::Report) -> Result<(FunctionId, Vec<Instance>), Status> {
+    let function = function_id(&sent.function)?;
     Ok((function, sent.instances.iter().map(instance).collect::<Result<_, _>>()?))
 }
 
-pub(crate) fn traffic(function: &FunctionId, counts: &[(u32, RevisionCounts)]) -> v1::Traffic {
+/// Encodes the request counts of a function's revisions.
+pub fn traffic(function: &FunctionId, counts: &[(u32, RevisionCounts)]) -> v1::Traffic {
     let of = |(revision, counts): &(u32, RevisionCounts)| {
         let RevisionCounts { requests, failed, slow } = *counts;
         v1::RevisionCounts { revision: *revision, requests, failed, slow }
@@ -166,10 +150,11 @@ pub(crate) fn traffic(function: &FunctionId, counts: &[(u32, RevisionCounts)]) -
 }
 
 /// A function and the request counts of its revisions.
-pub(crate) type Counted = (FunctionId, Vec<(u32, RevisionCounts)>);
+pub type Counted = (FunctionId, Vec<(u32, RevisionCounts)>);
 
-pub(crate) fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
-    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+/// Decodes the request counts of a function's revisions.
+pub fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
+    let function = function_id(&sent.function)?;
     let of = |sent: &v1::RevisionCounts| {
         let (requests, failed, slow) = (sent.requests, sent.failed, sent.slow);
         (sent.revision, RevisionCounts { requests, failed, slow })
@@ -177,44 +162,50 @@ pub(crate) fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
     Ok((function, sent.revisions.iter().map(of).collect()))
 }
 
-/// Images whose names a node may report.
+/// Maximum number of images that a node may report.
 const MAX_IMAGES: usize = 256;
 
-/// Converts what a node offers, and the images that it keeps.
-pub(crate) fn capacity(capacity: &Capacity, images: &BTreeSet<String>) -> v1::Capacity {
+/// Encodes a node's capacity and the images in its cache.
+pub fn capacity(capacity: &Capacity, images: &BTreeSet<String>) -> v1::Capacity {
     let Capacity { cpu_millis, memory, instances } = *capacity;
     let images = images.iter().take(MAX_IMAGES).cloned().collect();
     v1::Capacity { cpu_millis, memory_bytes: memory, instances, images }
 }
 
-pub(crate) fn offered(sent: v1::Capacity) -> (Capacity, BTreeSet<String>) {
+/// Decodes a node's capacity and the images in its cache.
+pub fn offered(sent: v1::Capacity) -> (Capacity, BTreeSet<String>) {
     let v1::Capacity { cpu_millis, memory_bytes, instances, images } = sent;
     (Capacity { cpu_millis, memory: memory_bytes, instances }, images.into_iter().take(MAX_IMAGES).collect())
 }
 
-pub(crate) fn bounds((function, bounds): (&FunctionId, &Vec<Bounds>)) -> v1::FunctionBounds {
+/// Encodes the bounds of a function.
+pub fn bounds((function, bounds): (&FunctionId, &Vec<Bounds>)) -> v1::FunctionBounds {
     let of = |&Bounds { revision, least, most }: &Bounds| v1::Bounds { revision, least, most };
     v1::FunctionBounds { function: function.to_string(), bounds: bounds.iter().map(of).collect() }
 }
 
-pub(crate) fn bounded(sent: &v1::FunctionBounds) -> Result<(FunctionId, Vec<Bounds>), Status> {
-    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+/// Decodes the bounds of a function.
+pub fn bounded(sent: &v1::FunctionBounds) -> Result<(FunctionId, Vec<Bounds>), Status> {
+    let function = function_id(&sent.function)?;
     let of = |&v1::Bounds { revision, least, most }: &v1::Bounds| Bounds { revision, least, most };
     Ok((function, sent.bounds.iter().map(of).collect()))
 }
 
-pub(crate) fn lease((function, lease): (&FunctionId, &Lease)) -> v1::FunctionLease {
+/// Encodes a node's shares of a function's rate limits.
+pub fn lease((function, lease): (&FunctionId, &Lease)) -> v1::FunctionLease {
     let of = |share: &LimitShare| v1::LimitShare { limit: share.limit.clone(), parts: share.parts };
     v1::FunctionLease { function: function.to_string(), shares: lease.shares.iter().map(of).collect() }
 }
 
-pub(crate) fn leased(sent: &v1::FunctionLease) -> Result<(FunctionId, Lease), Status> {
-    let function = sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+/// Decodes a node's shares of a function's rate limits.
+pub fn leased(sent: &v1::FunctionLease) -> Result<(FunctionId, Lease), Status> {
+    let function = function_id(&sent.function)?;
     let of = |share: &v1::LimitShare| LimitShare { limit: share.limit.clone(), parts: share.parts, unused: false };
     Ok((function, Lease { shares: sent.shares.iter().map(of).collect() }))
 }
 
-pub(crate) fn demands(demands: &[LimitDemand]) -> v1::LimitDemands {
+/// Encodes the demand for rate limits.
+pub fn demands(demands: &[LimitDemand]) -> v1::LimitDemands {
     let of = |demand: &LimitDemand| v1::LimitDemand {
         function: demand.function.to_string(),
         limit: demand.limit.clone(),
@@ -224,15 +215,17 @@ pub(crate) fn demands(demands: &[LimitDemand]) -> v1::LimitDemands {
     v1::LimitDemands { demands: demands.iter().map(of).collect() }
 }
 
-pub(crate) fn demanded(sent: v1::LimitDemands) -> Result<Vec<LimitDemand>, Status> {
+/// Decodes the demand for rate limits.
+pub fn demanded(sent: v1::LimitDemands) -> Result<Vec<LimitDemand>, Status> {
     let of = |v1::LimitDemand { function, limit, admitted, refused }| {
-        let function = function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let function = function_id(&function)?;
         Ok(LimitDemand { function, limit, admitted, refused })
     };
     sent.demands.into_iter().map(of).collect()
 }
 
-pub(crate) fn loads(loads: &[Load]) -> v1::Loads {
+/// Encodes the load of functions.
+pub fn loads(loads: &[Load]) -> v1::Loads {
     let of = |load: &Load| v1::Load {
         function: load.function.to_string(),
         revision: load.revision,
@@ -246,10 +239,10 @@ pub(crate) fn loads(loads: &[Load]) -> v1::Loads {
     v1::Loads { loads: loads.iter().map(of).collect() }
 }
 
-pub(crate) fn loaded(sent: &v1::Loads) -> Result<Vec<Load>, Status> {
+/// Decodes the load of functions.
+pub fn loaded(sent: &v1::Loads) -> Result<Vec<Load>, Status> {
     let of = |sent: &v1::Load| {
-        let function =
-            sent.function.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let function = function_id(&sent.function)?;
         if !sent.request_seconds.is_finite() || sent.request_seconds < 0.0 {
             return Err(Status::invalid_argument("request_seconds is not a time"));
         }
@@ -300,7 +293,8 @@ fn instance(sent: &v1::Instance) -> Result<Instance, Status> {
     })
 }
 
-pub(crate) fn job_report(job: &FunctionId, report: &JobReport) -> v1::JobReport {
+/// Encodes the progress of a job.
+pub fn job_report(job: &FunctionId, report: &JobReport) -> v1::JobReport {
     let state = match report.state {
         JobState::Pending => v1::JobState::Pending,
         JobState::Running => v1::JobState::Running,
@@ -322,8 +316,9 @@ pub(crate) fn job_report(job: &FunctionId, report: &JobReport) -> v1::JobReport 
     }
 }
 
-pub(crate) fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport), Status> {
-    let job = sent.name.parse::<FunctionId>().map_err(|error| Status::invalid_argument(error.to_string()))?;
+/// Decodes the progress of a job.
+pub fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport), Status> {
+    let job = function_id(&sent.name)?;
     let state = match sent.state() {
         v1::JobState::Unspecified => return Err(Status::invalid_argument("a job without a known state")),
         v1::JobState::Pending => JobState::Pending,
@@ -350,37 +345,39 @@ pub(crate) fn reported_job(sent: v1::JobReport) -> Result<(FunctionId, JobReport
     Ok((job, report))
 }
 
-/// Authorities, the end of the node's own certificate, and how many are overdue.
-pub(crate) type Certified = (BTreeSet<AuthorityKeyId>, u64, u32);
-
-pub(crate) fn certificates((issuers, not_after, overdue): &Certified) -> v1::Certificates {
+/// Encodes the certificates of a node.
+pub fn certificates(certificates: &NodeCertificates) -> v1::Certificates {
+    let NodeCertificates { issuers, not_after, overdue } = certificates;
     let issuers = issuers.iter().map(|issuer| Bytes::copy_from_slice(issuer.as_bytes())).collect();
     v1::Certificates { issuers, not_after: *not_after, overdue: *overdue }
 }
 
-pub(crate) fn certified(sent: &v1::Certificates) -> Certified {
+/// Decodes the certificates of a node.
+pub fn certified(sent: &v1::Certificates) -> NodeCertificates {
     let issuers = sent.issuers.iter().take(MAX_ISSUERS).map(|issuer| AuthorityKeyId::from_bytes(issuer)).collect();
-    (issuers, sent.not_after, sent.overdue)
+    NodeCertificates { issuers, not_after: sent.not_after, overdue: sent.overdue }
 }
 
-/// What a node's proof says, at most so long.
-pub(crate) fn proof(sent: v1::Proof) -> (u64, Result<(), String>) {
+/// Decodes the outcome of a proof: its number, and the reason if it failed.
+pub fn proof(sent: v1::Proof) -> (u64, Result<(), String>) {
     let mut failure = sent.failure;
     failure.truncate(failure.floor_char_boundary(MAX_REASON));
     (sent.sequence, if failure.is_empty() { Ok(()) } else { Err(failure) })
 }
 
-pub(crate) fn chain(chain: &[CertificateDer<'_>]) -> Vec<Bytes> {
+/// Encodes a certificate chain, leaf first.
+pub fn chain(chain: &[CertificateDer<'_>]) -> Vec<Bytes> {
     chain.iter().map(|der| Bytes::copy_from_slice(der)).collect()
 }
 
 /// Milliseconds since the Unix epoch.
-pub(crate) fn millis(time: SystemTime) -> u64 {
+pub fn millis(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     since.as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-pub(crate) fn time(millis: u64) -> Result<SystemTime, Status> {
+/// Decodes milliseconds since the Unix epoch.
+pub fn time(millis: u64) -> Result<SystemTime, Status> {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis));
     time.ok_or_else(|| Status::invalid_argument("a time beyond all clocks"))
 }

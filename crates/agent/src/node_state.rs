@@ -1,66 +1,66 @@
-//! What a node wants and has. It outlives each stream.
+//! The node's subscriptions and reports. They outlive each stream.
 
-use crate::job::JobReport;
-use crate::load::{Bounds, Capacity, Lease};
-use crate::resource::{Content, Instance, Resource, Subject, Version};
-use crate::wire::v1::from_node::Message;
-use crate::wire::v1::to_node;
-use crate::wire::{self, Certified, RELEASE, v1};
 use bytes::Bytes;
 use leno_config::{FunctionId, Slice};
+use leno_wire::v1::from_node::Message;
+use leno_wire::v1::to_node;
+use leno_wire::{
+    Bounds, Capacity, Content, Instance, JobReport, Lease, NodeCertificates, RELEASE, Resource, Subject, Version,
+    messages, v1,
+};
 use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokio::sync::mpsc;
 
-/// Messages that a copy may be behind.
+/// Maximum number of messages that the child process may lag behind.
 const COPIES: usize = 1024;
-/// Payload bytes after which a message of a copy is full.
+/// Payload bytes of one message to the child process.
 const COPY_BYTES: usize = 512 << 10;
 
 #[derive(Default)]
-pub(crate) struct Desired {
+pub(crate) struct NodeState {
     subscribed: BTreeSet<Subject>,
     /// The versions in force.
     held: BTreeMap<Subject, Version>,
-    /// What they are, for another process of this node. Kept here, because the node keeps them in another form.
+    /// The payloads of `held`, for the child of a hot restart. The node has them in another form.
     payloads: BTreeMap<Subject, Bytes>,
-    /// Who signs, as the control plane said last.
+    /// The authority that signs, from the control plane's last message.
     authority: Option<v1::Authority>,
-    /// The addresses of the mesh's machines, as the control plane said last.
+    /// The addresses of the mesh's machines, from the control plane's last message.
     machines: Option<v1::Machines>,
-    /// The revoked memberships, as the control plane said last.
+    /// The revoked memberships, from the control plane's last message.
     revoked: Option<v1::Revoked>,
-    /// Gets a copy of everything that is put into force.
+    /// Receives a copy of each change, for the child of a hot restart.
     copy: Option<mpsc::Sender<Bytes>>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     jobs: BTreeMap<FunctionId, JobReport>,
     capacity: Option<(Capacity, BTreeSet<String>)>,
     /// The bounds in force.
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
-    /// The shares of rate limits that were delivered last.
+    /// The last shares of rate limits.
     leases: BTreeMap<FunctionId, Lease>,
-    /// The certificates that the node shows.
-    certified: Option<Certified>,
-    /// The version of the protocol on the present stream; 0: there is none, or no welcome yet.
+    /// The certificates that the node presents.
+    certified: Option<NodeCertificates>,
+    /// The version of the protocol on the present stream; 0: there is no stream, or no welcome yet.
     protocol: u32,
 }
 
-impl Desired {
+impl NodeState {
     pub(crate) fn hello(&self, inbound: Option<SocketAddr>) -> v1::FromNode {
-        let reports = self.instances.iter().map(|(function, instances)| wire::report(function, instances));
+        let reports = self.instances.iter().map(|(function, instances)| messages::report(function, instances));
         from_node(Message::Hello(v1::Hello {
             release: RELEASE.to_owned(),
-            protocols: Some(wire::protocols()),
+            protocols: Some(leno_wire::protocols()),
             subscribe: self.subscribed.iter().map(Into::into).collect(),
-            // A term may have ended since they were delivered, so shares are delivered anew on each stream.
-            held: self.held.iter().filter(|held| !matches!(held.0, Subject::Quota(_))).map(wire::held).collect(),
+            // Each stream delivers shares anew, because a term may have ended meanwhile.
+            held: self.held.iter().filter(|held| !matches!(held.0, Subject::Quota(_))).map(messages::held).collect(),
             inbound: inbound.map(|address| address.to_string()).unwrap_or_default(),
             reports: reports.collect(),
-            jobs: self.jobs.iter().map(|(job, report)| wire::job_report(job, report)).collect(),
-            capacity: self.capacity.as_ref().map(|(capacity, images)| wire::capacity(capacity, images)),
-            bounds: self.bounds.iter().map(wire::bounds).collect(),
-            leases: self.leases.iter().map(wire::lease).collect(),
+            jobs: self.jobs.iter().map(|(job, report)| messages::job_report(job, report)).collect(),
+            capacity: self.capacity.as_ref().map(|(capacity, images)| messages::capacity(capacity, images)),
+            bounds: self.bounds.iter().map(messages::bounds).collect(),
+            leases: self.leases.iter().map(messages::lease).collect(),
         }))
     }
 
@@ -78,7 +78,7 @@ impl Desired {
         if self.instances.get(function).map_or(&[][..], Vec::as_slice) == instances {
             return None;
         }
-        let report = wire::report(function, &instances);
+        let report = messages::report(function, &instances);
         if instances.is_empty() {
             self.instances.remove(function);
         } else {
@@ -87,7 +87,7 @@ impl Desired {
         Some(from_node(Message::Report(report)))
     }
 
-    /// `None`: it is what was said before.
+    /// `None`: nothing has changed since the last report.
     pub(crate) fn offer(&mut self, capacity: Capacity, images: BTreeSet<String>) -> Option<v1::FromNode> {
         let offer = Some((capacity, images));
         if self.capacity == offer {
@@ -95,10 +95,10 @@ impl Desired {
         }
         self.capacity = offer;
         let (capacity, images) = self.capacity.as_ref()?;
-        Some(from_node(Message::Capacity(wire::capacity(capacity, images))))
+        Some(from_node(Message::Capacity(messages::capacity(capacity, images))))
     }
 
-    /// Notes which bounds of a function are in force; `None`: none any more.
+    /// Stores the bounds of a function that are in force; `None`: it has none any more.
     pub(crate) fn bounded(&mut self, function: &FunctionId, bounds: Option<Vec<Bounds>>) {
         match bounds {
             Some(bounds) => self.bounds.insert(function.clone(), bounds),
@@ -106,7 +106,7 @@ impl Desired {
         };
     }
 
-    /// Notes which shares of a function's rate limits are in force; `None`: none any more.
+    /// Stores the shares of a function's rate limits; `None`: it has none any more.
     pub(crate) fn leased(&mut self, function: &FunctionId, lease: Option<Lease>) {
         match lease {
             Some(lease) => self.leases.insert(function.clone(), lease),
@@ -115,7 +115,7 @@ impl Desired {
     }
 
     pub(crate) fn report_job(&mut self, job: &FunctionId, report: JobReport) -> v1::FromNode {
-        let message = Message::Job(wire::job_report(job, &report));
+        let message = Message::Job(messages::job_report(job, &report));
         self.jobs.insert(job.clone(), report);
         from_node(message)
     }
@@ -124,12 +124,12 @@ impl Desired {
         self.jobs.remove(job);
     }
 
-    /// Notes that these versions of subjects are in force; `None`: that the subject is gone.
+    /// Stores the versions that are in force; `None`: the resource is gone.
     pub(crate) fn in_force(&mut self, changes: Vec<(Subject, Option<Content>)>, withdrawn: &[FunctionId]) {
         self.pass_on(|| delta(&changes, withdrawn));
         for (subject, content) in changes {
             match content {
-                // The payload is a part of a message, all of which it would keep.
+                // Copied, because the payload is a slice of its whole message.
                 Some(Content { version, payload }) => {
                     self.payloads.insert(subject.clone(), Bytes::copy_from_slice(&payload));
                     self.held.insert(subject, version);
@@ -142,19 +142,19 @@ impl Desired {
         }
     }
 
-    /// Notes who signs from now on.
+    /// Stores the authority that signs.
     pub(crate) fn signs(&mut self, authority: v1::Authority) {
         self.pass_on(|| to_node(to_node::Message::Authority(authority.clone())));
         self.authority = Some(authority);
     }
 
-    /// Notes the addresses of the mesh's machines.
+    /// Stores the addresses of the mesh's machines.
     pub(crate) fn located(&mut self, machines: v1::Machines) {
         self.pass_on(|| to_node(to_node::Message::Machines(machines.clone())));
         self.machines = Some(machines);
     }
 
-    /// Notes the revoked memberships.
+    /// Stores the revoked memberships.
     pub(crate) fn revoked(&mut self, revoked: v1::Revoked) {
         self.pass_on(|| to_node(to_node::Message::Revoked(revoked.clone())));
         self.revoked = Some(revoked);
@@ -168,7 +168,8 @@ impl Desired {
         }
     }
 
-    /// All that is in force, as messages, and then whatever is put into force. The receiver closes if it is not read.
+    /// All resources in force, as messages, and then each change. The receiver closes if the child
+    /// process does not read.
     pub(crate) fn copy(&mut self) -> (Vec<Bytes>, mpsc::Receiver<Bytes>) {
         let (sender, receiver) = mpsc::channel(COPIES);
         self.copy = Some(sender);
@@ -192,8 +193,9 @@ impl Desired {
         (messages, receiver)
     }
 
-    /// Notes what is shown; `None`: that is known, or the control plane's release does not want to know.
-    pub(crate) fn certified(&mut self, certified: Certified) -> Option<v1::FromNode> {
+    /// Stores the node's certificates. `None`: nothing has changed, or the control plane's release
+    /// does not expect such a report.
+    pub(crate) fn certified(&mut self, certified: NodeCertificates) -> Option<v1::FromNode> {
         if self.certified.as_ref() == Some(&certified) {
             return None;
         }
@@ -201,18 +203,18 @@ impl Desired {
         self.certificates()
     }
 
-    /// Notes which version of the protocol is spoken from now on. What only that one has is said now.
+    /// Stores the version of the protocol, and returns the report that only this version has.
     pub(crate) fn speaks(&mut self, protocol: u32) -> Option<v1::FromNode> {
         self.protocol = protocol;
         self.certificates()
     }
 
     fn certificates(&self) -> Option<v1::FromNode> {
-        let certified = self.certified.as_ref().filter(|_| self.protocol >= wire::AUTHORITIES)?;
-        Some(from_node(Message::Certificates(wire::certificates(certified))))
+        let certified = self.certified.as_ref().filter(|_| self.protocol >= leno_wire::AUTHORITIES)?;
+        Some(from_node(Message::Certificates(messages::certificates(certified))))
     }
 
-    /// The slice of a function that is in force.
+    /// The configuration of a function that is in force.
     pub(crate) fn slice(&self, id: &FunctionId) -> Option<Slice> {
         let subject = Subject::Slice(id.clone());
         match Resource::decode(&subject, self.payloads.get(&subject)?).ok()? {
@@ -226,10 +228,10 @@ impl Desired {
     }
 }
 
-/// Changes as a message. Without the settings of the mesh: a process asks for those when it starts.
+/// Changes as a message, without the settings of the mesh, which a process requests when it starts.
 fn delta(changes: &[(Subject, Option<Content>)], withdrawn: &[FunctionId]) -> Bytes {
     let changes = || changes.iter().filter(|(subject, _)| *subject != Subject::Mesh);
-    let resources = changes().filter_map(|(subject, content)| Some(wire::resource(subject, content.as_ref()?)));
+    let resources = changes().filter_map(|(subject, content)| Some(messages::resource(subject, content.as_ref()?)));
     let removed = changes().filter(|(_, content)| content.is_none()).map(|(subject, _)| subject.into());
     let withdrawn = withdrawn.iter().map(ToString::to_string).collect();
     let delta = v1::Delta { nonce: 0, resources: resources.collect(), removed: removed.collect(), withdrawn };

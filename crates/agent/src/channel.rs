@@ -1,9 +1,8 @@
-//! Connections of nodes to the control plane, for [`crate::node`] and for other clients that speak [`crate::v1`].
+//! Connections of nodes to the control plane.
 
-use crate::membership::Membership;
 use hyper_util::rt::TokioIo;
 use leno_identity::{
-    PeerError, RootPin, SpiffeId, TlsError, TrustDomain, client_config, joining_client_config, server_name,
+    Membership, PeerError, RootPin, SpiffeId, TlsError, TrustDomain, client_config, joining_client_config, server_name,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -22,28 +21,32 @@ use tonic::{Code, Status};
 use tower::service_fn;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one control plane has to answer before the next one is tried beside it. One that hangs must not keep a node away from another that leads.
+/// How long one control plane has to answer before the agent tries the next one in parallel. One
+/// that hangs must not keep a node away from the leader.
 const HEAD_START: Duration = Duration::from_millis(500);
-/// Pause before a control plane that has failed is tried again, while another one has neither answered nor failed: the one that failed may lead by then.
+/// Pause before another attempt at a control plane that has failed, while another one has neither
+/// answered nor failed: the one that failed may lead by then.
 const AGAIN: Duration = Duration::from_millis(250);
-/// A control plane is asked for a sign of life this long after its last one, and its connection ends if none comes within the timeout. One that hangs keeps
-/// its connections open otherwise, and a node would not hear what another one has taken over.
+/// Interval between HTTP/2 PINGs, and the time for their answers. A control plane that hangs keeps
+/// its connections open, and the node would not notice that another one leads.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// For a node that has no certificate yet, and knows the control plane by the hash of its root. `control` is `host:port` of each control plane.
+/// For a node that has no certificate yet, and verifies the control plane by the hash of its root.
+/// `control` is `host:port` of each control plane.
 pub fn joining(control: &[String], trust_domain: &TrustDomain, pin: RootPin) -> Result<Channel, TlsError> {
     let name = server_name(&SpiffeId::control(trust_domain)?)?;
     Ok(channel(control, joining_client_config(trust_domain, pin)?, name))
 }
 
-/// For a node. `control` is `host:port` of each control plane. Each connection shows the certificate that the node has by then.
+/// For a node. `control` is `host:port` of each control plane. Each connection presents the node's
+/// certificate of that time.
 pub fn of_member(control: &[String], membership: &Membership) -> Result<Channel, TlsError> {
     let config = client_config(membership.svids(), membership.identity(), membership.control())?;
     Ok(channel(control, config, server_name(membership.control())?))
 }
 
-/// Connects when it is first used, to the control plane that is the first to answer.
+/// Connects on first use, to the first control plane that answers.
 fn channel(control: &[String], config: Arc<ClientConfig>, name: ServerName<'static>) -> Channel {
     let (control, next): (Arc<[String]>, _) = (control.into(), Arc::new(AtomicUsize::new(0)));
     let connect = move |_: Uri| {
@@ -64,8 +67,9 @@ fn channel(control: &[String], config: Arc<ClientConfig>, name: ServerName<'stat
         .connect_with_connector_lazy(service_fn(connect))
 }
 
-/// Tries all addresses, the one at `first` before the others. The next one is tried when one has failed, and beside one that does not answer in time. As long
-/// as one does not answer, those that have failed are tried again. Returns the connection with the index of its address, or why each of them failed.
+/// Tries all addresses, the one at `first` before the others. Tries the next one when one has
+/// failed, or does not answer in time. While one does not answer, retries those that have failed.
+/// Returns the connection with the index of its address, or why each of them failed.
 async fn first_to_answer<C: Send + 'static, F: Future<Output = io::Result<C>> + Send + 'static>(
     control: &Arc<[String]>,
     first: usize,
@@ -86,7 +90,7 @@ async fn first_to_answer<C: Send + 'static, F: Future<Output = io::Result<C>> + 
                 .map_err(|error| (at, error.kind(), format!("{address}: {}", in_words(&error))))
         });
     };
-    // How many were tried, and which of those that have failed are not tried again yet.
+    // The number of addresses tried, and those that have failed and wait for another attempt.
     let (mut begun, mut resting) = (0, Vec::new());
     // Each address that has not failed yet is not tried yet, or does not answer.
     while failures.len() < control.len() {
@@ -98,8 +102,8 @@ async fn first_to_answer<C: Send + 'static, F: Future<Output = io::Result<C>> + 
         if failures.len() < begun {
             resting.drain(..).for_each(|at| begin(&mut attempts, at, AGAIN));
         }
-        let patience = if next.is_some() { HEAD_START } else { CONNECT_TIMEOUT };
-        match tokio::time::timeout(patience, attempts.join_next()).await {
+        let timeout = if next.is_some() { HEAD_START } else { CONNECT_TIMEOUT };
+        match tokio::time::timeout(timeout, attempts.join_next()).await {
             Ok(Some(Ok(Ok(connected)))) => return Ok(connected),
             Ok(Some(Ok(Err((at, kind, reason))))) => {
                 failures.insert(at, (kind, reason));
@@ -127,7 +131,7 @@ async fn tls(
     TlsConnector::from(config).connect(name, stream).await
 }
 
-/// What is wrong with the peer's identity, where that is what a handshake failed of.
+/// The error, or the reason why the handshake rejected the peer's identity.
 fn in_words(error: &io::Error) -> String {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
     tls.and_then(PeerError::of).map_or_else(|| error.to_string(), PeerError::to_string)

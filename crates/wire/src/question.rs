@@ -1,42 +1,94 @@
-//! What the control plane asks nodes about what they host, and what they answer. Each answer is bounded by its question.
+//! Queries of the control plane about what a node hosts, and the node's answers. Each query bounds
+//! its answer.
 
-use crate::encoding;
-use crate::wire::v1::{self, answer, question};
-use crate::wire::{self, MAX_REASON};
+use crate::encoding::{self, EncodingError};
+use crate::messages::{self, MAX_REASON};
+use crate::v1::{self, answer, question};
+use leno_config::id::BadFunctionId;
 use leno_config::{CandidatePrograms, FunctionId};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// Candidates in one question.
-pub(crate) const MAX_CANDIDATES: usize = 200;
-/// Bytes of the candidates of one question.
-pub(crate) const MAX_CANDIDATE_BYTES: usize = 8 << 20;
-/// Bytes of lines in one answer.
-pub(crate) const MAX_OUTPUT: u32 = 1 << 20;
-/// Bytes of one line, with what marks it as cut.
+/// Maximum number of candidates in one question.
+const MAX_CANDIDATES: usize = 200;
+/// Maximum size of the candidates of one question, in bytes.
+const MAX_CANDIDATE_BYTES: usize = 8 << 20;
+/// Maximum size of the lines in one answer, in bytes.
+const MAX_OUTPUT: u32 = 1 << 20;
+/// Maximum size of one line in bytes, with the mark that shows a cut.
 const MAX_LINE: usize = 16 << 10;
-/// Instances in one answer, and in one question.
+/// Maximum number of instances in one answer, and in one question.
 const MAX_MARKS: usize = 1000;
-/// Differences that are taken of one function.
+/// Maximum number of differences that an answer has for one function.
 const MAX_EXAMPLES: usize = 20;
-/// Reasons and parts that are taken of one function.
-const MAX_WORDS: usize = 20;
+/// Maximum number of reasons that an answer has for one function, and of parts left out.
+const MAX_REASONS: usize = 20;
+
+/// A question that one end cannot encode or decode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadQuestion {
+    /// The node got more candidates than it accepts.
+    #[error("there are too many candidates in one question")]
+    TooManyCandidates,
+    /// The control plane has more candidates than a node accepts.
+    #[error(
+        "a node takes at most {MAX_CANDIDATES} functions and {} MiB of programs at once, and there are {functions} and {bytes} bytes",
+        MAX_CANDIDATE_BYTES >> 20
+    )]
+    #[allow(missing_docs, reason = "the message names them")]
+    TooLarge { functions: usize, bytes: usize },
+    /// A candidate has something that this release does not know. The error names the field.
+    #[error("a candidate cannot be read: {0}")]
+    Candidate(EncodingError),
+    /// A candidate cannot be encoded.
+    #[error(transparent)]
+    Encoding(EncodingError),
+    /// The question is about something that is not the name of a function.
+    #[error(transparent)]
+    Function(#[from] BadFunctionId),
+    /// A later release has this kind of question.
+    #[error("this release does not know the question")]
+    Unknown,
+}
+
+/// An answer that is not one to the question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadAnswer {
+    /// A later release has this kind of answer.
+    #[error("the answer is of a kind that this release does not know")]
+    Unknown,
+    /// The answer names something that is not the name of a function.
+    #[error(transparent)]
+    Function(#[from] BadFunctionId),
+    /// A time in the answer is not representable.
+    #[error("{0}")]
+    Time(String),
+    /// The answer is about a function that the question does not name.
+    #[error("it answered about {0}, which nobody asked about")]
+    OtherFunction(FunctionId),
+    /// The answer has more bytes than the question permits.
+    #[error("it answered more than it was asked for")]
+    TooLong,
+    /// The answer is of another kind than the question.
+    #[error("it answered something else")]
+    OtherKind,
+}
 
 /// A question to a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Question {
     /// Which recorded requests would be decided differently?
     Replay {
-        /// The programs that functions would have.
+        /// The changed programs of functions.
         candidates: Vec<CandidatePrograms>,
-        /// How long it may take.
+        /// How long the node may take.
         limit: Duration,
     },
-    /// What did instances write?
+    /// Which lines did instances write?
     Output(ReadOutput),
 }
 
-/// Asks for what instances of a function or job wrote.
+/// A query for the output of instances of a function or job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOutput {
     /// The function.
@@ -45,52 +97,52 @@ pub struct ReadOutput {
     pub instance: Option<u64>,
     /// Only of the instance that ended last.
     pub previous: bool,
-    /// Of instances that are not in `after`, only so many of the last lines.
+    /// Maximum number of lines of each instance that is not in `after`: its last ones.
     pub tail: Option<u32>,
-    /// What was read before.
+    /// How far the reader has read each instance.
     pub after: Vec<OutputMark>,
-    /// Bytes of lines that the answer may have.
+    /// Maximum size of the lines in the answer, in bytes.
     pub limit: u32,
 }
 
-/// How far the output of an instance was read.
+/// A position in the output of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputMark {
     /// Number of the instance.
     pub instance: u64,
     /// When the instance began, in milliseconds since 1970.
     pub began_ms: u64,
-    /// The number of the line to begin with.
+    /// The number of the next line.
     pub next: u64,
 }
 
 /// A node's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Why there is none.
+    /// The node declines, for this reason.
     Declined(String),
-    /// What became of the records of each function.
+    /// The result of a replay for each function, or the reason to decline it.
     Replays(BTreeMap<FunctionId, Result<Replayed, String>>),
-    /// What instances wrote.
+    /// Output of instances.
     Output(Output),
 }
 
-/// What became of the records of one function.
+/// The result of replaying the recorded requests of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Requests that were judged again.
     pub judged: u64,
-    /// Of those, which were allowed and would be denied.
+    /// Judged requests that were allowed and would be denied.
     pub newly_denied: u64,
-    /// Of those, which were denied and would be allowed.
+    /// Judged requests that were denied and would be allowed.
     pub newly_allowed: u64,
-    /// Why requests could not be judged, and how many.
+    /// Number of requests that could not be judged, by reason.
     pub unjudged: BTreeMap<String, u64>,
-    /// Requests for which there was no time.
+    /// Requests for which the time did not suffice.
     pub skipped: u64,
     /// Some of the differences.
     pub examples: Vec<ReplayExample>,
-    /// What the programs have and was not replayed.
+    /// Parts of the programs that a replay does not execute.
     pub left_out: Vec<String>,
 }
 
@@ -102,7 +154,7 @@ pub struct ReplayExample {
     pub request_id: String,
     pub direction: String,
     pub caller: String,
-    /// Of an outbound call.
+    /// Only an outbound call has one.
     pub callee: Option<String>,
     pub method: String,
     pub path: String,
@@ -120,35 +172,35 @@ pub struct ReplayVerdict {
     pub clause: String,
 }
 
-/// What instances wrote.
+/// Output of instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// By instance, oldest first.
+    /// Lines by instance, oldest first.
     pub lines: Vec<OutputLine>,
-    /// How far each instance was read.
+    /// How far the answer reads each instance.
     pub marks: Vec<OutputMark>,
-    /// Lines that were forgotten before they were read.
+    /// Number of lines that the node dropped before anyone read them.
     pub dropped: u64,
-    /// There are more.
+    /// The node has more lines.
     pub more: bool,
 }
 
-/// One line.
+/// One line of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputLine {
     /// Number of the instance that wrote it.
     pub instance: u64,
-    /// When, in milliseconds since 1970.
+    /// When the instance wrote it, in milliseconds since 1970.
     pub at_ms: u64,
-    /// It was written to standard error.
+    /// The instance wrote it to standard error.
     pub stderr: bool,
     /// The line without its end.
     pub text: String,
 }
 
 impl Question {
-    /// Fails if it is too large.
-    pub(crate) fn to_wire(&self, id: u64) -> Result<v1::Question, String> {
+    /// Encodes the question. Fails if it is too large.
+    pub fn to_wire(&self, id: u64) -> Result<v1::Question, BadQuestion> {
         let question = match self {
             Self::Replay { candidates, limit } => question::Question::Replay(replay(candidates, *limit)?),
             Self::Output(read) => question::Question::Output(read_output(read)),
@@ -156,71 +208,61 @@ impl Question {
         Ok(v1::Question { id, question: Some(question) })
     }
 
-    /// Fails with a reason to decline, which names the place of what this release does not know.
-    pub(crate) fn from_wire(sent: v1::Question) -> Result<Self, String> {
+    /// Decodes a question. The error is a reason to decline it.
+    pub fn from_wire(sent: v1::Question) -> Result<Self, BadQuestion> {
         match sent.question {
             Some(question::Question::Replay(v1::Replay { candidates, limit_ms })) => {
                 let bytes: usize = candidates.iter().map(bytes::Bytes::len).sum();
                 if candidates.len() > MAX_CANDIDATES || bytes > MAX_CANDIDATE_BYTES {
-                    return Err("there are too many candidates in one question".to_owned());
+                    return Err(BadQuestion::TooManyCandidates);
                 }
-                let read = |payload: &bytes::Bytes| {
-                    let candidate = encoding::from_bytes::<CandidatePrograms>(payload);
-                    candidate.map_err(|error| format!("a candidate cannot be read: {error}"))
-                };
+                let read = |payload: &bytes::Bytes| encoding::from_bytes(payload).map_err(BadQuestion::Candidate);
                 let candidates = candidates.iter().map(read).collect::<Result<_, _>>()?;
                 Ok(Self::Replay { candidates, limit: Duration::from_millis(limit_ms) })
             }
-            Some(question::Question::Output(sent)) => {
-                let function = sent.function.parse::<FunctionId>().map_err(|error| error.to_string())?;
-                Ok(Self::Output(ReadOutput {
-                    function,
-                    instance: Some(sent.instance).filter(|&instance| instance != 0),
-                    previous: sent.previous,
-                    tail: sent.tail,
-                    after: sent.after.iter().take(MAX_MARKS).map(mark).collect(),
-                    limit: sent.limit.min(MAX_OUTPUT),
-                }))
-            }
-            None => Err("this release does not know the question".to_owned()),
+            Some(question::Question::Output(sent)) => Ok(Self::Output(ReadOutput {
+                function: sent.function.parse()?,
+                instance: Some(sent.instance).filter(|&instance| instance != 0),
+                previous: sent.previous,
+                tail: sent.tail,
+                after: sent.after.iter().take(MAX_MARKS).map(mark).collect(),
+                limit: sent.limit.min(MAX_OUTPUT),
+            })),
+            None => Err(BadQuestion::Unknown),
         }
     }
 
-    /// Takes an answer, if it is one to this question.
-    pub(crate) fn answered(&self, sent: v1::Answer) -> Result<Answer, String> {
+    /// Decodes an answer to this question.
+    pub fn answered(&self, sent: v1::Answer) -> Result<Answer, BadAnswer> {
         let answer = Answer::from_wire(sent)?;
         match (self, &answer) {
             (_, Answer::Declined(_)) => {}
             (Self::Replay { candidates, .. }, Answer::Replays(replays)) => {
                 let asked = |function: &&FunctionId| candidates.iter().any(|candidate| candidate.id == **function);
                 if let Some(function) = replays.keys().find(|function| !asked(function)) {
-                    return Err(format!("it answered about {function}, which nobody asked about"));
+                    return Err(BadAnswer::OtherFunction(function.clone()));
                 }
             }
             (Self::Output(asked), Answer::Output(output)) => {
                 let bytes: usize = output.lines.iter().map(|line| line.text.len()).sum();
                 // The last line may go beyond the limit.
                 if bytes > asked.limit.min(MAX_OUTPUT) as usize + MAX_LINE {
-                    return Err("it answered more than it was asked for".to_owned());
+                    return Err(BadAnswer::TooLong);
                 }
             }
-            _ => return Err("it answered something else".to_owned()),
+            _ => return Err(BadAnswer::OtherKind),
         }
         Ok(answer)
     }
 }
 
-fn replay(candidates: &[CandidatePrograms], limit: Duration) -> Result<v1::Replay, String> {
+fn replay(candidates: &[CandidatePrograms], limit: Duration) -> Result<v1::Replay, BadQuestion> {
     let encode = |candidate: &CandidatePrograms| encoding::to_bytes(candidate).map(Into::into);
     let candidates: Vec<bytes::Bytes> =
-        candidates.iter().map(encode).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        candidates.iter().map(encode).collect::<Result<_, _>>().map_err(BadQuestion::Encoding)?;
     let bytes: usize = candidates.iter().map(bytes::Bytes::len).sum();
     if candidates.len() > MAX_CANDIDATES || bytes > MAX_CANDIDATE_BYTES {
-        return Err(format!(
-            "a node takes at most {MAX_CANDIDATES} functions and {} MiB of programs at once, and there are {} and {bytes} bytes",
-            MAX_CANDIDATE_BYTES >> 20,
-            candidates.len()
-        ));
+        return Err(BadQuestion::TooLarge { functions: candidates.len(), bytes });
     }
     Ok(v1::Replay { candidates, limit_ms: limit.as_millis().try_into().unwrap_or(u64::MAX) })
 }
@@ -245,22 +287,21 @@ fn sent_mark(&OutputMark { instance, began_ms, next }: &OutputMark) -> v1::Outpu
 }
 
 impl Answer {
-    /// Takes what is in an answer, cut to its limits.
-    pub(crate) fn from_wire(sent: v1::Answer) -> Result<Self, String> {
-        Ok(match sent.answer.ok_or("the answer is of a kind that this release does not know")? {
+    /// Decodes an answer, cut to its limits.
+    pub fn from_wire(sent: v1::Answer) -> Result<Self, BadAnswer> {
+        Ok(match sent.answer.ok_or(BadAnswer::Unknown)? {
             answer::Answer::Declined(reason) => Self::Declined(cut(reason)),
             answer::Answer::Replays(sent) => {
-                let functions = sent.functions.into_iter().take(MAX_CANDIDATES).map(|sent| {
-                    let function = sent.function.parse::<FunctionId>().map_err(|error| error.to_string())?;
-                    Ok((function, replayed(sent)?))
-                });
-                Self::Replays(functions.collect::<Result<_, String>>()?)
+                let functions = sent.functions.into_iter().take(MAX_CANDIDATES);
+                let functions = functions.map(|sent| Ok((sent.function.parse()?, replayed(sent)?)));
+                Self::Replays(functions.collect::<Result<_, BadAnswer>>()?)
             }
             answer::Answer::Output(sent) => Self::Output(output(sent)),
         })
     }
 
-    pub(crate) fn to_wire(&self, id: u64) -> v1::Answer {
+    /// Encodes the answer to question number `id`.
+    pub fn to_wire(&self, id: u64) -> v1::Answer {
         let answer = match self {
             Self::Declined(reason) => answer::Answer::Declined(cut(reason.clone())),
             Self::Replays(functions) => {
@@ -301,7 +342,7 @@ fn sent_replayed((function, outcome): (&FunctionId, &Result<Replayed, String>)) 
 fn sent_example(example: ReplayExample) -> v1::ReplayExample {
     let verdict = |ReplayVerdict { allowed, policy, rule, clause }| v1::ReplayVerdict { allowed, policy, rule, clause };
     v1::ReplayExample {
-        at_ms: wire::millis(example.at),
+        at_ms: messages::millis(example.at),
         request_id: example.request_id,
         direction: example.direction,
         caller: example.caller,
@@ -313,12 +354,12 @@ fn sent_example(example: ReplayExample) -> v1::ReplayExample {
     }
 }
 
-fn replayed(sent: v1::Replayed) -> Result<Result<Replayed, String>, String> {
+fn replayed(sent: v1::Replayed) -> Result<Result<Replayed, String>, BadAnswer> {
     if !sent.declined.is_empty() {
         return Ok(Err(cut(sent.declined)));
     }
     let v1::Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out, .. } = sent;
-    let unjudged = unjudged.into_iter().take(MAX_WORDS).map(|sent| (cut(sent.reason), sent.requests)).collect();
+    let unjudged = unjudged.into_iter().take(MAX_REASONS).map(|sent| (cut(sent.reason), sent.requests)).collect();
     Ok(Ok(Replayed {
         judged,
         newly_denied,
@@ -326,17 +367,17 @@ fn replayed(sent: v1::Replayed) -> Result<Result<Replayed, String>, String> {
         unjudged,
         skipped,
         examples: examples.into_iter().take(MAX_EXAMPLES).map(example).collect::<Result<_, _>>()?,
-        left_out: left_out.into_iter().take(MAX_WORDS).map(cut).collect(),
+        left_out: left_out.into_iter().take(MAX_REASONS).map(cut).collect(),
     }))
 }
 
-fn example(sent: v1::ReplayExample) -> Result<ReplayExample, String> {
+fn example(sent: v1::ReplayExample) -> Result<ReplayExample, BadAnswer> {
     let verdict = |sent: Option<v1::ReplayVerdict>| {
         let v1::ReplayVerdict { allowed, policy, rule, clause } = sent.unwrap_or_default();
         ReplayVerdict { allowed, policy: cut(policy), rule: cut(rule), clause: cut(clause) }
     };
     Ok(ReplayExample {
-        at: wire::time(sent.at_ms).map_err(|status| status.message().to_owned())?,
+        at: messages::time(sent.at_ms).map_err(|status| BadAnswer::Time(status.message().to_owned()))?,
         request_id: cut(sent.request_id),
         direction: cut(sent.direction),
         caller: cut(sent.caller),
@@ -361,7 +402,7 @@ fn output(sent: v1::Output) -> Output {
 }
 
 fn cut(mut text: String) -> String {
-    // As long as the longest path that a record keeps, with what marks it as cut.
+    // The longest path in a record, with the mark that shows a cut.
     text.truncate(text.floor_char_boundary(MAX_REASON + 3));
     text
 }

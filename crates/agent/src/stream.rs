@@ -1,48 +1,90 @@
-//! Keeps one stream to the control plane open, as long as there is an [`super::Agent`].
+//! The stream to the control plane. A task keeps it open as long as there is an [`crate::Agent`].
 
-use super::agent::{Connection, Outgoing, Predecessor, Shared, Succession, Term, sign};
-use super::desired::from_node;
-use super::questions::Asked;
-use super::replaced::{self, PassedOn, Replaced};
-use super::update::{Change, Update};
 use crate::channel;
-use crate::leases::TERM;
-use crate::membership::Membership;
-use crate::question::Question;
-use crate::resource::{Content, Resource, Subject, Version};
-use crate::wire::v1::discovery_client::DiscoveryClient;
-use crate::wire::v1::from_node;
-use crate::wire::v1::to_node::Message;
-use crate::wire::{self, MAX_MESSAGE, PROTOCOLS, RELEASE, v1};
+use crate::draining::{self, ChildUpdate, DrainingProcess};
+use crate::node_state::from_node;
+use crate::questions::PendingQuestion;
+use crate::shared::{Outgoing, Shared};
+use crate::signing::sign;
+use crate::update::{Change, PARENT_STREAM, Update};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
-use leno_identity::AuthorityKeyId;
+use leno_identity::{AuthorityKeyId, Membership};
+use leno_wire::v1::discovery_client::DiscoveryClient;
+use leno_wire::v1::from_node;
+use leno_wire::v1::to_node::Message;
+use leno_wire::{Content, MAX_MESSAGE, PROTOCOLS, Question, RELEASE, Resource, Subject, TERM, Version, messages, v1};
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
-/// Number of the stream on which the predecessor's updates came, as it were. No answer is sent on it.
-pub(super) const PREDECESSOR: u64 = 0;
-/// Messages that may wait to be sent to the control plane.
+/// Maximum number of messages that wait to be sent to the control plane.
 const OUTGOING: usize = 64;
-/// Updates that may be read before the node has room for them.
+/// Maximum number of updates that the stream reads ahead of the node.
 const READ_AHEAD: usize = 4;
 /// A stream that lasted this long counts as a success, whatever it carried.
 const STABLE_STREAM: Duration = Duration::from_secs(5);
 
-/// Renewals whose answers may still come.
+/// Maximum number of renewals without an answer.
 const RENEWALS: usize = 8;
 /// Interval between renewals of the term of the node's shares of rate limits.
 const RENEWAL: Duration = Duration::from_secs(2);
 
-/// The stream to the control plane. It is reopened whenever it ends.
+/// The state of the stream to the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// There is no stream. The node keeps its last configuration.
+    Away {
+        /// Attempts that failed since the last stream.
+        attempts: u32,
+        /// Why the last attempt failed; `None`: none has failed yet.
+        reason: Option<String>,
+    },
+    /// The stream is open.
+    Connected,
+}
+
+/// A term of the node's shares of rate limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// When it ends.
+    pub until: std::time::Instant,
+    /// When the control plane's answer arrived. If an earlier term was over by then, all shares
+    /// from before are void.
+    pub renewed: std::time::Instant,
+}
+
+/// The parent process of a hot restart, from which this process takes over.
+#[derive(Debug)]
+pub struct ParentProcess {
+    /// Its configuration and then each change, from [`crate::Agent::copy`]. When this closes, this
+    /// process owns the node's stream.
+    pub updates: mpsc::Receiver<Bytes>,
+    /// Receives the progress of the takeover.
+    pub events: mpsc::UnboundedSender<ParentEvent>,
+    /// Closes when the parent has ended.
+    pub gone: oneshot::Receiver<Infallible>,
+}
+
+/// The progress of a takeover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ParentEvent {
+    /// This process cannot apply the parent's configuration, for this reason.
+    Rejected(String),
+    /// The parent has sent all of its configuration, and this process has applied it. The last
+    /// event.
+    InForce,
+}
+
+/// The task of the stream. It reopens the stream whenever that ends.
 pub(crate) struct Session {
     pub shared: Arc<Shared>,
     pub membership: Membership,
@@ -51,17 +93,17 @@ pub(crate) struct Session {
     pub backoff: ExponentialBuilder,
     pub outgoing: mpsc::UnboundedReceiver<Outgoing>,
     pub updates: mpsc::Sender<Update>,
-    pub asked: mpsc::Sender<Asked>,
+    pub asked: mpsc::Sender<PendingQuestion>,
     pub state: watch::Sender<Connection>,
     pub term: watch::Sender<Option<Term>>,
     pub ended: mpsc::Receiver<()>,
-    pub predecessor: Option<Predecessor>,
-    /// Another process of this node opens the stream: one that has ended is not opened again.
+    pub parent: Option<ParentProcess>,
+    /// The child process opens the stream: this process does not reopen its own.
     pub yielding: watch::Receiver<bool>,
-    /// What that process passes on.
-    pub passed_on: mpsc::UnboundedReceiver<PassedOn>,
-    /// Messages of that process that arrived while this process still had its stream.
-    pub early: VecDeque<PassedOn>,
+    /// Updates from the child process.
+    pub passed_on: mpsc::UnboundedReceiver<ChildUpdate>,
+    /// Messages of the child process that arrived while this process still had its stream.
+    pub early: VecDeque<ChildUpdate>,
 }
 
 /// Why a stream ended.
@@ -70,14 +112,14 @@ enum End {
     Unwanted,
     /// The connection or the protocol failed.
     Failed(Status),
-    /// The process that took this one's place has ended.
-    ReplacementGone,
+    /// The child process has ended.
+    ChildGone,
 }
 
 impl Session {
     pub(crate) async fn run(mut self) {
-        if let Some(predecessor) = self.predecessor.take()
-            && self.follow(predecessor).await.is_none()
+        if let Some(parent) = self.parent.take()
+            && self.follow(parent).await.is_none()
         {
             return;
         }
@@ -94,7 +136,7 @@ impl Session {
             let mut lived = false;
             let status = match self.stream(number, &mut lived).await {
                 End::Failed(status) => status,
-                End::ReplacementGone => continue,
+                End::ChildGone => continue,
                 End::Unwanted => return,
             };
             // A stream that the control plane welcomed, or that lasted, was a success.
@@ -118,36 +160,37 @@ impl Session {
         }
     }
 
-    /// Waits until this process may open its stream, and until then takes in what the process passes on that has the node. `None`: the agent or the queue of
-    /// updates was dropped.
+    /// Waits until this process may open its stream, and meanwhile applies updates from the child
+    /// process. `None`: the agent or the queue of updates was dropped.
     async fn wait_while_replaced(&mut self) -> Option<()> {
-        let mut replaced = Replaced::default();
+        let mut draining = DrainingProcess::default();
         loop {
             let passed_on = tokio::select! {
                 biased;
-                // It fails when the sender is gone, and the agent with it.
+                // This fails when the agent has been dropped.
                 _ = self.yielding.wait_for(|yielding| !yielding) => return Some(()),
                 Some(passed_on) = async { self.early.pop_front() } => passed_on,
                 Some(passed_on) = self.passed_on.recv() => passed_on,
                 _ = self.ended.recv() => return None,
             };
             let update = match passed_on {
-                PassedOn::Update(update) => self.restricted(&mut replaced, update).unwrap_or_else(|status| {
+                ChildUpdate::Update(update) => self.restricted(&mut draining, update).unwrap_or_else(|status| {
                     tracing::error!(reason = status.message(), "what the new process passes on cannot be used");
-                    Some(replaced::nothing(&self.shared))
+                    Some(draining::withdraw_all(&self.shared))
                 }),
-                PassedOn::End => Some(replaced::nothing(&self.shared)),
+                ChildUpdate::End => Some(draining::withdraw_all(&self.shared)),
             };
             if let Some(mut update) = update {
-                // No caller waits for an answer.
-                update.tell(mpsc::unbounded_channel().0);
+                // The child does not wait for an answer.
+                update.report_to(mpsc::unbounded_channel().0);
                 self.updates.send(update).await.ok()?;
             }
         }
     }
 
-    /// What an update of the process that has the node says of this one's exchanges; `None`: nothing.
-    fn restricted(&self, replaced: &mut Replaced, update: Bytes) -> Result<Option<Update>, Status> {
+    /// The part of a child's update that concerns the exchanges of this process; `None`: it has
+    /// none.
+    fn restricted(&self, draining: &mut DrainingProcess, update: Bytes) -> Result<Option<Update>, Status> {
         let message = v1::ToNode::decode(update).map_err(|error| Status::internal(error.to_string()))?;
         let delta = match message.message {
             Some(Message::Delta(delta)) => delta,
@@ -157,20 +200,20 @@ impl Session {
             }
             _ => return Ok(None),
         };
-        let delta = replaced.restrict(&self.shared, delta)?;
-        let mut update = self.update(PREDECESSOR, delta, RELEASE)?;
-        replaced.keep_instances(&self.shared, &mut update);
+        let delta = draining.restrict(&self.shared, delta)?;
+        let mut update = self.update(PARENT_STREAM, delta, RELEASE)?;
+        draining.keep_instances(&self.shared, &mut update);
         Ok(Some(update).filter(|update| !update.changes.is_empty()))
     }
 
-    /// Passes on the updates of the predecessor until it hands over and all of them were answered. `None`: the agent or the queue of updates was
-    /// dropped.
-    async fn follow(&mut self, predecessor: Predecessor) -> Option<()> {
-        let Predecessor { mut updates, events, gone } = predecessor;
+    /// Applies the updates of the parent until it hands over and the node has answered all of them.
+    /// `None`: the agent or the queue of updates was dropped.
+    async fn follow(&mut self, parent: ParentProcess) -> Option<()> {
+        let ParentProcess { mut updates, events, gone } = parent;
         let shared = self.shared.clone();
         tokio::spawn(async move {
             let _ = gone.await;
-            shared.standing().alone = true;
+            shared.role().alone = true;
             shared.want_renewal();
         });
         let (told, mut rejected) = mpsc::unbounded_channel();
@@ -180,7 +223,7 @@ impl Session {
                 update = updates.recv(), if told.is_some() => update,
                 reason = rejected.recv() => {
                     let Some(reason) = reason else { break };
-                    let _ = events.send(Succession::Rejected(reason));
+                    let _ = events.send(ParentEvent::Rejected(reason));
                     continue;
                 }
                 _ = self.ended.recv() => return None,
@@ -191,9 +234,9 @@ impl Session {
             };
             let message = v1::ToNode::decode(update).map_err(|error| Status::internal(error.to_string()));
             let update = message.and_then(|message| match message.message {
-                Some(Message::Delta(delta)) => self.update(PREDECESSOR, delta, RELEASE).map(Some),
+                Some(Message::Delta(delta)) => self.update(PARENT_STREAM, delta, RELEASE).map(Some),
                 Some(Message::Authority(sent)) => {
-                    // At once: the node may be this process's in a moment.
+                    // Without a spread: this process may own the node in a moment.
                     self.signs(v1::Authority { spread_ms: 0, ..sent });
                     Ok(None)
                 }
@@ -210,26 +253,26 @@ impl Session {
             let Some(update) = update.transpose() else { continue };
             match update {
                 Ok(mut update) => {
-                    told.iter().for_each(|told| update.tell(told.clone()));
+                    told.iter().for_each(|told| update.report_to(told.clone()));
                     self.updates.send(update).await.ok()?;
                 }
-                Err(status) => drop(events.send(Succession::Rejected(status.message().to_owned()))),
+                Err(status) => drop(events.send(ParentEvent::Rejected(status.message().to_owned()))),
             }
         }
-        self.shared.standing().current = true;
+        self.shared.role().current = true;
         self.shared.want_renewal();
-        let _ = events.send(Succession::InForce);
+        let _ = events.send(ParentEvent::InForce);
         Some(())
     }
 
     async fn stream(&mut self, number: u64, lived: &mut bool) -> End {
         let (to_control, messages) = mpsc::channel(OUTGOING);
-        // A message in the outbox is in the hello as well, or belongs to an earlier stream.
+        // The hello repeats the messages in the outbox, or they belong to an earlier stream.
         while self.outgoing.try_recv().is_ok() {}
         let hello = {
-            let mut desired = self.shared.desired();
-            desired.speaks(0);
-            desired.hello(self.inbound)
+            let mut state = self.shared.state();
+            state.speaks(0);
+            state.hello(self.inbound)
         };
         if to_control.try_send(hello).is_err() {
             return End::Failed(Status::internal("no room for a hello"));
@@ -269,17 +312,17 @@ impl Session {
                     if renewals.len() > RENEWALS {
                         renewals.pop_front();
                     }
-                    // If there is no room, the control plane does not read, and the term ends.
+                    // If the queue is full, the control plane does not read, and the term ends.
                     let _ = to_control.try_send(from_node(from_node::Message::Renew(v1::Renew { sequence })));
                 }
                 () = sleep_until(term_end.unwrap_or_else(Instant::now)), if term_end.is_some() => {
-                    // The shares are void now. A new stream brings them again.
+                    // The shares are void now. A new stream delivers them again.
                     return End::Failed(Status::deadline_exceeded("the leases of rate limits were not renewed"));
                 }
                 message = from_control.message(), if read.len() < READ_AHEAD => {
                     match message.map(|message| message.and_then(|message| message.message)) {
                         Ok(Some(Message::Welcome(sent))) if welcome.is_none() && PROTOCOLS.contains(&sent.protocol) => {
-                            let says = self.shared.desired().speaks(sent.protocol);
+                            let says = self.shared.state().speaks(sent.protocol);
                             if let Some(message) = says {
                                 self.shared.send(Some(number), message);
                             }
@@ -324,12 +367,12 @@ impl Session {
                         place.send(update);
                     }
                 }
-                // The new process may end before it has opened a stream, which would have ended this one.
+                // The child may end before it opens a stream, which would have ended this one.
                 Some(passed_on) = self.passed_on.recv() => {
-                    let is_gone = matches!(passed_on, PassedOn::End);
+                    let is_gone = matches!(passed_on, ChildUpdate::End);
                     self.early.push_back(passed_on);
                     if is_gone {
-                        return End::ReplacementGone;
+                        return End::ChildGone;
                     }
                 }
                 outgoing = self.outgoing.recv(), if to_send.is_none() => {
@@ -347,21 +390,21 @@ impl Session {
         }
     }
 
-    /// Has certificates of other authorities renewed.
+    /// Stores the signing authority, and renews certificates of other ones.
     fn signs(&self, sent: v1::Authority) {
         let issuer = AuthorityKeyId::from_bytes(&sent.key);
         self.membership.svids().set_issuer(issuer, Duration::from_millis(sent.spread_ms));
-        self.shared.desired().signs(sent);
+        self.shared.state().signs(sent);
         self.shared.want_renewal();
     }
 
-    /// Tries a certificate of the candidate, and says on this stream what became of it.
+    /// Tries a certificate of the candidate authority, and reports the outcome on this stream.
     fn prove(&self, stream: u64, sequence: u64) {
         let (shared, membership, channel) = (self.shared.clone(), self.membership.clone(), self.channel.clone());
-        let standing = *self.shared.standing();
+        let role = *self.shared.role();
         tokio::spawn(async move {
-            // It may not have the present roots, and nobody gives them to it.
-            if !standing.alone {
+            // The parent may lack the present roots, and no process sends them to it.
+            if !role.alone {
                 let failure = "the process before the running one still has open connections".to_owned();
                 return shared
                     .send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
@@ -373,11 +416,12 @@ impl Session {
         });
     }
 
-    /// Hands on a question. What cannot be decoded is declined here, and what there is no room for.
+    /// Passes a question to the node. Declines it here if it cannot be decoded, or if the queue is
+    /// full.
     fn ask(&self, number: u64, sent: v1::Question) {
         let (shared, id) = (self.shared.clone(), sent.id);
         let question = Question::from_wire(sent);
-        let asked = Asked::new(shared, number, id);
+        let asked = PendingQuestion::new(shared, number, id);
         let refused = match question {
             Ok(question) => match self.asked.try_send(asked.about(question)) {
                 Ok(()) => return,
@@ -389,11 +433,12 @@ impl Session {
         asked.decline(reason);
     }
 
-    /// Resources that cannot be decoded are rejected here. The node never sees them. `release` is the control plane's.
+    /// Decodes an update. Rejects resources that cannot be decoded, so that the node never sees
+    /// them. `release` is the control plane's.
     fn update(&self, number: u64, delta: v1::Delta, release: &str) -> Result<Update, Status> {
         let (mut changes, mut delivered, mut rejected) = (Vec::new(), Vec::new(), BTreeMap::new());
         for sent in &delta.resources {
-            let (subject, version) = (wire::subject(sent.subject.as_ref())?, wire::version(&sent.version)?);
+            let (subject, version) = (messages::subject(sent.subject.as_ref())?, messages::version(&sent.version)?);
             match read(&subject, version, &sent.payload) {
                 Ok(resource) => changes.push(Change::Set(resource)),
                 Err(reason) if release == RELEASE => {
@@ -406,7 +451,7 @@ impl Session {
             }
             delivered.push((subject, Some(Content { version, payload: sent.payload.clone() })));
         }
-        for subject in wire::subjects(&delta.removed)? {
+        for subject in messages::subjects(&delta.removed)? {
             changes.push(Change::Removed(subject.clone()));
             delivered.push((subject, None));
         }

@@ -1,10 +1,11 @@
 //! Resources, which the control plane delivers: their names, versions and payloads.
 //!
-//! Payloads are encoded so that nodes and control planes of different releases read the same in them, or refuse them: see [`crate::encoding`].
+//! Payloads are encoded so that nodes and control planes of different releases read the same in
+//! them, or refuse them: see [`crate::encoding`].
 
-use crate::admission::Placement;
-use crate::encoding::{EncodingError, from_bytes, to_bytes};
+use crate::encoding::{EncodingError, Observe, from_bytes_observed, to_bytes};
 use crate::load::{Bounds, Lease};
+use crate::placement::Placement;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_config::{FunctionId, Locality, MeshSlice, ModuleHash, Route, Slice};
@@ -15,28 +16,33 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// The name of a resource. Resources are sent in this order, so that each comes after those that it refers to.
+/// The name of a resource. Resources are sent in this order, so that each comes after those that it
+/// refers to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Subject {
     /// Mesh-wide settings, which every node needs.
     Mesh,
     /// The root certificates of the trust domain.
     Bundle,
-    /// How many instances of a function the node may have, and must. Only for nodes with [`Placement::Scheduled`].
+    /// How many instances of a function the node may have, and must. Only for nodes with
+    /// [`Placement::Scheduled`].
     Scale(FunctionId),
     /// The node's shares of a function's rate limits. Only for nodes with [`Placement::Scheduled`].
     Quota(FunctionId),
     /// A WebAssembly module that slices name.
     Module(ModuleHash),
-    /// What one function's sidecars and supervisor need. A subscription also covers the modules that the slice names.
+    /// What one function's sidecars and supervisor need. A subscription also covers the modules
+    /// that the slice names.
     Slice(FunctionId),
     /// What a gateway needs of an exposed function that its node does not host.
     Route(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
-    /// What a gateway needs. A subscription covers the endpoints of all exposed functions, and the routes to those that the node does not host.
+    /// What a gateway needs. A subscription covers the endpoints of all exposed functions, and the
+    /// routes to those that the node does not host.
     Routes,
-    /// The node's placement. A subscription also covers the slices of the functions that the node hosts and the endpoints of their callees.
+    /// The node's placement. A subscription also covers the slices of the functions that the node
+    /// hosts and the endpoints of their callees.
     Hosted,
 }
 
@@ -59,9 +65,11 @@ pub enum Resource {
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
-    /// Tells that the routes to all exposed functions were sent: as routes, or in the slices of functions that the node hosts.
+    /// Tells that the routes to all exposed functions were sent: as routes, or in the slices of
+    /// functions that the node hosts.
     Routes,
-    /// The node's placement. It also tells that the slices of all functions that the node hosts were sent.
+    /// The node's placement. It also tells that the slices of all functions that the node hosts
+    /// were sent.
     Hosted(Placement),
 }
 
@@ -73,7 +81,8 @@ pub struct Endpoint {
     pub node: String,
     /// The node's inbound listener: mutual TLS, where the TLS server name selects the function.
     pub address: SocketAddr,
-    /// Number of ready instances on the node. If there is none, the node starts one for the first request.
+    /// Number of ready instances on the node. If there is none, the node starts one for the first
+    /// request.
     pub ready: u32,
     /// Where the node is.
     #[serde(default)]
@@ -111,22 +120,25 @@ pub enum InstanceState {
     Stopping,
 }
 
-/// Identifies a payload: the first 16 bytes of its SHA-256. So versions survive restarts of the control plane.
+/// Identifies a payload: the first 16 bytes of its SHA-256. So versions survive restarts of the
+/// control plane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version([u8; 16]);
 
 /// A payload that cannot be decoded as its subject's kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{subject} cannot be read: {reason}")]
-pub(crate) struct BadPayload {
+pub struct BadPayload {
     subject: Subject,
     reason: String,
 }
 
 /// An encoded resource and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Content {
+pub struct Content {
+    /// Identifies the payload.
     pub version: Version,
+    /// The encoded resource.
     pub payload: Bytes,
 }
 
@@ -154,38 +166,48 @@ impl Resource {
         }
     }
 
-    pub(crate) fn decode(subject: &Subject, payload: &[u8]) -> Result<Self, BadPayload> {
+    /// Decodes the payload of a resource.
+    pub fn decode(subject: &Subject, payload: &[u8]) -> Result<Self, BadPayload> {
+        Self::decode_observed(subject, payload, |_, _, _| {})
+    }
+
+    /// Decodes the payload of a resource, observed as by [`from_bytes_observed`].
+    pub fn decode_observed(subject: &Subject, payload: &[u8], observe: Observe) -> Result<Self, BadPayload> {
         let bad = |reason: String| BadPayload { subject: subject.clone(), reason };
         let unread = |error: EncodingError| bad(error.to_string());
         Ok(match subject {
-            Subject::Mesh => Self::Mesh(from_bytes(payload).map_err(unread)?),
-            Subject::Bundle => Self::Bundle(bundle(from_bytes(payload).map_err(unread)?).map_err(bad)?),
+            Subject::Mesh => Self::Mesh(from_bytes_observed(payload, observe).map_err(unread)?),
+            Subject::Bundle => {
+                Self::Bundle(bundle(from_bytes_observed(payload, observe).map_err(unread)?).map_err(bad)?)
+            }
             Subject::Module(hash) if ModuleHash::of(payload) == *hash => {
                 Self::Module(*hash, Bytes::copy_from_slice(payload))
             }
             Subject::Module(_) => return Err(bad("it has another hash".to_owned())),
             Subject::Slice(id) => {
-                let slice: Box<Slice> = from_bytes(payload).map_err(unread)?;
+                let slice: Box<Slice> = from_bytes_observed(payload, observe).map_err(unread)?;
                 if slice.id != *id {
                     return Err(bad(format!("it is that of {}", slice.id)));
                 }
                 Self::Slice(slice)
             }
             Subject::Route(id) => {
-                let route: Box<Route> = from_bytes(payload).map_err(unread)?;
+                let route: Box<Route> = from_bytes_observed(payload, observe).map_err(unread)?;
                 if route.id != *id {
                     return Err(bad(format!("it is that of {}", route.id)));
                 }
                 Self::Route(route)
             }
-            Subject::Scale(id) => Self::Scale(id.clone(), from_bytes(payload).map_err(unread)?),
-            Subject::Quota(id) => Self::Quota(id.clone(), from_bytes(payload).map_err(unread)?),
-            Subject::Endpoints(id) => Self::Endpoints(id.clone(), from_bytes(payload).map_err(unread)?),
+            Subject::Scale(id) => Self::Scale(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?),
+            Subject::Quota(id) => Self::Quota(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?),
+            Subject::Endpoints(id) => {
+                Self::Endpoints(id.clone(), from_bytes_observed(payload, observe).map_err(unread)?)
+            }
             Subject::Routes => {
-                from_bytes::<()>(payload).map_err(unread)?;
+                from_bytes_observed::<()>(payload, observe).map_err(unread)?;
                 Self::Routes
             }
-            Subject::Hosted => Self::Hosted(from_bytes(payload).map_err(unread)?),
+            Subject::Hosted => Self::Hosted(from_bytes_observed(payload, observe).map_err(unread)?),
         })
     }
 }
@@ -197,36 +219,40 @@ fn bundle(sent: Roots) -> Result<TrustBundle, String> {
 
 impl Content {
     /// Encodes a value. What cannot be encoded is, for example, a path that is not UTF-8.
-    pub(crate) fn new(value: &impl Serialize) -> Result<Self, EncodingError> {
+    pub fn new(value: &impl Serialize) -> Result<Self, EncodingError> {
         let payload = Bytes::from(to_bytes(value)?);
         Ok(Self { version: Version::of(&payload), payload })
     }
 
-    /// A module is sent as it is.
-    pub(crate) fn of_module(module: &Arc<[u8]>) -> Self {
+    /// A module, whose payload is not encoded.
+    pub fn of_module(module: &Arc<[u8]>) -> Self {
         let payload = Bytes::from_owner(module.clone());
         Self { version: Version::of(&payload), payload }
     }
 
-    pub(crate) fn of_bundle(bundle: &TrustBundle) -> Result<Self, EncodingError> {
+    /// Encodes the root certificates of a trust domain.
+    pub fn of_bundle(bundle: &TrustBundle) -> Result<Self, EncodingError> {
         let roots = bundle.roots().map(|root| root.to_vec()).collect();
         Self::new(&Roots { trust_domain: bundle.trust_domain().to_string(), roots })
     }
 }
 
 impl Version {
-    pub(crate) fn of(payload: &[u8]) -> Self {
+    /// The version of a payload.
+    pub fn of(payload: &[u8]) -> Self {
         let hash = digest(&SHA256, payload);
         let mut version = [0; 16];
         version.iter_mut().zip(hash.as_ref()).for_each(|(to, from)| *to = *from);
         Self(version)
     }
 
-    pub(crate) fn from_wire(bytes: &[u8]) -> Option<Self> {
+    /// Decodes a version; `None`: it has another length.
+    pub fn from_wire(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    pub(crate) fn to_wire(self) -> Bytes {
+    /// Encodes the version.
+    pub fn to_wire(self) -> Bytes {
         Bytes::copy_from_slice(&self.0)
     }
 }

@@ -1,29 +1,29 @@
-//! Questions that arrive at a node, and its answers.
+//! Questions from the control plane, and the node's answers.
 
-use super::agent::Shared;
-use super::desired::from_node;
-use crate::question::{Answer, Question};
-use crate::wire::v1::from_node::Message;
+use crate::node_state::from_node;
+use crate::shared::Shared;
+use leno_wire::v1::from_node::Message;
+use leno_wire::{Answer, Question};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Questions of the control plane, in the order in which they came.
-pub type Questions = mpsc::Receiver<Asked>;
+/// Questions of the control plane, in the order of their arrival.
+pub type Questions = mpsc::Receiver<PendingQuestion>;
 
-/// A question that awaits its answer. If it is dropped, it is declined.
+/// A question without an answer yet. Dropping it declines it.
 #[must_use = "a question that is dropped is declined"]
 #[derive(Debug)]
-pub struct Asked {
-    /// What is asked; `None`: it was taken.
+pub struct PendingQuestion {
+    /// `None`: the node has taken it.
     question: Option<Question>,
     shared: Arc<Shared>,
-    /// The stream on which it came. Its number means nothing on another stream.
+    /// The stream of the question. `id` means nothing on another stream.
     stream: u64,
     id: u64,
     answered: bool,
 }
 
-impl Asked {
+impl PendingQuestion {
     pub(crate) fn new(shared: Arc<Shared>, stream: u64, id: u64) -> Self {
         Self { question: None, shared, stream, id, answered: false }
     }
@@ -43,7 +43,7 @@ impl Asked {
         self.give(answer);
     }
 
-    /// Says why there is no answer.
+    /// Declines the question for this reason.
     pub fn decline(self, reason: String) {
         self.answer(&Answer::Declined(reason));
     }
@@ -54,7 +54,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingQuestion {
     fn drop(&mut self) {
         if !self.answered {
             self.give(&Answer::Declined("it was given up".to_owned()));

@@ -22,7 +22,8 @@ pub(super) struct Encoder {
     is_some: bool,
 }
 
-/// A list, map or struct that is being written. Its header comes last, when the number of its entries is known.
+/// A list, map or struct that is being written. Its header comes last, when the number of its
+/// entries is known.
 pub(super) struct Compound<'a> {
     encoder: &'a mut Encoder,
     /// Where the header belongs.

@@ -1,8 +1,9 @@
-//! Keeps the certificates of a node's identities current. An identity gets its first certificate as soon as it is wanted and a new one at half of the
-//! lifetime. Requests are retried while the control plane is away.
+//! Renewal of the certificates of a node's identities. A new identity gets its first certificate at
+//! once, and each certificate is renewed at half of its lifetime. Requests are retried while the
+//! control plane is away.
 
-use super::BACKOFF;
-use super::agent::Agent;
+use crate::BACKOFF;
+use crate::agent::Agent;
 use backon::BackoffBuilder;
 use leno_identity::{SpiffeId, SvidStore};
 use std::collections::{BTreeSet, VecDeque};
@@ -14,11 +15,12 @@ use tokio::runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Signing requests in flight at a time.
+/// Maximum number of signing requests in flight.
 const CONCURRENCY: usize = 16;
-/// Nice value of the thread that makes keys. It gives the thread a tenth of the weight of others, enough to make progress when they use all the time.
+/// Nice value of the thread that generates keys. The thread gets a tenth of the weight of others,
+/// which is enough to progress when they use all processors.
 const NICE: i32 = 10;
-/// Wall clocks jump, so the thread never sleeps long before it reads the clock again.
+/// Maximum time between two reads of the clock, because wall clocks jump.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
 /// Certifies the identities that a node hosts and keeps the certificates in an [`SvidStore`].
@@ -33,18 +35,19 @@ pub struct Identities {
 pub struct Renewal {
     /// Identities that got a new certificate.
     pub renewed: BTreeSet<SpiffeId>,
-    /// Identities that got none, and why. They keep the certificate that they had, while it is valid.
+    /// Identities without a new certificate, and why. They keep their last certificate while it is
+    /// valid.
     pub failed: Vec<(SpiffeId, String)>,
 }
 
 impl Identities {
-    /// Makes a certifier: `agent` has certificates signed, and `store` holds them.
+    /// `agent` has certificates signed, and `store` holds them.
     pub fn new(agent: Agent, store: Arc<SvidStore>) -> Self {
         Self { agent, store }
     }
 
-    /// Runs [`Identities::keep`] on a thread of its own with low priority. Making keys and certificates is a good part of what a new function costs,
-    /// and its first request usually needs none.
+    /// Runs [`Identities::keep`] on a separate thread with low priority. Keys and certificates are
+    /// a good part of the cost of a new function, and its first request usually needs none.
     pub fn start(self, wanted: watch::Receiver<BTreeSet<SpiffeId>>) -> io::Result<JoinHandle<()>> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("leno-keys".to_owned()).spawn(move || {
@@ -56,8 +59,8 @@ impl Identities {
         })
     }
 
-    /// Keeps the wanted identities certified until the sender of `wanted` is dropped. Sending the same set again triggers a pass at once, for example
-    /// after a change of the trust bundle.
+    /// Keeps the wanted identities certified until the sender of `wanted` is dropped. Sending the
+    /// same set again triggers a pass at once, for example after a change of the trust bundle.
     pub async fn keep(self, mut wanted: watch::Receiver<BTreeSet<SpiffeId>>) {
         let mut pauses = BACKOFF.build();
         loop {
@@ -79,7 +82,8 @@ impl Identities {
         }
     }
 
-    /// Half of the lifetime is left when the first attempt fails. When only a quarter is, somebody has to look.
+    /// Logs a failure: a warning while more than a quarter of the lifetime is left, then an error
+    /// for an operator.
     fn warn(&self, identity: &SpiffeId, reason: &str) {
         let Some((svid, now)) = self.store.current(identity).zip(self.store.now()) else {
             tracing::warn!(%identity, reason, "an identity was not certified, and has no certificate");
@@ -95,7 +99,8 @@ impl Identities {
         }
     }
 
-    /// Certifies each wanted identity that has no certificate, or one past half of its lifetime. Drops the certificates of all other identities.
+    /// Certifies each wanted identity that has no certificate, or one past half of its lifetime.
+    /// Drops the certificates of all other identities.
     pub async fn pass(&self, wanted: &BTreeSet<SpiffeId>) -> Renewal {
         let held: BTreeSet<_> = self.store.all().iter().map(|svid| svid.id().clone()).collect();
         held.difference(wanted).for_each(|id| self.store.remove(id));

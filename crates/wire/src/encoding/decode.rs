@@ -7,14 +7,24 @@ use serde::de::{DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess,
 use serde::{Deserialize, forward_to_deserialize_any};
 
 /// Decodes a value, which must be all of `bytes`.
-pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, EncodingError> {
-    let mut decoder = Decoder { rest: bytes };
+pub fn from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, EncodingError> {
+    from_bytes_observed(bytes, |_, _, _| {})
+}
+
+/// Called with each field and variant that decoding looks for: the name of its type, its own name,
+/// and whether the input has it. Tests measure with it which fields golden files cover.
+pub type Observe = fn(&'static str, &'static str, bool);
+
+/// Decodes a value, and reports its fields to `observe`.
+pub fn from_bytes_observed<'de, T: Deserialize<'de>>(bytes: &'de [u8], observe: Observe) -> Result<T, EncodingError> {
+    let mut decoder = Decoder { rest: bytes, observe };
     let value = T::deserialize(&mut decoder)?;
     if decoder.rest.is_empty() { Ok(value) } else { Err(EncodingError::new("it is too long")) }
 }
 
 struct Decoder<'de> {
     rest: &'de [u8],
+    observe: Observe,
 }
 
 /// The elements of a list.
@@ -52,7 +62,9 @@ struct Variant<'a, 'de> {
 }
 
 /// Stands for the value of a field that was left out.
-struct Zero;
+struct Zero {
+    observe: Observe,
+}
 
 impl<'de> Decoder<'de> {
     fn take(&mut self, length: usize) -> Result<&'de [u8], EncodingError> {
@@ -270,8 +282,7 @@ impl<'de> Deserializer<'de> for &mut Decoder<'de> {
         let written = self.name()?;
         let name = variants.iter().find(|name| **name == written);
         let name = name.ok_or_else(|| EncodingError::new(format!("unknown variant `{written}` of {of}")))?;
-        #[cfg(test)]
-        variants.iter().for_each(|variant| super::coverage::note(of, variant, variant == name));
+        variants.iter().for_each(|variant| (self.observe)(of, variant, variant == name));
         visitor.visit_enum(Variant { decoder: self, of, name, has_content })
     }
 
@@ -319,7 +330,8 @@ impl Fields<'_, '_> {
         self.fields.get(self.current).copied().unwrap_or_default()
     }
 
-    /// Makes a field current that was not read and is as wanted. Fields are written in their order, so the search begins at the current one.
+    /// Makes a field current that was not read and is as wanted. Fields are written in their order,
+    /// so the search begins at the current one.
     fn advance(&mut self, is_wanted: impl Fn(&str) -> bool) -> bool {
         for index in (self.current..self.fields.len()).chain(0..self.current) {
             // A struct with more fields than there are bits cannot be read.
@@ -345,15 +357,14 @@ impl<'de> MapAccess<'de> for Fields<'_, 'de> {
         } else if !self.advance(|_| true) {
             return Ok(None);
         }
-        #[cfg(test)]
-        super::coverage::note(self.of, self.name(), self.left > 0);
+        (self.decoder.observe)(self.of, self.name(), self.left > 0);
         seed.deserialize(BorrowedStrDeserializer::new(self.name())).map(Some)
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, EncodingError> {
         let Some(left) = self.left.checked_sub(1) else {
             let missing = |_| EncodingError::new(format!("missing field `{}` of {}", self.name(), self.of));
-            return seed.deserialize(Zero).map_err(missing);
+            return seed.deserialize(Zero { observe: self.decoder.observe }).map_err(missing);
         };
         self.left = left;
         seed.deserialize(&mut *self.decoder).map_err(|error| error.in_field(self.name()))
@@ -496,11 +507,11 @@ impl<'de> Deserializer<'de> for Zero {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, EncodingError> {
-        Decoder { rest: &[] }.list(0, visitor)
+        Decoder { rest: &[], observe: self.observe }.list(0, visitor)
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, EncodingError> {
-        visitor.visit_map(Entries { decoder: &mut Decoder { rest: &[] }, left: 0 })
+        visitor.visit_map(Entries { decoder: &mut Decoder { rest: &[], observe: self.observe }, left: 0 })
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -509,7 +520,7 @@ impl<'de> Deserializer<'de> for Zero {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, EncodingError> {
-        let mut nothing = Decoder { rest: &[] };
+        let mut nothing = Decoder { rest: &[], observe: self.observe };
         visitor.visit_map(Fields { decoder: &mut nothing, left: 0, of: name, fields, read: 0, current: 0 })
     }
 

@@ -1,39 +1,38 @@
-//! A process of a node that another one has replaced, and that lets its open exchanges end. It has no stream; the process that has the node passes on what it
-//! puts into force. Of that, this process takes what says whether its exchanges are still permitted. It starts nothing any more.
+//! The parent process after a hot restart, while its open exchanges end. It has no stream; the
+//! child process forwards the configuration that it applies. The parent applies the part that
+//! decides whether its exchanges are still permitted. It starts no more instances.
 
-use super::agent::Shared;
-use super::stream::PREDECESSOR;
-use super::update::{Change, Update};
-use crate::resource::{Resource, Subject};
-use crate::wire::{self, v1};
+use crate::shared::Shared;
+use crate::update::{Change, PARENT_STREAM, Update};
 use bytes::Bytes;
 use leno_config::slice::Run;
 use leno_config::{FunctionId, Slice};
+use leno_wire::{Resource, Subject, messages, v1};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tonic::Status;
 
-/// An update from the process that has the node now.
+/// A message from the child process.
 #[derive(Debug)]
-pub(crate) enum PassedOn {
-    /// A message that is encoded.
+pub(crate) enum ChildUpdate {
+    /// An encoded update.
     Update(Bytes),
-    /// The other process has ended, or passes nothing on. So there is no word on which permissions remain.
+    /// The child has ended, or forwards nothing. So the permissions that remain are unknown.
     End,
 }
 
-/// The functions that a replaced process runs.
+/// The functions of the parent process.
 #[derive(Default)]
-pub(crate) struct Replaced(HashMap<FunctionId, Slice>);
+pub(crate) struct DrainingProcess(HashMap<FunctionId, Slice>);
 
-impl Replaced {
+impl DrainingProcess {
     /// The part of a delta that concerns this process.
     pub(crate) fn restrict(&mut self, shared: &Arc<Shared>, mut delta: v1::Delta) -> Result<v1::Delta, Status> {
-        let desired = shared.desired();
+        let state = shared.state();
         let mut resources = Vec::new();
         for resource in delta.resources {
-            let subject = wire::subject(resource.subject.as_ref())?;
-            let known = desired.held().get(&subject);
+            let subject = messages::subject(resource.subject.as_ref())?;
+            let known = state.held().get(&subject);
             let is_wanted = match &subject {
                 Subject::Slice(_) => known.is_some(),
                 Subject::Bundle | Subject::Module(_) | Subject::Endpoints(_) | Subject::Route(_) => true,
@@ -49,12 +48,12 @@ impl Replaced {
         Ok(delta)
     }
 
-    /// Leaves the instances of functions as they are, whatever the update says of them.
+    /// Restores the part of each function's configuration that is about its instances.
     pub(crate) fn keep_instances(&mut self, shared: &Arc<Shared>, update: &mut Update) {
         for change in &mut update.changes {
             let Change::Set(Resource::Slice(slice)) = change else { continue };
             if !self.0.contains_key(&slice.id) {
-                self.0.extend(shared.desired().slice(&slice.id).map(|running| (slice.id.clone(), running)));
+                self.0.extend(shared.state().slice(&slice.id).map(|running| (slice.id.clone(), running)));
             }
             let Some(running) = self.0.get(&slice.id) else { continue };
             if let Run::External(_) | Run::Egress(_) = running.run {
@@ -67,14 +66,14 @@ impl Replaced {
     }
 }
 
-/// An update by which nothing is permitted any more.
-pub(crate) fn nothing(shared: &Arc<Shared>) -> Update {
-    let held: Vec<_> = shared.desired().held().keys().cloned().collect();
+/// An update that withdraws all permissions.
+pub(crate) fn withdraw_all(shared: &Arc<Shared>) -> Update {
+    let held: Vec<_> = shared.state().held().keys().cloned().collect();
     let functions = held.iter().filter_map(|subject| match subject {
         Subject::Slice(id) => Some(Change::Withdrawn(id.clone())),
         _ => None,
     });
     let gone = held.iter().filter(|subject| matches!(subject, Subject::Slice(_) | Subject::Route(_)));
     let changes = gone.cloned().map(Change::Removed).chain(functions).collect();
-    Update::new(shared.clone(), PREDECESSOR, 0, changes, Vec::new(), BTreeMap::new())
+    Update::new(shared.clone(), PARENT_STREAM, 0, changes, Vec::new(), BTreeMap::new())
 }

@@ -1,16 +1,21 @@
-//! The encoding of payloads and of stored values, which nodes and control planes of different releases share.
+//! The encoding of payloads and of stored values, which nodes and control planes of different
+//! releases share.
 //!
 //! It is [MessagePack](https://msgpack.org) with the names of fields and variants:
 //!
-//! - A struct is a map. A field whose value is zero (`None`, `false`, 0, an empty text, list or map, or a struct of nothing else) is left out, and a
-//!   field that is missing is zero. Enumerations are never left out.
+//! - A struct is a map. A field whose value is zero (`None`, `false`, 0, an empty text, list or
+//!   map, or a struct of nothing else) is left out, and a field that is missing is zero.
+//!   Enumerations are never left out.
 //! - A variant without content is its name; any other is a map with one entry.
 //! - A list of bytes is a byte string.
-//! - A field, a variant or a rest of the input that the reader does not know is an error. Nothing is ever ignored: it may be a restriction.
+//! - A field, a variant or a rest of the input that the reader does not know is an error. Nothing
+//!   is ever ignored: it may be a restriction.
 //!
-//! So a new field may be added to any type if its zero value means what was before. Readers of an older release accept every value that does not
-//! use it, and refuse those that do. Values that do not use it have the same bytes, hence the same version, in both releases. Types must not use
-//! `flatten`, `tag`, `untagged`, hash maps, or defaults other than zero. See docs/decisions/0020-payloads.md.
+//! So a new field may be added to any type if its zero value means what was before. Readers of an
+//! older release accept every value that does not use it, and refuse those that do. Values that do
+//! not use it have the same bytes, hence the same version, in both releases. Types must not use
+//! `flatten`, `tag`, `untagged`, hash maps, or defaults other than zero. See
+//! docs/decisions/0020-payloads.md.
 
 mod decode;
 mod encode;
@@ -19,18 +24,18 @@ use rmp::Marker;
 use serde::{Serialize, de, ser};
 use std::fmt;
 
-pub(crate) use decode::from_bytes;
+pub use decode::{Observe, from_bytes, from_bytes_observed};
 
 /// Why a value cannot be encoded or decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EncodingError {
+pub struct EncodingError {
     /// The path of the field, for example `inbound.authorization[2]`. Empty: the value itself.
     path: String,
     reason: String,
 }
 
 /// Encodes a value. Equal values have equal bytes.
-pub(crate) fn to_bytes(value: &(impl Serialize + ?Sized)) -> Result<Vec<u8>, EncodingError> {
+pub fn to_bytes(value: &(impl Serialize + ?Sized)) -> Result<Vec<u8>, EncodingError> {
     let mut encoder = encode::Encoder::default();
     value.serialize(&mut encoder)?;
     Ok(encoder.out)
@@ -91,28 +96,6 @@ fn is_zero(encoded: &[u8]) -> bool {
         | Marker::FixMap(0) => true,
         Marker::Bin8 | Marker::F32 | Marker::F64 => content.iter().all(|byte| *byte == 0),
         _ => false,
-    }
-}
-
-/// What decoding has met on this thread.
-#[cfg(test)]
-pub(crate) mod coverage {
-    use std::cell::RefCell;
-    use std::collections::BTreeMap;
-
-    thread_local! {
-        /// By type and field or variant: whether it was in any input.
-        static MET: RefCell<BTreeMap<(&'static str, &'static str), bool>> = RefCell::default();
-    }
-
-    pub(super) fn note(of: &'static str, name: &'static str, written: bool) {
-        MET.with_borrow_mut(|met| *met.entry((of, name)).or_default() |= written);
-    }
-
-    /// The fields and variants that a decoder has asked for, and that no input had.
-    pub(crate) fn never_met() -> Vec<String> {
-        let never = |((of, name), met): (&(_, _), &bool)| (!met).then(|| format!("{of}::{name}"));
-        MET.with_borrow(|met| met.iter().filter_map(never).collect())
     }
 }
 

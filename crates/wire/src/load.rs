@@ -2,8 +2,12 @@
 
 use leno_config::FunctionId;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 pub use leno_autoscaler::Observation;
+
+/// How long a node may use its shares after it has asked for another term.
+pub const TERM: Duration = Duration::from_secs(10);
 
 /// What a node offers to instances, or what instances use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -14,40 +18,6 @@ pub struct Capacity {
     pub memory: u64,
     /// Number of instances.
     pub instances: u32,
-}
-
-/// The most that a node may offer, as the operator set it when the node joined. Without a value, it may offer as much as the largest machine has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CapacityLimits {
-    /// Thousandths of a processor.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpu_millis: Option<u64>,
-    /// Bytes of memory.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
-    /// Number of instances.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instances: Option<u32>,
-}
-
-/// The capacity of the largest machine.
-const LARGEST: Capacity = Capacity { cpu_millis: 1_024_000, memory: 16 << 40, instances: 10_000 };
-
-impl CapacityLimits {
-    /// Whether the operator has set no value.
-    pub fn are_default(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// What counts of an offer.
-    pub(crate) fn cap(&self, offer: &Capacity) -> Capacity {
-        Capacity {
-            cpu_millis: offer.cpu_millis.min(self.cpu_millis.unwrap_or(LARGEST.cpu_millis)),
-            memory: offer.memory.min(self.memory.unwrap_or(LARGEST.memory)),
-            instances: offer.instances.min(self.instances.unwrap_or(LARGEST.instances)),
-        }
-    }
 }
 
 /// How many instances of one revision a node may have, and must.
@@ -71,7 +41,8 @@ pub struct Load {
     pub revision: u32,
     /// Instances that are starting.
     pub starting: u32,
-    /// Ready instances and requests. Totals count from any moment, and begin anew when the node is started again.
+    /// Ready instances and requests. Totals count from any moment, and begin anew when the node is
+    /// started again.
     pub seen: Observation,
 }
 
@@ -109,7 +80,8 @@ pub struct LimitDemand {
 }
 
 impl Capacity {
-    pub(crate) fn times(&self, instances: u32) -> Self {
+    /// The capacity for that many instances.
+    pub fn times(&self, instances: u32) -> Self {
         let times = |of: u64| of.saturating_mul(instances.into());
         Self {
             cpu_millis: times(self.cpu_millis),
@@ -118,7 +90,8 @@ impl Capacity {
         }
     }
 
-    pub(crate) fn plus(&self, other: &Self) -> Self {
+    /// The sum of two capacities.
+    pub fn plus(&self, other: &Self) -> Self {
         Self {
             cpu_millis: self.cpu_millis.saturating_add(other.cpu_millis),
             memory: self.memory.saturating_add(other.memory),
@@ -126,7 +99,8 @@ impl Capacity {
         }
     }
 
-    pub(crate) fn minus(&self, other: &Self) -> Self {
+    /// The rest of a capacity, not below zero.
+    pub fn minus(&self, other: &Self) -> Self {
         Self {
             cpu_millis: self.cpu_millis.saturating_sub(other.cpu_millis),
             memory: self.memory.saturating_sub(other.memory),
@@ -134,8 +108,8 @@ impl Capacity {
         }
     }
 
-    /// How many times `other` fits in.
-    pub(crate) fn holds(&self, other: &Self) -> u32 {
+    /// How many times `other` fits into this capacity.
+    pub fn holds(&self, other: &Self) -> u32 {
         let times = |of: u64, one: u64| of.checked_div(one).unwrap_or(u64::MAX);
         let by_cpu = times(self.cpu_millis, other.cpu_millis);
         let by_memory = times(self.memory, other.memory);
@@ -144,7 +118,7 @@ impl Capacity {
     }
 
     /// The largest share of `all` that this is, in thousandths.
-    pub(crate) fn permille_of(&self, all: &Self) -> u64 {
+    pub fn permille_of(&self, all: &Self) -> u64 {
         let share = |used: u64, all: u64| match (used, all) {
             (0, _) => 0,
             (_, 0) => u64::MAX,
@@ -154,4 +128,15 @@ impl Capacity {
         let by_memory = share(self.memory, all.memory);
         by_cpu.max(by_memory).max(share(self.instances.into(), all.instances.into()))
     }
+}
+
+/// Request counts of one revision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RevisionCounts {
+    /// Completed requests.
+    pub requests: u64,
+    /// Completed requests that failed.
+    pub failed: u64,
+    /// Completed requests that took longer than the rollout's latency limit.
+    pub slow: u64,
 }

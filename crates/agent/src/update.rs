@@ -1,15 +1,17 @@
-//! Updates that arrive at a node, and the node's answers.
+//! Updates from the control plane, and the node's answers.
 
-use super::agent::Shared;
-use super::desired::from_node;
-use crate::load::{Bounds, Lease};
-use crate::resource::{Content, Resource, Subject};
-use crate::wire::v1;
-use crate::wire::v1::from_node::Message;
+use crate::node_state::from_node;
+use crate::shared::Shared;
 use leno_config::FunctionId;
+use leno_wire::v1::from_node::Message;
+use leno_wire::{Bounds, Content, Lease, Resource, Subject, v1};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
+
+/// Number of the stream for updates from the parent process. The control plane gets no answer to
+/// them.
+pub(crate) const PARENT_STREAM: u64 = 0;
 
 /// Changes to put into force together, as far as possible, in this order.
 #[must_use = "an update that is dropped counts as rejected"]
@@ -27,7 +29,7 @@ pub enum Change {
     Set(Resource),
     /// The resource was removed, is no longer subscribed to, or never existed.
     Removed(Subject),
-    /// A removed function's callers are not permitted any more.
+    /// The callers of a removed function lose their permission.
     Withdrawn(FunctionId),
 }
 
@@ -38,16 +40,16 @@ struct Answer {
     stream: u64,
     nonce: u64,
     delivered: Vec<(Subject, Option<Content>)>,
-    /// Removed functions whose callers are not permitted any more.
+    /// Removed functions whose callers lose their permission.
     withdrawn: Vec<FunctionId>,
     /// Begins with the resources that could not be decoded.
     rejected: BTreeMap<Subject, String>,
-    /// Bounds that were delivered.
+    /// Bounds in the update.
     bounds: BTreeMap<FunctionId, Vec<Bounds>>,
-    /// Shares of rate limits that were delivered.
+    /// Shares of rate limits in the update.
     leases: BTreeMap<FunctionId, Lease>,
-    /// Told what is rejected of an update that another process of this node passes on.
-    passed_on: Option<mpsc::UnboundedSender<String>>,
+    /// Receives the rejections of an update from another process of this node.
+    reports: Option<mpsc::UnboundedSender<String>>,
     given: bool,
 }
 
@@ -86,14 +88,15 @@ impl Update {
             _ => None,
         });
         let withdrawn = withdrawn.collect();
-        let (passed_on, given) = (None, false);
-        let answer = Answer { shared, stream, nonce, delivered, withdrawn, rejected, bounds, leases, passed_on, given };
+        let (reports, given) = (None, false);
+        let answer = Answer { shared, stream, nonce, delivered, withdrawn, rejected, bounds, leases, reports, given };
         Self { changes, answer }
     }
 
-    /// Tells `whom` what is rejected. It is dropped with the answer.
-    pub(crate) fn tell(&mut self, whom: mpsc::UnboundedSender<String>) {
-        self.answer.passed_on = Some(whom);
+    /// Sends rejections to `reports`, which is dropped with the answer, and not to the control
+    /// plane.
+    pub(crate) fn report_to(&mut self, reports: mpsc::UnboundedSender<String>) {
+        self.answer.reports = Some(reports);
     }
 
     /// Acknowledges the update: all of it is in force.
@@ -101,7 +104,8 @@ impl Update {
         self.reject([]);
     }
 
-    /// Acknowledges the update except for `rejected`. For these the node keeps what it had, and the control plane is told why.
+    /// Acknowledges the update except for `rejected`, each with a reason. For these the node keeps
+    /// its last version.
     pub fn reject(mut self, rejected: impl IntoIterator<Item = (Subject, String)>) {
         self.answer.rejected.extend(rejected);
         self.answer.give();
@@ -122,23 +126,23 @@ impl Update {
 impl Answer {
     fn give(&mut self) {
         self.given = true;
-        let mut desired = self.shared.desired();
+        let mut state = self.shared.state();
         let mut accepted = std::mem::take(&mut self.delivered);
         accepted.retain(|(subject, _)| !self.rejected.contains_key(subject));
         for (subject, _) in &accepted {
             if let Subject::Scale(id) = subject {
-                desired.bounded(id, self.bounds.remove(id));
+                state.bounded(id, self.bounds.remove(id));
             }
             if let Subject::Quota(id) = subject {
-                desired.leased(id, self.leases.remove(id));
+                state.leased(id, self.leases.remove(id));
             }
         }
-        desired.in_force(accepted, &self.withdrawn);
-        drop(desired);
-        if let Some(told) = self.passed_on.take() {
+        state.in_force(accepted, &self.withdrawn);
+        drop(state);
+        if let Some(reports) = self.reports.take() {
             for (subject, reason) in &self.rejected {
-                // Nobody listens any more if the hand-over has failed.
-                let _ = told.send(format!("{subject}: {reason}"));
+                // Without a receiver, the hot restart has failed.
+                let _ = reports.send(format!("{subject}: {reason}"));
             }
             return;
         }

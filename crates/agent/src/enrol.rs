@@ -1,14 +1,11 @@
-//! How a machine becomes a node: it joins with a token, and asks for the settings of the mesh.
+//! Enrolment: a machine joins with a token, and requests the settings of the mesh.
 
-use crate::admission::{JoinToken, check_name};
 use crate::channel;
-use crate::membership::Membership;
-use crate::resource::{Resource, Subject};
-use crate::wire::v1;
-use crate::wire::v1::membership_client::MembershipClient;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_config::{Locality, MeshSlice};
-use leno_identity::{CertificateDer, KeyRequest, SpiffeId, SvidStore, TrustBundle};
+use leno_identity::{CertificateDer, KeyRequest, Membership, SpiffeId, SvidStore, TrustBundle};
+use leno_wire::v1::membership_client::MembershipClient;
+use leno_wire::{JoinToken, Resource, Subject, check_node_name, v1};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -24,10 +21,11 @@ pub enum JoinFailure {
     /// The control plane refused: another attempt will not help.
     #[error("the control plane refuses this node: {0}")]
     Refused(String),
-    /// The control plane cannot be reached, or does not answer, or is not the one that the token names.
+    /// The control plane cannot be reached, or does not answer, or is not the one that the token
+    /// names.
     #[error("the control plane cannot be reached: {0}")]
     Away(String),
-    /// The answer is no use.
+    /// The answer is not usable.
     #[error("the control plane's answer cannot be used: {0}")]
     Answer(String),
 }
@@ -37,7 +35,7 @@ pub enum JoinFailure {
 pub struct JoinOptions {
     /// `host:port` of the control planes, tried in turn.
     pub control: Vec<String>,
-    /// What lets it join.
+    /// The join token.
     pub token: JoinToken,
     /// The name of the node.
     pub name: String,
@@ -45,11 +43,12 @@ pub struct JoinOptions {
     pub address: Option<IpAddr>,
 }
 
-/// Joins the mesh. Tries again with pauses of `backoff` as long as the control plane cannot be reached; returns why it refused.
+/// Joins the mesh. Retries with pauses of `backoff` while the control plane cannot be reached. The
+/// error is the reason of a refusal.
 pub async fn enrol(options: &JoinOptions, backoff: ExponentialBuilder) -> Result<Membership, JoinFailure> {
     let JoinOptions { control, token, name, .. } = options;
     let refused = |error: &dyn fmt::Display| JoinFailure::Refused(error.to_string());
-    check_name(name).map_err(|error| refused(&error))?;
+    check_node_name(name).map_err(|error| refused(&error))?;
     let trust_domain = token.trust_domain();
     let identity = SpiffeId::node(trust_domain, name).map_err(|error| refused(&error))?;
     let key = KeyRequest::new(&identity).map_err(|error| refused(&error))?;
@@ -76,8 +75,8 @@ pub async fn enrol(options: &JoinOptions, backoff: ExponentialBuilder) -> Result
     Membership::new(identity, trust_domain, svids).map_err(|error| unusable(&error))
 }
 
-/// Asks for the settings of the mesh, and where the node is, which it needs before it can start. Tries again with pauses of `backoff` as long as the control plane cannot be
-/// reached or has none.
+/// Requests the settings of the mesh and the node's locality, which the node needs to start.
+/// Retries with pauses of `backoff` while the control plane cannot be reached or has none.
 pub async fn settings(
     control: &[String],
     membership: &Membership,

@@ -1,0 +1,83 @@
+//! State that the agent, its updates and its stream share.
+
+use crate::node_state::NodeState;
+use leno_identity::SvidStore;
+use leno_wire::{messages, v1};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// State of one node's connection to the control plane.
+pub(crate) struct Shared {
+    state: Mutex<NodeState>,
+    outbox: mpsc::UnboundedSender<Outgoing>,
+    /// Notified when the node must renew certificates early.
+    pub renewals: Notify,
+    role: Mutex<Role>,
+    /// The addresses of the mesh's machines.
+    pub machines: watch::Sender<Vec<IpAddr>>,
+    /// Changes when the control plane revokes memberships.
+    pub revocations: watch::Sender<()>,
+}
+
+/// The role of this process during a hot restart of its node.
+#[derive(Clone, Copy)]
+pub(crate) struct Role {
+    /// This process owns the stream, and writes the files for the next start.
+    pub current: bool,
+    /// The parent process has ended, or there was none.
+    pub alone: bool,
+}
+
+/// A message for the control plane, or only for the stream with the number `stream`.
+pub(crate) struct Outgoing {
+    pub stream: Option<u64>,
+    pub message: v1::FromNode,
+}
+
+impl Shared {
+    pub(crate) fn new(outbox: mpsc::UnboundedSender<Outgoing>, role: Role) -> Self {
+        let (state, renewals, machines, revocations) = Default::default();
+        Self { state, outbox, renewals, role: Mutex::new(role), machines, revocations }
+    }
+
+    /// The lock is held only briefly. Nothing panics while holding it, so poisoning is ignored.
+    pub(crate) fn state(&self) -> MutexGuard<'_, NodeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing panics while holding it either.
+    pub(crate) fn role(&self) -> MutexGuard<'_, Role> {
+        self.role.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the addresses of the mesh's machines.
+    pub(crate) fn located(&self, sent: v1::Machines) {
+        self.machines.send_replace(messages::machine_addresses(&sent));
+        self.state().located(sent);
+    }
+
+    /// Stores the revoked memberships and has `svids` refuse them.
+    pub(crate) fn revoked(&self, sent: v1::Revoked, svids: &SvidStore) {
+        svids.set_revoked(messages::memberships(&sent));
+        self.revocations.send_replace(());
+        self.state().revoked(sent);
+    }
+
+    /// Wakes the renewal of certificates.
+    pub(crate) fn want_renewal(&self) {
+        self.renewals.notify_one();
+    }
+
+    /// Queues a message. Once the stream's task has ended, messages are dropped.
+    pub(crate) fn send(&self, stream: Option<u64>, message: v1::FromNode) {
+        let _ = self.outbox.send(Outgoing { stream, message });
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("held", &self.state().held().len()).finish_non_exhaustive()
+    }
+}

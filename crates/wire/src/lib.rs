@@ -1,0 +1,36 @@
+//! The discovery protocol between a node and the control plane.
+//!
+//! [`v1`] is generated from `proto/leno/v1/discovery.proto`. [`messages`] has the only conversions
+//! between its messages and the types of this crate. [`encoding`] is the format of resources and
+//! stored values. `leno-agent` is the node's end of the protocol, `leno-control` the other end.
+#![forbid(unsafe_code)]
+
+pub mod encoding;
+mod job;
+mod join_token;
+mod load;
+pub mod messages;
+mod placement;
+mod protocol;
+mod question;
+mod resource;
+
+/// The protocol, generated from `proto/leno/v1/discovery.proto`.
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("leno.v1");
+}
+
+pub use job::{JobReport, JobState, run_of};
+pub use join_token::{BadNodeName, JoinToken, NoRandomness, NoToken, check_node_name};
+pub use load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation, RevisionCounts, TERM};
+pub use messages::{MAX_REASON, NodeCertificates};
+pub use placement::Placement;
+pub use protocol::{
+    AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,
+};
+pub use question::{
+    Answer, BadAnswer, BadQuestion, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict,
+    Replayed,
+};
+pub use resource::{BadPayload, Content, Endpoint, Instance, InstanceState, Resource, Subject, Version};

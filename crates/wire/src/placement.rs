@@ -1,0 +1,29 @@
+//! The placement of a node.
+
+use leno_config::FunctionId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The functions that a node hosts. It is a rule rather than a list, so functions that come and go
+/// do not change it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Placement {
+    /// All functions, present and future.
+    Everything,
+    /// The functions of this set, as far as they exist.
+    Only(BTreeSet<FunctionId>),
+    /// The functions that the control plane's scheduler places on the node, within the bounds that
+    /// it delivers with them.
+    Scheduled,
+}
+
+impl Placement {
+    /// Whether the placement covers `function`, whatever the scheduler decides.
+    pub fn hosts(&self, function: &FunctionId) -> bool {
+        match self {
+            Self::Everything => true,
+            Self::Only(functions) => functions.contains(function),
+            Self::Scheduled => false,
+        }
+    }
+}
