@@ -44,7 +44,8 @@ fn write(out: &mut String, value: &Value, depth: usize) {
 
 /// A message of the protocol, in the text format of Protocol Buffers.
 pub(super) fn message(name: &str, encoded: &[u8]) -> String {
-    let files = protox::compile(["leno/v1/discovery.proto"], [concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/proto")]).unwrap();
+    let files =
+        protox::compile(["leno/v1/discovery.proto"], [concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/proto")]).unwrap();
     let descriptor = DescriptorPool::from_file_descriptor_set(files).unwrap();
     let descriptor = descriptor.get_message_by_name(&format!("leno.v1.{name}")).unwrap();
     let message = DynamicMessage::decode(descriptor, encoded).unwrap();
