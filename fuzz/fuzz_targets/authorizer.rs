@@ -2,29 +2,18 @@
 #![no_main]
 
 use leno_config::slice::{Authorizer, AuthorizerProtocol};
+use leno_http::edits;
 use leno_policy::reserved::is_reserved;
 use libfuzzer_sys::fuzz_target;
 use state::authorizer::Answer;
 use std::time::Duration;
 
 // The files themselves, because the crate around them brings a compiler along. They know its other parts by these few types.
-extern crate self as leno_sandbox;
-pub mod extension {
-    /// As in `crates/sandbox/src/extension/run.rs`.
-    pub enum Change {
-        Set(Box<[u8]>, Box<[u8]>),
-        Append(Box<[u8]>, Box<[u8]>),
-        Remove(Box<[u8]>),
-    }
-}
-mod http {
-    pub(crate) use crate::edits;
-}
 mod state {
     pub(crate) mod authorizer {
         /// As in `crates/proxy/src/state/authorizer.rs`.
         pub(crate) enum Answer {
-            Allows(Vec<crate::edits::Edit>),
+            Allows(Vec<leno_http::edits::Edit>),
             Refuses(Refused),
         }
 
@@ -39,9 +28,6 @@ mod state {
 #[allow(dead_code)]
 #[path = "../../crates/proxy/src/corridor/authorize/answer.rs"]
 mod answer;
-#[allow(dead_code)]
-#[path = "../../crates/proxy/src/http/edits.rs"]
-mod edits;
 #[allow(dead_code)]
 #[path = "../../crates/proxy/src/corridor/authorize/envoy.rs"]
 mod envoy;

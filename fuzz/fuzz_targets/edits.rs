@@ -1,27 +1,14 @@
-//! Edits that came out of a sandbox, at a head with everything that is not theirs: they are refused, or they leave that alone.
+//! Header edits of a sandbox, applied to a head with all fields that they must not touch. Edits of such
+//! fields are refused.
 #![no_main]
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_policy::outcome::HeaderEdit;
+use leno_http::edits;
+use leno_policy::outcome::{HeaderEdit, RawEdit};
 use libfuzzer_sys::fuzz_target;
 
-// The file itself, because the crate around it brings a compiler along. It knows the sandbox by this one type.
-extern crate self as leno_sandbox;
-pub mod extension {
-    /// As in `crates/sandbox/src/extension/run.rs`.
-    pub enum Change {
-        Set(Box<[u8]>, Box<[u8]>),
-        Append(Box<[u8]>, Box<[u8]>),
-        Remove(Box<[u8]>),
-    }
-}
-#[allow(dead_code)]
-#[path = "../../crates/proxy/src/http/edits.rs"]
-mod edits;
-
-use extension::Change;
-
-/// Not for programs to touch, in whichever letters, and with underscores where the mesh itself speaks.
+/// Fields that programs must not edit, in upper or lower case. For those after [`SPOKEN`], underscores
+/// count as hyphens.
 const THEIRS: [&str; 20] = [
     "connection",
     "content-length",
@@ -44,7 +31,7 @@ const THEIRS: [&str; 20] = [
     "x-leno-caller",
     "x-request-id",
 ];
-/// From here on twins with underscores count too.
+/// The first field for which underscores count as hyphens.
 const SPOKEN: usize = 12;
 const OURS: [&str; 5] = ["authorization", "cookie", "X-User", "x_user", "x-forwarded-user"];
 
@@ -56,7 +43,7 @@ fuzz_target!(|input: (Vec<Sketch<'_>>, &str, u16)| {
     let named: Vec<(u8, Vec<u8>, &[u8])> =
         sketches.iter().map(|(kind, index, text, value)| (*kind, name(*index, text), *value)).collect();
 
-    let changes: Vec<Change> = named.iter().map(|(kind, name, value)| change(*kind, name, value)).collect();
+    let changes: Vec<RawEdit> = named.iter().map(|(kind, name, value)| change(*kind, name, value)).collect();
     attempt(edits::check_changes(&changes), named.len());
 
     let texts: Option<Vec<HeaderEdit>> = named.iter().map(|(kind, name, value)| edit(*kind, name, value)).collect();
@@ -94,7 +81,7 @@ fn attempt(checked: Result<Vec<edits::Edit>, edits::BadOutput>, count: usize) {
     }
 }
 
-/// Said anew, and slowly, so that it does not share the mistakes of what it checks.
+/// A second, slow implementation, so that it does not share the faults of the tested one.
 fn is_theirs(name: &str) -> bool {
     let folded = name.to_ascii_lowercase().replace('_', "-");
     THEIRS[..SPOKEN].contains(&&*name.to_ascii_lowercase())
@@ -109,11 +96,11 @@ fn name(index: u8, text: &[u8]) -> Vec<u8> {
     if index & 0x80 == 0 { known.into_bytes() } else { known.replace('-', "_").into_bytes() }
 }
 
-fn change(kind: u8, name: &[u8], value: &[u8]) -> Change {
+fn change(kind: u8, name: &[u8], value: &[u8]) -> RawEdit {
     match kind % 3 {
-        0 => Change::Set(name.into(), value.into()),
-        1 => Change::Append(name.into(), value.into()),
-        _ => Change::Remove(name.into()),
+        0 => RawEdit::Set(name.into(), value.into()),
+        1 => RawEdit::Append(name.into(), value.into()),
+        _ => RawEdit::Remove(name.into()),
     }
 }
 

@@ -1,14 +1,8 @@
-//! Bytes of an HTTP/2 connection, followed frame by frame: it makes no difference in which pieces they come.
+//! Follows the frames of an HTTP/2 connection. The result is the same for any split of its bytes.
 #![no_main]
 
+use leno_http::inflow::Frames;
 use libfuzzer_sys::fuzz_target;
-
-// The file itself, because the crate around it brings a compiler along.
-#[allow(dead_code)]
-#[path = "../../crates/proxy/src/http/inflow/frames.rs"]
-mod frames;
-
-use frames::Frames;
 use std::sync::Arc;
 
 /// Whether the bytes are no flood, and how many bytes of a block of header fields they end in.

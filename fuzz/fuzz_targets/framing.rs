@@ -1,5 +1,5 @@
-//! Bytes of an HTTP/1.1 connection, watched as they come in and then parsed by hyper, as the listener does it. Each request that hyper makes
-//! of them is one that a reader who knows only the letter of RFC 9112 makes of them too.
+//! Bytes of an HTTP/1.1 connection, checked as they arrive and then parsed by hyper, as in the listener.
+//! A strict parser of RFC 9112 must find each request that hyper finds.
 #![no_main]
 
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -8,6 +8,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use leno_http::framing::{Framing, escape};
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -18,14 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 
-// The file itself, because the crate around it brings a compiler along.
-#[allow(dead_code)]
-#[path = "../../crates/proxy/src/listener/framing.rs"]
-mod framing;
-
-use framing::{Framing, escape};
-
-/// A request as somebody has read it: method, target and body.
+/// A parsed request: method, target and body.
 type Reading = (String, String, Vec<u8>);
 
 // The size of the pieces in which the bytes arrive, and the bytes.
@@ -47,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// What is passed on.
+/// The bytes that are passed on.
 fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
     let (mut framing, mut passed, mut left) = (Framing::new(), Vec::new(), bytes.to_vec());
     while !left.is_empty() {

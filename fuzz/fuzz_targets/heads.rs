@@ -1,22 +1,14 @@
-//! Heads from a socket. What is admitted keeps what the corridor relies on, is admitted again as it is, and can be forwarded in both versions.
+//! Heads from a socket. An admitted head has the properties on which the pipeline relies, is admitted
+//! again unchanged, and can be forwarded over both versions.
 #![no_main]
 
-use ::http::header::{HeaderMap, HeaderName, HeaderValue};
-use ::http::uri::Scheme;
-use ::http::{Method, Request, Response, Uri, Version, request};
 use h2::ext::Protocol;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::uri::Scheme;
+use http::{Method, Request, Response, Uri, Version, request};
+use leno_http::head;
+use leno_http::peer::TrafficDirection;
 use libfuzzer_sys::fuzz_target;
-
-// The files themselves, because the crate around them brings a compiler along.
-#[allow(dead_code)]
-#[path = "../../crates/proxy/src/http"]
-mod http {
-    pub mod head;
-    pub mod peer;
-}
-
-use http::head;
-use http::peer::TrafficDirection;
 
 const NAMES: [&str; 32] = [
     "accept",
@@ -71,7 +63,7 @@ const VALUES: [&str; 16] = [
     "x-forwarded-client-cert",
 ];
 
-/// Which name and which value (of the known ones, or the texts).
+/// Index of a known name or the text itself, and the same for the value.
 type Field<'a> = (u8, &'a str, u8, &'a [u8]);
 
 // Method, target, kind of connection, `:protocol` of an extended CONNECT, fields.
@@ -149,7 +141,7 @@ fn check(head: &request::Parts, direction: TrafficDirection, found: head::Admitt
     }
 }
 
-/// Nothing that is meant for this hop only, or that only the mesh may say.
+/// The head has no fields for this hop only, and none that only the mesh may set.
 fn cleaned(headers: &HeaderMap, upgrade: bool) {
     for name in ["keep-alive", "proxy-connection", "transfer-encoding", "proxy-authorization", "proxy-authenticate"] {
         assert!(!headers.contains_key(name), "{name} is for this hop");

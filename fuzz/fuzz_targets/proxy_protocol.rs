@@ -1,12 +1,7 @@
-//! A PROXY header is told by its own bytes alone, whatever follows it.
+//! The result for a PROXY header depends on its bytes alone, not on the bytes after it.
 #![no_main]
 
-// The file itself, because the crate around it brings a compiler along.
-#[allow(dead_code)]
-#[path = "../../crates/proxy/src/listener/proxy_protocol/header.rs"]
-mod header;
-
-use header::{Header, parse};
+use leno_http::proxy_header::{Header, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

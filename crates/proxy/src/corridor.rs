@@ -17,15 +17,15 @@ mod upstream;
 mod watch;
 pub(crate) mod worker;
 
-use crate::http::body::{Body, Closed, ClosedBy, grpc_status};
-use crate::http::failure::Failure;
-use crate::http::head;
 use crate::telemetry::observed::Stage;
 use exchange::{Exchange, Origin};
 use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request};
 use judge::{JudgeInput, Judgement, Permitted, Refusal, Ruling};
 use leno_config::FunctionId;
+use leno_http::body::{Body, Closed, ClosedBy, grpc_status};
+use leno_http::failure::Failure;
+use leno_http::head;
 use leno_namespaces::Resource;
 use leno_policy::spec::Protocol;
 use leno_runtime::schedule;

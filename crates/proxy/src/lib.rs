@@ -9,14 +9,12 @@
 //! | `fetch` | downloads the key sets and modules that the configuration names by URL |
 //! | `state` | what all workers of a node share: snapshot, ledger, credentials, instances |
 //! | `telemetry` | reports each exchange: metrics, access log, spans, recent records |
-//! | `http` | HTTP heads, bodies and failures, whoever exchanges them |
 //!
 //! [`serve`] starts the workers of a [`Node`].
 #![forbid(unsafe_code)]
 
 mod corridor;
 mod fetch;
-mod http;
 mod listener;
 mod state;
 mod telemetry;
@@ -29,7 +27,6 @@ pub use corridor::open::GRACE;
 pub use fetch::download::Download;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
-pub use http::peer;
 pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
 pub use state::component::ComponentSecrets;
 pub use state::egress_guard::{EgressGuard, Requester};

@@ -2,8 +2,6 @@
 
 pub(crate) mod connection;
 mod descriptors;
-mod forwarded;
-mod framing;
 mod http2;
 mod intercept;
 mod listen;
@@ -17,10 +15,10 @@ pub use intercept::Interceptor;
 pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
 
 use crate::corridor::worker::Worker;
-use crate::http::peer::TrafficDirection;
 use crate::state::admission::Refused;
 use crate::state::credential::Caller;
 use crate::telemetry::flows::Refusal;
+use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespace;
 use std::net::SocketAddr;
 use std::rc::Rc;

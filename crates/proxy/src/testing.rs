@@ -1,6 +1,5 @@
 //! What tests of several modules need: signing keys, tokens.
 
-use crate::http::peer::{Peer, TrafficDirection};
 use crate::telemetry::observed::{
     AttemptResult, EditedHeader, Judged, Observed, RateLimitCheck, RecordedVerdict, SignatureCheck, Try,
 };
@@ -18,6 +17,7 @@ use http::Request;
 use http::header::HeaderName;
 use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
 use leno_config::{FunctionId, Slice};
+use leno_http::peer::{Peer, TrafficDirection};
 use leno_policy::engine::EngineKind;
 use leno_policy::input::TraceContext;
 use leno_policy::outcome::{PolicyKind, TracePlan};

@@ -2,17 +2,17 @@
 
 use crate::corridor::judge::Ruling;
 use crate::corridor::worker::{Pinned, Worker};
-use crate::http::failure::Failure;
-use crate::http::head::{Admitted, Malformed};
-use crate::http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
-use crate::http::peer::{Peer, TrafficDirection};
-use crate::http::{head, hop};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Version, request};
+use leno_http::failure::Failure;
+use leno_http::head::{Admitted, Malformed};
+use leno_http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
+use leno_http::peer::{Peer, TrafficDirection};
+use leno_http::{head, hop};
 use leno_namespaces::Namespace;
 use leno_policy::spec::Protocol;
 use std::borrow::Cow;

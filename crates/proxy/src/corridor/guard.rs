@@ -3,12 +3,12 @@
 use crate::corridor::judge::Ruling;
 use crate::corridor::open::Registered;
 use crate::corridor::upstream::UpstreamGuard;
-use crate::http::activity::{Activity, Busy};
-use crate::http::body::{Body, Closed, Guard};
-use crate::http::failure::Failure;
-use crate::http::outcome;
 use crate::state::ledger::Attempt;
 use crate::telemetry::record::Record;
+use leno_http::activity::{Activity, Busy};
+use leno_http::body::{Body, Closed, Guard};
+use leno_http::failure::Failure;
+use leno_http::outcome;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -121,17 +121,17 @@ impl Guard for ExchangeGuard {
         }
     }
 
-    fn goes_out_on(&self, connection: &Arc<Activity>) {
+    fn sent_on(&self, connection: &Arc<Activity>) {
         if let Some(open) = &self.open {
             open.occupies(connection);
         }
         if let Some(inner) = &self.inner {
-            inner.goes_out_on(connection);
+            inner.sent_on(connection);
         }
     }
 
     fn occupy(&mut self, busy: Busy) {
-        self.goes_out_on(busy.connection());
+        self.sent_on(busy.connection());
         self.busy = Some(busy);
     }
 

@@ -22,8 +22,6 @@ pub(crate) use asked::Asked;
 pub use outcome::{Permitted, Refusal, Ruling};
 pub(crate) use verdict::{add_time, audit, overrule};
 
-use crate::http::edits::BadOutput;
-use crate::http::peer::{Peer, TrafficDirection};
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
@@ -34,6 +32,8 @@ use asked::header_fields;
 use forecast::{Counter, Forecast};
 use http::{request, response};
 use leno_config::FunctionId;
+use leno_http::edits::BadOutput;
+use leno_http::peer::{Peer, TrafficDirection};
 use leno_policy::engine::EngineKind;
 use leno_policy::input::{Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{
@@ -189,7 +189,7 @@ impl Judge {
         let program = program(&ruling.entry, ruling.direction);
         let edits =
             if program.needs.response { self.respond(&ruling.entry, program, head, record) } else { Ok(Vec::new()) };
-        let edits = edits.and_then(|edits| Ok(crate::http::edits::check(edits)?));
+        let edits = edits.and_then(|edits| Ok(leno_http::edits::check(edits)?));
         match edits {
             Ok(edits) => {
                 ruling.edit_response(edits, &mut head.headers, record);
@@ -370,7 +370,7 @@ impl Evaluation<'_> {
                 protocol: self.input.protocol,
                 scheme: self.input.scheme,
                 method: head.method.as_str(),
-                authority: crate::http::head::authority(head),
+                authority: leno_http::head::authority(head),
                 path,
                 headers: headers.take().unwrap_or_else(|| header_fields(&head.headers)),
                 verified: forecast.verified(),
@@ -412,7 +412,7 @@ impl Evaluation<'_> {
     fn supply(&self, forecast: &mut Forecast<'_>, wants: Wants) -> Result<Option<SignatureWant>, JudgeError> {
         if let Some(want) = wants.signature {
             let Some(token) = &mut forecast.token else { return Err(BadOutput::NoToken.into()) };
-            crate::http::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
+            leno_http::edits::at_most("keys", want.keys.len(), MAX_KEYS)?;
             let verify = |key: &&KeyId| {
                 let result = self.input.entry.keys.verify(token.token, **key, want.algorithm);
                 self.record.note(|observed| {
@@ -427,7 +427,7 @@ impl Evaluation<'_> {
             self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, claims: None });
             self.signatures.remember(token.digest, key, want.algorithm);
         }
-        crate::http::edits::at_most("counters", wants.quotas.len(), MAX_TAKES)?;
+        leno_http::edits::at_most("counters", wants.quotas.len(), MAX_TAKES)?;
         for (limit, key) in wants.quotas {
             let limits = &self.program.spec.rate_limits;
             let Some(spec) = limits.get(usize::from(limit)) else {

@@ -4,13 +4,13 @@
 //! head, and a place in a list.
 
 use crate::corridor::judge::Asked;
-use crate::http::activity::Activity;
-use crate::http::body::Closed;
-use crate::http::peer::{Peer, TrafficDirection};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
 use crate::telemetry::record::Record;
+use leno_http::activity::Activity;
+use leno_http::body::Closed;
+use leno_http::peer::{Peer, TrafficDirection};
 use leno_identity::SvidStore;
 use leno_policy::spec::Protocol;
 use slab::Slab;

@@ -6,7 +6,6 @@ pub(crate) mod inbound;
 mod outside;
 
 use crate::corridor::worker::Worker;
-use crate::http::activity::Activity;
 use crate::state::certificate::PeerCertificate;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
@@ -20,6 +19,7 @@ use crate::telemetry::flows::{Connection, Ended};
 use http::HeaderMap;
 use leno_config::egress::wildcard;
 use leno_config::slice::{Callee, Port, PortProtocol};
+use leno_http::activity::Activity;
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::host::of_authority;
 use leno_runtime::schedule;

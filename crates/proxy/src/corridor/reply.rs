@@ -4,13 +4,13 @@
 
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::judge::Refusal;
-use crate::http::body::{Body, GRPC_MESSAGE, GRPC_STATUS};
-use crate::http::failure::Failure;
-use crate::http::{failure, head};
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::Body as _;
+use leno_http::body::{Body, GRPC_MESSAGE, GRPC_STATUS};
+use leno_http::failure::Failure;
+use leno_http::{failure, head};
 use leno_policy::spec::Protocol;
 use leno_runtime::clock::http_date;
 

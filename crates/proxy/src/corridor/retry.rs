@@ -3,9 +3,9 @@
 //! A request is retried only if its body can be sent again from the beginning. Once any byte may have reached the upstream, the method must
 //! also be idempotent (RFC 9110, 9.2.2), unless the plan says that this does not matter.
 
-use crate::http::failure::Failure;
-use crate::http::outcome;
 use http::Method;
+use leno_http::failure::Failure;
+use leno_http::outcome;
 use leno_policy::spec::{Retry, RetryOn};
 use std::time::Duration;
 use tokio::time::Instant;

@@ -2,15 +2,15 @@
 //! caller's callees.
 
 use crate::corridor::exchange::{Exchange, Origin};
-use crate::http::failure::Failure;
-use crate::http::head;
-use crate::http::head::Malformed;
 use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
 use crate::state::routes::Routes;
 use http::request;
 use leno_config::FunctionId;
 use leno_config::slice::Callee;
+use leno_http::failure::Failure;
+use leno_http::head;
+use leno_http::head::Malformed;
 use leno_policy::path::{self, Ambiguous, Readings};
 use std::borrow::Cow;
 use std::net::SocketAddr;

@@ -6,12 +6,12 @@
 
 mod frames;
 
-use crate::http::body::{Body, Closed, ClosedBy, Guard};
-use crate::http::failure::Failure;
-use crate::http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use frames::Frames;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
+use leno_http::body::{Body, Closed, ClosedBy, Guard};
+use leno_http::failure::Failure;
+use leno_http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use leno_runtime::schedule;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};

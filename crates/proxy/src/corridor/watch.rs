@@ -6,13 +6,13 @@
 use crate::corridor::judge::{self, Reopened, Withdrawn};
 use crate::corridor::open::{GRACE, Open, OpenExchanges};
 use crate::corridor::worker::Worker;
-use crate::http::body::{Closed, ClosedBy};
-use crate::http::peer::TrafficDirection;
 use crate::state::function::FunctionEntry;
 use crate::telemetry::names::policy_name;
 use crate::telemetry::observed::RecordedVerdict;
 use crate::telemetry::record::Record;
 use http::StatusCode;
+use leno_http::body::{Closed, ClosedBy};
+use leno_http::peer::TrafficDirection;
 use leno_policy::outcome::PolicyKind;
 use leno_policy::path::{self, Readings};
 use leno_policy::spec::Protocol;

@@ -7,19 +7,9 @@ use crate::corridor::relay::inbound::Inbound;
 use crate::corridor::relay::{self, Path};
 use crate::corridor::worker::{Pinned, Worker};
 use crate::corridor::{reply, upgrade};
-use crate::http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
-use crate::http::body::{Body, ends_empty, says_empty};
-use crate::http::failure::{Failure, Unproven};
-use crate::http::head::Malformed;
-use crate::http::http2::Upgrading;
-use crate::http::inflow::Inflow;
-use crate::http::interim::InterimQueue;
-use crate::http::peer::{Peer, TrafficDirection};
-use crate::http::wire::WireBody;
-use crate::http::{head, hop};
 use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
-use crate::listener::{forwarded, http2, proxy_protocol, refusal};
+use crate::listener::{http2, proxy_protocol, refusal};
 use crate::state::admission::{Attribution, Refused};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
@@ -35,6 +25,17 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
 use leno_config::FunctionId;
+use leno_config::slice::TrustedProxies;
+use leno_http::activity::{Activity, Busy, TimeoutCheck, Timeouts};
+use leno_http::body::{Body, ends_empty, says_empty};
+use leno_http::failure::{Failure, Unproven};
+use leno_http::head::Malformed;
+use leno_http::http2::Upgrading;
+use leno_http::inflow::Inflow;
+use leno_http::interim::InterimQueue;
+use leno_http::peer::{Peer, TrafficDirection};
+use leno_http::wire::WireBody;
+use leno_http::{forwarded, head, hop};
 use leno_policy::spec::Protocol;
 use leno_runtime::keepalive;
 use leno_runtime::schedule;
@@ -272,7 +273,11 @@ impl Connection {
         let (mut peer, mut scheme, mut client, mut behind_gateway) = (self.peer.clone(), self.scheme, None, None);
         match &origin {
             Origin::Gateway => {
-                let reported = forwarded::behind(&snapshot.mesh.trusted_proxies, peer.address.ip(), headers);
+                let reported = match &snapshot.mesh.trusted_proxies {
+                    TrustedProxies::None => None,
+                    TrustedProxies::Addresses(trusted) => forwarded::by_address(trusted, peer.address.ip(), headers),
+                    TrustedProxies::Hops(hops) => Some(forwarded::by_hops(*hops, headers)),
+                };
                 scheme = reported.and_then(|reported| reported.scheme).unwrap_or(scheme);
                 let address =
                     reported.and_then(|reported| reported.address).filter(|address| *address != peer.address.ip());
@@ -288,7 +293,7 @@ impl Connection {
             Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
             // What another node's gateway let in is judged as if it had come in here: the gateway is not who calls.
             Origin::Inbound(_) if peer.identity.as_deref() == Some(&*snapshot.gateway) => {
-                behind_gateway = hop::Client::told(headers);
+                behind_gateway = hop::Client::from_headers(headers);
                 if let Some(client) = behind_gateway {
                     peer = Peer { identity: None, address: client.address };
                 }

@@ -1,11 +1,10 @@
 //! Finds the client's address where a load balancer speaks the PROXY protocol to the gateway.
 
-mod header;
-
 use super::Listener;
-use crate::http::peer::TrafficDirection;
-use crate::listener::forwarded::is_trusted_proxy;
-use header::{Header, Malformed};
+use leno_config::slice::TrustedProxies;
+use leno_http::forwarded::is_trusted;
+use leno_http::peer::TrafficDirection;
+use leno_http::proxy_header::{self, Header, Malformed};
 use std::io;
 use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;
@@ -64,8 +63,9 @@ pub(super) async fn client(
         if listener.direction != TrafficDirection::Gateway || !mesh.proxy_protocol {
             return Ok(peer);
         }
-        if !is_trusted_proxy(&mesh.trusted_proxies, peer.ip()) {
-            return Err(Refused::Untrusted);
+        match &mesh.trusted_proxies {
+            TrustedProxies::Addresses(trusted) if is_trusted(trusted, peer.ip()) => {}
+            _ => return Err(Refused::Untrusted),
         }
         mesh.limits.head_timeout
     };
@@ -84,7 +84,7 @@ async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
         }
         let before = header.len();
         header.extend_from_slice(&scratch[..count]);
-        let parsed = header::parse(&header)?;
+        let parsed = proxy_header::parse(&header)?;
         // Take only the header off the socket. The bytes after it are the client's.
         let taken = match parsed {
             Header::Incomplete => count,

@@ -3,12 +3,12 @@
 use super::connection::Connection;
 use super::stream::ClientStream;
 use crate::corridor::reply;
-use crate::http::failure::Failure;
-use crate::http::head::Malformed;
-use crate::http::peer::TrafficDirection;
 use crate::telemetry::record::Record;
 use crate::telemetry::request_line::RequestLine;
 use http::{Request, StatusCode, Uri, Version};
+use leno_http::failure::Failure;
+use leno_http::head::Malformed;
+use leno_http::peer::TrafficDirection;
 use leno_policy::spec::Protocol;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};

@@ -1,11 +1,11 @@
 //! The stream between a socket and hyper. It replays bytes that were read ahead, checks how requests are framed, and notes activity for the
 //! timeouts.
 
-use crate::http::activity::Activity;
-use crate::http::inflow::{Frames, PeerSettings, TURN};
-use crate::listener::framing::{Framing, escape};
 use crate::listener::refused_streams::{Outgoing, Resets};
 use http::StatusCode;
+use leno_http::activity::Activity;
+use leno_http::framing::{Framing, escape};
+use leno_http::inflow::{Frames, PeerSettings, TURN};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;

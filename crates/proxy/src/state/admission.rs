@@ -9,8 +9,8 @@
 
 mod heads;
 
-use crate::http::activity::Activity;
-use crate::http::peer::TrafficDirection;
+use leno_http::activity::Activity;
+use leno_http::peer::TrafficDirection;
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::quota::client_network;
 use prometheus_client::collector::Collector;

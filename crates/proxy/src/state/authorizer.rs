@@ -1,10 +1,10 @@
 //! External authorizers of a function, and the answers that are remembered of each.
 
 use super::ledger::token::{Digest, Recent};
-use crate::http::edits::Edit;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use leno_config::slice;
+use leno_http::edits::Edit;
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -4,8 +4,6 @@
 //! secret in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret ends with
 //! the instance, and is of no use to anybody else: the node looks up who opened the connection that it arrives on.
 
-use crate::http::failure::Unproven;
-use crate::http::head;
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -13,6 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderValue};
 use leno_config::FunctionId;
+use leno_http::failure::Unproven;
+use leno_http::head;
 use leno_policy::input::{Parent, TraceContext};
 use std::fmt::{self, Write};
 use std::net::SocketAddr;

@@ -1,7 +1,5 @@
 //! Something outside of the mesh: the addresses that its names have now, and what the node needs to speak to it.
 
-use crate::http::failure::Failure;
-use crate::http::head;
 use crate::state::machines::Machines;
 use crate::state::node::Node;
 use base64::Engine as _;
@@ -9,8 +7,9 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
 use leno_config::slice::{Credential, CredentialForm, Egress, EgressTls, Secret};
 use leno_files::{FileAccess, readers};
+use leno_http::failure::Failure;
+use leno_http::head;
 use leno_runtime::client::{self, ClientError, FileTls};
-use leno_runtime::resolver::LookupError;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -116,7 +115,8 @@ impl Outside {
             return Err(Failure::Misdirected);
         }
         let namespace = self.name.split('/').next().unwrap_or_default();
-        let found = node.resolver.look_up(host, namespace, self.egress.connect_timeout).await?;
+        let found = node.resolver.look_up(host, namespace, self.egress.connect_timeout).await;
+        let found = found.map_err(|error| Failure::Lookup { cause: error.to_string() })?;
         let mut addresses: Vec<IpAddr> =
             found.iter().copied().filter(|address| self.egress.may_resolve_to(*address, &is_machine)).collect();
         if addresses.is_empty() {
@@ -192,12 +192,6 @@ pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     let address: IpAddr = bare.unwrap_or(host).parse().ok()?;
     let plain = address == address.to_canonical() && address.to_string() == bare.unwrap_or(host);
     (plain && address.is_ipv6() == bare.is_some()).then_some(address)
-}
-
-impl From<LookupError> for Failure {
-    fn from(error: LookupError) -> Self {
-        Self::Lookup { cause: error.to_string() }
-    }
 }
 
 fn config(settings: &EgressTls, http2: bool, access: &FileAccess) -> Result<(ClientConfig, u64), String> {

@@ -1,6 +1,6 @@
 //! What the corridor needs to know about running instances. The node's supervisor provides it.
 
-pub use crate::http::failure::{Unavailable, Unproven};
+pub use leno_http::failure::{Unavailable, Unproven};
 
 use crate::state::kernel::Kernel;
 use leno_config::FunctionId;

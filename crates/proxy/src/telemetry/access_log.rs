@@ -7,10 +7,10 @@
 mod line;
 mod object;
 
-use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::workload;
 use crate::telemetry::observed::{Observed, RecordedVerdict};
 use leno_config::slice::AccessLogSink;
+use leno_http::peer::TrafficDirection;
 use leno_namespaces::{Importance, Namespace, Namespaces, Source};
 use leno_runtime::batch::{BatchBuffer, BatchExporter, Bounds};
 use std::fs::File;

@@ -5,7 +5,7 @@
 //! requests pushes out its own records.
 
 use super::observed::Observed;
-use crate::http::peer::TrafficDirection;
+use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespaces;
 use std::collections::VecDeque;
 
@@ -305,7 +305,7 @@ pub(super) mod sources {
 
 /// The other end of a connection.
 pub(super) mod peer {
-    use crate::http::peer::Peer;
+    use leno_http::peer::Peer;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::net::SocketAddr;
     use std::sync::Arc;
@@ -401,7 +401,7 @@ mod tests {
         let refused = Observed {
             namespace: Some(namespaces.of("shop")),
             direction: TrafficDirection::Inbound,
-            peer: crate::http::peer::Peer { identity, ..observed().peer },
+            peer: leno_http::peer::Peer { identity, ..observed().peer },
             ..observed()
         };
         assert_eq!((refused.verdict(), namespace(&refused)), ("deny", "hostile"));

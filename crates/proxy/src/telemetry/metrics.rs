@@ -11,10 +11,10 @@ mod encode;
 
 pub use encode::{Gauges, LedgerEntries, StoreFigures};
 
-use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::{EXTENSIONS, algorithm_name, policy_name};
 use crate::telemetry::observed::{Observed, RecordedVerdict};
 use hashbrown::{DefaultHashBuilder, HashTable};
+use leno_http::peer::TrafficDirection;
 use leno_policy::engine::EngineKind;
 use leno_policy::spec::Protocol;
 use std::hash::{BuildHasher, Hash};

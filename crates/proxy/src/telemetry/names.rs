@@ -1,6 +1,6 @@
 //! The names of things in metrics, logs, spans and explanations.
 
-use crate::http::peer::TrafficDirection;
+use leno_http::peer::TrafficDirection;
 use leno_policy::engine::EngineKind;
 use leno_policy::outcome::PolicyKind;
 use leno_policy::spec::{Algorithm, Protocol};

@@ -84,8 +84,8 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::peer::TrafficDirection;
     use crate::testing::observed;
+    use leno_http::peer::TrafficDirection;
     use std::time::Duration;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Request counts of revisions, by which rollouts are judged.
 
-use crate::http::outcome;
 use leno_config::FunctionId;
+use leno_http::outcome;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;

@@ -5,12 +5,12 @@ mod guest;
 
 use guest::Form;
 use http::Request;
+use leno_http::peer::{Peer, TrafficDirection};
 use leno_policy::spec::{Counts, Protocol, QuotaAlgorithm, RateLimit};
 use leno_proxy::FunctionEntry;
 use leno_proxy::Telemetry;
 use leno_proxy::judge::{Judge, JudgeInput, Judgement};
 use leno_proxy::ledger::Ledger;
-use leno_proxy::peer::{Peer, TrafficDirection};
 use leno_proxy::ring::Explanation;
 use leno_proxy::{Record, Recorder};
 use leno_runtime::random::Random;

@@ -2,11 +2,11 @@
 //! belongs to the mesh. What is not understood is no answer.
 
 use super::envoy::{self, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpResponse, OkHttpResponse};
-use crate::http::edits::{self, BadOutput};
 use crate::state::authorizer::{Answer, Refused};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use leno_config::slice;
+use leno_http::edits::{self, BadOutput};
 use leno_policy::outcome::RawEdit;
 use leno_policy::spec::Issuer;
 use std::time::Duration;

@@ -2,8 +2,6 @@
 
 use super::envoy::{self, AttributeContext, CheckRequest, HeaderMap, HttpRequest, SocketAddress, Timestamp};
 use crate::corridor::exchange::Exchange;
-use crate::http::body::Body;
-use crate::http::head;
 use crate::state::authorizer::Authorizer;
 use crate::state::ledger::Digest;
 use aws_lc_rs::digest::{Context, SHA256};
@@ -11,6 +9,8 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Uri, Version, request};
 use leno_config::slice::{self, AuthorizerProtocol};
+use leno_http::body::Body;
+use leno_http::head;
 use leno_policy::host::normal_authority;
 use leno_policy::spec::KeyPart;
 use std::borrow::Cow;

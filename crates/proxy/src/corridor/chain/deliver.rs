@@ -2,14 +2,14 @@
 
 use super::body::{NoBody, copy_in, most};
 use crate::corridor::exchange::Exchange;
-use crate::http::body::{Body, SharedBody};
-use crate::http::failure::Failure;
-use crate::http::head;
 use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
 use http::header::{CONTENT_LENGTH, HOST};
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode, request};
+use leno_http::body::{Body, SharedBody};
+use leno_http::failure::Failure;
+use leno_http::head;
 use leno_shm::head::RequestHead;
 use leno_shm::{Answer, CallError, Link, SendError};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Passes bodies into an instance and out of it. Both sides are on one thread, so frames are moved, not copied.
 
-use crate::http::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use leno_http::body::Body;
 use leno_sandbox::component::{self, Broken};
 use send_wrapper::SendWrapper;
 use std::pin::Pin;

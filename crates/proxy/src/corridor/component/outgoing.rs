@@ -4,11 +4,11 @@
 use super::body::lend;
 use crate::corridor::exchange::{Exchange, Origin};
 use crate::corridor::worker::{Pinned, Worker};
-use crate::http::body::{Body, InstanceBody};
-use crate::http::peer::Peer;
 use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
 use http::{HeaderMap, HeaderValue, Request, Response};
+use leno_http::body::{Body, InstanceBody};
+use leno_http::peer::Peer;
 use leno_policy::input::TraceContext;
 use leno_runtime::schedule;
 use leno_sandbox::component::{self, Broken, Outside, Sending};

@@ -3,14 +3,14 @@
 use super::body::lend;
 use super::outgoing::Caller;
 use crate::corridor::exchange::Exchange;
-use crate::http::body::{Body, InstanceBody};
-use crate::http::failure::Failure;
-use crate::http::head;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::Lease;
 use http::uri::Scheme;
 use http::{Request, Response, StatusCode, request};
 use http_body::Body as _;
+use leno_http::body::{Body, InstanceBody};
+use leno_http::failure::Failure;
+use leno_http::head;
 use leno_policy::input::TraceContext;
 use leno_runtime::schedule;
 use leno_sandbox::component::{self, Program};

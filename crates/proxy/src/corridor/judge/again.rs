@@ -4,13 +4,13 @@
 use super::asked::Asked;
 use super::forecast::digest;
 use super::{Judge, JudgeError, MAX_RUNS, outcome, program};
-use crate::http::body::ClosedBy;
-use crate::http::edits::{self, BadOutput};
-use crate::http::peer::{Peer, TrafficDirection};
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::telemetry::observed::RecordedVerdict;
 use crate::telemetry::record::Record;
 use http::StatusCode;
+use leno_http::body::ClosedBy;
+use leno_http::edits::{self, BadOutput};
+use leno_http::peer::{Peer, TrafficDirection};
 use leno_policy::input::{self, Input, QuotaEntry, QuotaState, RequestInput, TargetLoad};
 use leno_policy::outcome::{Denial, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, Verdict};
 use leno_policy::spec::{KeyId, Protocol};

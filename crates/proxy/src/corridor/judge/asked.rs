@@ -2,8 +2,8 @@
 //!
 //! It is a copy in one piece. The head itself is edited and forwarded, and its fields are slices of a connection's read buffer, which would all be kept.
 
-use crate::http::head;
 use http::{HeaderMap, Method, request};
+use leno_http::head;
 use leno_policy::input::Header;
 use std::fmt;
 

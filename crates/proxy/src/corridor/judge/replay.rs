@@ -127,7 +127,7 @@ pub fn replay(
 }
 
 fn is_outbound(recorded: &Recorded) -> bool {
-    recorded.direction == crate::http::peer::TrafficDirection::Outbound
+    recorded.direction == leno_http::peer::TrafficDirection::Outbound
 }
 
 /// The inbound program, with the keys that the node has fetched for the function that is in force.

@@ -1,7 +1,7 @@
 //! What extensions see of a request and of its response.
 
-use crate::http::peer::Peer;
 use http::{HeaderMap, Version, header, request, response};
+use leno_http::peer::Peer;
 use leno_policy::host::normal_authority;
 use leno_sandbox::extension::{Headers, Request, Response};
 use std::borrow::Cow;
@@ -19,7 +19,7 @@ pub(crate) struct Context<'a> {
 
 /// The request as an extension sees it: host and port as rules and routes read them, so that an extension reads the host alike.
 pub(crate) fn request(head: &request::Parts, context: &Context<'_>) -> Request {
-    let authority = crate::http::head::authority(head);
+    let authority = leno_http::head::authority(head);
     Request {
         method: head.method.as_str().to_owned(),
         scheme: context.scheme,

@@ -1,12 +1,12 @@
 //! Validates what an extension's module decided, and records what comes after a program's verdict. A module's output is as untrusted as a program's, and the same
 //! rules apply.
 
-use crate::http::edits;
-use crate::http::edits::{BadOutput, Edit};
 use crate::telemetry::observed::{RecordedVerdict, Stage};
 use crate::telemetry::record::Record;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use leno_http::edits;
+use leno_http::edits::{BadOutput, Edit};
 use leno_policy::outcome::RawEdit;
 use leno_sandbox::extension::{Failure, Local, Outcome};
 use std::time::Instant;

@@ -2,12 +2,12 @@
 
 use super::connect::{Http2, begin_tls, tcp, within};
 use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool, Sender};
-use crate::http::inflow::PeerSettings;
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::OutsideKey;
 use crate::state::instances::InstanceProof;
 use crate::state::ledger::ConnectionGuard;
 use leno_config::slice::UpstreamLimits;
+use leno_http::inflow::PeerSettings;
 use leno_identity::{SpiffeId, SvidStore};
 use leno_namespaces::Namespace;
 use leno_runtime::schedule::TaskOwner;

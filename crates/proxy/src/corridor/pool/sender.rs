@@ -1,14 +1,14 @@
 //! Requests over an HTTP/2 connection to an upstream.
 
-use crate::http::body::Body;
-use crate::http::http2::{Tunnel, TunnelHandle, pipe};
-use crate::http::interim::Interim;
-use crate::http::wire::{HeadLimits, StreamBody, WireBody};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, SendStream};
 use http::{Method, Request, Response, StatusCode, header};
 use http_body::Body as _;
+use leno_http::body::Body;
+use leno_http::http2::{Tunnel, TunnelHandle, pipe};
+use leno_http::interim::Interim;
+use leno_http::wire::{HeadLimits, StreamBody, WireBody};
 use leno_runtime::schedule;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -4,13 +4,13 @@
 use super::framed::Framed;
 use super::{Relay, Stop};
 use crate::corridor::pool::{CalleeKey, CheckedOutHttp2, ConnectError, ConnectionKey, StreamSlot};
-use crate::http::body::Body;
-use crate::http::hop;
-use crate::http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use crate::state::certificate::PeerCertificate;
 use crate::state::endpoints::{Among, Choice, Known, UnderWay};
 use crate::state::function::FunctionEntry;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
+use leno_http::body::Body;
+use leno_http::hop;
+use leno_http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

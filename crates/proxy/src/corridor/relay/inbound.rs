@@ -5,9 +5,6 @@ use super::{
     Counted, Proof, ResetUnlessDone, Stop, check_instance, copy_both, outside, take_connection, take_instance,
 };
 use crate::corridor::worker::Worker;
-use crate::http::hop;
-use crate::http::http2::Upgrading;
-use crate::http::peer::Peer;
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
@@ -17,6 +14,9 @@ use crate::telemetry::flows::{Connection, Ended};
 use http::{StatusCode, request};
 use leno_config::FunctionId;
 use leno_config::slice::{Port, PortProtocol};
+use leno_http::hop;
+use leno_http::http2::Upgrading;
+use leno_http::peer::Peer;
 use leno_namespaces::Permit;
 use leno_policy::host::of_authority;
 use leno_policy::{connection, input};

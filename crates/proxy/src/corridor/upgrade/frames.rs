@@ -1,6 +1,6 @@
 //! Where the frames of a WebSocket end (RFC 6455, 5.2), so that the mesh can put in a last one of its own.
 
-use crate::http::body::ClosedBy;
+use leno_http::body::ClosedBy;
 
 /// The longest header of a frame: two bytes, a length of eight, a mask of four.
 const LONGEST_HEADER: usize = 14;

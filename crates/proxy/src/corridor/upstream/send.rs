@@ -6,11 +6,6 @@ use crate::corridor::pool::{
     CalleeKey, CheckIn, CheckedOutHttp1, CheckedOutHttp2, ConnectError, ConnectionKey, SendError, is_unasked,
 };
 use crate::corridor::retry;
-use crate::http::body::{Body, BodyError, Replayable, ends_empty, says_empty};
-use crate::http::failure::Failure;
-use crate::http::head;
-use crate::http::interim::InterimQueue;
-use crate::http::wire::WireBody;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::{InstanceProof, Lease};
 use crate::telemetry::observed::AttemptResult;
@@ -18,6 +13,11 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
 use hyper::body::Incoming;
 use leno_config::slice::UpstreamLimits;
+use leno_http::body::{Body, BodyError, Replayable, ends_empty, says_empty};
+use leno_http::failure::Failure;
+use leno_http::head;
+use leno_http::interim::InterimQueue;
+use leno_http::wire::WireBody;
 use leno_namespaces::Namespace;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};

@@ -1,7 +1,7 @@
 //! Bounds what unfinished heads hold of a node's memory.
 
 use super::{Admission, Key, Refused, Table};
-use crate::http::activity::Heads;
+use leno_http::activity::Heads;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 

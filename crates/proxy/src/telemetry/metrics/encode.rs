@@ -4,8 +4,8 @@ use super::{
     ClosedKey, DecisionKey, ExchangeKey, Exchanges, ExtensionKey, Histogram, ISTIO_BUCKETS, Metrics, Numbers,
     OverflowKey, RUN_BUCKETS, Shard, SignatureKey,
 };
-use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::workload;
+use leno_http::peer::TrafficDirection;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;

@@ -1,9 +1,9 @@
 //! The fields and attributes of a span, in OpenTelemetry's terms.
 
 use super::protobuf::{Value, attribute, bytes, fixed32, fixed64, nested, number, text};
-use crate::http::peer::TrafficDirection;
 use crate::telemetry::names::{EXTENSIONS, direction_name, engine_name, policy_name};
 use crate::telemetry::observed::{Observed, RecordedVerdict};
+use leno_http::peer::TrafficDirection;
 use leno_policy::outcome::TracePlan;
 use leno_policy::spec::Protocol;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -96,7 +96,7 @@ impl<'a> Span<'a> {
     fn attributes(&self, mut add: impl FnMut(&'static str, Value<'_>)) {
         let observed = self.observed;
         let version = if matches!(observed.protocol, Protocol::Http1 | Protocol::WebSocket) { "1.1" } else { "2" };
-        let (host, port) = crate::http::head::split_authority(observed.request_line.authority());
+        let (host, port) = leno_http::head::split_authority(observed.request_line.authority());
         add("http.request.method", observed.request_line.method().into());
         add("url.path", observed.request_line.path().into());
         add("network.protocol.version", version.into());

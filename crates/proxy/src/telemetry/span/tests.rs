@@ -1,7 +1,7 @@
 use super::*;
-use crate::http::peer::TrafficDirection;
 use crate::telemetry::request_line::RequestLine;
 use crate::testing::observed;
+use leno_http::peer::TrafficDirection;
 use leno_policy::spec::Protocol;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;

@@ -1,8 +1,8 @@
 use super::*;
 use crate::corridor::authorize::envoy::{HeaderValue as EnvoyValue, HttpStatus, Status, frame};
-use crate::http::edits::Edit;
 use http::{HeaderName, HeaderValue};
 use leno_config::slice::AuthorizerProtocol;
+use leno_http::edits::Edit;
 use leno_policy::reserved::is_reserved;
 use proptest::prelude::*;
 
