@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
-use leno_proxy::ring::Explanation;
+use leno_telemetry::ring::Explanation;
 use serde_json::Value;
 use std::process::ExitCode;
 use std::time::Duration;

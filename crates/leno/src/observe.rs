@@ -4,7 +4,7 @@ use crate::NodeAddress;
 use crate::client::Node;
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
-use leno_proxy::flows::{Flow, Flows};
+use leno_telemetry::flows::{Flow, Flows};
 use std::fmt::Write;
 use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use leno_config::slice::Container;
 use leno_config::{FunctionId, revision};
 use leno_control::{Control, RolloutEvent};
 use leno_proxy::Node;
-use leno_proxy::stats::Counts;
+use leno_telemetry::stats::Counts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;

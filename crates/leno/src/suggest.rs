@@ -5,7 +5,7 @@ use crate::client::Node;
 use crate::screen::{shown, shown_all, shown_json};
 use anyhow::{Context, Result, bail, ensure};
 use leno_config::FunctionId;
-use leno_proxy::destinations::{Asked, Destination};
+use leno_telemetry::destinations::{Destination, DestinationKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,8 +127,8 @@ fn tell(id: &FunctionId, refused: &Refused, functions: &[FunctionId], externals:
 /// A policy for a callee whose own policies refused.
 fn rule(id: &FunctionId, callee: &FunctionId, destination: &Destination) -> Result<String> {
     let what = match destination.asked {
-        Asked::Request => "requests",
-        Asked::Connection | Asked::Name => "connections",
+        DestinationKind::Request => "requests",
+        DestinationKind::Connection | DestinationKind::Name => "connections",
     };
     let mut text = format!(
         "# {} {what}: {callee} exists, and none of its policies allows them, or it has no such port ({}).\n",
@@ -187,16 +187,16 @@ impl Suggested {
         self.paths.extend(literal(&destination.paths));
         let port = match (destination.asked, destination.port) {
             // Programs that know nothing of the mesh begin TLS themselves.
-            (Asked::Name, _) | (_, None) => {
+            (DestinationKind::Name, _) | (_, None) => {
                 self.guessed = self.ports.is_empty();
                 if self.guessed { (443, "tls") } else { return }
             }
-            (Asked::Request, Some(80)) => (443, "https"),
-            (Asked::Request, Some(port)) => (port, "http"),
-            (Asked::Connection, Some(443)) => (443, "tls"),
-            (Asked::Connection, Some(port)) => (port, "tcp"),
+            (DestinationKind::Request, Some(80)) => (443, "https"),
+            (DestinationKind::Request, Some(port)) => (port, "http"),
+            (DestinationKind::Connection, Some(443)) => (443, "tls"),
+            (DestinationKind::Connection, Some(port)) => (port, "tcp"),
         };
-        if destination.asked != Asked::Name && self.guessed {
+        if destination.asked != DestinationKind::Name && self.guessed {
             self.ports.clear();
             self.guessed = false;
         }
@@ -281,9 +281,10 @@ fn label(host: &str, taken: &mut BTreeSet<String>) -> String {
 mod tests {
     use super::*;
 
-    fn destination(asked: Asked, host: &str, port: Option<u16>) -> Destination {
-        let texts =
-            |text: &str| if asked == Asked::Request { BTreeSet::from([text.to_owned()]) } else { BTreeSet::new() };
+    fn destination(asked: DestinationKind, host: &str, port: Option<u16>) -> Destination {
+        let texts = |text: &str| {
+            if asked == DestinationKind::Request { BTreeSet::from([text.to_owned()]) } else { BTreeSet::new() }
+        };
         let (methods, paths) = (texts("GET"), texts("/v1"));
         Destination { asked, host: host.to_owned(), port, callee: None, count: 2, methods, paths }
     }
@@ -297,15 +298,15 @@ mod tests {
     #[test]
     fn what_is_suggested_is_accepted_and_allows_what_was_asked() {
         let text = told(vec![
-            destination(Asked::Request, "api.example.com", Some(80)),
-            destination(Asked::Name, "api.example.com", None),
-            destination(Asked::Name, "only.name.example", None),
-            destination(Asked::Connection, "203.0.113.7", Some(5432)),
-            destination(Asked::Name, "stock", None),
-            destination(Asked::Name, "localdomain", None),
+            destination(DestinationKind::Request, "api.example.com", Some(80)),
+            destination(DestinationKind::Name, "api.example.com", None),
+            destination(DestinationKind::Name, "only.name.example", None),
+            destination(DestinationKind::Connection, "203.0.113.7", Some(5432)),
+            destination(DestinationKind::Name, "stock", None),
+            destination(DestinationKind::Name, "localdomain", None),
             Destination {
                 callee: FunctionId::new("shop", "only-name-example").ok(),
-                ..destination(Asked::Request, "only.name.example", Some(80))
+                ..destination(DestinationKind::Request, "only.name.example", Some(80))
             },
         ]);
         let caller = "---\n{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {name: cart, namespace: shop}, spec: {command: [c], \
@@ -323,14 +324,14 @@ mod tests {
     #[test]
     fn hostile_texts_stay_texts() {
         let text = told(vec![
-            destination(Asked::Name, "a\nkind: Policy\n.example", None),
-            destination(Asked::Name, "a-b.example", None),
-            destination(Asked::Name, "a.b.example", None),
-            destination(Asked::Request, "[::]", Some(80)),
-            destination(Asked::Name, "cart.", None),
+            destination(DestinationKind::Name, "a\nkind: Policy\n.example", None),
+            destination(DestinationKind::Name, "a-b.example", None),
+            destination(DestinationKind::Name, "a.b.example", None),
+            destination(DestinationKind::Request, "[::]", Some(80)),
+            destination(DestinationKind::Name, "cart.", None),
             Destination {
                 paths: BTreeSet::from(["/a*".to_owned(), "/\u{1b}[2J\n- x".to_owned()]),
-                ..destination(Asked::Request, "api.example.com", Some(80))
+                ..destination(DestinationKind::Request, "api.example.com", Some(80))
             },
         ]);
         assert!(!text.contains('\u{1b}') && !text.contains("\nkind: Policy\n."), "{text}");

@@ -1,7 +1,7 @@
 //! What `leno` says of itself, and of decisions.
 
 use crate::screen::Log;
-use leno_proxy::ring::Explanation;
+use leno_telemetry::ring::Explanation;
 use std::fmt::Write;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;

@@ -7,7 +7,6 @@ use leno_config::FunctionId;
 use leno_namespaces::{Importance, Namespaces, Source};
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
-use leno_proxy::flows::Refusal;
 use leno_proxy::instances::{Acquire, Connect, ConnectError, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::kernel::Kernel;
 use leno_proxy::links::large_pages;
@@ -17,6 +16,7 @@ use leno_supervisor::{
     AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
     Supervisor,
 };
+use leno_telemetry::flows::Refusal;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Once, OnceLock, Weak};
@@ -295,7 +295,7 @@ impl Host for InstanceHost {
         if let Some(node) = self.node() {
             let (what, host) = (call.as_str().into(), program.as_str().into());
             let refusal = Refusal { kind: "system-call", instance: (&*name).into(), what, host, reason };
-            node.telemetry.others.push(refusal);
+            node.telemetry.connection_flows.push(refusal);
         }
     }
 

@@ -4,8 +4,8 @@ use leno_config::FunctionId;
 use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
 use leno_proxy::Node;
 use leno_proxy::connections::{self, Way};
-use leno_proxy::flows;
 use leno_proxy::kernel::{Kernel, Spliced};
+use leno_telemetry::flows;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -223,7 +223,7 @@ fn watch(refusals: &Refusals, policy: &Weak<KernelPolicy>, node: &Weak<Node>) {
             tell(&policy, &node, &refusal);
         }
         let now = refusals.untold();
-        node.telemetry.others.missed(now - untold);
+        node.telemetry.connection_flows.missed(now - untold);
         untold = now;
         drop((policy, node));
         thread::sleep(LOOK);
@@ -246,7 +246,7 @@ fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
         (_, Some(_), Some(Transport::Udp)) => "no datagrams are allowed",
         (_, Some(_), _) => "no rule allows it",
     };
-    node.telemetry.others.push(flows::Connection {
+    node.telemetry.connection_flows.push(flows::Connection {
         instance: &source,
         target: callee.as_ref(),
         address: (refusal.callee, refusal.port).into(),

@@ -17,7 +17,6 @@ mod upstream;
 mod watch;
 pub(crate) mod worker;
 
-use crate::telemetry::observed::Stage;
 use exchange::{Exchange, Origin};
 use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request};
@@ -29,6 +28,7 @@ use leno_http::head;
 use leno_namespaces::Resource;
 use leno_policy::spec::Protocol;
 use leno_runtime::schedule;
+use leno_telemetry::exchange::Stage;
 use open::{GRACE, Permission, Registered};
 use route::{Route, Upstream};
 use std::future::poll_fn;

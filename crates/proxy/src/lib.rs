@@ -8,7 +8,6 @@
 //! | `corridor` | the path of one request: route, judge, forward, judge the response; only `judge` touches the sandbox |
 //! | `fetch` | downloads the key sets and modules that the configuration names by URL |
 //! | `state` | what all workers of a node share: snapshot, ledger, credentials, instances |
-//! | `telemetry` | reports each exchange: metrics, access log, spans, recent records |
 //!
 //! [`serve`] starts the workers of a [`Node`].
 #![forbid(unsafe_code)]
@@ -17,7 +16,6 @@ mod corridor;
 mod fetch;
 mod listener;
 mod state;
-mod telemetry;
 #[cfg(test)]
 mod testing;
 
@@ -39,6 +37,3 @@ pub use state::{
     addresses, channels, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules,
     shards, signature,
 };
-pub use telemetry::record::Record;
-pub use telemetry::recorder::Recorder;
-pub use telemetry::{Telemetry, connection_counts, destinations, flows, metrics, ring, stats};

@@ -17,9 +17,9 @@ pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
 use crate::corridor::worker::Worker;
 use crate::state::admission::Refused;
 use crate::state::credential::Caller;
-use crate::telemetry::flows::Refusal;
 use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespace;
+use leno_telemetry::flows::Refusal;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Listener {
     /// Reports a connection of the room that was closed because of a bound.
     fn refuse(&self, refused: Refused) {
         let Some(caller) = &self.caller else { return };
-        self.worker.node.telemetry.others.push(Refusal {
+        self.worker.node.telemetry.connection_flows.push(Refusal {
             kind: "connection",
             instance: (&*caller.instance).into(),
             what: "connect".into(),

@@ -1,9 +1,5 @@
 //! What tests of several modules need: signing keys, tokens.
 
-use crate::telemetry::observed::{
-    AttemptResult, EditedHeader, Judged, Observed, RateLimitCheck, RecordedVerdict, SignatureCheck, Try,
-};
-use crate::telemetry::request_line::RequestLine;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
@@ -13,16 +9,10 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use http::Request;
-use http::header::HeaderName;
 use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
 use leno_config::{FunctionId, Slice};
-use leno_http::peer::{Peer, TrafficDirection};
-use leno_policy::engine::EngineKind;
-use leno_policy::input::TraceContext;
-use leno_policy::outcome::{PolicyKind, TracePlan};
-use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Protocol, Sidecar, Target, Tracing};
-use std::time::{Duration, Instant, SystemTime};
+use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Sidecar, Target, Tracing};
+use std::time::Duration;
 
 /// A private key for one algorithm.
 pub(crate) struct SigningKey {
@@ -104,83 +94,6 @@ pub(crate) fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> Stri
     let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
     let signature = key.sign(signed.as_bytes());
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
-}
-
-/// A denied exchange, with everything filled in that a record can hold.
-pub(crate) fn observed() -> Observed {
-    let request = Request::post("/orders/7?access_token=secret-token").header("host", "shop.example:8080");
-    let (head, ()) = request.body(()).unwrap().into_parts();
-    let started = Instant::now();
-    let after = |ms| started + Duration::from_millis(ms);
-    Observed {
-        request_id: "req-1".into(),
-        node: None,
-        direction: TrafficDirection::Gateway,
-        peer: Peer { identity: None, address: ([192, 0, 2, 7], 4711).into() },
-        protocol: Protocol::Http1,
-        request_line: RequestLine::of(&head),
-        target: Some("orders/order-service".into()),
-        revision: None,
-        started_at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-        started,
-        stages: [Some(after(1)), Some(after(2)), Some(after(3)), Some(after(13))],
-        ended: after(20),
-        judged: Some(Judged {
-            function: "orders/order-service".into(),
-            engine: Some(EngineKind::Wasm),
-            runs: 2,
-            run_time: Duration::from_micros(9),
-            time: Duration::from_micros(210),
-            verdict: RecordedVerdict::Deny {
-                policy: PolicyKind::Authorization,
-                rule: "orders/authorization/from-frontend".into(),
-                default: true,
-                clause: "from.identities: nothing matches".into(),
-            },
-            audit: None,
-            principal: Some("https://login.example/ann".into()),
-            path_changed: false,
-            as_received: false,
-        }),
-        inputs: None,
-        signatures: vec![SignatureCheck {
-            key: KeyId([0xab; 32]),
-            algorithm: Algorithm::ES256,
-            remembered: false,
-            error: None,
-        }],
-        authorizers: Vec::new(),
-        extensions: Vec::new(),
-        rate_limit_checks: vec![RateLimitCheck {
-            limit: "orders/rateLimits/per-user".into(),
-            remaining: Some(4),
-            shared: false,
-        }],
-        request_edits: vec![EditedHeader { how: "set", name: HeaderName::from_static("x-user") }],
-        response_edits: vec![EditedHeader { how: "append", name: HeaderName::from_static("ratelimit-limit") }],
-        trace: Some(TracePlan {
-            context: TraceContext {
-                trace_id: 0x0af7651916cd43dd8448eb211c80319c,
-                span_id: 0xb7ad6b7169203331,
-                sampled: true,
-            },
-            parent_span: Some(0x00f067aa0ba902b7),
-        }),
-        program: None,
-        namespace: None,
-        logged_headers: vec![(HeaderName::from_static("user-agent"), "curl/8".into())],
-        attempts: vec![
-            Try { endpoint: Some(([127, 0, 0, 1], 9001).into()), result: AttemptResult::Failed("UF"), ended: after(5) },
-            Try { endpoint: Some(([127, 0, 0, 1], 9002).into()), result: AttemptResult::Status(403), ended: after(13) },
-        ],
-        status: 403,
-        grpc_status: None,
-        flag: None,
-        failure: None,
-        bytes_in: 12,
-        bytes_out: 345,
-        upgraded: false,
-    }
 }
 
 /// A function without any policy: nobody may call it, and it may call nobody.

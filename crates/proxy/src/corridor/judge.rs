@@ -25,9 +25,6 @@ pub(crate) use verdict::{add_time, audit, overrule};
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
-use crate::telemetry::inputs::Inputs;
-use crate::telemetry::observed::{Judged, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
-use crate::telemetry::record::Record;
 use asked::header_fields;
 use forecast::{Counter, Forecast};
 use http::{request, response};
@@ -43,6 +40,9 @@ use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token::{self, Located};
 use leno_runtime::random::Random;
 use leno_sandbox::{Fault, Pool, RunError};
+use leno_telemetry::exchange::{JudgementRecord, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
+use leno_telemetry::inputs::Inputs;
+use leno_telemetry::record::Record;
 use runaway::{Account, DeadlineBudgets};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -472,7 +472,7 @@ impl Evaluation<'_> {
         self.record.note(|observed| {
             observed.stages[Stage::Judged as usize] = Some(ended);
             observed.program = Some(self.program.spec.clone());
-            observed.judged = self.runs.verdict.map(|verdict| Judged {
+            observed.judged = self.runs.verdict.map(|verdict| JudgementRecord {
                 function: self.input.entry.name.clone(),
                 engine,
                 runs: self.runs.count,

@@ -7,12 +7,12 @@ use crate::corridor::judge::Asked;
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
-use crate::telemetry::record::Record;
 use leno_http::activity::Activity;
 use leno_http::body::Closed;
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_identity::SvidStore;
 use leno_policy::spec::Protocol;
+use leno_telemetry::record::Record;
 use slab::Slab;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -80,7 +80,7 @@ pub(crate) struct Permission {
     pub started: Instant,
 }
 
-/// Keeps an exchange among the open ones until it is dropped.
+/// InputSelection an exchange among the open ones until it is dropped.
 pub(crate) struct Registered {
     open: Rc<Open>,
     index: usize,

@@ -15,7 +15,6 @@ use crate::state::instances::{ConnectError, Lease};
 use crate::state::kernel::Spliced;
 use crate::state::ledger::ConnectionGuard;
 use crate::state::node::Node;
-use crate::telemetry::flows::{Connection, Ended};
 use http::HeaderMap;
 use leno_config::egress::wildcard;
 use leno_config::slice::{Callee, Port, PortProtocol};
@@ -23,6 +22,7 @@ use leno_http::activity::Activity;
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::host::of_authority;
 use leno_runtime::schedule;
+use leno_telemetry::flows::{Connection, Ended};
 use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::borrow::Cow;
@@ -120,7 +120,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
             &address.ip().to_string(),
             address.port(),
         );
-        worker.node.telemetry.others.push(Connection {
+        worker.node.telemetry.connection_flows.push(Connection {
             instance: &caller.instance,
             target: None,
             address,
@@ -188,7 +188,7 @@ impl Relay {
             true => counts.closed(&self.caller.function, &self.callee.id, self.bytes),
             false => counts.refused(&self.caller.function, &self.callee.id),
         }
-        self.worker.node.telemetry.others.push(Connection {
+        self.worker.node.telemetry.connection_flows.push(Connection {
             instance: &self.caller.instance,
             target: Some(&self.callee.id),
             address: self.address,

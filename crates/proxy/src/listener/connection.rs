@@ -14,8 +14,6 @@ use crate::state::admission::{Attribution, Refused};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::{EVENT, FunctionEntry};
-use crate::telemetry::flows::Refusal;
-use crate::telemetry::record::Record;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::Incoming;
@@ -39,6 +37,8 @@ use leno_http::{forwarded, head, hop};
 use leno_policy::spec::Protocol;
 use leno_runtime::keepalive;
 use leno_runtime::schedule;
+use leno_telemetry::flows::Refusal;
+use leno_telemetry::record::Record;
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::convert::Infallible;
@@ -248,7 +248,7 @@ impl Connection {
     fn refuse(&self, reason: &'static str) {
         let caller = self.caller.borrow();
         if let (true, Some((_, caller)), Some(address)) = (self.one_caller, &*caller, self.accepted_at) {
-            self.worker.node.telemetry.others.push(Refusal {
+            self.worker.node.telemetry.connection_flows.push(Refusal {
                 kind: "connection",
                 instance: (&*caller.instance).into(),
                 what: "connect".into(),

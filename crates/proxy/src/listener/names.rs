@@ -5,8 +5,8 @@ mod answer;
 
 use crate::corridor::worker::Worker;
 use crate::state::credential::Caller;
-use crate::telemetry::flows::Refusal;
 use leno_runtime::schedule::give_way;
+use leno_telemetry::flows::Refusal;
 use tokio::net::UdpSocket;
 
 /// A question that is longer asks for nothing that is answered here.
@@ -26,7 +26,7 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
             let callee = found.and_then(|(_, entry)| Some(entry.callee(name)?.id.clone()));
             if callee.is_none() {
                 worker.node.telemetry.destinations.name(&caller.function, name);
-                worker.node.telemetry.others.push(Refusal {
+                worker.node.telemetry.connection_flows.push(Refusal {
                     kind: "name",
                     instance: (&*caller.instance).into(),
                     what: "look-up".into(),

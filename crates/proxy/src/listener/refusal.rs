@@ -3,13 +3,13 @@
 use super::connection::Connection;
 use super::stream::ClientStream;
 use crate::corridor::reply;
-use crate::telemetry::record::Record;
-use crate::telemetry::request_line::RequestLine;
 use http::{Request, StatusCode, Uri, Version};
 use leno_http::failure::Failure;
 use leno_http::head::Malformed;
 use leno_http::peer::TrafficDirection;
 use leno_policy::spec::Protocol;
+use leno_telemetry::record::Record;
+use leno_telemetry::request_line::RequestLine;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 

@@ -7,8 +7,6 @@ use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
 use super::signature::PreparedKeys;
-use crate::telemetry::inputs::Keeps;
-use crate::telemetry::stats::StatsByRevision;
 use leno_config::egress::wildcard;
 use leno_config::{Route, Slice, slice};
 use leno_namespaces::{Bounds, Importance, Namespace, Namespaces, Source};
@@ -17,6 +15,8 @@ use leno_policy::needs::Needs;
 use leno_policy::spec::{Cidr, ProgramSpec};
 use leno_runtime::schedule::Class;
 use leno_sandbox::{Engine, Image};
+use leno_telemetry::inputs::InputSelection;
+use leno_telemetry::stats::StatsByRevision;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -238,7 +238,7 @@ pub struct LoadedProgram {
     /// What the program must be handed as input.
     pub needs: Needs,
     /// What is kept of each request, so that another program can judge it.
-    pub keeps: Keeps,
+    pub keeps: InputSelection,
     /// The longest time that one run may take.
     pub deadline: Duration,
 }
@@ -252,6 +252,6 @@ impl LoadedProgram {
         };
         let image = Image::constant(spec.clone()).map_or_else(isolated, Ok);
         let needs = Needs::of(spec);
-        Self { image, spec: Arc::new(spec.clone()), keeps: Keeps::of(spec, &needs), needs, deadline }
+        Self { image, spec: Arc::new(spec.clone()), keeps: InputSelection::of(spec, &needs), needs, deadline }
     }
 }

@@ -17,9 +17,9 @@ pub use quota::{Demand, Elsewhere, Granted, LeaseTerm, LimitCounts, Quotas, Refu
 pub use token::{Digest, Known, Signatures, Tokens, VerifiedSignature};
 pub use unknown::UnknownKeyReports;
 
-use crate::telemetry::metrics::LedgerEntries;
 use leno_config::FunctionId;
 use leno_sandbox::extension::SharedData;
+use leno_telemetry::metrics::Entries;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,7 +37,7 @@ pub struct Ledger {
     leases_required: AtomicBool,
     /// Who counts for rate limits instead of this process. Locked after `functions`.
     moved: Mutex<Option<Arc<dyn Elsewhere>>>,
-    /// Keeps the counters of rate limits in place of this node.
+    /// InputSelection the counters of rate limits in place of this node.
     store: OnceLock<Arc<Store>>,
     /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
@@ -171,9 +171,9 @@ impl Ledger {
     }
 
     /// Number of entries, for metrics.
-    pub fn entries(&self) -> LedgerEntries {
+    pub fn entries(&self) -> Entries {
         let store = self.store.get();
-        let mut entries = LedgerEntries { store: store.map(|store| store.figures()), ..LedgerEntries::default() };
+        let mut entries = Entries { store: store.map(|store| store.figures()), ..Entries::default() };
         let states: Vec<_> = self.lock().values().cloned().collect();
         for state in states {
             entries.counters += state.quotas.len();

@@ -1,11 +1,11 @@
 //! Decides which of a function's revisions gets a request.
 
 use super::component::Component;
-use crate::telemetry::stats::RevisionLabel;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use leno_config::revision::{self, Split, TAG_HEADER, Target};
 use leno_config::slice::{AppProtocol, Run};
 use leno_config::{FunctionId, Slice};
+use leno_telemetry::stats::RevisionLabel;
 use std::sync::{Arc, OnceLock};
 
 /// The revisions of a function that get requests.

@@ -10,12 +10,12 @@ use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
     RetryOn, Sidecar, StringMatch, Target, Tracing,
 };
-use leno_proxy::Telemetry;
 use leno_proxy::credential::Minted;
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::instances::{Acquire, Connect, InstanceProof, Instances, Lease, Unavailable, Unproven};
-use leno_proxy::ring::Explanation;
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
+use leno_telemetry::Telemetry;
+use leno_telemetry::ring::Explanation;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -5,7 +5,7 @@ use crate::mesh::{Builder, Mesh};
 use crate::raw::Raw;
 use crate::upstream::{self, Upstream, echo, until};
 use leno_config::slice::AppProtocol;
-use leno_proxy::ring::Explanation;
+use leno_telemetry::ring::Explanation;
 use std::fmt::Write;
 
 /// Kind, flags, stream and payload of a frame.

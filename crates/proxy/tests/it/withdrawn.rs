@@ -16,7 +16,7 @@ use leno_config::slice::{AppProtocol, Expose};
 use leno_identity::KeyRequest;
 use leno_policy::spec::{Counts, KeyPart, QuotaAlgorithm, RateLimit};
 use leno_proxy::Removed;
-use leno_proxy::ring::Explanation;
+use leno_telemetry::ring::Explanation;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

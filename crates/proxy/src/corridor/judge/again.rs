@@ -5,8 +5,6 @@ use super::asked::Asked;
 use super::forecast::digest;
 use super::{Judge, JudgeError, MAX_RUNS, outcome, program};
 use crate::state::function::{FunctionEntry, LoadedProgram};
-use crate::telemetry::observed::RecordedVerdict;
-use crate::telemetry::record::Record;
 use http::StatusCode;
 use leno_http::body::ClosedBy;
 use leno_http::edits::{self, BadOutput};
@@ -15,6 +13,8 @@ use leno_policy::input::{self, Input, QuotaEntry, QuotaState, RequestInput, Targ
 use leno_policy::outcome::{Denial, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, Verdict};
 use leno_policy::spec::{KeyId, Protocol};
 use leno_policy::token;
+use leno_telemetry::exchange::RecordedVerdict;
+use leno_telemetry::record::Record;
 
 /// What is known of an open request.
 pub(crate) struct Reopened<'a> {

@@ -6,8 +6,6 @@ use super::verdict::{self, Answer, ModuleDecision, overrule};
 use super::{Judge, JudgeInput, Judgement};
 use crate::state::extension::{Exhausted, Extension, Share};
 use crate::state::function::FunctionEntry;
-use crate::telemetry::observed::{Ended, Observation, RecordedVerdict};
-use crate::telemetry::record::Record;
 use http::{HeaderMap, StatusCode, response};
 use leno_http::edits;
 use leno_http::edits::BadOutput;
@@ -15,6 +13,8 @@ use leno_http::peer::TrafficDirection;
 use leno_policy::spec::ProgramSpec;
 use leno_runtime::schedule::Class;
 use leno_sandbox::extension::{Failure, Given, Outcome, Request, Run};
+use leno_telemetry::exchange::{Ended, Observation, RecordedVerdict};
+use leno_telemetry::record::Record;
 use std::sync::Arc;
 use std::time::Instant;
 

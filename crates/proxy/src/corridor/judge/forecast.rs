@@ -6,13 +6,13 @@ use super::Evaluation;
 use crate::state::ledger::quota::CounterState;
 use crate::state::ledger::token::ClaimValues;
 use crate::state::ledger::{Digest, Known, VerifiedSignature};
-use crate::telemetry::observed::SignatureCheck;
 use http::Method;
 use leno_policy::input::{Header, QuotaEntry};
 use leno_policy::quota::Subject;
 use leno_policy::spec::{ClaimPath, Counts, KeyId, KeyPart, RateLimit};
 use leno_policy::token::{self, Located, MAX_TOKEN};
 use leno_policy::{path, quota};
+use leno_telemetry::exchange::SignatureCheck;
 use std::borrow::Cow;
 
 /// Maximum number of bytes of claims that are remembered of one token. If a token has more, the program asks for its counters with each

@@ -7,10 +7,6 @@ mod head;
 mod verdict;
 
 use crate::state::function::{FunctionEntry, LoadedProgram};
-use crate::telemetry::inputs::Inputs;
-use crate::telemetry::kept;
-use crate::telemetry::observed::{Judged, Observed};
-use crate::telemetry::ring::Ring;
 use head::Head;
 use leno_config::{CandidatePrograms, FunctionId};
 use leno_policy::input::{Input, Peer, RequestInput, TargetLoad};
@@ -18,6 +14,9 @@ use leno_policy::needs::Reads;
 use leno_policy::outcome::{Outcome, Output};
 use leno_policy::spec::ProgramSpec;
 use leno_sandbox::{Engine, Pool};
+use leno_telemetry::exchange::{ExchangeRecord, JudgementRecord};
+use leno_telemetry::inputs::Inputs;
+use leno_telemetry::ring::Ring;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
@@ -31,7 +30,7 @@ const EXAMPLES: usize = 5;
 const REASONS: usize = 16;
 
 /// A record as the ring gives it back.
-type Recorded = Observed<Box<str>>;
+type Recorded = ExchangeRecord<Box<str>>;
 
 /// The records of a node at one moment, by the function that judged. They stay encoded, because there may be many.
 #[derive(Debug, Default)]
@@ -84,8 +83,8 @@ impl Records {
     pub fn of(ring: &Ring) -> Self {
         let mut records: HashMap<Box<str>, Vec<Box<[u8]>>> = HashMap::new();
         for record in ring.copy() {
-            let judged = kept::decoded(&record).and_then(|recorded| recorded.judged);
-            if let Some(Judged { function, .. }) = judged {
+            let judged = ExchangeRecord::decode(&record).and_then(|recorded| recorded.judged);
+            if let Some(JudgementRecord { function, .. }) = judged {
                 records.entry((*function).into()).or_default().push(record);
             }
         }
@@ -94,7 +93,7 @@ impl Records {
 
     fn of_function(&self, id: &FunctionId) -> impl Iterator<Item = Recorded> {
         let records = self.0.get(id.to_string().as_str()).into_iter().flatten();
-        records.filter_map(|record| kept::decoded(record))
+        records.filter_map(|record| ExchangeRecord::decode(record))
     }
 }
 
@@ -252,7 +251,7 @@ fn example(recorded: &Recorded, before: Verdict, after: Verdict) -> Example {
     Example {
         at: recorded.started_at,
         request_id: recorded.request_id.to_string(),
-        direction: crate::telemetry::names::direction_name(recorded.direction),
+        direction: leno_telemetry::names::direction_name(recorded.direction),
         caller: caller.unwrap_or_else(|| address.to_string()),
         callee: recorded.target.as_deref().filter(|_| is_outbound(recorded)).map(str::to_owned),
         method: recorded.request_line.method().to_owned(),

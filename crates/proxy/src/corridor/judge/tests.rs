@@ -7,10 +7,6 @@ mod replay;
 mod tokens;
 
 use super::*;
-use crate::telemetry::Telemetry;
-use crate::telemetry::observed::Observed;
-use crate::telemetry::recorder::Recorder;
-use crate::telemetry::ring::Explanation;
 use crate::testing;
 use crate::testing::{SigningKey, sign};
 use http::{Request, Response};
@@ -21,6 +17,10 @@ use leno_policy::spec::{
     RateLimit, ResponseHeaderRule, TokenSource,
 };
 use leno_sandbox::Engine;
+use leno_telemetry::Telemetry;
+use leno_telemetry::exchange::ExchangeRecord;
+use leno_telemetry::recorder::Recorder;
+use leno_telemetry::ring::Explanation;
 use std::sync::{Barrier, OnceLock};
 
 /// All engines. No test is skipped silently: if an engine is not available, the tests fail and say why.

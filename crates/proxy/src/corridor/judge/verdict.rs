@@ -1,14 +1,14 @@
 //! Validates what an extension's module decided, and records what comes after a program's verdict. A module's output is as untrusted as a program's, and the same
 //! rules apply.
 
-use crate::telemetry::observed::{RecordedVerdict, Stage};
-use crate::telemetry::record::Record;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use leno_http::edits;
 use leno_http::edits::{BadOutput, Edit};
 use leno_policy::outcome::RawEdit;
 use leno_sandbox::extension::{Failure, Local, Outcome};
+use leno_telemetry::exchange::{RecordedVerdict, Stage};
+use leno_telemetry::record::Record;
 use std::time::Instant;
 
 /// A module's decision, validated.

@@ -10,7 +10,6 @@ use crate::state::egress::Outside;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Lease;
 use crate::state::ledger::ConnectionGuard;
-use crate::telemetry::flows::{Connection, Ended};
 use http::{StatusCode, request};
 use leno_config::FunctionId;
 use leno_config::slice::{Port, PortProtocol};
@@ -21,6 +20,7 @@ use leno_namespaces::Permit;
 use leno_policy::host::of_authority;
 use leno_policy::{connection, input};
 use leno_runtime::schedule;
+use leno_telemetry::flows::{Connection, Ended};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -163,7 +163,7 @@ impl Inbound {
     }
 
     fn record(&self, ended: &Result<(), Stop>, bytes: [u64; 2]) {
-        self.worker.node.telemetry.others.push(Connection {
+        self.worker.node.telemetry.connection_flows.push(Connection {
             instance: self.peer.identity.as_deref().unwrap_or_default(),
             target: Some(&self.callee),
             address: self.outside.map_or(self.peer.address, |address| SocketAddr::new(address, self.port.number)),

@@ -8,7 +8,6 @@ use crate::corridor::pool::{
 use crate::corridor::retry;
 use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::instances::{InstanceProof, Lease};
-use crate::telemetry::observed::AttemptResult;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
 use hyper::body::Incoming;
@@ -19,6 +18,7 @@ use leno_http::head;
 use leno_http::interim::InterimQueue;
 use leno_http::wire::WireBody;
 use leno_namespaces::Namespace;
+use leno_telemetry::exchange::AttemptResult;
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -244,7 +244,7 @@ impl Forward<'_> {
         tokio::time::sleep(Duration::from_micros(pause)).await;
     }
 
-    /// Keeps a request of which nothing was sent for another instance, if the leased one may be lost.
+    /// InputSelection a request of which nothing was sent for another instance, if the leased one may be lost.
     fn keep_unsent(&self, endpoints: &Endpoints<'_>, request: Request<Body>, failure: Failure) -> Failure {
         let is_suspect = endpoints.lease.is_some_and(InstanceProof::is_suspect);
         if is_suspect && matches!(failure, Failure::Connect { .. }) {

@@ -1,10 +1,10 @@
 //! A request head, as far as it was kept and a program looks at it.
 
 use super::Recorded;
-use crate::telemetry::inputs::{Inputs, Query, Token};
 use leno_policy::input::Header;
 use leno_policy::needs::{Needs, Reads};
 use leno_policy::spec::TokenSource;
+use leno_telemetry::inputs::{Inputs, Query, Token};
 
 /// Stands in for a signature that was verified when the request was made.
 const SIGNATURE: &str = "AA";

@@ -1,11 +1,11 @@
 //! What was decided, and what would be.
 
 use super::Recorded;
-use crate::telemetry::names::{EXTENSIONS, policy_name};
-use crate::telemetry::observed::RecordedVerdict;
 use leno_policy::KEYS_PENDING;
 use leno_policy::outcome::{self, Decision, Denial, PolicyKind, SignatureWant};
 use leno_policy::spec::{KeyId, ProgramSpec};
+use leno_telemetry::exchange::RecordedVerdict;
+use leno_telemetry::names::{EXTENSIONS, policy_name};
 
 /// A verdict, as the access log tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -103,7 +103,7 @@ fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
 }
 
 /// Carries out any decision, as a compromised sandbox might make it.
-fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeError>, Observed) {
+fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeError>, ExchangeRecord) {
     let mut slice = open_slice();
     slice.inbound.rate_limits = vec![limit(3, Vec::new())];
     slice.inbound.access_log.request_headers = vec!["x-team".into()];

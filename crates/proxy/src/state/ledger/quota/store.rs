@@ -3,9 +3,9 @@
 //! Requests take from what the node holds of a counter. What a counter lacks is asked for here. Somebody who speaks to the store takes the questions,
 //! and gives the answers to the ledger. The store itself is nothing that this crate knows.
 
-use crate::telemetry::metrics::StoreFigures;
 use leno_config::FunctionId;
 use leno_policy::spec::QuotaAlgorithm;
+use leno_telemetry::metrics::StoreFigures;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};

@@ -1,0 +1,358 @@
+//! Metrics for Prometheus, as OpenMetrics text. Names and labels are Istio's where they mean the
+//! same.
+//!
+//! Each worker counts in its own shard. Only a scrape takes the shard's lock too, so workers do not
+//! contend for cache lines. A scrape adds the shards up.
+//!
+//! Labels hold only names that the mesh knows: functions, identities, rules, statuses. Methods,
+//! hosts and paths of clients never become labels. The number of series is bounded. Past the bound,
+//! further series of exchanges and decisions are counted together as `other`; other counters drop
+//! further series.
+
+mod encode;
+
+pub use encode::{Entries, Gauges, StoreFigures};
+
+use crate::exchange::{ExchangeRecord, RecordedVerdict};
+use crate::names::{EXTENSIONS, algorithm_name, policy_name};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use leno_http::peer::TrafficDirection;
+use leno_policy::engine::EngineKind;
+use leno_policy::spec::Protocol;
+use std::hash::{BuildHasher, Hash};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Content type of the output of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Bucket bounds of Istio's histograms, in milliseconds and in bytes.
+const ISTIO_BUCKETS: [f64; 19] =
+    [0.5, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 1e4, 3e4, 6e4, 3e5, 6e5, 1.8e6, 3.6e6];
+/// Bucket bounds of the sandbox's histogram, in seconds.
+const RUN_BUCKETS: [f64; 14] =
+    [1e-6, 2e-6, 3e-6, 5e-6, 8e-6, 1.2e-5, 2e-5, 3.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2];
+/// Limit on the series of one kind in one shard.
+const MOST_SERIES: usize = 20_000;
+/// Limit on the rules of one function in one shard.
+const MOST_RULES: usize = 1_000;
+
+/// The shards of all workers.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    shards: Mutex<Vec<Arc<Shard>>>,
+}
+
+/// The metrics of one worker.
+#[derive(Debug, Default)]
+pub struct Shard {
+    numbers: Mutex<Numbers>,
+    hasher: DefaultHashBuilder,
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    exchanges: HashTable<(ExchangeKey, Exchanges)>,
+    /// Verdicts and faults.
+    decisions: HashTable<(DecisionKey, u64)>,
+    retries: HashTable<(Arc<str>, u64)>,
+    ejections: HashTable<(Arc<str>, u64)>,
+    unreachable: HashTable<(Arc<str>, u64)>,
+    signatures: HashTable<(SignatureKey, u64)>,
+    overflows: HashTable<(OverflowKey, u64)>,
+    runs: [Histogram<{ RUN_BUCKETS.len() + 1 }>; 4],
+    extensions: HashTable<(ExtensionKey, u64)>,
+    extension_runs: Histogram<{ RUN_BUCKETS.len() + 1 }>,
+    /// Key: the function, and which end could not be verified.
+    unproven: HashTable<((Arc<str>, &'static str), u64)>,
+    /// Key: the function, and the failed part.
+    component_failures: HashTable<((Arc<str>, &'static str), u64)>,
+    proxy_protocol_refusals: HashTable<(&'static str, u64)>,
+    closed: HashTable<(ClosedKey, u64)>,
+}
+
+/// Function, extension, phase, result and failure.
+type ExtensionKey = (Arc<str>, Arc<str>, &'static str, &'static str, &'static str);
+
+/// Function, outbound, and policy.
+type ClosedKey = (Arc<str>, bool, &'static str);
+
+type SignatureKey = (&'static str, &'static str);
+
+/// Function and rate limit.
+type OverflowKey = (Arc<str>, Box<str>);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ExchangeKey {
+    direction: u8,
+    grpc: bool,
+    status: u16,
+    flag: &'static str,
+    /// SPIFFE ID of the caller; `None`: outside the mesh.
+    source: Option<Arc<str>>,
+    /// The callee: `namespace/name`.
+    target: Option<Arc<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DecisionKey {
+    function: Arc<str>,
+    outbound: bool,
+    /// Name of a policy, or a fault.
+    policy: &'static str,
+    verdict: &'static str,
+    rule: Box<str>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Exchanges {
+    duration_ms: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
+    bytes_in: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
+    bytes_out: Histogram<{ ISTIO_BUCKETS.len() + 1 }>,
+}
+
+/// Counts per bucket. The last bucket has no bound.
+#[derive(Clone, Debug)]
+struct Histogram<const N: usize> {
+    counts: [u64; N],
+    sum: f64,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Self {
+        Self { counts: [0; N], sum: 0.0 }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    fn observe(&mut self, bounds: &[f64], value: f64) {
+        self.counts[bounds.partition_point(|bound| *bound < value)] += 1;
+        self.sum += value;
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum += other.sum;
+    }
+}
+
+impl Metrics {
+    /// Adds a shard for a new worker.
+    pub fn shard(&self) -> Arc<Shard> {
+        let shard = Arc::new(Shard::default());
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner).push(shard.clone());
+        shard
+    }
+}
+
+impl Shard {
+    /// Counts a completed exchange.
+    pub fn observe(&self, observed: &ExchangeRecord) {
+        let mut numbers = self.lock();
+        self.observe_exchange(&mut numbers, observed);
+        if let Some(judged) = &observed.judged {
+            let (verdict, policy, rule) = match &judged.verdict {
+                RecordedVerdict::Allow { rule } => ("allow", "authorization", rule),
+                RecordedVerdict::Deny { policy, rule, .. } => ("deny", policy_name(*policy), rule),
+                RecordedVerdict::Extension { rule, .. } => ("deny", EXTENSIONS, rule),
+                RecordedVerdict::Fault { fault, .. } => ("error", *fault, &Box::default()),
+            };
+            let outbound = observed.direction == TrafficDirection::Outbound;
+            self.count_decision(&mut numbers, &judged.function, outbound, policy, verdict, rule);
+            match &judged.audit {
+                Some(RecordedVerdict::Deny { policy, rule, .. }) => {
+                    let policy = policy_name(*policy);
+                    self.count_decision(&mut numbers, &judged.function, outbound, policy, "audit_deny", rule);
+                }
+                Some(RecordedVerdict::Allow { rule }) => {
+                    let policy = "authorization";
+                    self.count_decision(&mut numbers, &judged.function, outbound, policy, "audit_allow", rule);
+                }
+                _ => {}
+            }
+            for check in observed.rate_limit_checks.iter().filter(|check| check.shared) {
+                let key = (judged.function.clone(), check.limit.clone());
+                self.count(&mut numbers.overflows, &key, Clone::clone);
+            }
+            for run in &observed.extensions {
+                let (result, failure) = run.ended.labels();
+                let key = (judged.function.clone(), run.name.clone(), run.phase, result, failure);
+                self.count(&mut numbers.extensions, &key, Clone::clone);
+                numbers.extension_runs.observe(&RUN_BUCKETS, run.time.as_secs_f64());
+            }
+        }
+        for check in &observed.signatures {
+            self.count(&mut numbers.signatures, &(algorithm_name(check.algorithm), check.result()), |key| *key);
+        }
+        if let (Some(target), retries @ 1..) = (&observed.target, observed.attempts.len().saturating_sub(1)) {
+            for _ in 0..retries {
+                self.count(&mut numbers.retries, target, Arc::clone);
+            }
+        }
+    }
+
+    /// Counts one run of a sandbox.
+    pub fn sandbox_run(&self, engine: EngineKind, time: Duration) {
+        self.lock().runs[engine_index(engine)].observe(&RUN_BUCKETS, time.as_secs_f64());
+    }
+
+    /// Counts the ejection of an endpoint of `target`.
+    pub fn ejection(&self, target: &Arc<str>) {
+        self.count(&mut self.lock().ejections, target, Arc::clone);
+    }
+
+    /// Counts a connection to a node that could not be made.
+    pub fn unreachable(&self, node: &Arc<str>) {
+        self.count(&mut self.lock().unreachable, node, Arc::clone);
+    }
+
+    /// Counts a connection whose other end could not be verified to be an instance of `function`.
+    /// `end` is `instance` for a connection to an instance, and `caller` for one on which an
+    /// instance's credential came in.
+    pub fn unproven(&self, function: &Arc<str>, end: &'static str) {
+        self.count(&mut self.lock().unproven, &(function.clone(), end), Clone::clone);
+    }
+
+    /// Counts a failed run of `function`'s component.
+    pub fn component_failure(&self, function: &Arc<str>, failure: &'static str) {
+        self.count(&mut self.lock().component_failures, &(function.clone(), failure), Clone::clone);
+    }
+
+    /// Counts a connection to the gateway whose PROXY header was not accepted.
+    pub fn proxy_protocol_refusal(&self, reason: &'static str) {
+        self.count(&mut self.lock().proxy_protocol_refusals, &reason, |reason| reason);
+    }
+
+    /// Counts an open exchange of `function` that was closed, by the policy that does not permit it
+    /// any more or by the mesh.
+    pub fn closed(&self, function: &Arc<str>, outbound: bool, policy: &'static str) {
+        self.count(&mut self.lock().closed, &(function.clone(), outbound, policy), Clone::clone);
+    }
+
+    fn observe_exchange(&self, numbers: &mut Numbers, observed: &ExchangeRecord) {
+        let bounded = numbers.exchanges.len() < MOST_SERIES;
+        let wanted = ExchangeView {
+            direction: observed.direction as u8,
+            grpc: observed.protocol == Protocol::Grpc,
+            status: observed.status,
+            flag: observed.flag.unwrap_or("-"),
+            source: observed.peer.identity.as_ref(),
+            target: observed.target.as_ref(),
+        };
+        let exchanges = match self.find_exchanges(&mut numbers.exchanges, &wanted, bounded) {
+            Some(exchanges) => exchanges,
+            None => {
+                let other = ExchangeView { flag: "other", status: 0, source: None, target: None, ..wanted };
+                match self.find_exchanges(&mut numbers.exchanges, &other, true) {
+                    Some(exchanges) => exchanges,
+                    None => return,
+                }
+            }
+        };
+        exchanges.duration_ms.observe(&ISTIO_BUCKETS, observed.duration().as_secs_f64() * 1e3);
+        exchanges.bytes_in.observe(&ISTIO_BUCKETS, observed.bytes_in as f64);
+        exchanges.bytes_out.observe(&ISTIO_BUCKETS, observed.bytes_out as f64);
+    }
+
+    /// Finds a series. Creates it only if `may_make` is true.
+    fn find_exchanges<'a>(
+        &self,
+        table: &'a mut HashTable<(ExchangeKey, Exchanges)>,
+        view: &ExchangeView<'_>,
+        may_make: bool,
+    ) -> Option<&'a mut Exchanges> {
+        let hash = self.hasher.hash_one(view);
+        if table.find(hash, |(key, _)| key.view() == *view).is_none() {
+            if !may_make {
+                return None;
+            }
+            table.insert_unique(hash, (view.key(), Exchanges::default()), |(key, _)| self.hasher.hash_one(key.view()));
+        }
+        table.find_mut(hash, |(key, _)| key.view() == *view).map(|(_, exchanges)| exchanges)
+    }
+
+    fn count_decision(
+        &self,
+        numbers: &mut Numbers,
+        function: &Arc<str>,
+        outbound: bool,
+        policy: &'static str,
+        verdict: &'static str,
+        rule: &str,
+    ) {
+        let table = &mut numbers.decisions;
+        let view = |rule| (&**function, outbound, policy, verdict, rule);
+        let (hash, hasher) =
+            (self.hasher.hash_one(view(rule)), |entry: &(DecisionKey, u64)| self.hasher.hash_one(entry.0.view()));
+        if let Some((_, count)) = table.find_mut(hash, |(key, _)| key.view() == view(rule)) {
+            *count += 1;
+            return;
+        }
+        // Rules come out of sandboxes. A broken sandbox could make up new names for ever.
+        let rules = table.iter().filter(|(key, _)| key.function == *function).count();
+        let rule = if rules < MOST_RULES && table.len() < MOST_SERIES { rule } else { "other" };
+        let hash = self.hasher.hash_one(view(rule));
+        match table.find_mut(hash, |(key, _)| key.view() == view(rule)) {
+            Some((_, count)) => *count += 1,
+            None => {
+                let key = DecisionKey { function: function.clone(), outbound, policy, verdict, rule: rule.into() };
+                table.insert_unique(hash, (key, 1), hasher);
+            }
+        }
+    }
+
+    fn count<K: Hash + Eq>(&self, table: &mut HashTable<(K, u64)>, key: &K, own: impl FnOnce(&K) -> K) {
+        let hash = self.hasher.hash_one(key);
+        if let Some((_, count)) = table.find_mut(hash, |(known, _)| known == key) {
+            *count += 1;
+        } else if table.len() < MOST_SERIES {
+            table.insert_unique(hash, (own(key), 1), |(known, _)| self.hasher.hash_one(known));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A borrowed [`ExchangeKey`].
+#[derive(PartialEq, Eq, Hash)]
+struct ExchangeView<'a> {
+    direction: u8,
+    grpc: bool,
+    status: u16,
+    flag: &'static str,
+    source: Option<&'a Arc<str>>,
+    target: Option<&'a Arc<str>>,
+}
+
+impl ExchangeView<'_> {
+    fn key(&self) -> ExchangeKey {
+        let Self { direction, grpc, status, flag, source, target } = *self;
+        ExchangeKey { direction, grpc, status, flag, source: source.cloned(), target: target.cloned() }
+    }
+}
+
+impl ExchangeKey {
+    fn view(&self) -> ExchangeView<'_> {
+        let Self { direction, grpc, status, flag, ref source, ref target } = *self;
+        ExchangeView { direction, grpc, status, flag, source: source.as_ref(), target: target.as_ref() }
+    }
+}
+
+impl DecisionKey {
+    fn view(&self) -> (&str, bool, &'static str, &'static str, &str) {
+        (&self.function, self.outbound, self.policy, self.verdict, &self.rule)
+    }
+}
+
+fn engine_index(engine: EngineKind) -> usize {
+    match engine {
+        EngineKind::Microvm => 0,
+        EngineKind::Wasm => 1,
+        EngineKind::Inline => 2,
+        EngineKind::Constant => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests;
