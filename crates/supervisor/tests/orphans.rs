@@ -7,6 +7,7 @@
 mod support;
 
 use leno_supervisor::{Settings, Supervisor};
+use leno_testkit::eventually_async;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -61,7 +62,7 @@ async fn all_end_with_their_instance(settings: Settings, name: &str) {
     let function = supervisor.apply(spec(command));
     drop(function.acquire(&[]).await.unwrap());
     let number = |way: &str| fs::read_to_string(PathBuf::from(&folder).join(way)).ok()?.trim().parse::<u32>().ok();
-    until("all have detached themselves", || WAYS.iter().all(|way| number(way).is_some())).await;
+    eventually_async("all have detached themselves", || WAYS.iter().all(|way| number(way).is_some())).await;
     let numbers = WAYS.map(|way| number(way).unwrap());
     assert!(numbers.iter().all(|number| runs(*number)), "they outlive their parents");
     supervisor.shutdown(FOREVER).await;

@@ -42,11 +42,11 @@ pub fn eventually<C: Condition>(what: &str, mut condition: impl FnMut() -> C) ->
     }
 }
 
-/// The same as [`eventually`] for a test that other tasks of its thread need.
-pub async fn eventually_async<C: Condition>(what: &str, mut condition: impl AsyncFnMut() -> C) -> C::Value {
+/// The same as [`eventually`] for asynchronous tests: other tasks of the thread go on meanwhile.
+pub async fn eventually_async<C: Condition>(what: &str, mut condition: impl FnMut() -> C) -> C::Value {
     let begin = Instant::now();
     loop {
-        if let Some(value) = condition().await.value() {
+        if let Some(value) = condition().value() {
             return value;
         }
         assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}");

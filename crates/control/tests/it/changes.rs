@@ -4,6 +4,7 @@ use crate::support::slices::{function, slice};
 use crate::support::*;
 use leno_config::{FunctionId, Slice};
 use leno_control::{Control, PublishError, Store, StoreError};
+use leno_testkit::eventually_async;
 use leno_wire::Subject;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -93,10 +94,12 @@ async fn nodes_get_a_change_as_a_whole() {
         let hosted: Vec<String> = status.nodes[0].hosted.iter().map(ToString::to_string).collect();
         hosted == expected
     };
-    eventually(|| hosts(&["a/one"])).await;
-    eventually(|| control.counters("one").is_some_and(|counters| counters.resources > 0)).await;
+    eventually_async("the functions of the node", || hosts(&["a/one"])).await;
+    eventually_async("resources to be sent", || control.counters("one").is_some_and(|counters| counters.resources > 0))
+        .await;
     let new = slice("a/two", &[], 1);
     control.change_after(&[&new], &[function("a/one")], &Default::default(), || Ok::<_, PublishError>(())).unwrap();
-    eventually(|| hosts(&["a/two"])).await;
-    eventually(|| control.counters("one").is_some_and(|counters| counters.removals > 0)).await;
+    eventually_async("the functions of the node", || hosts(&["a/two"])).await;
+    eventually_async("removals to be sent", || control.counters("one").is_some_and(|counters| counters.removals > 0))
+        .await;
 }

@@ -4,6 +4,7 @@ use crate::support::slices::{delivered, exposed, function, mesh, slice};
 use crate::support::*;
 use leno_agent::Change;
 use leno_config::Route;
+use leno_testkit::eventually_async;
 use leno_wire::{Endpoint, Resource, Subject};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ async fn each_node_gets_its_part_and_nothing_by_asking() {
     let (two, mut updates_two) = node(&served, &member_two, 2);
     connected(&one).await;
     connected(&two).await;
-    eventually(|| control.status().nodes.iter().all(|node| node.connected)).await;
+    eventually_async("the node to be connected", || control.status().nodes.iter().all(|node| node.connected)).await;
     one.subscribe([Subject::Hosted, Subject::Mesh]);
     // What it may not have is refused; the rest of the message counts.
     two.subscribe([Subject::Routes, slice_of(FRONTEND), slice_of(ORDERS), endpoints_of(INVENTORY), Subject::Hosted]);
@@ -63,17 +64,17 @@ async fn reports_count_only_for_what_a_node_hosts_or_still_has() {
     agent.report_request_counts(&function(FRONTEND), &[(1, Default::default())]);
     agent.report_loads(&[load(FRONTEND, 1, 0)]);
     agent.report(&function(ORDERS), instances(2));
-    eventually(|| count(1) == 2).await;
+    eventually_async("the count of streams", || count(1) == 2).await;
     assert_eq!((count(0), control.counters("one").unwrap().refused), (0, 3));
 
     // The function moves away. What is left of it drains, and may be told of to its end.
     control.place("one", only(&[])).unwrap();
     agent.report(&function(ORDERS), instances(1));
-    eventually(|| count(1) == 1).await;
+    eventually_async("the count of streams", || count(1) == 1).await;
     agent.report(&function(ORDERS), instances(0));
-    eventually(|| count(1) == 0).await;
+    eventually_async("the count of streams", || count(1) == 0).await;
     agent.report(&function(ORDERS), instances(1));
-    eventually(|| control.counters("one").unwrap().refused == 4).await;
+    eventually_async("the refusals to be counted", || control.counters("one").unwrap().refused == 4).await;
     assert_eq!(count(1), 0);
 }
 
@@ -120,7 +121,7 @@ async fn a_change_pushes_just_the_difference() {
     agent.subscribe([Subject::Hosted, Subject::Mesh, Subject::Bundle, Subject::Routes]);
     let first = accepted(&mut updates).await;
     assert_eq!(first.len(), 104);
-    eventually(|| control.counters("one").unwrap().acks == 1).await;
+    eventually_async("the acknowledgement", || control.counters("one").unwrap().acks == 1).await;
     let before = control.counters("one").unwrap();
 
     let published = control.publish(&edition(42, 2)).unwrap();
@@ -176,7 +177,7 @@ async fn a_rejection_is_recorded_and_the_old_version_stays() {
     next(&mut updates).await.reject([(slice_of(FRONTEND), "its program does not load".to_owned())]);
     assert_eq!(agent.held()[&slice_of(FRONTEND)], before[&slice_of(FRONTEND)]);
     assert_ne!(agent.held()[&slice_of(ORDERS)], before[&slice_of(ORDERS)]);
-    eventually(|| control.counters("one").unwrap().rejections == 1).await;
+    eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 1).await;
     let rejected = control.status().nodes[0].rejected.clone();
     assert_eq!(rejected.len(), 1);
     assert_eq!((&rejected[0].subject, rejected[0].reason.as_str()), (&slice_of(FRONTEND), "its program does not load"));
@@ -189,7 +190,7 @@ async fn a_rejection_is_recorded_and_the_old_version_stays() {
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(ORDERS)]);
     control.publish(&definitions([slice(FRONTEND, &[], 3), slice(ORDERS, &[], 3)])).unwrap();
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
-    eventually(|| control.status().nodes[0].rejected.is_empty()).await;
+    eventually_async("the node's rejections to change", || control.status().nodes[0].rejected.is_empty()).await;
 }
 
 #[tokio::test]
@@ -202,12 +203,12 @@ async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
     accepted(&mut updates).await;
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     drop(next(&mut updates).await);
-    eventually(|| control.counters("one").unwrap().rejections == 1).await;
+    eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 1).await;
     let rejected = control.status().nodes[0].rejected[0].clone();
     assert_eq!((rejected.reason.as_str(), rejected.in_force), ("the node did not apply it", None));
     control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     next(&mut updates).await.answer(Err("no memory".to_owned()));
-    eventually(|| control.counters("one").unwrap().rejections == 2).await;
+    eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 2).await;
     assert_eq!(control.status().nodes[0].rejected[0].reason, "no memory");
     assert_eq!(agent.held().len(), 1);
 }
@@ -262,7 +263,7 @@ async fn placement_moves_functions_between_nodes() {
     let (one, mut updates_one) = node(&served, &member_one, 1001);
     let (two, mut updates_two) = node(&served, &member_two, 1002);
     connected(&two).await;
-    eventually(|| control.status().nodes[1].connected).await;
+    eventually_async("the node to be connected", || control.status().nodes[1].connected).await;
     one.subscribe([Subject::Hosted]);
     two.subscribe([Subject::Hosted]);
     let at = |node: &str, port, ready| Endpoint {
@@ -297,7 +298,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
     let (caller, mut to_caller) = node(&served, &members[0], 1001);
     let (callee, mut to_callee) = node(&served, &members[1], 1002);
     let (other, mut to_other) = node(&served, &members[2], 1003);
-    eventually(|| control.status().nodes.iter().all(|node| node.connected)).await;
+    eventually_async("the node to be connected", || control.status().nodes.iter().all(|node| node.connected)).await;
     for (agent, updates) in [(&caller, &mut to_caller), (&callee, &mut to_callee), (&other, &mut to_other)] {
         agent.subscribe([Subject::Hosted]);
         accepted(updates).await;
@@ -322,7 +323,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
     let mut starting = instances(3);
     starting[2].state = leno_wire::InstanceState::Starting;
     callee.report(&function(ORDERS), starting.clone());
-    eventually(|| control.counters("callee").unwrap().reports == 3).await;
+    eventually_async("the reports to arrive", || control.counters("callee").unwrap().reports == 3).await;
     assert_eq!((messages("caller"), messages("callee"), messages("other")), (before.0 + 2, before.1, before.2));
     let status = control.status();
     let orders = status.functions.iter().find(|status| status.function == function(ORDERS)).unwrap();
@@ -430,13 +431,13 @@ async fn a_second_stream_of_a_node_ends_the_first() {
     let member = control.admit("one", everything()).unwrap();
     let (first, _updates) = node(&served, &member, 1);
     connected(&first).await;
-    eventually(|| control.counters("one").unwrap().streams == 1).await;
+    eventually_async("the stream to begin", || control.counters("one").unwrap().streams == 1).await;
     let (second, mut updates) = node(&served, &member, 1);
     second.subscribe([Subject::Hosted]);
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), Subject::Hosted]);
     drop(first);
     // Whichever of the two was last stays; the one that is left does.
-    eventually(|| control.status().nodes[0].connected).await;
+    eventually_async("the node to be connected", || control.status().nodes[0].connected).await;
     control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     loop {
         let changes = accepted(&mut updates).await;
@@ -456,7 +457,7 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
     let (two, _updates_two) = node(&served, &member_two, 1002);
     two.report(&function(ORDERS), instances(1));
-    eventually(|| control.status().functions[1].instances.len() == 1).await;
+    eventually_async("the status of the instances", || control.status().functions[1].instances.len() == 1).await;
     let (one, mut updates_one) = node(&served, &member_one, 1001);
     one.subscribe([Subject::Hosted]);
     let expected = Endpoint {

@@ -6,6 +6,7 @@ use leno_agent::{Agent, Updates};
 use leno_config::Slice;
 use leno_control::{Control, JobStatus, Options, Store};
 use leno_identity::Membership;
+use leno_testkit::eventually_async;
 use leno_wire::{JobReport, JobState, Subject, run_of};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -91,13 +92,13 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
     assert!(!signed(one.clone()).await && signed(two.clone()).await);
 
     two.report_job(&function(REPORT), report(1, JobState::Running));
-    eventually(|| state(&control) == JobState::Running).await;
+    eventually_async("the job's state running", || state(&control) == JobState::Running).await;
     // Only its node can give it up.
     one.report_job(&function(REPORT), report(1, JobState::Failed));
     // What is said of another run is not said of this one.
     two.report_job(&function(REPORT), report(9, JobState::Succeeded));
     two.report_job(&function(REPORT), report(1, JobState::Succeeded));
-    eventually(|| state(&control) == JobState::Succeeded).await;
+    eventually_async("the job's state succeeded", || state(&control) == JobState::Succeeded).await;
     until_job(&two, &mut updates_two, false).await;
     let events: Vec<_> = status(&control).events.into_iter().map(|event| (event.from, event.to)).collect();
     assert_eq!(events, [(JobState::Pending, JobState::Running), (JobState::Running, JobState::Succeeded)]);
@@ -122,7 +123,7 @@ async fn a_job_of_a_node_that_is_away_begins_anew_elsewhere() {
     let (one, updates_one) = joined(&control, &served, &members[0], 1).await;
     let (two, mut updates_two) = joined(&control, &served, &members[1], 2).await;
     one.report_job(&function(REPORT), report(1, JobState::Running));
-    eventually(|| state(&control) == JobState::Running).await;
+    eventually_async("the job's state running", || state(&control) == JobState::Running).await;
     drop((one, updates_one));
     until_job(&two, &mut updates_two, true).await;
     let now = status(&control);
@@ -146,7 +147,7 @@ async fn how_it_ended_is_known_after_a_restart() {
     let served = Served::start(&control).await;
     let (one, updates) = joined(&control, &served, &control.admit("one", everything()).unwrap(), 1).await;
     one.report_job(&function(REPORT), report(1, JobState::Failed));
-    eventually(|| state(&control) == JobState::Failed).await;
+    eventually_async("the job's state failed", || state(&control) == JobState::Failed).await;
     let ended = status(&control);
     drop((one, updates));
     served.stop().await;
@@ -155,7 +156,7 @@ async fn how_it_ended_is_known_after_a_restart() {
     // The streams of the first one may take a moment to let go of the file.
     let reopened = || Store::open(&path).ok();
     let mut store = None;
-    eventually(|| {
+    eventually_async("the store to be closed by its last user", || {
         store = store.take().or_else(reopened);
         store.is_some()
     })
@@ -187,7 +188,7 @@ async fn a_job_under_way_stays_where_it_is_when_the_control_plane_restarts() {
     two.report_job(&function(REPORT), report(1, JobState::Running));
     two.subscribe([Subject::Hosted]);
     until_job(&two, &mut updates_two, true).await;
-    eventually(|| state(&control) == JobState::Running).await;
+    eventually_async("the job's state running", || state(&control) == JobState::Running).await;
     assert_eq!(status(&control).node.as_deref(), Some("two"));
     assert!(!has_job(&one));
 }

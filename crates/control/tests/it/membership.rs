@@ -7,6 +7,7 @@ use leno_control::{Control, Store, TokenGrant, Transaction};
 use leno_identity::{
     Authority, AuthorityFile, KeyRequest, Membership, MembershipMark, SpiffeId, SvidStore, client_config, server_name,
 };
+use leno_testkit::eventually_async;
 use leno_wire::v1::discovery_client::DiscoveryClient;
 use leno_wire::v1::identity_client::IdentityClient;
 use leno_wire::v1::status_client::StatusClient;
@@ -308,7 +309,7 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
     let (caller, host) = (join("caller").await, join("host").await);
     let (host_agent, _host_updates) = node(&served, &host, 2);
     connected(&host_agent).await;
-    eventually(|| control.counters("host").unwrap().streams == 1).await;
+    eventually_async("the stream to begin", || control.counters("host").unwrap().streams == 1).await;
     let (agent, mut updates) = node(&served, &caller, 1);
     agent.subscribe([Subject::Hosted]);
     accepted(&mut updates).await;
@@ -321,7 +322,10 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
 
     let control = start();
     let _served = Served::start_at(&control, address).await;
-    eventually(|| control.counters("caller").is_some_and(|counters| counters.streams == 1)).await;
+    eventually_async("the stream to begin", || {
+        control.counters("caller").is_some_and(|counters| counters.streams == 1)
+    })
+    .await;
     // The next thing that it hears of is the next change.
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 1)])).unwrap();
     let changed = accepted(&mut updates).await;
@@ -424,7 +428,8 @@ async fn a_control_plane_that_is_away_is_left_for_another() {
         leno_agent::join(Options { control: addresses, membership: member, inbound, backoff: BACKOFF }).unwrap();
     connected(&agent).await;
     agent.report(&function(FRONTEND), instances(1));
-    eventually(|| control.counters("one").is_some_and(|counters| counters.reports == 1)).await;
+    eventually_async("the reports to arrive", || control.counters("one").is_some_and(|counters| counters.reports == 1))
+        .await;
 }
 
 #[tokio::test]

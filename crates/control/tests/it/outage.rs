@@ -4,6 +4,7 @@ use crate::support::slices::{delivered, function, identity, slice};
 use crate::support::*;
 use leno_agent::{Change, Identities, SignFailure};
 use leno_identity::{SpiffeId, SvidStore};
+use leno_testkit::eventually_async;
 use leno_wire::{Resource, Subject};
 use std::collections::BTreeSet;
 
@@ -22,14 +23,14 @@ async fn after_a_reconnect_nothing_is_sent_again() {
     agent.subscribe([Subject::Mesh, Subject::Hosted]);
     assert_eq!(accepted(&mut updates).await.len(), 5);
     let held = agent.held();
-    eventually(|| first.counters("one").unwrap().acks == 1).await;
+    eventually_async("the acknowledgement", || first.counters("one").unwrap().acks == 1).await;
     served.stop().await;
     assert!(away(&agent).await.contains("Unavailable"));
     assert_eq!(agent.held(), held, "it keeps what it has");
 
     let served = Served::start_at(&first, address).await;
     connected(&agent).await;
-    eventually(|| first.counters("one").unwrap().streams == 2).await;
+    eventually_async("the stream to begin", || first.counters("one").unwrap().streams == 2).await;
     // The next thing that it hears of is the next change.
     first.publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 1)])).unwrap();
     assert_eq!(
@@ -82,7 +83,7 @@ async fn what_was_not_in_force_is_sent_again() {
     unanswered.accept();
     assert_eq!(agent.held().len(), 2);
     again.accept();
-    eventually(|| control.counters("one").unwrap().acks == 1).await;
+    eventually_async("the acknowledgement", || control.counters("one").unwrap().acks == 1).await;
 }
 
 #[tokio::test]
@@ -94,7 +95,7 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.report(&function(ORDERS), instances(2));
-    eventually(|| control.status().functions[1].instances.len() == 2).await;
+    eventually_async("the status of the instances", || control.status().functions[1].instances.len() == 2).await;
     served.stop().await;
     away(&agent).await;
 
@@ -104,7 +105,7 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     let _served = Served::start_at(&control, address).await;
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), slice_of(ORDERS), Subject::Hosted]);
     let count = |index: usize| control.status().functions[index].instances.len();
-    eventually(|| (count(0), count(1)) == (1, 0)).await;
+    eventually_async("the count of streams", || (count(0), count(1)) == (1, 0)).await;
 }
 
 #[tokio::test]
@@ -180,11 +181,11 @@ async fn identities_are_kept_until_nobody_wants_them() {
     for function in [FRONTEND, ORDERS] {
         let id: SpiffeId = identity(function).parse().unwrap();
         wanted.send_modify(|wanted| wanted.extend([id.clone()]));
-        eventually(|| store.current(&id).is_some()).await;
+        eventually_async("the certificates to change", || store.current(&id).is_some()).await;
     }
     let frontend = identity(FRONTEND).parse().unwrap();
     wanted.send_modify(|wanted| wanted.retain(|id| *id != frontend));
-    eventually(|| store.current(&frontend).is_none()).await;
+    eventually_async("the certificates to change", || store.current(&frontend).is_none()).await;
     drop(wanted);
     patient(keeping).await.unwrap();
 }

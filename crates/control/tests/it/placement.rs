@@ -9,6 +9,7 @@ use leno_control::{Control, FunctionStatus, Options, Store, Transaction};
 use leno_identity::Membership;
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
+use leno_testkit::eventually_async;
 use leno_wire::{Bounds, Capacity, Endpoint, LimitDemand, Resource, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -67,7 +68,7 @@ impl Node {
                 node.connected && node.capacity.is_some() && node.inbound.is_some_and(|inbound| inbound.port() == port)
             })
         };
-        eventually(joined).await;
+        eventually_async("the node to join", joined).await;
         let has = Arc::default();
         let task = tokio::spawn(follow(updates, Arc::clone(&has)));
         Self { agent, has, _task: task }
@@ -138,25 +139,37 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     assert!(status(&control, ORDERS).nodes.is_empty());
     let one = Node::join(&control, &served, &members[0], 1).await;
     // The only node gets both; the second one gets nothing, because nothing moves without need.
-    eventually(|| one.has(&slice_of(FRONTEND)) && one.has(&slice_of(ORDERS))).await;
+    eventually_async("the node to have its functions", || one.has(&slice_of(FRONTEND)) && one.has(&slice_of(ORDERS)))
+        .await;
     assert_eq!((one.bounds(FRONTEND), one.bounds(ORDERS)), (Some((0, 5)), Some((0, 5))));
     let two = Node::join(&control, &served, &members[1], 2).await;
     assert_eq!((homes(&control, FRONTEND), homes(&control, ORDERS)), (vec!["one".to_owned()], vec!["one".to_owned()]));
 
     // A cordoned node's functions go elsewhere, and then it has nothing left.
     assert!(control.cordon("one", true, Transaction::default()).unwrap());
-    eventually(|| homes(&control, FRONTEND) == ["two"] && two.has(&slice_of(ORDERS))).await;
-    eventually(|| !one.has(&slice_of(FRONTEND)) && !one.has(&slice_of(ORDERS))).await;
-    eventually(|| two.bounds(ORDERS) == Some((0, 5))).await;
+    eventually_async("the function to be placed", || {
+        homes(&control, FRONTEND) == ["two"] && two.has(&slice_of(ORDERS))
+    })
+    .await;
+    eventually_async("the node to have its functions", || !one.has(&slice_of(FRONTEND)) && !one.has(&slice_of(ORDERS)))
+        .await;
+    eventually_async("the bounds of the node", || two.bounds(ORDERS) == Some((0, 5))).await;
     assert!(control.cordon("one", false, Transaction::default()).unwrap());
     control.put(&command("orders/new", &[ORDERS], most(5))).unwrap();
-    eventually(|| one.has(&slice_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))).await;
+    eventually_async("the bounds of the node", || {
+        one.has(&slice_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))
+    })
+    .await;
     // The caller's node knows the home, which has no instance.
-    eventually(|| one.endpoints(ORDERS).iter().map(|at| (&*at.node, at.ready)).eq([("two", 0)])).await;
+    eventually_async("the endpoints of the function", || {
+        one.endpoints(ORDERS).iter().map(|at| (&*at.node, at.ready)).eq([("two", 0)])
+    })
+    .await;
     // From zero to one: the caller's node is told at once, with one message.
     let before = control.counters("one").unwrap().messages;
     two.agent.report(&function(ORDERS), instances(1));
-    eventually(|| one.endpoints(ORDERS).first().is_some_and(|at| at.ready == 1)).await;
+    eventually_async("the endpoints of the function", || one.endpoints(ORDERS).first().is_some_and(|at| at.ready == 1))
+        .await;
     assert_eq!(control.counters("one").unwrap().messages, before + 1);
 }
 
@@ -166,23 +179,31 @@ async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing(
     let served = Served::start(&control).await;
     let members = ["one", "two", "three"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
-    eventually(|| one.has(&slice_of(ORDERS))).await;
+    eventually_async("the node to have its functions", || one.has(&slice_of(ORDERS))).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     let three = Node::join(&control, &served, &members[2], 3).await;
     assert!(control.cordon("two", true, Transaction::default()).unwrap());
     control.put(&command(FRONTEND, &[ORDERS], most(5))).unwrap();
-    eventually(|| three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["one"])).await;
+    eventually_async("the endpoints of the function", || {
+        three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["one"])
+    })
+    .await;
     assert!(control.cordon("two", false, Transaction::default()).unwrap());
 
     one.agent.report(&function(ORDERS), instances(1));
     drop(one);
-    eventually(|| homes(&control, ORDERS).iter().all(|home| home != "one") && !homes(&control, ORDERS).is_empty())
-        .await;
+    eventually_async("the function to be placed", || {
+        homes(&control, ORDERS).iter().all(|home| home != "one") && !homes(&control, ORDERS).is_empty()
+    })
+    .await;
     let home = homes(&control, ORDERS).remove(0);
     let at_home = if home == "two" { &two } else { &three };
-    eventually(|| at_home.bounds(ORDERS) == Some((0, 5))).await;
+    eventually_async("the bounds of the node", || at_home.bounds(ORDERS) == Some((0, 5))).await;
     if home == "two" {
-        eventually(|| three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["two"])).await;
+        eventually_async("the endpoints of the function", || {
+            three.endpoints(ORDERS).iter().map(|at| &*at.node).eq(["two"])
+        })
+        .await;
     }
     // It comes back, and nothing moves.
     let one = Node::join(&control, &served, &members[0], 1).await;
@@ -196,11 +217,14 @@ async fn load_beyond_one_node_gets_another_and_the_sum_of_the_bounds_stays() {
     let served = Served::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
-    eventually(|| one.bounds(ORDERS) == Some((0, 10))).await;
+    eventually_async("the bounds of the node", || one.bounds(ORDERS) == Some((0, 10))).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     one.agent.report_loads(&[load(ORDERS, 10, 10)]);
-    eventually(|| two.bounds(ORDERS).is_some_and(|(_, most)| most > 0)).await;
-    eventually(|| one.bounds(ORDERS) == Some((0, 10)) && two.bounds(ORDERS) == Some((0, 5))).await;
+    eventually_async("the bounds of the node", || two.bounds(ORDERS).is_some_and(|(_, most)| most > 0)).await;
+    eventually_async("the bounds of the node", || {
+        one.bounds(ORDERS) == Some((0, 10)) && two.bounds(ORDERS) == Some((0, 5))
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -213,9 +237,9 @@ async fn a_minimum_is_spread_over_nodes_once_there_are_several() {
     let sum = || one.bounds(ORDERS).unwrap_or_default().1 + two.bounds(ORDERS).unwrap_or_default().1;
     // The first node had all of it until the second one came.
     first.put(&command(ORDERS, &[], Scale { min: 2, ..most(4) })).unwrap();
-    eventually(|| homes(&first, ORDERS).len() == 2 && sum() == 4).await;
-    eventually(|| one.bounds(ORDERS).is_some_and(|(least, _)| least == 1)).await;
-    eventually(|| two.bounds(ORDERS).is_some_and(|(least, _)| least == 1)).await;
+    eventually_async("the function to be placed", || homes(&first, ORDERS).len() == 2 && sum() == 4).await;
+    eventually_async("the bounds of the node", || one.bounds(ORDERS).is_some_and(|(least, _)| least == 1)).await;
+    eventually_async("the bounds of the node", || two.bounds(ORDERS).is_some_and(|(least, _)| least == 1)).await;
 }
 
 #[tokio::test]
@@ -263,8 +287,8 @@ async fn rate_limits_are_divided_between_nodes_and_follow_the_demand() {
     let served = Served::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
-    eventually(|| one.parts(ORDERS) == PARTS).await;
-    eventually(|| one.agent.term().borrow().is_some()).await;
+    eventually_async("the parts of the limit", || one.parts(ORDERS) == PARTS).await;
+    eventually_async("the term of the leases", || one.agent.term().borrow().is_some()).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     let both = || {
         // The one that grows is read first, so that what has moved meanwhile is not counted twice.
@@ -272,13 +296,13 @@ async fn rate_limits_are_divided_between_nodes_and_follow_the_demand() {
         assert!(one + two <= PARTS, "{one} + {two}");
         (one, two)
     };
-    eventually(|| both() == (PARTS / 2, PARTS / 2)).await;
+    eventually_async("the parts of the limit", || both() == (PARTS / 2, PARTS / 2)).await;
     let demand = LimitDemand { function: function(ORDERS), limit: "all".to_owned(), admitted: 900, refused: 100 };
     two.agent.report_demands(std::slice::from_ref(&demand));
-    eventually(|| both().1 > PARTS / 10 * 9).await;
+    eventually_async("the parts of the limit", || both().1 > PARTS / 10 * 9).await;
     // What a lost node holds is nobody's until its term is over.
     let held = both();
     drop(one);
-    eventually(|| homes(&control, ORDERS) == ["two"]).await;
+    eventually_async("the function to be placed", || homes(&control, ORDERS) == ["two"]).await;
     assert_eq!(two.parts(ORDERS), held.1);
 }

@@ -5,6 +5,7 @@ use crate::support::*;
 use leno_agent::{BACKOFF, JoinOptions, enrol};
 use leno_control::{Control, TokenGrant, Transaction};
 use leno_identity::Membership;
+use leno_testkit::eventually_async;
 use leno_wire::v1::discovery_client::DiscoveryClient;
 use leno_wire::v1::from_node::Message;
 use leno_wire::v1::status_client::StatusClient;
@@ -295,7 +296,7 @@ async fn answers_to_nothing_change_nothing() {
     node.send(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection("orders/other")] })).await;
     node.send(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection(FRONTEND)] })).await;
     node.send(Message::Report(v1::Report { function: FRONTEND.to_owned(), instances: vec![] })).await;
-    eventually(|| control.counters("one").unwrap().reports == 1).await;
+    eventually_async("the reports to arrive", || control.counters("one").unwrap().reports == 1).await;
     let counters = control.counters("one").unwrap();
     assert_eq!((counters.acks, counters.rejections), (1, 0));
     assert!(control.status().nodes[0].rejected.is_empty());
@@ -309,7 +310,7 @@ async fn a_long_reason_is_cut() {
     let reason = "ä".repeat(100_000);
     let rejected = vec![v1::Rejection { subject: Some(subject(v1::Kind::Slice, FRONTEND)), reason }];
     node.send(Message::Ack(v1::Ack { nonce, rejected })).await;
-    eventually(|| !control.status().nodes[0].rejected.is_empty()).await;
+    eventually_async("the node's rejections to change", || !control.status().nodes[0].rejected.is_empty()).await;
     assert_eq!(control.status().nodes[0].rejected[0].reason, "ä".repeat(512));
 }
 
@@ -323,7 +324,10 @@ async fn the_status_service_tells_what_the_control_plane_knows() {
     let frontend = identity(FRONTEND).parse().unwrap();
     let request = leno_identity::KeyRequest::new(&frontend).unwrap();
     agent.sign(&frontend, request.csr().to_vec()).await.unwrap();
-    eventually(|| control.counters("one").unwrap().reports == 1 && control.counters("one").unwrap().acks == 1).await;
+    eventually_async("the report and the acknowledgement", || {
+        control.counters("one").unwrap().reports == 1 && control.counters("one").unwrap().acks == 1
+    })
+    .await;
 
     let list = StatusClient::new(channel(&served, &member)).list(v1::ListRequest {}).await.unwrap().into_inner();
     assert_eq!((list.functions.len(), list.nodes.len(), list.identities.len()), (1, 1, 1));
@@ -348,7 +352,7 @@ async fn a_silent_stream_does_not_count_as_a_node() {
     let (control, served, member) = served_one().await;
     let silent = RawNode::open(&served, &member).await;
     let _speaking = RawNode::hello(&served, &member, hello(&[])).await;
-    eventually(|| control.status().nodes[0].connected).await;
+    eventually_async("the node to be connected", || control.status().nodes[0].connected).await;
     assert_eq!(control.counters("one").unwrap().streams, 1);
     // Nor does it keep the control plane from stopping.
     served.stop().await;
@@ -393,6 +397,6 @@ async fn connections_of_a_node_are_bounded_and_the_newest_one_counts() {
         others.push(status);
     }
     first.end().await;
-    eventually(|| !control.status().nodes[0].connected).await;
+    eventually_async("the node to be away", || !control.status().nodes[0].connected).await;
     others.last_mut().unwrap().list(v1::ListRequest {}).await.unwrap();
 }

@@ -6,6 +6,7 @@ use leno_agent::{Agent, Change, Updates};
 use leno_config::Slice;
 use leno_config::revision::{Plan, Revisions, Rollout};
 use leno_control::{Control, RolloutEvent, Store};
+use leno_testkit::eventually_async;
 use leno_wire::{Resource, RevisionCounts, Subject};
 use std::path::Path;
 use std::time::Duration;
@@ -97,7 +98,7 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     served.stop().await;
     drop(control);
     let mut again = None;
-    eventually(|| {
+    eventually_async("the store to be closed by its last user", || {
         again = Store::open(&path).ok();
         again.is_some()
     })

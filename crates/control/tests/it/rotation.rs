@@ -5,6 +5,7 @@ use crate::support::*;
 use leno_agent::{BACKOFF, Change, Identities, JoinOptions, channel, enrol};
 use leno_control::{Authorities, Control, Phase, Store, TokenGrant, Transaction};
 use leno_identity::{Authority, AuthorityFile, AuthorityKeyId, CertificateDer, Membership, SpiffeId, SvidStore};
+use leno_testkit::eventually_async;
 use leno_wire::v1::discovery_client::DiscoveryClient;
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{JoinToken, Resource, Subject};
@@ -223,7 +224,10 @@ async fn nodes_change_to_another_authority_and_the_first_is_refused_afterwards()
     let mesh = Mesh::start().await;
     let nodes = [mesh.member("one").await, mesh.member("two").await].map(|member| Node::start(&mesh, member));
     let (first, before) = (mesh.signs(), nodes[0].roots());
-    eventually(|| nodes.iter().all(|node| node.issuers() == [first.clone()])).await;
+    eventually_async("certificates of the authority in force", || {
+        nodes.iter().all(|node| node.issuers() == [first.clone()])
+    })
+    .await;
     let old = {
         // As it was before: a store of its own, which nothing renews.
         let svids = SvidStore::new(nodes[0].member.svids().bundle().as_ref().clone());
@@ -234,7 +238,7 @@ async fn nodes_change_to_another_authority_and_the_first_is_refused_afterwards()
     };
     let early = mesh.token();
     mesh.rotate(false);
-    eventually(|| mesh.phase().is_none()).await;
+    eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     let second = mesh.signs();
     assert_ne!(first, second);
     for node in &nodes {
@@ -285,21 +289,24 @@ async fn a_rotation_outlasts_the_control_plane_in_each_phase() {
     let second = mesh.file().successor(&mesh.control().authorities()[0]).unwrap().key_id().to_string();
 
     // The node of an earlier release is away, so this phase lasts.
-    eventually(|| mesh.waits_for() == ["two"]).await;
+    eventually_async("the rotation to wait for two", || mesh.waits_for() == ["two"]).await;
     mesh.restart().await;
-    eventually(|| mesh.waits_for() == ["two"] && node.roots().len() == 2).await;
+    eventually_async("the rotation to wait for two", || mesh.waits_for() == ["two"] && node.roots().len() == 2).await;
     assert_eq!((mesh.phase(), mesh.signs()), (Some(Phase::Trust), first.clone()));
     // A token of before is good until the end.
     let three = Node::start(&mesh, patient(enrol(&mesh.joins(&token, "three"), BACKOFF)).await.unwrap());
     let is_there = |name: &str| mesh.control().status().nodes.iter().any(|node| node.name == name && node.connected);
-    eventually(|| is_there("three") && mesh.waits_for() == ["two"]).await;
+    eventually_async("the rotation to wait for two", || is_there("three") && mesh.waits_for() == ["two"]).await;
     three.paused.store(true, Ordering::Relaxed);
 
     let mut hand = Earlier::open(&mesh, &earlier).await;
     assert_eq!(hand.take_roots().await, 2);
     // It does not say what it has renewed, so this phase lasts too.
-    eventually(|| mesh.phase() == Some(Phase::Renew) && mesh.waits_for() == ["two"]).await;
-    eventually(|| node.issuers() == [second.clone()]).await;
+    eventually_async("the phase renew to wait for two", || {
+        mesh.phase() == Some(Phase::Renew) && mesh.waits_for() == ["two"]
+    })
+    .await;
+    eventually_async("certificates of the authority in force", || node.issuers() == [second.clone()]).await;
     mesh.restart().await;
     assert_eq!((mesh.phase(), mesh.signs()), (Some(Phase::Renew), second.clone()));
     assert_eq!(mesh.control().bundle().roots().count(), 2);
@@ -314,15 +321,21 @@ async fn a_rotation_outlasts_the_control_plane_in_each_phase() {
     mesh.control().rotate_without(&BTreeSet::from(["two".to_owned(), "four".to_owned()])).unwrap();
 
     // Now that is not waited for, but one that does not answer.
-    eventually(|| mesh.phase() == Some(Phase::Withdraw) && mesh.waits_for() == ["three"]).await;
+    eventually_async("the phase withdraw to wait for three", || {
+        mesh.phase() == Some(Phase::Withdraw) && mesh.waits_for() == ["three"]
+    })
+    .await;
     mesh.restart().await;
-    eventually(|| mesh.phase() == Some(Phase::Withdraw) && mesh.waits_for() == ["three"]).await;
+    eventually_async("the phase withdraw to wait for three", || {
+        mesh.phase() == Some(Phase::Withdraw) && mesh.waits_for() == ["three"]
+    })
+    .await;
     assert_eq!((mesh.signs(), mesh.control().bundle().roots().count()), (second.clone(), 1));
     assert!(mesh.control().abort_rotation().unwrap_err().to_string().contains("too late"));
     three.paused.store(false, Ordering::Relaxed);
-    eventually(|| mesh.phase().is_none()).await;
+    eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     assert_eq!(mesh.signs(), second);
-    eventually(|| node.roots().len() == 1 && node.issuers() == [second.clone()]).await;
+    eventually_async("the other root to go", || node.roots().len() == 1 && node.issuers() == [second.clone()]).await;
     // Two keys are in the file until it is tidied; another start knows which one counts.
     mesh.restart().await;
     assert_eq!((mesh.signs(), mesh.control().bundle().roots().count()), (second, 1));
@@ -334,13 +347,13 @@ async fn a_node_that_was_not_waited_for_has_to_join_again() {
     let node = Node::start(&mesh, mesh.member("one").await);
     mesh.rotate(false);
     mesh.control().abort_rotation().unwrap();
-    eventually(|| mesh.phase().is_none()).await;
+    eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     // It has gone back at once: nothing was signed by the candidate.
     assert_eq!(node.roots().len(), 1);
     let two = mesh.member("two").await;
     mesh.rotate(false);
     mesh.control().rotate_without(&BTreeSet::from(["two".to_owned()])).unwrap();
-    eventually(|| mesh.phase().is_none()).await;
+    eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     let second = mesh.signs();
     assert_eq!(node.issuers(), std::slice::from_ref(&second));
     // It was not waited for, and knows the first root only.
@@ -355,18 +368,19 @@ async fn a_rotation_goes_back() {
     let mesh = Mesh::start().await;
     let first = mesh.signs();
     let node = Node::start(&mesh, mesh.member("one").await);
-    eventually(|| node.issuers() == [first.clone()]).await;
+    eventually_async("certificates of the authority in force", || node.issuers() == [first.clone()]).await;
     let earlier = mesh.member("two").await;
     let mut hand = Earlier::open(&mesh, &earlier).await;
     assert_eq!(hand.take_roots().await, 1);
     mesh.rotate(false);
     assert_eq!(hand.take_roots().await, 2);
-    eventually(|| mesh.phase() == Some(Phase::Renew) && node.issuers() != [first.clone()]).await;
+    eventually_async("the phase renew", || mesh.phase() == Some(Phase::Renew) && node.issuers() != [first.clone()])
+        .await;
     mesh.control().abort_rotation().unwrap();
-    eventually(|| node.issuers() == [first.clone()]).await;
+    eventually_async("certificates of the authority in force", || node.issuers() == [first.clone()]).await;
     assert_eq!((mesh.phase(), mesh.signs()), (Some(Phase::Renew), first.clone()));
     mesh.control().rotate_without(&BTreeSet::from(["two".to_owned()])).unwrap();
-    eventually(|| mesh.phase().is_none() && node.roots().len() == 1).await;
+    eventually_async("the end of the rotation on the node", || mesh.phase().is_none() && node.roots().len() == 1).await;
     assert!(mesh.control().authority_status().last.unwrap().aborted);
     assert!(mesh.control().abort_rotation().unwrap_err().to_string().contains("no rotation"));
 }
@@ -376,24 +390,24 @@ async fn a_drill_proves_the_candidate_and_changes_no_certificate() {
     let mesh = Mesh::start().await;
     let first = mesh.signs();
     let node = Node::start(&mesh, mesh.member("one").await);
-    eventually(|| node.issuers() == [first.clone()]).await;
+    eventually_async("certificates of the authority in force", || node.issuers() == [first.clone()]).await;
     mesh.rotate(true);
     let busy = mesh.control().rotate(Authority::new(&DOMAIN.parse().unwrap()).unwrap(), false, BTreeSet::new());
     assert!(busy.unwrap_err().to_string().contains("a drill is under way"));
-    eventually(|| mesh.phase().is_none()).await;
+    eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     let last = mesh.control().authority_status().last.unwrap();
     assert!(last.drill && last.failed.is_empty(), "{last:?}");
-    eventually(|| node.roots().len() == 1).await;
+    eventually_async("the other root to go", || node.roots().len() == 1).await;
     assert_eq!((mesh.signs(), node.issuers()), (first.clone(), vec![first.clone()]));
 
     // With one that is away.
     let away = Node::start(&mesh, mesh.member("two").await);
-    eventually(|| away.issuers() == [first.clone()]).await;
+    eventually_async("certificates of the authority in force", || away.issuers() == [first.clone()]).await;
     away.leave();
     let is_away = || mesh.control().status().nodes.iter().any(|node| node.name == "two" && !node.connected);
-    eventually(is_away).await;
+    eventually_async("the end of the rotation", is_away).await;
     mesh.rotate(true);
-    eventually(|| mesh.phase().is_none()).await;
+    eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     let last = mesh.control().authority_status().last.unwrap();
     assert_eq!(last.failed.keys().collect::<Vec<_>>(), ["two"]);
     assert!(last.failed["two"].contains("away"));

@@ -5,6 +5,7 @@ use crate::support::*;
 use leno_config::{ModuleHash, Slice};
 use leno_control::{DefinitionsError, PublishError, Store, StoreError};
 use leno_identity::{Authority, CertificateDer};
+use leno_testkit::eventually_async;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -116,11 +117,11 @@ async fn a_control_plane_that_ends_closes_its_file_at_once() {
     let served = Served::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (_agent, _updates) = node(&served, &member, 1);
-    eventually(|| control.status().nodes[0].connected).await;
+    eventually_async("the node to be connected", || control.status().nodes[0].connected).await;
     served.stop().await;
     drop(control);
     // The grace of the node that was connected is not waited for: it is longer than the timeout of this test.
-    eventually(|| Store::open(&path).is_ok()).await;
+    eventually_async("the store to be closed by its last user", || Store::open(&path).is_ok()).await;
 }
 
 #[test]

@@ -69,16 +69,6 @@ pub(crate) async fn patient<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(TIMEOUT, future).await.expect("it did not happen in time")
 }
 
-/// Waits for a condition.
-pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
-    patient(async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
-}
-
 pub(crate) fn everything() -> Admission {
     Admission { placement: Placement::Everything, gateway: true, locality: Default::default(), egress: false }
 }

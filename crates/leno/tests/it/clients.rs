@@ -5,14 +5,15 @@
 //! `scripts/clients.sh` installs them.
 
 use crate::cluster::upgraded::Upgraded;
-use crate::cluster::{Node, TIMEOUT, control_of, eventually};
+use crate::cluster::{Node, control_of};
 use crate::mesh::{ALLOW_ALL, curl, example, policy};
+use leno_testkit::eventually;
 use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The cases of each client of gRPC.
 const GRPC: [&str; 14] = [
@@ -61,13 +62,11 @@ impl Client {
 
     /// Waits until it says so. It must not end before.
     fn wait_for(&mut self, line: &str) {
-        let begin = Instant::now();
-        while !self.has_said(line) {
+        eventually(&format!("{line:?} from {}", self.name), || {
             let ended = self.process.try_wait().unwrap().filter(|status| !status.success());
-            let hangs = begin.elapsed() > 4 * TIMEOUT;
-            assert!(ended.is_none() && !hangs, "{}: {ended:?}, hangs: {hangs}\n{}", self.name, self.text());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            assert!(ended.is_none(), "{}: {ended:?}\n{}", self.name, self.text());
+            self.has_said(line)
+        });
     }
 
     fn text(&self) -> String {

@@ -8,7 +8,7 @@ pub(crate) mod wire;
 
 use crate::control::{Control, text};
 use crate::mesh::{ALLOW_ALL, Answer, echo_function, policy, try_curl};
-use leno_testkit::free_port;
+use leno_testkit::{TIMEOUT, eventually, free_port};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,8 +16,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const MESH: &str = "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: test}\nspec:\n  trustDomain: test.example\n  \
                     accessLog: {format: json, file: /dev/null}\n  instances: {isolation: process, accounts: node}\n";
@@ -132,18 +130,15 @@ impl Node {
         self.output.lock().unwrap().iter().any(|line| line.contains(text))
     }
 
+    /// Polls until a condition holds, as long as the node runs.
     pub(crate) fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
-        let begin = Instant::now();
-        while !holds(self) {
-            let ended = self.process.try_wait().unwrap();
-            assert!(
-                ended.is_none() && begin.elapsed() < TIMEOUT,
-                "waited in vain for {} {what} ({ended:?}):\n{}",
-                self.name,
-                self.output.lock().unwrap().join("\n")
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually(&format!("{} {what}", self.name), || {
+            holds(self) || {
+                let ended = self.process.try_wait().unwrap();
+                assert!(ended.is_none(), "{} ended ({ended:?}), not {what}", self.name);
+                false
+            }
+        });
     }
 
     pub(crate) fn get(&self, path: &str) -> Option<Answer> {
@@ -206,18 +201,6 @@ pub(crate) fn spawn(folder: &TempDir, command: &[String], arguments: &[String]) 
         }
     });
     (process, output)
-}
-
-/// Polls until something holds.
-pub(crate) fn eventually<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = holds() {
-            return value;
-        }
-        assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 pub(crate) fn status(answer: Option<Answer>) -> Option<u16> {

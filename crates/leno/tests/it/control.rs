@@ -1,5 +1,6 @@
 //! A `leno control` of its own for each test.
 
+use leno_testkit::eventually;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -7,10 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `Function a/stock`
 pub(crate) const FUNCTION: &str = "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: stock, namespace: a}\nspec: \
@@ -112,13 +110,9 @@ impl Control {
         self.eventually("it to lead again", |control| control.ready().is_some_and(|text| text.starts_with("leads")));
     }
 
-    /// Polls until something holds.
+    /// Polls until a condition holds.
     pub(crate) fn eventually(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let begin = Instant::now();
-        while !holds(self) {
-            assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}:\n{}", self.output());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually(what, || holds(self));
     }
 
     /// Everything that it wrote so far.

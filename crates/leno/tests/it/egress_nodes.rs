@@ -3,10 +3,11 @@
 use crate::cluster::load::Load;
 use crate::cluster::network::{HUB, Hub, Isolated, ip};
 use crate::cluster::upgraded::Upgraded;
-use crate::cluster::{MESH, Node, Place, control_of, eventually, status};
+use crate::cluster::{MESH, Node, Place, control_of, status};
 use crate::control::Control;
 use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, example, policy, public_folder, try_curl};
 use crate::outside::{self, Authority, Names, Server, external, reading};
+use leno_testkit::eventually;
 use serde_json::Value;
 use std::fs;
 use std::net::Ipv4Addr;

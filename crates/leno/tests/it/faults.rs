@@ -3,10 +3,10 @@
 use crate::cluster::load::Load;
 use crate::cluster::network::{HUB, Hub, Isolated};
 use crate::cluster::wire::Wire;
-use crate::cluster::{MESH, Node, documents, eventually, nodes_of};
+use crate::cluster::{MESH, Node, documents, nodes_of};
 use crate::control::Control;
 use crate::mesh::echo_function;
-use leno_testkit::EtcdServer;
+use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
 use std::fs;
 use std::time::Duration;

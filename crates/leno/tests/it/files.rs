@@ -1,8 +1,9 @@
 //! Files that documents name: no path of a document holds up a node, shows a file that its author may not read, or opens a file of a control plane.
 
-use crate::cluster::{self, Node, control, eventually, status as answered};
+use crate::cluster::{self, Node, control, status as answered};
 use crate::control::Control;
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy, public_folder};
+use leno_testkit::eventually;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,6 +1,6 @@
 //! A whole mesh for a test: `leno up` as a child process, driven by curl.
 
-use leno_testkit::free_port;
+use leno_testkit::{TIMEOUT, eventually, free_port};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,9 +12,6 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// The longest that anything may take before a test gives up on it.
-const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A running `leno up`.
 pub(crate) struct Mesh {
@@ -210,26 +207,14 @@ impl Mesh {
         self.output.lock().unwrap().clone()
     }
 
-    /// Polls until something holds.
+    /// Polls until a condition holds.
     pub(crate) fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
-        let begin = Instant::now();
-        while !holds(self) {
-            assert!(begin.elapsed() < TIMEOUT, "waited in vain for {what}:\n{}", self.output().join("\n"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually(what, || holds(self));
     }
 
     /// Polls until a line of the output contains this text, and returns that line. A line may be read from the process after what it tells of.
     pub(crate) fn line(&self, text: &str) -> String {
-        let begin = Instant::now();
-        loop {
-            let output = self.output();
-            if let Some(line) = output.iter().find(|line| line.contains(text)) {
-                return line.clone();
-            }
-            assert!(begin.elapsed() < TIMEOUT, "no line says {text:?}:\n{}", output.join("\n"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually(&format!("the line {text:?}"), || self.output().into_iter().find(|line| line.contains(text)))
     }
 
     /// Replaces the application's documents, atomically, as editors do.
@@ -270,26 +255,18 @@ impl Mesh {
 
     /// `/metrics`, as soon as all of these are in it: an exchange is told after its response was sent.
     pub(crate) fn metrics(&self, expected: &[&str]) -> String {
-        let begin = Instant::now();
-        loop {
+        eventually(&format!("metrics with {expected:?}"), || {
             let text = self.admin("/metrics").body;
-            let Some(missing) = expected.iter().find(|expected| !text.contains(**expected)) else { return text };
-            assert!(begin.elapsed() < TIMEOUT, "waited in vain for {missing}:\n{text}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            expected.iter().all(|expected| text.contains(expected)).then_some(text)
+        })
     }
 
     /// What `leno explain` says of a request, as soon as it knows it.
     pub(crate) fn explain(&self, request_id: &str) -> String {
-        let begin = Instant::now();
-        loop {
+        eventually(&format!("the explanation of {request_id}"), || {
             let output = self.leno(&["explain", request_id]);
-            if output.status.success() {
-                return String::from_utf8(output.stdout).unwrap();
-            }
-            assert!(begin.elapsed() < TIMEOUT, "{output:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
+        })
     }
 
     fn try_admin(&self, path: &str) -> Option<Answer> {

@@ -2,10 +2,10 @@
 
 use crate::cluster::load::Load;
 use crate::cluster::network::{HUB, Hub, Isolated};
-use crate::cluster::{MESH, Node, Place, control, control_at, documents, eventually, nodes_of, status};
+use crate::cluster::{MESH, Node, Place, control, control_at, documents, nodes_of, status};
 use crate::control::{Control, text};
 use crate::mesh::{ALLOW_ALL, echo_function, first_answer, policy};
-use leno_testkit::EtcdServer;
+use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;

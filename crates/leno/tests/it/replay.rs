@@ -1,8 +1,9 @@
 //! `leno apply --dry-run` and `leno logs`, in a mesh of several processes.
 
-use crate::cluster::{Node, Place, control, eventually, nodes_of};
+use crate::cluster::{Node, Place, control, nodes_of};
 use crate::control::{Control, text};
 use crate::mesh::{Mesh, echo_function, policy};
+use leno_testkit::eventually;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,10 +1,10 @@
 //! `leno ca rotate`: the authority of a mesh of several processes is replaced, while requests go on.
 
 use crate::cluster::load::Load;
-use crate::cluster::{self, MESH, Node, Place, control, eventually};
+use crate::cluster::{self, MESH, Node, Place, control};
 use crate::control::{Control, text};
 use crate::mesh::{self, ALLOW_ALL, echo_function, policy};
-use leno_testkit::EtcdServer;
+use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -3,14 +3,13 @@
 use crate::cluster::load::Load;
 use crate::cluster::redis::Redis;
 use crate::cluster::upgraded::{Upgraded, is_running};
-use crate::cluster::{
-    MESH, Node, TIMEOUT, control, control_of, control_with, eventually, leno_of_nodes, nodes_of, status,
-};
+use crate::cluster::{MESH, Node, control, control_of, control_with, leno_of_nodes, nodes_of, status};
 use crate::control::Control;
 use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, policy, try_curl};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use leno_testkit::{TIMEOUT, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;

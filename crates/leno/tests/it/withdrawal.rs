@@ -1,8 +1,8 @@
 //! A permission that is withdrawn is not in force any more within seconds, though the control plane that the nodes are connected to hangs.
 
-use crate::cluster::{self, MESH, Node, Place, control, documents, eventually};
+use crate::cluster::{MESH, Node, Place, control, documents};
 use crate::control::{Control, function};
-use leno_testkit::EtcdServer;
+use leno_testkit::{EtcdServer, TIMEOUT, eventually};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -77,7 +77,7 @@ impl WebSocket {
     /// Opens one, and has a frame go there and back.
     fn open(gateway: &Node) -> Self {
         let mut stream = TcpStream::connect(gateway.gateway).unwrap();
-        stream.set_read_timeout(Some(cluster::TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream
             .write_all(
                 b"GET /websocket HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\

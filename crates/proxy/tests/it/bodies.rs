@@ -2,12 +2,13 @@
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, channel, connect_h2, connect_http1, echo, empty, full, until};
+use crate::upstream::{self, channel, connect_h2, connect_http1, echo, empty, full};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -75,7 +76,7 @@ async fn an_upstream_that_does_not_read_stops_the_client() {
         let slow = move |request: Request<Incoming>| {
             let (gate, count) = (gate.clone(), count.clone());
             async move {
-                until(|| gate.load(Ordering::Relaxed)).await;
+                eventually_async("the gate to open", || gate.load(Ordering::Relaxed)).await;
                 let mut body = request.into_body();
                 while let Some(Ok(frame)) = body.frame().await {
                     count.fetch_add(frame.into_data().unwrap().len(), Ordering::Relaxed);
@@ -105,7 +106,7 @@ async fn an_upstream_that_does_not_read_stops_the_client() {
             };
             response.status().as_u16()
         });
-        until(|| sent.load(Ordering::Relaxed) > 0).await;
+        eventually_async("the body to arrive", || sent.load(Ordering::Relaxed) > 0).await;
         let mut before = usize::MAX;
         while before != sent.load(Ordering::Relaxed) {
             before = sent.load(Ordering::Relaxed);
@@ -179,10 +180,10 @@ async fn a_client_that_goes_away_is_noticed_upstream() {
     let mesh = Mesh::web(upstream.address);
     let mut raw = Raw::connect(mesh.gateway()).await;
     raw.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 1).await;
+    eventually_async("the lease of an instance", || mesh.instances.leased.load(Ordering::Relaxed) == 1).await;
     drop(raw);
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
-    until(|| !mesh.node.telemetry.ring.latest(1).is_empty()).await;
+    eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+    eventually_async("the record of the exchange", || !mesh.node.telemetry.ring.latest(1).is_empty()).await;
     assert_eq!(mesh.node.telemetry.ring.latest(1)[0].response.flag.as_deref(), Some("DC"));
 }
 
@@ -199,7 +200,7 @@ async fn a_response_that_breaks_off_breaks_off_for_the_client_too() {
     let request = Request::get("http://web/").body(empty()).unwrap();
     let response = connect_h2(mesh.gateway()).await.send_request(request).await.unwrap();
     assert!(response.into_body().collect().await.is_err());
-    until(|| mesh.node.telemetry.ring.latest(2).len() == 2).await;
+    eventually_async("the record of the exchange", || mesh.node.telemetry.ring.latest(2).len() == 2).await;
     for told in mesh.node.telemetry.ring.latest(2) {
         assert_eq!(told.response.flag.as_deref(), Some("UC"));
     }

@@ -3,12 +3,13 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, breaker, retry};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Upstream, channel, connect_h2, connect_http1, echo, empty, full, until};
+use crate::upstream::{self, Upstream, channel, connect_h2, connect_http1, echo, empty, full};
 use bytes::Bytes;
 use http::Request;
 use hyper::body::Frame;
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::{Outlier, RetryOn};
+use leno_testkit::eventually_async;
 
 /// One failure ejects the only instance, for longer than a test lasts.
 async fn mesh(protocol: AppProtocol, mtls: bool, retries: bool, timeout_ms: u64) -> (Mesh, Upstream) {
@@ -55,7 +56,7 @@ async fn expect_told(mesh: &Mesh, status: u16, flag: &str) {
         let told = mesh.node.telemetry.ring.latest(100);
         told.into_iter().filter(|told| told.response.status == status).collect::<Vec<_>>()
     };
-    until(|| !of_status().is_empty()).await;
+    eventually_async("the record of the exchange", || !of_status().is_empty()).await;
     for told in of_status() {
         assert_eq!(told.response.flag.as_deref(), Some(flag), "{} {:?}", told.hop, told.response);
     }
@@ -114,7 +115,7 @@ async fn a_client_that_breaks_off_ejects_nobody() {
             let mut raw = Raw::connect(listener).await;
             let head = format!("POST {target} HTTP/1.1\r\nhost: callee\r\n{field}content-length: 10\r\n\r\nhalf");
             raw.send(head).await;
-            until(|| upstream.requests() > before).await;
+            eventually_async("the requests to arrive upstream", || upstream.requests() > before).await;
             drop(raw);
         }
         // A stream that is reset, on a connection that goes on.
@@ -124,12 +125,15 @@ async fn a_client_that_breaks_off_ejects_nobody() {
         sender.send(Frame::data(Bytes::from_static(b"half"))).await.unwrap();
         let request = client.send_request(Request::post("http://callee/").body(body).unwrap());
         let request = tokio::spawn(request);
-        until(|| upstream.requests() > before).await;
+        eventually_async("the requests to arrive upstream", || upstream.requests() > before).await;
         request.abort();
         drop(sender);
         let other = client.send_request(Request::get("http://callee/").body(empty()).unwrap()).await.unwrap();
         assert_eq!(other.status(), 200);
-        until(|| mesh.node.telemetry.ring.latest(100).iter().any(|told| told.response.flag.is_some())).await;
+        eventually_async("the record of the exchange", || {
+            mesh.node.telemetry.ring.latest(100).iter().any(|told| told.response.flag.is_some())
+        })
+        .await;
         expect_no_ejection(&mesh).await;
     }
 }

@@ -3,10 +3,11 @@
 use crate::https;
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Upstream, connect_http1, echo, empty, until};
+use crate::upstream::{self, Upstream, connect_http1, echo, empty};
 use http::Request;
 use leno_config::slice::{AppProtocol, TrustedProxies};
 use leno_policy::spec::{Cidr, Counts, KeyPart, Matches, QuotaAlgorithm, RateLimit, Source};
+use leno_testkit::eventually_async;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -126,13 +127,13 @@ async fn without_a_sound_proxy_header_a_connection_is_closed_and_counted() {
     ] {
         let before = refusals(&mesh, reason);
         assert_eq!(raw::exchange(mesh.gateway(), bytes).await, "");
-        until(|| refusals(&mesh, reason) == before + 1).await;
+        eventually_async("the refusal to be counted", || refusals(&mesh, reason) == before + 1).await;
     }
     let (strangers, other) =
         self::mesh(TrustedProxies::Addresses(vec![Cidr { address: "10.0.0.0".parse().unwrap(), prefix: 8 }]), true)
             .await;
     assert_eq!(raw::exchange(strangers.gateway(), [v2_of_client(), ASK.into()].concat()).await, "");
-    until(|| refusals(&strangers, "untrusted") == 1).await;
+    eventually_async("the refusal to be counted", || refusals(&strangers, "untrusted") == 1).await;
     assert_eq!(upstream.requests() + other.requests(), 0);
 }
 

@@ -2,12 +2,13 @@
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Upstream, answer, connect_h2, empty, full, until};
+use crate::upstream::{self, Upstream, answer, connect_h2, empty, full};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ async fn exchanges_under_way_end_and_nothing_new_begins() {
     let gateway = mesh.gateway();
     let mut idle = Raw::connect(gateway).await;
     idle.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-    until(|| upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
     gate.add_permits(1);
     idle.until("ok").await;
     let mut busy = Raw::connect(gateway).await;
@@ -44,7 +45,7 @@ async fn exchanges_under_way_end_and_nothing_new_begins() {
     let mut h2 = connect_h2(gateway).await;
     let request = Request::get("http://web/").body(empty()).unwrap();
     let streaming = tokio::spawn(h2.send_request(request));
-    until(|| upstream.requests() == 3).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 3).await;
     let drained = tokio::spawn(mesh.handle.drain());
     assert_eq!(idle.rest().await, "", "an idle connection is closed at once");
     until_refused(gateway).await;
@@ -78,7 +79,7 @@ async fn what_does_not_end_is_ended_and_learns_it() {
         .start();
     let mut stuck = Raw::connect(mesh.gateway()).await;
     stuck.send("GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
-    until(|| upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
     mesh.handle.drain().await;
     assert_eq!(raw::status(&stuck.rest().await), 503);
 }
@@ -149,7 +150,10 @@ async fn streams_learn_that_the_mesh_ends_them() {
         };
         assert_eq!(trailers["grpc-status"], "14", "{end}");
         let counted = r#"leno_exchanges_closed_total{function="shop/rpc",direction="inbound",policy="drain"} 1"#;
-        until(|| node.telemetry.metrics_text(node.ledger.entries(), Vec::new()).contains(counted)).await;
+        eventually_async("the metric", || {
+            node.telemetry.metrics_text(node.ledger.entries(), Vec::new()).contains(counted)
+        })
+        .await;
     }
 }
 

@@ -2,9 +2,10 @@
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{Raw, server};
-use crate::upstream::{Answer, connect_http1, echo, empty, http1, until};
+use crate::upstream::{Answer, connect_http1, echo, empty, http1};
 use http::Request;
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +53,7 @@ async fn is_cut_off(protocol: AppProtocol, first: &'static [u8], again: Vec<u8>)
     });
     assert_eq!(flooded.status, 502, "{}", flooded.text);
     assert_eq!(other, [200; 20]);
-    until(|| cut_off.load(Ordering::SeqCst) > 0).await;
+    eventually_async("the connection to be closed", || cut_off.load(Ordering::SeqCst) > 0).await;
 }
 
 #[tokio::test]

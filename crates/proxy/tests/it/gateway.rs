@@ -6,6 +6,7 @@ use crate::upstream::{self, answer, connect_h2, connect_http1, echo, empty, get}
 use http::Request;
 use leno_config::slice::{AppProtocol, Expose};
 use leno_policy::spec::{Issuer, TokenSource};
+use leno_testkit::eventually_async;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -181,7 +182,7 @@ async fn the_first_request_waits_for_an_instance() {
     let mesh = Builder::new().function("web", AppProtocol::Http1, upstream.address).addresses("web", &[]).start();
     let instances = mesh.instances.clone();
     let waiting = tokio::spawn(get(mesh.gateway(), "/"));
-    upstream::until(|| instances.asked.load(Ordering::Relaxed) > 2).await;
+    eventually_async("the request for an instance", || instances.asked.load(Ordering::Relaxed) > 2).await;
     instances.set("web", &[upstream.address]);
     assert_eq!(waiting.await.unwrap().status, 200);
 }

@@ -2,13 +2,14 @@
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, breaker, id, retry};
-use crate::upstream::{self, Upstream, answer, channel, connect_h2, empty, until};
+use crate::upstream::{self, Upstream, answer, channel, connect_h2, empty};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::{Breaker, Outlier, Retry, RetryOn};
+use leno_testkit::eventually_async;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -264,6 +265,6 @@ async fn a_call_whose_connection_ends_after_the_head_is_unavailable() {
         goes.notify_one();
         assert_eq!(end(&mut body).await["grpc-status"], "14", "{way:?}, says: {says}");
         let target = mesh.node.ledger.target(&id("callee"));
-        until(|| target.ejected(address, std::time::Instant::now())).await;
+        eventually_async("the ejection", || target.ejected(address, std::time::Instant::now())).await;
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::mesh::Builder;
 use crate::raw::{Raw, status};
-use crate::upstream::{echo, http1, until};
+use crate::upstream::{echo, http1};
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
@@ -36,21 +37,21 @@ async fn half_sent_heads_hold_no_more_than_they_may() {
     let mesh = mesh().await;
     let mut honest = from("127.0.0.2", mesh.gateway()).await;
     honest.send(half_head()).await;
-    until(|| mesh.node.admission.held() >= HEAD).await;
+    eventually_async("the memory that heads hold", || mesh.node.admission.held() >= HEAD).await;
     let mut hoarded = Vec::new();
     for _ in 0..MOST / HEAD + 200 {
         let mut raw = from("127.0.0.3", mesh.gateway()).await;
         raw.send(half_head()).await;
         hoarded.push(raw);
     }
-    until(|| mesh.node.admission.held() <= MOST).await;
+    eventually_async("the memory that heads hold", || mesh.node.admission.held() <= MOST).await;
     // The oldest of who holds most was closed, and the honest one was not.
     let oldest = hoarded.remove(0);
     assert_eq!(oldest.rest().await, "");
     honest.send("\r\nconnection: close\r\n\r\n").await;
     assert_eq!(status(&honest.rest().await), 200);
     drop(hoarded);
-    until(|| mesh.node.admission.held() == 0).await;
+    eventually_async("the memory that heads hold", || mesh.node.admission.held() == 0).await;
 }
 
 #[tokio::test]
@@ -59,7 +60,7 @@ async fn a_head_counts_until_its_request_begins() {
     let mut raw = Raw::connect(mesh.gateway()).await;
     for _ in 0..3 {
         raw.send(half_head()).await;
-        until(|| mesh.node.admission.held() >= HEAD).await;
+        eventually_async("the memory that heads hold", || mesh.node.admission.held() >= HEAD).await;
         raw.send("\r\n\r\n").await;
         assert_eq!(status(&raw.head().await), 200);
         assert_eq!(mesh.node.admission.held(), 0);
@@ -80,7 +81,7 @@ async fn so_does_a_block_of_fields_over_http2() {
     let literal = |length: usize| [&[0, 1, b'x', 0x7f][..], &[b'a'; 8190][..length - 4]].concat();
     raw.send(literal(8192)).await;
     raw.send(b"\0\x20\0\x09\0\0\0\0\x01").await;
-    until(|| mesh.node.admission.held() == 16 * 1024).await;
+    eventually_async("the memory that heads hold", || mesh.node.admission.held() == 16 * 1024).await;
     drop(raw);
-    until(|| mesh.node.admission.held() == 0).await;
+    eventually_async("the memory that heads hold", || mesh.node.admission.held() == 0).await;
 }

@@ -2,10 +2,11 @@
 
 use crate::frames::{ACK, GOAWAY, PING, RST_STREAM, SETTINGS, server};
 use crate::mesh::{Builder, Mesh, retry};
-use crate::upstream::{Answer, connect_http1, empty, full, until};
+use crate::upstream::{Answer, connect_http1, empty, full};
 use http::Request;
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::RetryOn;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,7 +61,7 @@ async fn a_server_that_takes_one_stream_gets_more_connections() {
             let mesh = mesh.clone();
             async move { send(&mesh, "GET", "").await.status }
         });
-        until(|| has_one.load(Ordering::SeqCst) == 1).await;
+        eventually_async("the body to arrive", || has_one.load(Ordering::SeqCst) == 1).await;
         for _ in 0..3 {
             assert_eq!(send(&mesh, "GET", "").await.status, 200);
         }
@@ -93,7 +94,7 @@ async fn a_server_that_takes_no_streams_for_a_while_is_waited_for() {
             tokio::spawn(async move { send(&mesh, "GET", "").await.status })
         })
         .collect();
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 3).await;
+    eventually_async("the lease of an instance", || mesh.instances.leased.load(Ordering::Relaxed) == 3).await;
     gate.add_permits(1);
     for request in requests {
         assert_eq!(request.await.unwrap(), 200);
@@ -234,7 +235,7 @@ async fn pings_go_out_as_often_as_the_setting_says() {
         .limits(|limits| limits.upstream.keep_alive = Duration::from_millis(20))
         .start();
     let request = tokio::spawn(async move { send(&mesh, "GET", "").await.status });
-    until(|| pings.load(Ordering::SeqCst) >= 3).await;
+    eventually_async("pings", || pings.load(Ordering::SeqCst) >= 3).await;
     request.abort();
 }
 
@@ -247,6 +248,6 @@ async fn a_server_that_finds_pings_too_many_has_its_requests_sent_again() {
         .limits(|limits| limits.upstream.keep_alive = Duration::from_millis(20))
         .start();
     let request = tokio::spawn(async move { send(&mesh, "GET", "").await.status });
-    until(|| pings.load(Ordering::SeqCst) >= 3).await;
+    eventually_async("pings", || pings.load(Ordering::SeqCst) >= 3).await;
     request.abort();
 }

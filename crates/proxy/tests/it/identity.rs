@@ -3,12 +3,13 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, TRUST_DOMAIN, spiffe};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty, until};
+use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty};
 use http::{HeaderValue, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::AppProtocol;
 use leno_identity::{Authority, KeyRequest, SpiffeId, SvidStore, TrustDomain};
 use leno_policy::spec::{Matches, Source, StringMatch};
+use leno_testkit::eventually_async;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -157,7 +158,8 @@ async fn a_tunnel_to_somebody_else_is_refused_and_explained() {
         let reply = raw::exchange(mesh.outbound(), connect).await;
         assert_eq!(raw::status(&reply), 403, "{target}");
         // It is told after the response was sent.
-        until(|| mesh.node.telemetry.ring.latest(number).len() == number).await;
+        eventually_async("the record of the exchange", || mesh.node.telemetry.ring.latest(number).len() == number)
+            .await;
         let told = &mesh.node.telemetry.ring.latest(1)[0];
         assert_eq!((told.hop.as_str(), told.response.status), ("outbound", 403));
     }

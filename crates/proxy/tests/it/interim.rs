@@ -5,11 +5,12 @@ use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, allow_all};
 use crate::nodes::egress::{block, carrier};
 use crate::raw::{self, Raw, server};
-use crate::upstream::{echo, http1, until};
+use crate::upstream::{echo, http1};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, StatusCode};
 use leno_config::slice::{AppProtocol, EgressProtocol, Run};
+use leno_testkit::eventually_async;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -233,7 +234,7 @@ async fn a_client_that_expects_to_go_on_is_told_so_over_http2() {
     let (response, _body) = h2(mesh.gateway()).await.send_request(request(true), false).unwrap();
     let (interim, status) = answers(response).await;
     assert_eq!((interim.len(), status.as_u16()), (0, 403));
-    until(|| upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

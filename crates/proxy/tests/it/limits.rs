@@ -2,10 +2,11 @@
 
 use crate::mesh::Builder;
 use crate::raw::{self, Raw};
-use crate::upstream::{self, answer, channel, connect_h2, connect_http1, echo, empty, get, until};
+use crate::upstream::{self, answer, channel, connect_h2, connect_http1, echo, empty, get};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -54,7 +55,7 @@ async fn a_silent_connection_is_closed_but_not_one_between_requests() {
     let mut h2 = connect_h2(mesh.gateway()).await;
     let request = Request::get("http://web/").body(empty()).unwrap();
     assert_eq!(answer(h2.send_request(request).await.unwrap()).await.status, 200);
-    until(|| h2.is_closed()).await;
+    eventually_async("the connection to be closed", || h2.is_closed()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,7 +132,7 @@ async fn a_body_that_does_not_end_is_ended() {
         .start();
     let reply = raw::exchange(mesh.gateway(), "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
     assert!(reply.contains("beginning") && !reply.ends_with("0\r\n\r\n"), "{reply}");
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+    eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,7 +165,7 @@ async fn of_too_many_connections_the_oldest_that_asks_nothing_is_closed() {
         busy.rest_of_body().await;
         busy.send("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 1\r\n\r\n").await;
     }
-    until(|| upstream.requests() == 4).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 4).await;
     assert_eq!(raw::exchange(mesh.gateway(), request).await, "", "there is no room");
     for busy in [&mut idle, &mut third] {
         busy.send("x").await;
@@ -277,7 +278,7 @@ async fn rapid_reset_ends_the_connection() {
     assert!(upstream.requests() < 10_000, "{} requests were forwarded", upstream.requests());
     let request = Request::get("/").header("host", "well").body(empty()).unwrap();
     assert_eq!(connect_http1(mesh.gateway()).await.send(request).await.status, 200);
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+    eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
 }
 
 /// One HTTP/2 frame (RFC 9113, 4.1).

@@ -1,6 +1,6 @@
 //! A node with functions, built by hand.
 
-use crate::upstream::{Body, until};
+use crate::upstream::Body;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
@@ -16,6 +16,7 @@ use leno_proxy::instances::{Acquire, Connect, InstanceProof, Instances, Lease, U
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
 use leno_telemetry::Telemetry;
 use leno_telemetry::ring::Explanation;
+use leno_testkit::eventually_async;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -454,7 +455,8 @@ impl Mesh {
 
     /// What is known of a request, as soon as so many hops have told of it: they do so after their responses were sent.
     pub(crate) async fn told(&self, request_id: &str, hops: usize) -> Vec<Explanation> {
-        until(|| self.node.telemetry.ring.explain(request_id).len() >= hops).await;
+        eventually_async("the record of the exchange", || self.node.telemetry.ring.explain(request_id).len() >= hops)
+            .await;
         self.node.telemetry.ring.explain(request_id)
     }
 

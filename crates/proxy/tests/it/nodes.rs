@@ -12,6 +12,7 @@ use http::{Request, Response};
 use leno_config::Locality;
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::RetryOn;
+use leno_testkit::eventually_async;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -125,7 +126,7 @@ async fn an_instance_here_comes_before_one_elsewhere_and_that_before_a_cold_star
     here.knows("callee", &[(&there, 0)]);
     let asked = here.instances.asked.load(Ordering::Relaxed);
     let (reply, ()) = tokio::join!(get(&here), async {
-        upstream::until(|| here.instances.asked.load(Ordering::Relaxed) > asked).await;
+        eventually_async("the request for an instance", || here.instances.asked.load(Ordering::Relaxed) > asked).await;
         here.instances.set("callee", &[local.address]);
     });
     assert_eq!((reply.status, reply.text.as_str()), (200, "here"));
@@ -282,7 +283,7 @@ async fn endpoints_change_under_load_and_no_request_fails() {
         here.knows("callee", &both[..if round % 5 == 0 { 1 } else { 2 }]);
         tokio::task::yield_now().await;
     }
-    upstream::until(|| upstream.requests() > 200).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() > 200).await;
     over.store(true, Ordering::Relaxed);
     for task in load {
         assert!(task.await.unwrap() > 0);

@@ -5,6 +5,7 @@ use crate::raw::{self, Raw};
 use crate::upstream::{self, connect_http1, echo, empty};
 use http::Request;
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,7 +42,7 @@ async fn who_is_not_the_instance_gets_no_byte() {
         let failure = format!("{:?}", told[0]);
         assert!(failure.contains("port 1 is held by process 2; nothing was sent"), "{failure}");
         // It has read all there is when it has seen the connection's end.
-        upstream::until(|| closed.load(Ordering::SeqCst) > 0).await;
+        eventually_async("the connection to be closed", || closed.load(Ordering::SeqCst) > 0).await;
         assert_eq!(bytes.load(Ordering::SeqCst), 0, "{protocol:?}");
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::mesh::{Builder, Mesh, breaker, retry};
 use crate::raw::Raw;
-use crate::upstream::{self, Upstream, channel, connect_http1, empty, full, get, until};
+use crate::upstream::{self, Upstream, channel, connect_http1, empty, full, get};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::{Breaker, Outlier, Retry, RetryOn};
+use leno_testkit::eventually_async;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -233,7 +234,7 @@ async fn requests_beyond_the_breakers_limit_are_refused() {
         .start();
     let gateway = mesh.gateway();
     let under_way: Vec<_> = (0..2).map(|_| tokio::spawn(get(gateway, "/"))).collect();
-    until(|| upstream.requests() == 2).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 2).await;
     assert_eq!(get(gateway, "/").await.status, 503);
     gate.add_permits(3);
     for exchange in under_way {
@@ -254,10 +255,10 @@ async fn connections_and_waiting_requests_are_limited() {
         .start();
     let gateway = mesh.gateway();
     let first = tokio::spawn(get(gateway, "/"));
-    until(|| upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
     let second = tokio::spawn(get(gateway, "/"));
     let target = mesh.node.ledger.target(&crate::mesh::id("web"));
-    until(|| target.load(1, std::time::Instant::now()).pending == 1).await;
+    eventually_async("the pending request", || target.load(1, std::time::Instant::now()).pending == 1).await;
     assert_eq!(get(gateway, "/").await.status, 503);
     gate.add_permits(2);
     assert_eq!((first.await.unwrap().status, second.await.unwrap().status), (200, 200));
@@ -308,16 +309,16 @@ async fn a_busy_instance_is_waited_for_when_the_idle_one_is_left_out() {
     mesh.instances.busy.lock().unwrap().push(good.address);
     let waiting = tokio::spawn(get(mesh.gateway(), "/"));
     let target = mesh.node.ledger.target(&crate::mesh::id("web"));
-    until(|| target.load(1, std::time::Instant::now()).pending == 1).await;
+    eventually_async("the pending request", || target.load(1, std::time::Instant::now()).pending == 1).await;
     mesh.instances.busy.lock().unwrap().clear();
     assert_eq!(waiting.await.unwrap().status, 200);
     assert_eq!((bad.requests(), good.requests()), (1, 1));
     // All busy, and the first that has room again is the one that is left out: the other one is waited for.
     mesh.instances.busy.lock().unwrap().extend([bad.address, good.address]);
     let waiting = tokio::spawn(get(mesh.gateway(), "/"));
-    until(|| target.load(1, std::time::Instant::now()).pending == 1).await;
+    eventually_async("the pending request", || target.load(1, std::time::Instant::now()).pending == 1).await;
     mesh.instances.busy.lock().unwrap().retain(|address| *address == good.address);
-    until(|| mesh.instances.asked_without(bad.address)).await;
+    eventually_async("the request for an instance", || mesh.instances.asked_without(bad.address)).await;
     mesh.instances.busy.lock().unwrap().clear();
     assert_eq!(waiting.await.unwrap().status, 200);
     assert_eq!((bad.requests(), good.requests()), (1, 2));

@@ -5,12 +5,13 @@ use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, spiffe};
 use crate::raw::{Raw, TIMEOUT};
 use crate::renewal::status;
-use crate::upstream::{self, Upstream, connect_http1, empty, until};
+use crate::upstream::{self, Upstream, connect_http1, empty};
 use crate::withdrawn::{expect_closed, told};
 use http::Request;
 use http_body_util::BodyExt;
 use leno_config::slice::AppProtocol;
 use leno_identity::MembershipMark;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -68,7 +69,7 @@ async fn what_is_open_with_a_revoked_callees_node_ends() {
         async move { connect_http1(outbound).await.send(request).await }
     };
     let waiting = tokio::spawn(ask("slow"));
-    until(|| slow.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || slow.requests() == 1).await;
     here.revoke(MEMBERSHIP);
     expect_service_restart(chat).await;
     expect_closed(&told(&here, "outbound", "/ws").await, "mutualTls", "the callee's node was revoked");
@@ -98,7 +99,7 @@ async fn what_is_open_with_a_revoked_callers_node_ends() {
     // The WebSocket's client is an instance of the revoked node, which does not know it yet.
     expect_service_restart(chat).await;
     // The connection takes nothing more, and no other one is made.
-    until(|| client.is_closed()).await;
+    eventually_async("the connection to be closed", || client.is_closed()).await;
     let config = leno_identity::client_config(&here.node.svids, &spiffe("caller"), &spiffe("rpc")).unwrap();
     let name = leno_identity::server_name(&spiffe("rpc")).unwrap();
     let stream = TcpStream::connect(there.inbound()).await.unwrap();

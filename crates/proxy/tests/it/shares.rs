@@ -2,13 +2,14 @@
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, answer, connect_h2, echo, empty, get, until};
+use crate::upstream::{self, answer, connect_h2, echo, empty, get};
 use crate::websocket::{HANDSHAKE, parrot};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use leno_config::NamespaceBounds;
 use leno_config::slice::AppProtocol;
 use leno_namespaces::Resource;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 
 async fn slow(request: Request<Incoming>) -> Response<upstream::Body> {
@@ -46,16 +47,16 @@ async fn a_namespace_has_so_many_open_requests_and_more_are_refused_with_the_bou
     let upstream = upstream::http1(slow).await;
     let mesh = mesh(upstream.address, NamespaceBounds { open_requests: Some(2), ..NamespaceBounds::default() });
     let stuck = [stuck(&mesh).await, stuck(&mesh).await];
-    until(|| used(&mesh, Resource::OpenRequests) == 2).await;
+    eventually_async("the open requests", || used(&mesh, Resource::OpenRequests) == 2).await;
     let (flag, reason) = refused(&mesh).await;
     assert_eq!(
         (&*flag, &*reason),
         ("UO", "namespace shop has all that its bound `openRequests` allows on this node: 2")
     );
     drop(stuck);
-    until(|| used(&mesh, Resource::OpenRequests) == 0).await;
+    eventually_async("the end of all requests", || used(&mesh, Resource::OpenRequests) == 0).await;
     assert_eq!(get(mesh.gateway(), "/").await.status, 200);
-    until(|| used(&mesh, Resource::OpenRequests) == 0).await;
+    eventually_async("the end of all requests", || used(&mesh, Resource::OpenRequests) == 0).await;
     let metrics = mesh.metrics();
     let line = "leno_namespace_refused_total{namespace=\"shop\",resource=\"open_requests\"} 1";
     assert!(metrics.contains(line), "{metrics}");
@@ -68,10 +69,10 @@ async fn streams_of_one_connection_count_as_well() {
     let mut client = connect_h2(mesh.gateway()).await;
     let request = |path: &str| Request::get(format!("http://web{path}")).body(empty()).unwrap();
     let open: Vec<_> = (0..3).map(|_| tokio::spawn(client.send_request(request("/slow")))).collect();
-    until(|| used(&mesh, Resource::OpenRequests) == 3).await;
+    eventually_async("the open requests", || used(&mesh, Resource::OpenRequests) == 3).await;
     assert_eq!(answer(client.send_request(request("/")).await.unwrap()).await.status, 503);
     open.iter().for_each(tokio::task::JoinHandle::abort);
-    until(|| used(&mesh, Resource::OpenRequests) == 0).await;
+    eventually_async("the end of all requests", || used(&mesh, Resource::OpenRequests) == 0).await;
     assert_eq!(answer(client.send_request(request("/")).await.unwrap()).await.status, 200);
 }
 
@@ -84,14 +85,14 @@ async fn connections_to_instances_count_and_idle_ones_of_the_namespace_make_room
     }
     assert!(used(&mesh, Resource::Connections) <= 2, "one idle connection is used again");
     let stuck = [stuck(&mesh).await, stuck(&mesh).await];
-    until(|| upstream.requests() == 5).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 5).await;
     let (flag, reason) = refused(&mesh).await;
     assert_eq!(
         (&*flag, &*reason),
         ("UO", "namespace shop has all that its bound `connections` allows on this node: 2")
     );
     drop(stuck);
-    until(|| used(&mesh, Resource::Connections) == 0).await;
+    eventually_async("the end of all connections", || used(&mesh, Resource::Connections) == 0).await;
     assert_eq!(get(mesh.gateway(), "/").await.status, 200);
 }
 
@@ -107,5 +108,5 @@ async fn a_tunnel_counts_until_it_ends() {
     let open = || mesh.node.admission.scrape().open("gateway");
     assert!(open() >= 1, "a client's tunnel is still one of the connections at the gateway");
     drop(client);
-    until(|| used(&mesh, Resource::Connections) == 0 && open() == 0).await;
+    eventually_async("the end of all connections", || used(&mesh, Resource::Connections) == 0 && open() == 0).await;
 }

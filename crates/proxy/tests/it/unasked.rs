@@ -3,9 +3,10 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{Raw, server};
-use crate::upstream::{Answer, Http1, Upstream, connect_http1, echo, empty, http1, until};
+use crate::upstream::{Answer, Http1, Upstream, connect_http1, echo, empty, http1};
 use http::Request;
 use leno_config::slice::{AppProtocol, Authorizer, AuthorizerProtocol};
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -172,7 +173,7 @@ async fn what_comes_while_a_connection_is_idle_ends_it() {
         for number in 1..=3 {
             let path = format!("/{number}");
             assert_eq!(get(&mut client, &path).await.text, path, "{unasked:?}");
-            until(|| closed.load(Ordering::SeqCst) == number).await;
+            eventually_async("the connection to be closed", || closed.load(Ordering::SeqCst) == number).await;
         }
     }
 }

@@ -3,8 +3,9 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, Upstream, echo, until};
+use crate::upstream::{self, Upstream, echo};
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::time::Duration;
 
 async fn mesh() -> (Mesh, Upstream) {
@@ -219,7 +220,7 @@ async fn a_flood_of_refusals_is_counted_as_one_series() {
         raw::exchange(mesh.gateway(), format!("GET /{number} HTTP/9.9\r\nhost: h{number}\r\n\r\n")).await;
     }
     let series = || mesh.metrics().lines().filter(|line| line.starts_with("istio_requests_total{")).count();
-    until(|| mesh.metrics().contains("response_code=\"505\"")).await;
+    eventually_async("the metric", || mesh.metrics().contains("response_code=\"505\"")).await;
     assert_eq!(series(), 1, "{}", mesh.metrics());
 }
 

@@ -3,9 +3,10 @@
 use crate::frames::{Connection, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS};
 use crate::mesh::{Builder, Mesh};
 use crate::raw::Raw;
-use crate::upstream::{self, Upstream, echo, until};
+use crate::upstream::{self, Upstream, echo};
 use leno_config::slice::AppProtocol;
 use leno_telemetry::ring::Explanation;
+use leno_testkit::eventually_async;
 use std::fmt::Write;
 
 /// Kind, flags, stream and payload of a frame.
@@ -167,11 +168,14 @@ async fn large_heads_are_answered_with_431() {
         let (kinds, text, _) = outcome(&mut connection, 1).await;
         assert_eq!(kinds[0], HEADERS, "{size}: {kinds:?} {text}");
         assert_eq!(text.len() > 40, is_own, "{size}: {text}");
-        until(|| records(&mesh).iter().any(|told| told.response.status == 431)).await;
+        eventually_async("the record of the exchange", || {
+            records(&mesh).iter().any(|told| told.response.status == 431)
+        })
+        .await;
         let told = records(&mesh).remove(0);
         assert!(told.response.failure.as_deref().unwrap().contains("limits.headBytes"), "{size}: {told:?}");
     }
-    until(|| records(&mesh).len() == 4).await;
+    eventually_async("the record of the exchange", || records(&mesh).len() == 4).await;
     assert_eq!(upstream.requests(), 0);
 }
 
@@ -191,7 +195,7 @@ async fn a_large_head_with_content_has_one_record_and_one_answer() {
     // The connection goes on.
     connection.send(HEADERS, END_STREAM | END_HEADERS, 3, &block(&GET)).await;
     assert!(outcome(&mut connection, 3).await.1.starts_with("0x88 "));
-    until(|| records(&mesh).len() >= 2).await;
+    eventually_async("the record of the exchange", || records(&mesh).len() >= 2).await;
     let statuses: Vec<_> = records(&mesh).iter().map(|told| told.response.status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 431).count(), 1, "{statuses:?}");
 }
@@ -225,7 +229,7 @@ async fn what_ends_a_connection_is_recorded() {
         }
         let (kinds, ..) = outcome(&mut connection, 1).await;
         assert!(kinds.is_empty() || kinds == [GOAWAY], "{what}: {kinds:?}");
-        until(|| !records(&mesh).is_empty()).await;
+        eventually_async("the record of the exchange", || !records(&mesh).is_empty()).await;
         let told = records(&mesh).remove(0);
         assert_eq!((told.response.status, told.response.flag.as_deref()), (*status, Some("DPE")), "{what}: {told:?}");
     }
@@ -241,7 +245,7 @@ async fn streams_beyond_the_limit_are_recorded() {
     }
     let (kinds, _, code) = outcome(&mut connection, 5).await;
     assert_eq!((kinds, code), (vec![RST_STREAM], Some(REFUSED_STREAM)), "it may be sent again");
-    until(|| !records(&mesh).is_empty()).await;
+    eventually_async("the record of the exchange", || !records(&mesh).is_empty()).await;
     let told = records(&mesh).remove(0);
     assert_eq!((told.response.status, told.response.flag.as_deref()), (503, Some("UO")), "{told:?}");
 }
@@ -262,7 +266,10 @@ async fn the_clients_limit_on_heads_is_heeded() {
         connection.send(HEADERS, END_STREAM | END_HEADERS, 1, &block(&GET)).await;
         let (kinds, ..) = outcome(&mut connection, 1).await;
         assert_eq!(kinds, [HEADERS, DATA], "{most}");
-        until(|| records(&mesh).iter().any(|told| told.response.status == status)).await;
+        eventually_async("the record of the exchange", || {
+            records(&mesh).iter().any(|told| told.response.status == status)
+        })
+        .await;
         let told = records(&mesh).into_iter().find(|told| told.response.status == status).unwrap();
         assert_eq!(told.response.flag.as_deref(), flag, "{told:?}");
         if let Some(failure) = told.response.failure {
@@ -296,7 +303,10 @@ async fn trailers_of_requests_have_the_limits_of_heads() {
         let (kinds, text, _) = outcome(&mut connection, 1).await;
         assert_eq!(text.starts_with("0x88 "), is_allowed, "{kinds:?} {text}");
     }
-    until(|| records(&mesh).iter().filter(|told| told.response.status == 400).count() == 2).await;
+    eventually_async("the count of streams", || {
+        records(&mesh).iter().filter(|told| told.response.status == 400).count() == 2
+    })
+    .await;
     assert!(upstream.requests() <= 3);
 }
 
@@ -327,7 +337,7 @@ async fn trailers_of_responses_have_the_limits_of_heads() {
         )
         .await;
         assert_eq!(reply.contains("\r\n0\r\n"), is_allowed, "{reply}");
-        until(|| !records(&mesh).is_empty()).await;
+        eventually_async("the record of the exchange", || !records(&mesh).is_empty()).await;
         let failure = records(&mesh).remove(0).response.failure;
         assert_eq!(
             failure.as_deref().is_none_or(|failure| !failure.contains("its trailers have")),

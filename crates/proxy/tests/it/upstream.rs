@@ -186,14 +186,3 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> Answer {
     let request = Request::builder().uri(path).header("host", "web").body(empty()).unwrap();
     connect_http1(address).await.send(request).await
 }
-
-/// Waits until `condition` holds.
-pub(crate) async fn until(condition: impl Fn() -> bool) {
-    for _ in 0..2000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    panic!("the condition did not come to hold within ten seconds");
-}

@@ -3,7 +3,7 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
 use crate::raw;
-use crate::upstream::{self, channel, connect_h2, echo, empty, until};
+use crate::upstream::{self, channel, connect_h2, echo, empty};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
@@ -11,6 +11,7 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::{AppProtocol, Expose};
 use leno_policy::spec::{Issuer, TokenSource};
+use leno_testkit::eventually_async;
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -172,5 +173,5 @@ async fn trailers_say_nothing_that_belongs_into_a_head() {
     let mut names: Vec<String> = reply.trailers.unwrap().keys().map(ToString::to_string).collect();
     names.sort();
     assert_eq!(names, ["grpc-status", "x-checksum"]);
-    until(|| mesh.node.telemetry.ring.latest(1).len() == 1).await;
+    eventually_async("the record of the exchange", || mesh.node.telemetry.ring.latest(1).len() == 1).await;
 }

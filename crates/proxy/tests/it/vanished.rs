@@ -3,9 +3,9 @@
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::until;
 use crate::websocket::HANDSHAKE;
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -151,7 +151,10 @@ async fn connections_with_a_machine_that_vanished_end_on_both_sides() {
         let line = machine.run(CLIENT, &[&gateway.0, &gateway.1, &handshake(host)]);
         assert!(line.starts_with("HTTP/1.1 101 "), "{host}: {line}");
     }
-    until(|| of_silent[0].load(Ordering::SeqCst) == 1 && of_chatty[0].load(Ordering::SeqCst) == 1).await;
+    eventually_async("both connections to be closed", || {
+        of_silent[0].load(Ordering::SeqCst) == 1 && of_chatty[0].load(Ordering::SeqCst) == 1
+    })
+    .await;
     // A function there, with clients here.
     let there = machine.there.clone();
     assert_eq!(machine.run(SERVER, &[&there]).trim(), "ready");

@@ -3,12 +3,13 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{exchange, server, status};
-use crate::upstream::{self, connect_h2, echo, empty, full, http1, until};
+use crate::upstream::{self, connect_h2, echo, empty, full, http1};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::BodyExt;
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -297,7 +298,7 @@ async fn nor_ever_a_whole_response() {
     let answer = exchange(mesh.gateway(), "HEAD / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n").await;
     assert_eq!(status(&answer), 200, "{answer}");
     assert!(answer.contains("content-length: 300"), "{answer}");
-    until(|| mesh.metrics().contains("leno_")).await;
+    eventually_async("the metric", || mesh.metrics().contains("leno_")).await;
 }
 
 /// The server closes while the upload is under way, so that writes to it fail: its answer is there to be read all the same. Mostly a reset ends such a

@@ -3,11 +3,12 @@
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
-use crate::upstream::{self, echo, empty, until};
+use crate::upstream::{self, echo, empty};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use leno_config::slice::AppProtocol;
+use leno_testkit::eventually_async;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -59,7 +60,7 @@ async fn converse(mut raw: Raw) {
 }
 
 async fn expect_record(mesh: &Mesh, hops: usize) {
-    until(|| mesh.node.telemetry.ring.latest(10).len() == hops).await;
+    eventually_async("the record of the exchange", || mesh.node.telemetry.ring.latest(10).len() == hops).await;
     for told in mesh.node.telemetry.ring.latest(10) {
         assert_eq!((told.response.status, told.response.upgraded), (101, true), "{}", told.hop);
         assert_eq!((told.response.bytes_in, told.response.bytes_out), (13, 23), "{}", told.hop);
@@ -226,7 +227,10 @@ async fn a_handshake_opens_no_tunnel_to_another_protocol() {
         drop(raw);
         // The second request may be told before it or after.
         let told = || mesh.node.telemetry.ring.latest(10);
-        until(|| told().iter().any(|told| told.response.flag.as_deref() == Some("UPE"))).await;
+        eventually_async("the record of the exchange", || {
+            told().iter().any(|told| told.response.flag.as_deref() == Some("UPE"))
+        })
+        .await;
         assert_eq!(*seen.lock().unwrap(), "");
     }
 }

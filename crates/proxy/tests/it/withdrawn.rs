@@ -5,7 +5,7 @@ use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, id, spiffe};
 use crate::raw::{self, Raw, TIMEOUT};
 use crate::tokens::{expiring_token, wants_tokens_of};
-use crate::upstream::{self, Upstream, answer, channel, connect_h2, empty, until};
+use crate::upstream::{self, Upstream, answer, channel, connect_h2, empty};
 use crate::websocket::{HANDSHAKE, parrot};
 use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use leno_identity::KeyRequest;
 use leno_policy::spec::{Counts, KeyPart, QuotaAlgorithm, RateLimit};
 use leno_proxy::Removed;
 use leno_telemetry::ring::Explanation;
+use leno_testkit::eventually_async;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -101,7 +102,7 @@ pub(crate) async fn told(mesh: &Mesh, hop: &str, path: &str) -> Explanation {
         let all = mesh.node.telemetry.ring.latest(100);
         all.into_iter().find(|told| told.hop == hop && told.asked.path == path)
     };
-    until(|| find().is_some()).await;
+    eventually_async("the record of the exchange", || find().is_some()).await;
     find().unwrap()
 }
 
@@ -153,7 +154,7 @@ async fn events_over_http1_are_cut_off_and_a_short_request_ends() {
     feeds.feed("/unaffected", "data: 2\n\n").await;
     unaffected.until("data: 2\n\n\r\n").await;
     drop(unaffected);
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+    eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -279,7 +280,7 @@ async fn websockets_are_closed_by_either_side() {
             let closed = told(&mesh, hop, "/chat").await;
             expect_closed(&closed, policy, if callee { "shop/callee" } else { "shop/caller" });
             assert!(closed.response.upgraded);
-            until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+            eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
         }
     }
 }
@@ -356,7 +357,7 @@ async fn a_websocket_is_told_by_its_last_frame() {
         [&[0x88, 24 | if mask.is_empty() { 0 } else { 0x80 }], mask, b"\x03\xf0not permitted any more"].concat()
     };
     assert_eq!(rest, [close(&[]), vec![]]);
-    until(|| last.lock().unwrap().len() == 2).await;
+    eventually_async("the record of the exchange", || last.lock().unwrap().len() == 2).await;
     assert!(last.lock().unwrap().iter().all(|(_, heard)| *heard == close(&[0; 4])), "{last:?}");
 }
 
@@ -385,7 +386,7 @@ async fn between_nodes_either_node_closes() {
             true => expect_closed(&told(&there, "inbound", "/e").await, "authorization", "shop/callee"),
             false => expect_closed(&told(&here, "outbound", "/e").await, "sidecar", "shop/caller"),
         }
-        until(|| there.instances.leased.load(Ordering::Relaxed) == 0).await;
+        eventually_async("the lease to be given back", || there.instances.leased.load(Ordering::Relaxed) == 0).await;
     }
 }
 
@@ -448,12 +449,12 @@ async fn a_request_that_waits_for_its_response_is_refused() {
     let (requests, body) = channel();
     let sent = tokio::spawn(client.send_request(grpc("/s/m").body(body).unwrap()));
     requests.send(Frame::data(Bytes::from_static(b"one"))).await.unwrap();
-    until(|| upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
     mesh.change(&["web"], no_longer_allowed);
     let response = timeout(TIMEOUT, sent).await.unwrap().unwrap().unwrap();
     assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &HeaderValue::from_static("7")));
     expect_closed(&told(&mesh, "gateway", "/s/m").await, "authorization", "shop/web");
-    until(|| bodies.load(Ordering::SeqCst) == 1).await;
+    eventually_async("the body to arrive", || bodies.load(Ordering::SeqCst) == 1).await;
 }
 
 /// What was removed drains as it is, and so does whoever calls it. What is judged again and still permitted goes on, and no limit counts it again.
@@ -535,7 +536,7 @@ async fn a_grpc_call_to_a_removed_function_ends_as_unavailable() {
     let mesh = two(&feeds.upstream, AppProtocol::Grpc).start();
     let mut client = connect_h2(mesh.gateway()).await;
     let sent = tokio::spawn(client.send_request(grpc("/s/m").body(empty()).unwrap()));
-    until(|| feeds.upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || feeds.upstream.requests() == 1).await;
     let mut body = timeout(TIMEOUT, sent).await.unwrap().unwrap().unwrap().into_body();
     remove(&mesh, "web", Duration::from_secs(1));
     let trailers = next(&mut body).await.unwrap().unwrap().into_trailers().unwrap();
@@ -566,9 +567,9 @@ async fn a_client_that_reads_nothing_is_cut_off() {
     let mut raw = Raw::connect(mesh.gateway()).await;
     raw.send(get("/flood", "web")).await;
     assert_eq!(raw::status(&raw.head().await), 200);
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 1).await;
+    eventually_async("the lease of an instance", || mesh.instances.leased.load(Ordering::Relaxed) == 1).await;
     mesh.change(&["web"], no_longer_allowed);
-    until(|| mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
+    eventually_async("the lease to be given back", || mesh.instances.leased.load(Ordering::Relaxed) == 0).await;
     expect_closed(&told(&mesh, "gateway", "/flood").await, "authorization", "shop/web");
     let mut left = Vec::new();
     let _ = timeout(TIMEOUT, raw.0.read_to_end(&mut left)).await.expect("it is still open");

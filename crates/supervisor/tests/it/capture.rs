@@ -3,7 +3,7 @@
 use crate::support::*;
 use leno_config::slice::Readiness;
 use leno_supervisor::{AcquireError, ConnectError, NotTheInstance, Supervisor};
-use leno_testkit::free_port;
+use leno_testkit::{eventually_async, free_port};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -138,8 +138,8 @@ time.sleep(1000)";
     let refused = lease.connect().await.unwrap_err();
     assert!(is_stranger(&refused), "{refused}");
     assert!(refused.to_string().contains(&format!("process {}", std::process::id())), "{refused}");
-    until("it is draining", || lease.is_draining()).await;
-    until("it is said why", || function.status().last_failure.is_some()).await;
+    eventually_async("it is draining", || lease.is_draining()).await;
+    eventually_async("it is said why", || function.status().last_failure.is_some()).await;
     let failure = function.status().last_failure.unwrap();
     assert!(failure.contains("somebody else has its port"), "{failure}");
     drop(lease);
@@ -180,7 +180,7 @@ time.sleep(1000)";
     let refused = lease.connect().await.unwrap_err();
     assert!(is_stranger(&refused), "{refused}");
     assert!(nothing_arrived(&mine));
-    until("it is draining", || lease.is_draining()).await;
+    eventually_async("it is draining", || lease.is_draining()).await;
     drop(lease);
     supervisor.shutdown(FOREVER).await;
 }

@@ -4,6 +4,7 @@ use crate::support::*;
 use leno_config::slice::{Isolation, Job, Process, Resources};
 use leno_files::FileAccess;
 use leno_supervisor::{JobSpec, JobState, JobStatus, Stream, Supervisor};
+use leno_testkit::eventually_async;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,7 +59,7 @@ fn status(supervisor: &Supervisor) -> JobStatus {
 }
 
 async fn ended(supervisor: &Supervisor) -> JobStatus {
-    until("the end of the job", || status(supervisor).state != JobState::Running).await;
+    eventually_async("the end of the job", || status(supervisor).state != JobState::Running).await;
     status(supervisor)
 }
 
@@ -86,7 +87,7 @@ async fn a_job_runs_once_and_its_end_is_told() {
     supervisor.apply_job(job.spec.clone());
     assert_eq!((status(&supervisor), witness.starts()), (done, 1));
     supervisor.apply_job(job.again("2"));
-    until("another run", || status(&supervisor).run == "2").await;
+    eventually_async("another run", || status(&supervisor).run == "2").await;
     ended(&supervisor).await;
     assert_eq!(witness.starts(), 2);
     supervisor.shutdown(FOREVER).await;
@@ -137,7 +138,7 @@ async fn what_the_command_left_behind_ends_with_it() {
     let done = ended(&supervisor).await;
     assert_eq!(done.state, JobState::Succeeded);
     let sleeper = number(&job.folder, "sleeper").unwrap();
-    until("the end of the process that was left behind", || !runs(sleeper)).await;
+    eventually_async("the end of the process that was left behind", || !runs(sleeper)).await;
     supervisor.shutdown(FOREVER).await;
 }
 
@@ -196,11 +197,11 @@ async fn the_next_run_waits_for_the_end_of_the_one_before() {
     let (witness, first) = (Witness::default(), Scripted::new(script));
     let supervisor = supervisor(&witness);
     supervisor.apply_job(first.spec.clone());
-    until("the first run", || first.folder.join("up").exists()).await;
+    eventually_async("the first run", || first.folder.join("up").exists()).await;
     let mut second = first.again("2");
     second.job.process.argv[2] = "echo second begins".to_owned();
     supervisor.apply_job(second);
-    until("the second run", || status(&supervisor).run == "2").await;
+    eventually_async("the second run", || status(&supervisor).run == "2").await;
     assert_eq!(ended(&supervisor).await.state, JobState::Succeeded);
     let lines = witness.events().into_iter().filter_map(|event| match event {
         Event::Line(_, Stream::Stdout, text) => Some(text),
@@ -216,7 +217,7 @@ async fn a_job_that_is_let_go_of_ends_and_so_does_one_of_a_node_that_ends() {
         let job = Scripted::new("echo $$ > leader; exec sleep 1000");
         let supervisor = supervisor(&Witness::default());
         supervisor.apply_job(job.spec.clone());
-        until("the job", || number(&job.folder, "leader").is_some()).await;
+        eventually_async("the job", || number(&job.folder, "leader").is_some()).await;
         if remove {
             supervisor.remove_job(&id());
             assert!(supervisor.jobs().is_empty());

@@ -3,6 +3,7 @@
 use crate::support::*;
 use leno_config::slice::{Command, Liveness, Readiness};
 use leno_supervisor::{Function, InstanceId, InstanceState, Lease, Supervisor};
+use leno_testkit::eventually_async;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -44,7 +45,7 @@ async fn an_instance_that_refuses_connections_is_replaced_and_requests_wait_for_
     let lease = function.acquire(&[]).await.unwrap();
     let first = lease.instance();
     ask(&lease, "/deaf").await.unwrap();
-    until("it is deaf", || function.output(first).iter().any(|line| line.text == "deaf")).await;
+    eventually_async("it is deaf", || function.output(first).iter().any(|line| line.text == "deaf")).await;
     // A request finds out before any probe, and no other one is sent there.
     lease.connect().await.unwrap_err();
     assert!(lease.is_suspect() && function.try_acquire(&[]).is_none());
@@ -61,12 +62,12 @@ async fn without_any_request_probes_find_it_out() {
     let command = Command { argv: argv.map(str::to_owned).into(), ..asked_over_http() };
     let supervisor = Supervisor::start(settings(), ());
     let function = supervisor.apply(at_least(1, command));
-    until("it is ready", || function.endpoints().len() == 1).await;
+    eventually_async("it is ready", || function.endpoints().len() == 1).await;
     let first = function.endpoints()[0].0;
     let held = function.acquire(&[]).await.unwrap();
     std::fs::remove_file(&gate).unwrap();
     let unhealthy = || supervisor.instances(&id()).into_iter().find(|status| status.state == InstanceState::Unhealthy);
-    until("it is lost", || unhealthy().is_some()).await;
+    eventually_async("it is lost", || unhealthy().is_some()).await;
     // What it has under way may end.
     assert_eq!(unhealthy().map(|status| status.id), Some(first));
     assert!(unhealthy().unwrap().lost.unwrap().contains("it answered 503"));
@@ -74,7 +75,7 @@ async fn without_any_request_probes_find_it_out() {
     std::fs::write(&gate, "").unwrap();
     is_replaced(&function, first, "it answered 503").await;
     drop(held);
-    until("it is gone", || supervisor.instances(&id()).len() == 1).await;
+    eventually_async("it is gone", || supervisor.instances(&id()).len() == 1).await;
     std::fs::remove_file(&gate).unwrap();
     supervisor.shutdown(FOREVER).await;
 }
@@ -100,7 +101,7 @@ async fn an_instance_that_hangs_is_replaced_by_its_probes_or_by_its_requests() {
             }
         }
         let reason = if is_http { "no answer in time" } else { "3 requests in a row have timed out" };
-        until("it is lost", || function.status().lost == 1).await;
+        eventually_async("it is lost", || function.status().lost == 1).await;
         is_replaced(&function, first, reason).await;
         supervisor.shutdown(FOREVER).await;
     }
@@ -126,15 +127,15 @@ async fn a_busy_instance_is_left_alone() {
 async fn others_that_are_ready_get_the_requests_and_nothing_spins() {
     let supervisor = Supervisor::start(settings_with_pause(Duration::from_secs(30)), ());
     let function = supervisor.apply(at_least(2, watched(command(&[SERVER]))));
-    until("both are ready", || function.endpoints().len() == 2).await;
+    eventually_async("both are ready", || function.endpoints().len() == 2).await;
     let lost = function.acquire(&[]).await.unwrap();
     ask(&lost, "/deaf").await.unwrap();
-    until("it is deaf", || function.output(lost.instance()).iter().any(|line| line.text == "deaf")).await;
+    eventually_async("it is deaf", || function.output(lost.instance()).iter().any(|line| line.text == "deaf")).await;
     lost.connect().await.unwrap_err();
     for _ in 0..10 {
         assert_ne!(function.acquire(&[]).await.unwrap().instance(), lost.instance());
     }
-    until("it is lost", || function.status().lost == 1).await;
+    eventually_async("it is lost", || function.status().lost == 1).await;
     assert!(function.status().pause.unwrap() > Duration::from_secs(10), "the next one starts after a pause");
     supervisor.shutdown(FOREVER).await;
 }

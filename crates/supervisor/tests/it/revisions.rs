@@ -3,6 +3,7 @@
 use crate::support::*;
 use leno_config::slice::Command;
 use leno_supervisor::{AcquireError, FunctionSpec, InstanceState};
+use leno_testkit::eventually_async;
 
 fn version(number: u32) -> Command {
     let mut command = command(&[SERVER]);
@@ -57,13 +58,13 @@ async fn a_retired_revision_ends_what_it_has_and_takes_nothing_new() {
     answers_as(&applied[1].1, 2).await;
 
     supervisor.retire(&id(), &[1]);
-    until("it is draining", || lease.is_draining()).await;
+    eventually_async("it is draining", || lease.is_draining()).await;
     assert!(matches!(applied[1].1.acquire(&[]).await, Err(AcquireError::Removed)));
     let address = lease.address();
     assert_eq!(tokio::task::spawn_blocking(move || get(address, "/")).await.unwrap().unwrap(), "ok");
     assert!(!witness.events().contains(&Event::Ended(instance)));
     drop(lease);
-    until("it has ended", || witness.events().contains(&Event::Ended(instance))).await;
+    eventually_async("it has ended", || witness.events().contains(&Event::Ended(instance))).await;
     answers_as(&applied[0].1, 1).await;
     supervisor.shutdown(FOREVER).await;
 }
@@ -77,14 +78,14 @@ async fn a_new_revision_in_the_place_of_another_replaces_it_when_it_is_ready() {
     let broken = FunctionSpec { revision: 2, ..spec(command(&["sh", "-c", "exit 1"])) };
     let second = supervisor.apply_all(vec![broken]).remove(0).1;
     assert!(second.is(&first));
-    until("the new one failed twice", || first.status().restarts >= 2).await;
+    eventually_async("the new one failed twice", || first.status().restarts >= 2).await;
     answers_as(&first, 1).await;
     supervisor.apply_all(vec![revision(3)]);
     let ready = |number: u32| {
         let instances = supervisor.instances(&id());
         instances.iter().any(|it| it.id.revision == number && it.state == InstanceState::Ready)
     };
-    until("the third is ready and the first is not", || ready(3) && !ready(1)).await;
+    eventually_async("the third is ready and the first is not", || ready(3) && !ready(1)).await;
     answers_as(&first, 3).await;
     assert_eq!(supervisor.status().iter().map(|status| status.revision).collect::<Vec<_>>(), [3]);
     supervisor.shutdown(FOREVER).await;

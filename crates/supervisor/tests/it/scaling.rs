@@ -4,6 +4,7 @@ use crate::support::*;
 use leno_config::id::FunctionId;
 use leno_config::slice::Scale;
 use leno_supervisor::{AcquireError, Function, FunctionSpec, InstanceState, Lease, Mode, Reason, Settings, Supervisor};
+use leno_testkit::eventually_async;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -73,7 +74,7 @@ async fn goes_to_zero_when_nobody_asks_and_comes_back() {
     for round in 1..=3 {
         drop(function.acquire(&[]).await.unwrap());
         assert_eq!(witness.starts(), round);
-        until("it has ended", || supervisor.instances(&id()).is_empty()).await;
+        eventually_async("it has ended", || supervisor.instances(&id()).is_empty()).await;
         let scaling = function.status().scaling;
         assert_eq!((scaling.desired, scaling.ups, scaling.downs), (0, round as u64, round as u64));
     }
@@ -91,10 +92,10 @@ async fn requests_under_way_keep_their_instance_and_count_as_load() {
     let supervisor = Supervisor::start(settings(), witness.clone());
     let scale = |min, max| Scale { min, max, ..brisk() };
     let function = supervisor.apply(FunctionSpec { scale: scale(3, 3), ..spec(command(&[SERVER])) });
-    until("all are ready", || function.endpoints().len() == 3).await;
+    eventually_async("all are ready", || function.endpoints().len() == 3).await;
     let leases: Vec<Lease> = (0..3).map(|_| function.try_acquire(&[]).unwrap()).collect();
     supervisor.apply(FunctionSpec { scale: scale(0, 1), ..spec(command(&[SERVER])) });
-    until("two are draining", || leases.iter().filter(|lease| lease.is_draining()).count() == 2).await;
+    eventually_async("two are draining", || leases.iter().filter(|lease| lease.is_draining()).count() == 2).await;
     // Longer than all windows together: the third one is kept by its request, the others by theirs.
     tokio::time::sleep(brisk().window * 3).await;
     for lease in &leases {
@@ -102,7 +103,7 @@ async fn requests_under_way_keep_their_instance_and_count_as_load() {
     }
     assert!(!witness.events().iter().any(|event| matches!(event, Event::Ended(_))));
     drop(leases);
-    until("all have ended", || supervisor.instances(&id()).is_empty()).await;
+    eventually_async("all have ended", || supervisor.instances(&id()).is_empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,14 +111,14 @@ async fn an_idle_instance_goes_before_a_busy_one() {
     let supervisor = Supervisor::start(settings(), ());
     let scale = |count| Scale { min: count, max: count, ..Scale::default() };
     let function = supervisor.apply(FunctionSpec { scale: scale(3), ..spec(command(&[SERVER])) });
-    until("all are ready", || function.endpoints().len() == 3).await;
+    eventually_async("all are ready", || function.endpoints().len() == 3).await;
     let youngest = function.endpoints().into_iter().max_by_key(|(id, _)| *id).unwrap().1;
     let others: Vec<_> =
         function.endpoints().into_iter().map(|(_, address)| address).filter(|address| *address != youngest).collect();
     let busy = function.acquire(&others).await.unwrap();
     assert_eq!(busy.address(), youngest);
     supervisor.apply(FunctionSpec { scale: scale(1), ..spec(command(&[SERVER])) });
-    until("two have ended", || supervisor.instances(&id()).len() == 1).await;
+    eventually_async("two have ended", || supervisor.instances(&id()).len() == 1).await;
     assert!(!busy.is_draining());
     assert_eq!(function.endpoints()[0].1, youngest);
     drop(busy);
@@ -155,7 +156,7 @@ async fn no_request_fails_while_instances_come_and_go() {
             }
             // Each state carries traffic.
             let before = served.load(Ordering::SeqCst);
-            until("requests are served", || {
+            eventually_async("requests are served", || {
                 served.load(Ordering::SeqCst) > before + 4 || clients.iter().any(JoinHandle::is_finished)
             })
             .await;
@@ -187,20 +188,20 @@ async fn a_full_node_is_shared_evenly_between_functions() {
     let supervisor = Supervisor::start(Settings { buffer: 10, ..settings() }, ());
     let [(greedy, held), (modest, other)] = busy(&supervisor, ["greedy", "modest"]).await;
     let mut crowd: Vec<_> = (0..10).map(|_| is_served(&greedy)).collect();
-    until("the node is full", || greedy.waiting() == 10).await;
+    eventually_async("the node is full", || greedy.waiting() == 10).await;
     assert_eq!(greedy.acquire(&[]).await.unwrap_err(), AcquireError::NodeFull { limit: 10 });
     // Each of these takes the place of the last one of the crowd.
     let mut few = Vec::new();
     for number in 1..=5 {
         few.push(is_served(&modest));
-        until("it waits", || modest.waiting() == number).await;
+        eventually_async("it waits", || modest.waiting() == number).await;
         assert_eq!(greedy.waiting(), 10 - number);
     }
     let full = AcquireError::NodeFull { limit: 10 };
     assert_eq!(modest.acquire(&[]).await.unwrap_err(), full, "it has its share now");
     assert_eq!(greedy.acquire(&[]).await.unwrap_err(), full);
     let mut refused = 0;
-    until("five were refused", || {
+    eventually_async("five were refused", || {
         refused = crowd.iter().filter(|request| request.is_finished()).count();
         refused == 5
     })
@@ -215,7 +216,7 @@ async fn a_full_node_is_shared_evenly_between_functions() {
     // And then there is room again, for anybody.
     let [(greedy, held), (_, other)] = busy(&supervisor, ["greedy", "modest"]).await;
     let crowd: Vec<_> = (0..10).map(|_| is_served(&greedy)).collect();
-    until("all wait", || greedy.waiting() == 10).await;
+    eventually_async("all wait", || greedy.waiting() == 10).await;
     drop((held, other));
     for request in crowd {
         request.await.unwrap().unwrap();
@@ -235,9 +236,9 @@ async fn a_request_waits_no_longer_than_its_deadline_and_leaves_no_trace() {
     assert_eq!(function.acquire_by(&[], past).await.unwrap_err(), AcquireError::Timeout { waited });
     // One who goes away without waiting for the answer leaves too.
     let gone = asks(&function);
-    until("it waits", || function.waiting() == 1).await;
+    eventually_async("it waits", || function.waiting() == 1).await;
     gone.abort();
-    until("it is gone", || function.waiting() == 0).await;
+    eventually_async("it is gone", || function.waiting() == 0).await;
     drop((held, other));
     supervisor.shutdown(FOREVER).await;
 }
@@ -261,8 +262,8 @@ async fn the_initial_scale_is_reached_without_any_request_and_then_let_go() {
     let supervisor = Supervisor::start(settings(), ());
     let scale = Scale { initial: 3, ..brisk() };
     let function = supervisor.apply(FunctionSpec { scale, ..spec(command(&[SERVER])) });
-    until("it is reached", || function.endpoints().len() == 3).await;
-    until("all have ended", || supervisor.instances(&id()).is_empty()).await;
+    eventually_async("it is reached", || function.endpoints().len() == 3).await;
+    eventually_async("all have ended", || supervisor.instances(&id()).is_empty()).await;
     let first = function.scale_events().remove(0);
     assert_eq!((first.from, first.to, first.reason), (0, 3, Reason::Initial));
     // Nothing is left of it for the next request.

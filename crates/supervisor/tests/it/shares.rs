@@ -1,9 +1,10 @@
 //! The share of a namespace on a node: instances, and requests that wait for one.
 
-use crate::support::{FOREVER, SERVER, at_least, command, one_at_a_time, settings, until};
+use crate::support::{FOREVER, SERVER, at_least, command, one_at_a_time, settings};
 use leno_config::FunctionId;
 use leno_namespaces::{Bounds, Resource};
 use leno_supervisor::{AcquireError, Function, FunctionSpec, InstanceState, Supervisor};
+use leno_testkit::eventually_async;
 use tokio::task::JoinHandle;
 
 fn named(namespace: &str, name: &str, spec: FunctionSpec) -> FunctionSpec {
@@ -21,9 +22,9 @@ async fn a_namespace_starts_no_more_instances_than_it_may_have_and_no_other_wait
     let hostile = settings.namespaces.set("hostile", Bounds { instances: 2, ..Bounds::default() });
     let supervisor = Supervisor::start(settings, ());
     let many = supervisor.apply(named("hostile", "many", at_least(1000, command(&[SERVER]))));
-    until("it has what it may have", || many.status().count(InstanceState::Ready) == 2).await;
+    eventually_async("it has what it may have", || many.status().count(InstanceState::Ready) == 2).await;
     let shop = supervisor.apply(named("shop", "web", at_least(2, command(&[SERVER]))));
-    until("another namespace has its own", || shop.status().count(InstanceState::Ready) == 2).await;
+    eventually_async("another namespace has its own", || shop.status().count(InstanceState::Ready) == 2).await;
     assert_eq!(many.status().instances.len(), 2);
     let failure = many.status().last_failure.unwrap();
     assert_eq!(failure, "namespace hostile has all that its bound `instances` allows on this node: 2");
@@ -33,7 +34,7 @@ async fn a_namespace_starts_no_more_instances_than_it_may_have_and_no_other_wait
     changed.env.insert("CHANGED".into(), "yes".into());
     let before: Vec<_> = many.status().instances.iter().map(|instance| instance.id).collect();
     supervisor.apply(named("hostile", "many", at_least(2, changed)));
-    until("its instances are replaced", || {
+    eventually_async("its instances are replaced", || {
         let now = many.status();
         now.count(InstanceState::Ready) == 2 && now.instances.iter().all(|instance| !before.contains(&instance.id))
     })
@@ -52,14 +53,14 @@ async fn a_namespace_has_so_many_waiting_requests_and_its_functions_share_them()
     let other = supervisor.apply(named("other", "web", one_at_a_time(1)));
     let held = [greedy.acquire(&[]).await, modest.acquire(&[]).await, other.acquire(&[]).await].map(Result::unwrap);
     let crowd: Vec<_> = (0..4).map(|_| waits(&greedy)).collect();
-    until("the namespace has all that it may have", || greedy.waiting() == 4).await;
+    eventually_async("the namespace has all that it may have", || greedy.waiting() == 4).await;
     let full = AcquireError::NamespaceFull { namespace: "shop".into(), bound: 4 };
     assert_eq!(greedy.acquire(&[]).await.unwrap_err(), full);
     let few: Vec<_> = (0..2).map(|_| waits(&modest)).collect();
-    until("its other function has its share", || modest.waiting() == 2 && greedy.waiting() == 2).await;
+    eventually_async("its other function has its share", || modest.waiting() == 2 && greedy.waiting() == 2).await;
     assert_eq!(modest.acquire(&[]).await.unwrap_err(), full);
     let elsewhere = waits(&other);
-    until("another namespace waits as it likes", || other.waiting() == 1).await;
+    eventually_async("another namespace waits as it likes", || other.waiting() == 1).await;
     assert_eq!(shop.count(Resource::WaitingRequests).used(), 4);
     drop(held);
     let mut outcomes = Vec::new();

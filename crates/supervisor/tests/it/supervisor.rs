@@ -3,6 +3,7 @@
 use crate::support::*;
 use leno_config::slice::{Command, Readiness, Run};
 use leno_supervisor::{AcquireError, FunctionSpec, InstanceState, Stream, Supervisor};
+use leno_testkit::eventually_async;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -61,7 +62,7 @@ async fn waits_until_it_says_it_is_ready() {
     waiting.readiness = Readiness::Http("/healthz".to_owned());
     let (supervisor, function) = start(&witness, waiting);
     let request = tokio::spawn(async move { function.acquire(&[]).await.map(|lease| lease.address()) });
-    until("it was asked and said no", || witness.line("not ready")).await;
+    eventually_async("it was asked and said no", || witness.line("not ready")).await;
     assert!(!request.is_finished());
     std::fs::write(&file, "").unwrap();
     request.await.unwrap().unwrap();
@@ -82,7 +83,7 @@ async fn one_that_never_gets_ready_is_ended_and_the_request_told() {
         AcquireError::Timeout { .. } => {}
         other => panic!("{other:?}"),
     }
-    until("it has ended", || supervisor.instances(&id()).is_empty()).await;
+    eventually_async("it has ended", || supervisor.instances(&id()).is_empty()).await;
     assert!(function.status().last_failure.unwrap().starts_with("the instance was not ready within 300ms"));
     assert!(function.endpoints().is_empty());
     supervisor.shutdown(FOREVER).await;
@@ -95,8 +96,11 @@ async fn a_crashed_instance_gets_no_requests_and_another_takes_over() {
     let lease = function.acquire(&[]).await.unwrap();
     let first = lease.instance();
     let _ = get(lease.address(), "/exit");
-    until("it is draining", || lease.is_draining()).await;
-    until("the next is ready", || supervisor.instances(&id()).iter().any(|it| it.state == InstanceState::Ready)).await;
+    eventually_async("it is draining", || lease.is_draining()).await;
+    eventually_async("the next is ready", || {
+        supervisor.instances(&id()).iter().any(|it| it.state == InstanceState::Ready)
+    })
+    .await;
     let next = function.acquire(&[]).await.unwrap();
     assert_ne!(next.instance(), first);
     assert_eq!(get(next.address(), "/").unwrap(), "ok");
@@ -132,7 +136,7 @@ async fn a_crash_loop_is_told_and_pauses() {
 
     // A corrected function starts without waiting for the end of the pause.
     supervisor.apply(spec(command(&[SERVER])));
-    until("it is corrected", || function.status().pause.is_none()).await;
+    eventually_async("it is corrected", || function.status().pause.is_none()).await;
     let lease = function.acquire(&[]).await.unwrap();
     assert_eq!(get(lease.address(), "/").unwrap(), "ok");
     drop(lease);
@@ -198,7 +202,7 @@ async fn one_that_ignores_sigterm_is_killed_with_its_children() {
     let lease = function.acquire(&[]).await.unwrap();
     let server: u32 = get(lease.address(), "/pid").unwrap().parse().unwrap();
     let shell = supervisor.instances(&id())[0].pid.unwrap();
-    until("the shell has named its child", || !function.output(lease.instance()).is_empty()).await;
+    eventually_async("the shell has named its child", || !function.output(lease.instance()).is_empty()).await;
     let lines = witness.events();
     let child = lines.iter().find_map(|event| match event {
         Event::Line(_, _, text) => text.parse::<u32>().ok(),
@@ -220,11 +224,11 @@ async fn children_of_a_crashed_leader_do_not_stay() {
     let (supervisor, function) = start(&witness, command(&["sh", "-c", &script]));
     let lease = function.acquire(&[]).await.unwrap();
     let first = lease.instance();
-    until("the child is named", || !function.output(first).is_empty()).await;
+    eventually_async("the child is named", || !function.output(first).is_empty()).await;
     let child: u32 = function.output(first)[0].text.parse().unwrap();
     assert!(runs(child));
     let _ = get(lease.address(), "/exit");
-    until("the instance has ended", || witness.events().contains(&Event::Ended(first))).await;
+    eventually_async("the instance has ended", || witness.events().contains(&Event::Ended(first))).await;
     assert!(!runs(child));
     supervisor.shutdown(FOREVER).await;
 }
@@ -236,7 +240,7 @@ fn dropping_the_runtime_leaves_nothing() {
     let (supervisor, group) = runtime.block_on(async {
         let (supervisor, function) = start(&Witness::default(), command(&["sh", "-c", &script]));
         let instance = function.acquire(&[]).await.unwrap().instance();
-        until("the child is named", || !function.output(instance).is_empty()).await;
+        eventually_async("the child is named", || !function.output(instance).is_empty()).await;
         let child: u32 = function.output(instance)[0].text.parse().unwrap();
         let leader = supervisor.instances(&id())[0].pid.unwrap();
         (supervisor, [leader, child])
@@ -245,7 +249,7 @@ fn dropping_the_runtime_leaves_nothing() {
     drop(runtime);
     tokio::runtime::Runtime::new()
         .unwrap()
-        .block_on(until("the group is gone", || !group.iter().any(|&pid| runs(pid))));
+        .block_on(eventually_async("the group is gone", || !group.iter().any(|&pid| runs(pid))));
     drop(supervisor);
 }
 
@@ -281,7 +285,7 @@ async fn the_queue_is_bounded_and_first_come_first_served() {
             order.lock().unwrap().push(number);
             assert_eq!(lease.in_flight(), 1, "one at a time");
         }));
-        until("it waits", || waiting.waiting() == number + 1).await;
+        eventually_async("it waits", || waiting.waiting() == number + 1).await;
     }
     assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::QueueFull { limit: 2 });
     assert!(function.try_acquire(&[]).is_none());
@@ -303,7 +307,7 @@ async fn a_request_that_went_away_is_not_waited_for() {
         let function = function.clone();
         async move { function.acquire(&[]).await.map(drop) }
     });
-    until("it waits", || function.waiting() == 1).await;
+    eventually_async("it waits", || function.waiting() == 1).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     // Its place in the queue is free again, and the instance goes to the one who is still there.
@@ -311,7 +315,7 @@ async fn a_request_that_went_away_is_not_waited_for() {
         let function = function.clone();
         async move { function.acquire(&[]).await.map(|lease| lease.in_flight()) }
     });
-    until("the next waits", || function.waiting() == 1 && !next.is_finished()).await;
+    eventually_async("the next waits", || function.waiting() == 1 && !next.is_finished()).await;
     drop(held);
     assert_eq!(next.await.unwrap().unwrap(), 1);
     supervisor.shutdown(FOREVER).await;
@@ -342,7 +346,7 @@ async fn a_change_replaces_without_a_gap() {
     let mut changed = command(&[SERVER]);
     changed.env.insert("VERSION".to_owned(), "2".to_owned());
     supervisor.apply(spec(changed));
-    until("the old one is draining", || old.is_draining()).await;
+    eventually_async("the old one is draining", || old.is_draining()).await;
     let endpoints = function.endpoints();
     assert_eq!(endpoints.len(), 1, "the new one was ready before");
     let (new, address) = endpoints[0];
@@ -352,7 +356,7 @@ async fn a_change_replaces_without_a_gap() {
     assert_eq!(get(old_address, "/").unwrap(), "ok");
     let old_instance = old.instance();
     drop(old);
-    until("the old one has ended", || witness.events().contains(&Event::Ended(old_instance))).await;
+    eventually_async("the old one has ended", || witness.events().contains(&Event::Ended(old_instance))).await;
     stop.store(true, std::sync::atomic::Ordering::SeqCst);
     assert!(traffic.await.unwrap() > 0);
     assert!(witness.index(&Event::Ready(new)) < witness.index(&Event::Draining(old_instance)));
@@ -365,7 +369,7 @@ async fn a_change_that_does_not_start_leaves_the_old_one() {
     let (supervisor, function) = start(&witness, command(&[SERVER]));
     let old = function.acquire(&[]).await.unwrap().instance();
     supervisor.apply(spec(command(&["sh", "-c", "exit 1"])));
-    until("the new one failed twice", || function.status().restarts >= 2).await;
+    eventually_async("the new one failed twice", || function.status().restarts >= 2).await;
     assert_eq!(function.try_acquire(&[]).unwrap().instance(), old);
     supervisor.shutdown(FOREVER).await;
 }
@@ -387,7 +391,7 @@ async fn a_fixed_port_is_handed_from_the_old_to_the_new() {
     let Run::Command(changed_command) = &mut changed.run else { panic!("it has a command") };
     changed_command.env.insert("VERSION".to_owned(), "2".to_owned());
     supervisor.apply(changed);
-    until("the old one is gone", || witness.events().contains(&Event::Draining(old))).await;
+    eventually_async("the old one is gone", || witness.events().contains(&Event::Draining(old))).await;
     let lease = function.acquire(&[]).await.unwrap();
     assert_eq!(lease.address().port(), port);
     assert!(get(lease.address(), "/env").unwrap().contains("VERSION=2"));
@@ -422,7 +426,7 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
     drop((first, second));
 
     supervisor.apply(at_least(1, command(&[SERVER])));
-    until("one is stopped", || supervisor.instances(&id()).len() == 1).await;
+    eventually_async("one is stopped", || supervisor.instances(&id()).len() == 1).await;
     assert_eq!(
         witness.starts(),
         2,
@@ -431,8 +435,10 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
         function.status()
     );
     supervisor.remove(&id());
-    until("all have ended", || witness.events().iter().filter(|event| matches!(event, Event::Ended(_))).count() == 2)
-        .await;
+    eventually_async("all have ended", || {
+        witness.events().iter().filter(|event| matches!(event, Event::Ended(_))).count() == 2
+    })
+    .await;
     assert!(supervisor.function(&id()).is_none());
     assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::Removed);
 }
@@ -441,7 +447,7 @@ async fn keeps_the_minimum_running_and_follows_changes_of_it() {
 async fn a_busy_instance_is_preferred_to_an_avoided_one() {
     let supervisor = Supervisor::start(settings(), ());
     let function = supervisor.apply(FunctionSpec { concurrency: 1, ..at_least(2, command(&[SERVER])) });
-    until("both are ready", || function.endpoints().len() == 2).await;
+    eventually_async("both are ready", || function.endpoints().len() == 2).await;
     let busy = function.acquire(&[]).await.unwrap();
     let (busy_one, avoided) = (busy.instance(), function.acquire(&[]).await.unwrap().address());
     assert!(function.try_acquire(&[avoided]).is_none());
@@ -449,7 +455,7 @@ async fn a_busy_instance_is_preferred_to_an_avoided_one() {
         let function = function.clone();
         async move { function.acquire(&[avoided]).await.map(|lease| lease.instance()) }
     });
-    until("it waits", || function.waiting() == 1).await;
+    eventually_async("it waits", || function.waiting() == 1).await;
     drop(busy);
     assert_eq!(next.await.unwrap().unwrap(), busy_one);
     supervisor.shutdown(FOREVER).await;
@@ -463,14 +469,14 @@ async fn external_addresses_are_lent_without_processes() {
     let external =
         |addresses: &[SocketAddr]| FunctionSpec { run: Run::External(addresses.to_vec()), ..spec(command(&[])) };
     let function = supervisor.apply(external(&addresses));
-    until("they are known", || function.endpoints().len() == 2).await;
+    eventually_async("they are known", || function.endpoints().len() == 2).await;
     let first = function.acquire(&[]).await.unwrap();
     let second = function.acquire(&[]).await.unwrap();
     assert_ne!(first.address(), second.address());
     let kept = if first.address() == addresses[1] { first.instance() } else { second.instance() };
 
     supervisor.apply(external(&addresses[1..]));
-    until("one is draining", || first.is_draining() || second.is_draining()).await;
+    eventually_async("one is draining", || first.is_draining() || second.is_draining()).await;
     assert_eq!(function.endpoints(), [(kept, addresses[1])], "the other one keeps its name");
     assert_eq!(witness.starts(), 0);
     let status = supervisor.instances(&id());

@@ -154,15 +154,6 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let waited = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(FOREVER, waited).await.unwrap_or_else(|_| panic!("never happened: {what}"));
-}
-
 /// Neither there nor a zombie that nobody has collected yet.
 pub(crate) fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))

@@ -1,10 +1,11 @@
 //! Calls on channels. Here they are TCP connections of which the kernel lets everything through.
 
 use super::node::{self, Function, Node, call, text};
-use super::{WAYS, settings, until};
+use super::{WAYS, settings};
 use leno_sdk::StatusCode;
 use leno_shm::Link;
 use leno_shm::handshake::End;
+use leno_testkit::eventually_async;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -149,7 +150,7 @@ async fn calls_go_through_the_node_once_the_channel_is_withdrawn_or_has_ended() 
             let node = pair.node.clone();
             let answers = async { while pair.ask("/same/echo/echo", b"").await.1 != "true" || pair.routed() == 0 {} };
             tokio::time::timeout(Duration::from_secs(30), answers).await.unwrap();
-            until("it goes on through the node", || node.routed.load(Ordering::Relaxed) > 0).await;
+            eventually_async("it goes on through the node", || node.routed.load(Ordering::Relaxed) > 0).await;
         }
     }
 }

@@ -1,13 +1,14 @@
 //! An instance that says whatever it likes.
 
 use crate::node::{Node, call, pair, to};
-use crate::{PATIENCE, none, settings, until};
+use crate::{PATIENCE, none, settings};
 use leno_sdk::{ResponseHead, StatusCode};
 use leno_shm::descriptor::{BYTES, Descriptor, Kind, MOST, UNIT};
 use leno_shm::handshake::{MOST_BYTES, Ready, Welcome};
 use leno_shm::mapping::Mapping;
 use leno_shm::message::{self, INSTANCE, Message, NODE, Place};
 use leno_shm::{End, Link, Settings, Violation, socket};
+use leno_testkit::eventually_async;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -81,7 +82,7 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     let refused = |violation: Violation, before: u64| {
         let link = link.clone();
         async move {
-            until(violation.name(), || link.violations().get(violation) > before).await;
+            eventually_async(violation.name(), || link.violations().get(violation) > before).await;
             assert_eq!(link.violations().get(violation), before + 1, "{}", violation.name());
         }
     };
@@ -132,7 +133,7 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
         instance.say(Descriptor::message(kind, 1, 0, length));
         if kind == Kind::Answer {
             // Its head is one of a call.
-            until("it is refused", || link.violations().total() > 15).await;
+            eventually_async("it is refused", || link.violations().total() > 15).await;
         }
         refused(Violation::Stale, before).await;
     }
@@ -161,7 +162,7 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     to("other", "/keep").encode(&mut head);
     let length = instance.write(0, &Message { head: head.len() as u32, parent: 0, body: BODY }, &head);
     instance.say(call(12, 0, length));
-    until("it is held", || other.open_calls() == 1).await;
+    eventually_async("it is held", || other.open_calls() == 1).await;
     instance.say(call(13, 0, length));
     refused(Violation::Held, 0).await;
     none(other.violations());
@@ -211,7 +212,7 @@ async fn a_body_is_passed_on_by_who_holds_it_only() {
     // It has answered, and holds it no more.
     let length = instance.write_call(0, Place { arena: NODE, offset: 10, length: 80 });
     instance.say(Descriptor::message(Kind::Call, 1, 0, length));
-    until("it is refused", || link.violations().get(Violation::NotHeld) == 1).await;
+    eventually_async("it is refused", || link.violations().get(Violation::NotHeld) == 1).await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ mod serve;
 
 use leno_sdk::{HeaderValue, StatusCode};
 use leno_shm::{CallError, Domain, End, Link, SendError, Settings, Violations, socket};
+use leno_testkit::eventually_async;
 use node::{Function, Node, ask, call, pair, text, to};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::net::TcpListener;
@@ -17,16 +18,6 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How functions handle their calls: each on a thread, or all on one.
 const WAYS: [&str; 2] = ["", "serves"];
-
-/// Waits until something is so.
-async fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let wait = async {
-        while !is() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
-}
 
 fn settings() -> Settings {
     Settings { within: PATIENCE, ..Settings::default() }
@@ -99,7 +90,7 @@ async fn functions_hand_over_bodies_where_they_are() {
         assert_eq!(text(call(&a, "/pass/b/pass/c/middle", b"012345").await.unwrap().body.as_ref()), "1234");
         assert_eq!(counted.bytes_copied_in(), 6);
         for link in [a, b, c] {
-            until("all is answered", || link.open_calls() == 0).await;
+            eventually_async("all is answered", || link.open_calls() == 0).await;
             none(link.violations());
         }
     }
@@ -144,7 +135,7 @@ async fn what_a_killed_function_holds_comes_back_and_what_it_wrote_stays() {
         let (mut b, link_b) = node.start("b", mode, &settings).await;
         let kept = call(&link_b, "/length", b"12345").await.unwrap().body.unwrap();
         let waits = ask(&a, "/same/b/keep", b"").unwrap();
-        until("b holds what a wrote", || link_b.open_calls() == 1).await;
+        eventually_async("b holds what a wrote", || link_b.open_calls() == 1).await;
         b.0.kill().unwrap();
         assert_eq!(link_b.ended().await, End::Closed);
         // The caller is told, which fails in turn, and has its memory again.
@@ -185,7 +176,7 @@ async fn a_full_arena_is_an_error_or_a_wait() {
         // All comes back: this is many times the arena.
         assert_eq!(call(&a, "/many/200", b"").await.unwrap().head.status, StatusCode::OK);
         let holds = ask(&a, "/same/echo/keep", b"").unwrap();
-        until("the other one holds it", || link_other.open_calls() == 1).await;
+        eventually_async("the other one holds it", || link_other.open_calls() == 1).await;
         let takes = ask(&a, "/take/100000", b"").unwrap();
         assert_eq!(call(&a, "/take/1000000", b"").await.unwrap().head.status, StatusCode::INSUFFICIENT_STORAGE);
         if mode == "waits" {
@@ -207,16 +198,16 @@ async fn a_cancelled_call_is_known_to_who_handles_it() {
         // By the node.
         let asked = ask(&a, "/hang", b"body").unwrap();
         drop(asked);
-        until("it is answered", || a.open_calls() == 0).await;
+        eventually_async("it is answered", || a.open_calls() == 0).await;
         // By the caller.
         assert_eq!(call(&a, "/give-up/b/hang", b"").await.unwrap().head.status, StatusCode::OK);
-        until("b has been called and has answered", || b.open_calls() == 0).await;
+        eventually_async("b has been called and has answered", || b.open_calls() == 0).await;
         assert_eq!(text(call(&b, "/length", b"123").await.unwrap().body.as_ref()), "3");
         // One that nobody has taken.
         let hangs = ask(&b, "/hang", b"").unwrap();
         drop(ask(&b, "/keep", b"").unwrap());
         drop(hangs);
-        until("both are answered", || b.open_calls() == 0).await;
+        eventually_async("both are answered", || b.open_calls() == 0).await;
         none(a.violations());
         none(b.violations());
     }
@@ -264,7 +255,7 @@ async fn the_node_connects_where_the_environment_says() {
         connect(&socket, &name).ok().map(|()| socket)
     };
     let mut connected = None;
-    until("it listens", || {
+    eventually_async("it listens", || {
         connected = open();
         connected.is_some()
     })

@@ -1,8 +1,9 @@
 //! Functions that handle many calls on one thread.
 
 use super::node::{self, Node, call, pair, text};
-use super::{PATIENCE, none, settings, until};
+use super::{PATIENCE, none, settings};
 use leno_sdk::StatusCode;
+use leno_testkit::eventually_async;
 use rustix::net::{Shutdown, shutdown};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -28,7 +29,7 @@ async fn no_more_are_handled_at_a_time_than_may_be() {
     hanging.pop();
     assert_eq!(text(third.await.unwrap().body.as_ref()), "3");
     drop(hanging);
-    until("all are answered", || link.open_calls() == 0).await;
+    eventually_async("all are answered", || link.open_calls() == 0).await;
 }
 
 #[tokio::test]
@@ -55,7 +56,7 @@ async fn whoever_waits_is_told_that_the_link_has_ended() {
     let link = node.welcome("a", ours, &settings()).await;
     let waits = node::ask(&link, "/pass/other/keep", b"x").unwrap();
     let sleeps = node::ask(&link, "/slow-length", b"x").unwrap();
-    until("the other one has it", || other.open_calls() == 1).await;
+    eventually_async("the other one has it", || other.open_calls() == 1).await;
     shutdown(&socket, Shutdown::Both).unwrap();
     assert!(waits.await.is_err());
     drop(sleeps);
@@ -77,7 +78,7 @@ async fn a_waker_may_give_calls_up_when_it_is_dropped() {
     let done =
         tokio::time::timeout(PATIENCE, call(&a, "/wakers/hangs/hang", b"")).await.expect("it does not lock itself out");
     assert_eq!(done.unwrap().head.status, StatusCode::OK);
-    until("all three are given up", || hangs.open_calls() == 0).await;
+    eventually_async("all three are given up", || hangs.open_calls() == 0).await;
     none(a.violations());
 }
 

@@ -1,6 +1,7 @@
 //! Constant load of real connections.
 
-use super::{Node, TIMEOUT};
+use super::Node;
+use leno_testkit::TIMEOUT;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Networks that only the test has. Root alone can make them.
 
-use super::{Place, eventually, leno_of_nodes};
+use super::{Place, leno_of_nodes};
+use leno_testkit::eventually;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command};

@@ -1,10 +1,9 @@
 //! A Redis server of the tests' own.
 
-use leno_testkit::free_port;
+use leno_testkit::{eventually, free_port};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// A redis-server that keeps what it is told.
 pub(crate) struct Redis {
@@ -45,10 +44,6 @@ fn run(port: u16, folder: &Path) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("redis-server is installed (make setup)");
-    let begin = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begin.elapsed() < super::TIMEOUT, "redis-server does not start");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("redis-server to listen", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     process
 }

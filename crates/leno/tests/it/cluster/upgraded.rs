@@ -1,6 +1,7 @@
 //! Nodes that are upgraded.
 
-use super::{Node, TIMEOUT, eventually, leno_of_nodes};
+use super::{Node, leno_of_nodes};
+use leno_testkit::{TIMEOUT, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::process::{Command, Output};

@@ -3,11 +3,12 @@
 use super::{callee, caller, named, send};
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, retry, spiffe};
-use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty, until};
+use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use leno_config::slice::AppProtocol;
 use leno_policy::spec::RetryOn;
+use leno_testkit::eventually_async;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,12 +47,12 @@ async fn the_callee_works_no_longer_than_its_caller_waits() {
     let request = Request::get("http://callee/").header("x-leno-timeout", "400").body(empty()).unwrap();
     let reply = answer(client.send_request(request).await.unwrap()).await;
     assert_eq!((reply.status, &reply.headers["x-leno-failure"]), (504, &"timeout".parse().unwrap()));
-    until(|| abandoned.load(Ordering::SeqCst) == 1).await;
+    eventually_async("the call to be abandoned", || abandoned.load(Ordering::SeqCst) == 1).await;
     // Through the caller's sidecar, with its own limit.
     let here = caller().with(&there).plan("callee", |target| target.timeout_ms = 400).start();
     here.knows("callee", &[(&there, 1)]);
     assert_eq!(super::get(&here).await.status, 504);
-    until(|| abandoned.load(Ordering::SeqCst) == 2).await;
+    eventually_async("the call to be abandoned", || abandoned.load(Ordering::SeqCst) == 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,11 +65,11 @@ async fn a_caller_that_has_gone_ends_the_chain() {
     let mut client = connect_http1(here.outbound()).await;
     let request = Request::get("http://callee/").header("host", "callee").header("proxy-authorization", credential);
     let sent = tokio::spawn(async move { client.send(request.body(empty()).unwrap()).await });
-    until(|| upstream.requests() == 1).await;
+    eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
     assert_eq!(abandoned.load(Ordering::SeqCst), 0);
     sent.abort();
-    until(|| abandoned.load(Ordering::SeqCst) == 1).await;
-    until(|| there.instances.leased.load(Ordering::SeqCst) == 0).await;
+    eventually_async("the call to be abandoned", || abandoned.load(Ordering::SeqCst) == 1).await;
+    eventually_async("the lease to be given back", || there.instances.leased.load(Ordering::SeqCst) == 0).await;
 }
 
 /// A gRPC request with the client's own deadline. Returns the response.
@@ -113,7 +114,7 @@ async fn the_deadline_of_a_grpc_client_arrives_shortened_and_holds() {
     there.instances.set("callee", &[silent.address]);
     let reply = grpc(&here, "50m").await;
     assert_eq!(reply.headers["grpc-status"], "4", "DEADLINE_EXCEEDED");
-    until(|| abandoned.load(Ordering::SeqCst) == 1).await;
+    eventually_async("the call to be abandoned", || abandoned.load(Ordering::SeqCst) == 1).await;
 }
 
 /// A function that calls the callee through its own sidecar for each request, and answers as that does.

@@ -3,12 +3,13 @@
 use super::{callee, caller, closed};
 use crate::mesh::{Builder, Mesh, id, spiffe};
 use crate::raw::TIMEOUT;
-use crate::upstream::{self, echo, until};
+use crate::upstream::{self, echo};
 use crate::withdrawn::remove;
 use leno_config::slice::{Command, Port, PortProtocol, Readiness, Run};
 use leno_identity::{KeyRequest, MembershipMark};
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
 use leno_proxy::{FunctionEntry, Removed};
+use leno_testkit::eventually_async;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,7 +102,8 @@ impl Relayed {
             let flow = flows.into_iter().rfind(|flow| flow.kind == "connection")?;
             Some((flow.verdict, flow.sent, flow.received))
         };
-        until(|| last(&self.here).is_some() && last(&self.there).is_some()).await;
+        eventually_async("the record of the exchange", || last(&self.here).is_some() && last(&self.there).is_some())
+            .await;
         [last(&self.here).unwrap(), last(&self.there).unwrap()]
     }
 }
