@@ -1,4 +1,4 @@
-//! External authorizers, as nodes ask them.
+//! External authorizers.
 
 use leno_policy::spec::KeyPart;
 use schemars::JsonSchema;
@@ -11,46 +11,48 @@ use std::time::Duration;
 pub enum AuthorizerProtocol {
     /// By a gRPC call, `envoy.service.auth.v3.Authorization/Check`, as Envoy does it.
     Grpc,
-    /// By a request with the method, path and query of the request in question, and without a body. 200 allows, 5xx is an error, and any other status from
-    /// 300 on refuses.
+    /// By a request with the method, path and query of the request in question, and without a body.
+    /// 200 allows, 5xx is an error, and any other status from 300 on refuses.
     Http,
 }
 
-/// Whom to ask about requests to a function, and what to make of the answer. The program of the function says about which requests: each stands at the
-/// same index as its [`leno_policy::spec::Authorizer`].
+/// An external authorizer of a function. Its [`leno_policy::spec::Authorizer`] in the function's
+/// program, at the same index, selects the requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authorizer {
     /// `<policy>/externalAuthorization/<name>`.
     pub name: String,
-    /// How the function calls it: a host of one of its callees, with a port if that is not 80.
+    /// A host of one of the function's callees, with a port if that is not 80.
     pub authority: String,
-    /// How it is asked.
+    /// The protocol of a check.
     pub protocol: AuthorizerProtocol,
-    /// What stands before the path, with [`AuthorizerProtocol::Http`]. It begins with a slash and does not end with one, or is empty.
+    /// A prefix of the path, with [`AuthorizerProtocol::Http`]. It is empty, or begins with a slash
+    /// and does not end with one.
     pub path_prefix: String,
-    /// Longest question.
+    /// Timeout of a check.
     pub timeout: Duration,
-    /// Status of the refusal where there is no answer to rely on.
+    /// Status of the response if the check fails.
     pub status_on_error: u16,
-    /// Request headers (lower case) that are shown; `None`: all.
+    /// Request headers (lower case) that the check includes; `None`: all.
     pub shown: Option<Vec<String>>,
-    /// With [`AuthorizerProtocol::Grpc`]: headers are shown as they came, each for itself, in `header_map`.
+    /// With [`AuthorizerProtocol::Grpc`]: the check includes each header as received, in
+    /// `header_map`.
     pub raw_headers: bool,
-    /// Headers (lower case) of an answer that allows which are set in the request.
+    /// Headers (lower case) that the node copies from an allowing response to the request.
     pub upstream_headers: Vec<String>,
-    /// Headers (lower case) of an answer that refuses which the client gets.
+    /// Headers (lower case) that the node copies from a refusing response to the client.
     pub client_headers: Vec<String>,
-    /// Which answers are remembered; `None`: none.
+    /// Cache of decisions; `None`: none.
     pub cache: Option<AuthorizerCache>,
-    /// What it refuses is told, and not refused.
+    /// The node logs a refusal and lets the request pass.
     pub audit: bool,
 }
 
-/// Which answers are remembered.
+/// A cache of decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuthorizerCache {
-    /// How long.
+    /// Lifetime of an entry.
     pub ttl: Duration,
-    /// What tells requests apart. No claims.
+    /// The parts of a request in the key. Claims are not permitted.
     pub key: Vec<KeyPart>,
 }

@@ -1,4 +1,4 @@
-//! The bounds of namespaces that nodes enforce.
+//! Bounds of namespaces on a node.
 
 use crate::run::Isolation;
 use leno_files::FileAccess;
@@ -6,9 +6,10 @@ use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The bounds of a function's namespace that nodes enforce. Each node enforces them for itself, for all functions of the namespace together.
+/// The bounds of a namespace on each node, for all its functions together.
 ///
-/// `None` is the release's default, which the methods give. It is left out of payloads, so configurations without quotas are the same in all releases.
+/// `None` is the release's default, which the methods return. Payloads omit it, so a configuration
+/// without quotas is the same in all releases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamespaceBounds {
     /// Instances and processes of jobs.
@@ -19,32 +20,32 @@ pub struct NamespaceBounds {
     pub memory: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u32>,
-    /// Connections; `None`: an eighth of those that the node may have.
+    /// Connections; `None`: an eighth of the node's.
     pub connections: Option<u32>,
-    /// Requests that are open at a time.
+    /// Open requests.
     pub open_requests: Option<u32>,
-    /// Requests that wait for an instance at a time.
+    /// Requests that wait for an instance.
     pub waiting_requests: Option<u32>,
-    /// Bytes of images and modules a second; `None`: no bound.
+    /// Bytes of images and modules per second; `None`: no bound.
     pub pull_bandwidth: Option<u64>,
     /// Bytes of unpacked images; `None`: a quarter of the node's store, at least 1 GiB.
     pub image_bytes: Option<u64>,
     /// Files of unpacked images; `None`: 500,000, or less where the store's file system has few.
     pub image_files: Option<u32>,
-    /// Bytes of log a second.
+    /// Bytes of log per second.
     pub log_bandwidth: Option<u64>,
-    /// What instances have to be kept apart by at least.
+    /// The weakest permitted isolation of instances.
     pub isolation: Option<Isolation>,
-    /// Folders below which the node opens files that documents name; `None`: any file.
+    /// Folders with the files that documents may name; `None`: any file.
     pub files: Option<Vec<PathBuf>>,
-    /// Special addresses from which nodes fetch what documents name; `None`: all.
+    /// Special addresses from which nodes may fetch for documents; `None`: all.
     pub egress: Option<Vec<Cidr>>,
-    /// Addresses of metadata services that documents name for nodes to connect to; `None`: all.
+    /// Addresses of metadata services that documents may name as destinations; `None`: all.
     pub metadata: Option<Vec<Cidr>>,
 }
 
 impl NamespaceBounds {
-    /// The files that documents of the namespace may name.
+    /// The files that the namespace's documents may name.
     pub fn file_access(&self) -> FileAccess {
         self.files.clone().map_or(FileAccess::Any, FileAccess::Beneath)
     }
@@ -59,17 +60,17 @@ impl NamespaceBounds {
         self.pids.unwrap_or(4096)
     }
 
-    /// Requests that are open at a time.
+    /// Open requests.
     pub fn open_requests(&self) -> u32 {
         self.open_requests.unwrap_or(4096)
     }
 
-    /// Requests that wait for an instance at a time.
+    /// Requests that wait for an instance.
     pub fn waiting_requests(&self) -> u32 {
         self.waiting_requests.unwrap_or(1024)
     }
 
-    /// Bytes of log a second.
+    /// Bytes of log per second.
     pub fn log_bandwidth(&self) -> u64 {
         self.log_bandwidth.unwrap_or(1 << 20)
     }

@@ -1,4 +1,4 @@
-//! What a node is asked to replay recorded requests against.
+//! Programs against which a node replays recorded requests.
 
 use crate::function::{Engine, FunctionConfig, JwksFetch};
 use crate::function_id::FunctionId;
@@ -6,7 +6,7 @@ use leno_policy::spec::ProgramSpec;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The programs of a function as they would be, and what else decides how they run.
+/// The programs that a function would get from changed documents, and their run settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidatePrograms {
     /// The function.
@@ -19,14 +19,15 @@ pub struct CandidatePrograms {
     pub engine: Option<Engine>,
     /// As in [`FunctionConfig::deadline`].
     pub deadline: Duration,
-    /// As in [`FunctionConfig::jwks`]. Nothing is fetched for a candidate: it gets the keys that the node has.
+    /// As in [`FunctionConfig::jwks`]. The node fetches nothing for a candidate, and uses the keys
+    /// that it has.
     pub jwks: Vec<JwksFetch>,
-    /// Whether it has extensions, which are not replayed.
+    /// The function has extensions, which a replay leaves out.
     pub extensions: bool,
 }
 
 impl CandidatePrograms {
-    /// The candidate that a function is.
+    /// The programs of a configuration.
     pub fn of(function: &FunctionConfig) -> Self {
         Self {
             id: function.id.clone(),
@@ -39,7 +40,7 @@ impl CandidatePrograms {
         }
     }
 
-    /// Whether this one may decide requests differently than `other`.
+    /// Whether a request may get another decision than from `other`.
     pub fn differs(&self, other: &Self) -> bool {
         (&self.inbound, &self.outbound, &self.jwks) != (&other.inbound, &other.outbound, &other.jwks)
     }

@@ -1,19 +1,20 @@
-//! Chains: functions that hand each other memory, as nodes need to know them.
+//! Functions that pass requests in shared memory.
 
 use crate::function_id::FunctionId;
 use serde::{Deserialize, Serialize};
 
-/// The chain that a function is in. It is the function's, and so that of all of its revisions: one that leaves a chain leaves it at once.
+/// The chain of a function. It holds for all revisions of the function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChainLink {
     /// The chain: `namespace/name`.
     pub chain: String,
-    /// Of each instance, for each direction, in bytes: a multiple of 4096.
+    /// Bytes of shared memory for each instance and direction: a multiple of 4096.
     pub memory: u64,
-    /// Callees whose calls go through memory, where both ends have some. They are among the function's callees.
+    /// Callees whose calls go through shared memory, if both ends have some. They are among the
+    /// function's callees.
     pub to: Vec<FunctionId>,
-    /// The kernel is asked for large pages. `memory` is a multiple of 2 MiB.
+    /// The node requests large pages. `memory` is a multiple of 2 MiB.
     pub large_pages: bool,
-    /// The kernel judges calls whose rules ask only who calls whom.
+    /// The kernel judges calls whose rules depend only on caller and callee.
     pub direct: bool,
 }

@@ -1,39 +1,40 @@
-//! Containers and the registries that their images come from, as slices tell of them.
+//! Containers, and the registries of their images.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What runs in place of a program of the machine.
+/// A container that runs in place of a program of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
-    /// Its image, as the document names it; the path of a layout or an archive is absolute.
+    /// The image's name in the document. The path of a layout or an archive is absolute.
     pub image: String,
-    /// `sha256:…`: what the image was when the revision was made. `None`: nobody has looked yet.
+    /// `sha256:…`: the image's digest when the control plane made the revision; `None`: not
+    /// resolved yet.
     pub digest: Option<String>,
-    /// Instead of the image's entrypoint and command.
+    /// Replaces the image's entrypoint and command.
     pub command: Option<Vec<String>>,
-    /// Instead of the image's command.
+    /// Replaces the image's command.
     pub args: Option<Vec<String>>,
-    /// Instead of the image's working directory.
+    /// Replaces the image's working directory.
     pub directory: Option<PathBuf>,
-    /// Instead of the image's user.
+    /// Replaces the image's user.
     pub user: Option<String>,
     /// Folders in memory.
     pub volumes: Vec<Volume>,
-    /// It may write to volumes, `/tmp` and `/dev/shm` only.
+    /// The container can write only to volumes, `/tmp` and `/dev/shm`.
     pub read_only: bool,
-    /// How many bytes it may write to its root; `None`: the usual number.
+    /// Bytes that the container can write to its root; `None`: the node's default.
     pub writable: Option<u64>,
-    /// When its image is brought to a node.
+    /// When a node pulls the image.
     pub pull: Pull,
 }
 
 /// A folder in memory, empty at first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Where the container sees it; absolute.
+    /// Absolute path in the container.
     pub path: PathBuf,
-    /// Bytes that it holds; `None`: the usual number.
+    /// Capacity in bytes; `None`: the node's default.
     pub size: Option<u64>,
 }
 
@@ -48,18 +49,18 @@ pub enum Pull {
     OnDemand,
 }
 
-/// Where a node keeps images, and where it gets them.
+/// A node's image store and its registries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Images {
-    /// The folder in which they are kept.
+    /// The store's folder.
     pub folder: PathBuf,
-    /// Bytes that they may take there.
+    /// The store's capacity in bytes.
     pub size: u64,
-    /// Where names without a registry are.
+    /// The registry of image names without one.
     pub default_registry: Option<String>,
     /// A configuration of Docker with the credentials of registries.
     pub docker_config: Option<PathBuf>,
-    /// What there is to say of registries and mirrors.
+    /// Registries and mirrors.
     pub registries: Vec<ImageRegistry>,
 }
 
@@ -68,17 +69,17 @@ pub struct Images {
 pub struct ImageRegistry {
     /// Host, and `:port`.
     pub host: String,
-    /// Hosts that are asked first.
+    /// Hosts that the node tries first.
     pub mirrors: Vec<String>,
     /// PEM file with authorities to trust besides the machine's.
     pub ca_file: Option<PathBuf>,
-    /// It speaks plain HTTP.
+    /// The registry speaks plain HTTP.
     pub insecure: bool,
-    /// What it wants to see.
+    /// The node's credentials.
     pub credentials: Option<RegistryCredentials>,
 }
 
-/// What proves to a registry who asks.
+/// A node's credentials for a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RegistryCredentials {
     /// A user, and a file with the password.

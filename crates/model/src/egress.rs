@@ -1,4 +1,4 @@
-//! Something outside of the mesh that functions may call.
+//! External services.
 
 use crate::special_address::{admits, special};
 use leno_policy::spec::Cidr;
@@ -7,37 +7,37 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where it is, and how it is called.
+/// An external service that functions call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Egress {
-    /// Its names, in lower case: exact, or `*.suffix` for one label more.
+    /// Host names, in lower case: exact, or `*.suffix` for one more label.
     pub hosts: Vec<String>,
-    /// Addresses by which it may be called instead.
+    /// Addresses that callers can use instead of a name.
     pub addresses: Vec<Cidr>,
-    /// Addresses that its names may have; empty: any that is not special.
+    /// Addresses to which its names may resolve; empty: any that is not special.
     pub resolves_to: Vec<Cidr>,
-    /// Its ports.
+    /// Ports.
     pub ports: Vec<EgressPort>,
     /// TLS at ports with [`EgressProtocol::Https`].
     pub tls: EgressTls,
-    /// What the node adds to each request.
+    /// Header fields that the node adds to each request.
     pub credentials: Vec<Credential>,
-    /// Longest look-up of a name, and longest attempt to connect.
+    /// Timeout of name resolution, and of each attempt to connect.
     pub connect_timeout: Duration,
-    /// Whether trace context and request ID go out.
+    /// The node sends trace context and request ID.
     pub trace_context: bool,
-    /// Whether nodes with the egress role connect to it, and no others; otherwise each caller's own node does.
+    /// Only nodes with the egress role connect to the service; otherwise each caller's node does.
     pub by_egress_nodes: bool,
 }
 
-/// One of its ports.
+/// A port of an external service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressPort {
-    /// Its number.
+    /// Number.
     pub number: u16,
-    /// What it is.
+    /// Protocol.
     pub protocol: EgressProtocol,
-    /// Whether it speaks HTTP/2.
+    /// The port speaks HTTP/2.
     pub http2: bool,
 }
 
@@ -47,22 +47,24 @@ pub struct EgressPort {
 pub enum EgressProtocol {
     /// HTTP without TLS. The mesh judges each request.
     Http,
-    /// HTTP with TLS that begins in the node: functions send plain HTTP, and the mesh judges each request.
+    /// HTTP with TLS that begins in the node: functions send plain HTTP, and the mesh judges each
+    /// request.
     Https,
-    /// TLS that begins in the function. It has to name one of `hosts` (SNI); what is inside, the mesh does not see.
+    /// TLS that begins in the function. It has to name one of `hosts` (SNI); what is inside, the
+    /// mesh does not see.
     Tls,
     /// Whatever the function speaks. The mesh judges the connection.
     Tcp,
 }
 
-/// How the node begins TLS.
+/// TLS settings of the node as a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressTls {
     /// PEM file with root certificates; `None`: the system's.
     pub ca_file: Option<PathBuf>,
-    /// PEM files with the node's certificate chain and its key.
+    /// PEM files with the client certificate chain and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
-    /// The name to ask for and to verify; `None`: the host that was called.
+    /// The name in SNI, which the node also verifies; `None`: the called host.
     pub server_name: Option<String>,
 }
 
@@ -71,13 +73,13 @@ pub struct EgressTls {
 pub struct Credential {
     /// Name of the field, in lower case.
     pub header: String,
-    /// What its value is made of.
+    /// The form of the value.
     pub form: CredentialForm,
     /// The node's file with the secret.
     pub from: PathBuf,
 }
 
-/// What the value of a credential's field is.
+/// The form of a credential's value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CredentialForm {
     /// The secret.
@@ -89,8 +91,9 @@ pub enum CredentialForm {
 }
 
 impl Egress {
-    /// Whether one of its names may have this address. A special address has to be listed by itself: a name server must not be able to lead a function
-    /// to the machine's own network, or past the firewall of one of the mesh's machines. `is_machine` knows the addresses of these.
+    /// Whether one of its names may resolve to this address. A special address must be listed by
+    /// itself: a name server must not be able to direct a function to the machine's own network, or
+    /// past the firewall of one of the mesh's machines. `is_machine` recognises their addresses.
     pub fn may_resolve_to(&self, address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
         let address = address.to_canonical();
         if self.resolves_to.is_empty() {
@@ -100,35 +103,35 @@ impl Egress {
         }
     }
 
-    /// Whether it may be called by this address.
+    /// Whether callers can use this address.
     pub fn has_address(&self, address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
         admits(&self.addresses, address.to_canonical(), is_machine)
     }
 
-    /// Whether this is one of its names, which is in lower case and without a dot at its end.
+    /// Whether it has this name, given in lower case and without a trailing dot.
     pub fn has_host(&self, name: &str) -> bool {
         let wildcard = wildcard(name);
         self.hosts.iter().any(|host| host == name || Some(host) == wildcard.as_ref())
     }
 
-    /// The port to which a request goes that asks for `port` of it.
+    /// The port that gets a request for `port`.
     pub fn http_port(&self, port: u16) -> Option<EgressPort> {
         let http = |port: &&EgressPort| matches!(port.protocol, EgressProtocol::Http | EgressProtocol::Https);
         let mut all = self.ports.iter().filter(http);
         let named = all.clone().find(|other| other.number == port);
-        // Who sends plain HTTP to `http://HOST/` asks for port 80.
+        // A client that sends plain HTTP to `http://HOST/` names port 80.
         named.or_else(|| all.find(|other| port == 80 && other.protocol == EgressProtocol::Https)).copied()
     }
 }
 
-/// Whether something that a document names may be fetched from this address. `listed` are the special addresses that its namespace may fetch from; `None`:
-/// all. Other addresses may always be fetched from.
+/// Whether a node may fetch from this address for a document. `listed` has the special addresses
+/// that the document's namespace permits; `None`: all. Other addresses are always permitted.
 pub fn may_fetch_from(listed: Option<&[Cidr]>, address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
     let address = address.to_canonical();
     listed.is_none_or(|listed| special(address, is_machine).is_empty() || admits(listed, address, is_machine))
 }
 
-/// What a request for `host` at this port names.
+/// The authority of a request for `host` at this port.
 pub fn authority(host: &str, port: EgressPort) -> String {
     let usual = match port.protocol {
         EgressProtocol::Https => 443,
@@ -137,7 +140,7 @@ pub fn authority(host: &str, port: EgressPort) -> String {
     if port.number == usual { host.to_owned() } else { format!("{host}:{}", port.number) }
 }
 
-/// The `*.suffix` that would stand for this name.
+/// The `*.suffix` that matches this name.
 pub fn wildcard(name: &str) -> Option<String> {
     let (_, suffix) = name.split_once('.')?;
     Some(format!("*.{suffix}"))
@@ -172,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Addresses that no name may have unless somebody listed them.
+    /// Addresses to which no name may resolve unless the document lists them.
     const SPECIAL: [&str; 30] = [
         "0.0.0.0",
         "10.1.2.3",
@@ -224,7 +227,7 @@ mod tests {
                     && wide.may_resolve_to(address, none)
                     && wide.has_address(address, none)
             );
-            assert!(!public.has_address(address, none), "nobody listed it");
+            assert!(!public.has_address(address, none), "no document lists it");
         }
     }
 
@@ -238,7 +241,7 @@ mod tests {
         for bad in ["127.0.0.4", "1.1.1.1", "192.168.0.1", "fe80::1", "2606::1"] {
             assert!(!inside.may_resolve_to(bad.parse().unwrap(), none), "{bad}");
         }
-        // In two special blocks: both have to have been meant.
+        // The address is in two special blocks: the list must mean both.
         let alibaba = "100.100.100.200".parse().unwrap();
         assert!(!egress(&["x.example"], &[], &["100.64.0.0/10"], &[]).may_resolve_to(alibaba, none));
         assert!(egress(&["x.example"], &[], &["100.100.100.200/32"], &[]).may_resolve_to(alibaba, none));

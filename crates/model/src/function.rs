@@ -13,55 +13,56 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything one function's sidecars and its supervisor need.
+/// The configuration of one function's sidecars and its supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FunctionConfig {
     /// The function.
     pub id: FunctionId,
-    /// Its SPIFFE ID.
+    /// SPIFFE ID.
     pub identity: String,
     /// Inbound program.
     pub inbound: ProgramSpec,
     /// Outbound program.
     pub outbound: ProgramSpec,
-    /// Engine that a policy asks for; `None`: the mesh's.
+    /// Engine that a policy selects; `None`: the mesh's.
     pub engine: Option<Engine>,
-    /// Longest run of one sidecar.
+    /// Longest run of a sandbox.
     pub deadline: Duration,
-    /// Protocol that the instances speak.
+    /// The instances' protocol.
     pub protocol: AppProtocol,
-    /// Verification keys that the programs name.
+    /// Verification keys of the programs.
     pub keys: Vec<VerificationKey>,
-    /// Key sets that the node fetches; its keys are added to `inbound.authentication[issuer].keys` and `keys`.
+    /// Key sets to fetch. The node adds their keys to `inbound.authentication[issuer].keys` and
+    /// `keys`.
     pub jwks: Vec<JwksFetch>,
-    /// How instances come to be.
+    /// How the node gets instances.
     pub run: Run,
-    /// Where the gateway lets outside traffic in.
+    /// Hosts and paths at the gateway.
     pub expose: Vec<Expose>,
-    /// Whom it may call, and what it calls them.
+    /// Permitted callees, and their names.
     pub callees: Vec<Callee>,
-    /// Requests that one instance handles at a time; 0: no limit.
+    /// Concurrent requests of one instance; 0: no limit.
     pub concurrency: u32,
-    /// Requests that may wait for an instance on one node.
+    /// Requests that can wait for an instance on one node.
     pub queue: u32,
-    /// How many instances there are, unless somebody else runs them.
+    /// The number of instances, if the node runs them.
     pub scale: Scale,
-    /// Whom to ask about calls to it, in order.
+    /// Authorizers of calls to it, in order.
     pub authorizers: Vec<Authorizer>,
     /// User-written policies for calls to it, in order.
     pub inbound_extensions: Vec<Extension>,
     /// User-written policies for its own calls, in order.
     pub outbound_extensions: Vec<Extension>,
-    /// Which of its revisions this is, and who else gets requests.
+    /// The revision in these fields, and the others that get requests.
     pub revisions: Revisions,
-    /// The chain that it is in; `None`: none.
+    /// The function's chain; `None`: none.
     pub chain: Option<ChainLink>,
-    /// The bounds of its namespace.
+    /// Bounds of the function's namespace.
     pub bounds: NamespaceBounds,
 }
 
 impl FunctionConfig {
-    /// All modules that it names, with the addresses of those that nodes fetch.
+    /// All modules of the function, with the addresses of those that nodes fetch.
     pub fn modules(&self) -> impl Iterator<Item = (ModuleHash, Option<&ModuleUrl>)> + Clone {
         let extensions = self.inbound_extensions.iter().chain(&self.outbound_extensions);
         let others = self.revisions.split.iter().flat_map(|split| &split.others).map(|other| &other.template.run);
@@ -69,19 +70,19 @@ impl FunctionConfig {
         extensions.map(|extension| (extension.module, extension.url.as_ref())).chain(components)
     }
 
-    /// The template in it.
+    /// The template in the configuration's fields.
     pub fn template(&self) -> Template {
         Template { run: self.run.clone(), protocol: self.protocol, concurrency: self.concurrency, scale: self.scale }
     }
 
-    /// The same function with another revision as its own.
+    /// Replaces the revision in the configuration's fields.
     pub fn set_revision(&mut self, Revision { number, template }: Revision) {
         let Template { run, protocol, concurrency, scale } = template;
         (self.run, self.protocol, self.concurrency, self.scale) = (run, protocol, concurrency, scale);
         self.revisions.number = number;
     }
 
-    /// All revisions that may get requests, the slice's own first.
+    /// All revisions that can get requests, the one in the configuration's fields first.
     pub fn all_revisions(&self) -> impl Iterator<Item = Revision> {
         let own = Revision { number: self.revisions.number, template: self.template() };
         let others = self.revisions.split.iter().flat_map(|split| split.others.iter().cloned());
@@ -94,21 +95,21 @@ impl FunctionConfig {
 pub struct Extension {
     /// `<policy>/extensions/<name>`.
     pub name: String,
-    /// Its module, delivered by the control plane, or fetched.
+    /// Its module.
     pub module: ModuleHash,
     /// Where the node fetches the module; `None`: the control plane delivers it.
     pub url: Option<ModuleUrl>,
-    /// Whether it sees requests.
+    /// It handles requests.
     pub request: bool,
-    /// Whether it sees responses.
+    /// It handles responses.
     pub response: bool,
-    /// As written.
+    /// The document's `configuration`, verbatim.
     pub configuration: Vec<u8>,
     /// Longest run.
     pub deadline: Duration,
     /// Most memory of an instance, in bytes.
     pub memory: u64,
-    /// Whether a request goes on when its run fails.
+    /// A request continues if the run fails.
     pub fail_open: bool,
 }
 
@@ -125,13 +126,13 @@ pub enum Engine {
 /// A public key, as raw bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerificationKey {
-    /// Its name in programs.
+    /// Name in programs.
     pub id: KeyId,
     /// The key.
     pub key: PublicKey,
 }
 
-/// Raw public keys, as JSON Web Keys carry them (RFC 7517, RFC 7518 section 6, RFC 8037).
+/// A raw public key, as in a JSON Web Key (RFC 7517, RFC 7518 section 6, RFC 8037).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PublicKey {
     /// Modulus and exponent, big-endian, without leading zeros.
@@ -151,42 +152,44 @@ pub enum PublicKey {
     Ed25519(Vec<u8>),
 }
 
-/// A key set that the runtime fetches.
+/// A key set to fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JwksFetch {
     /// Index into `inbound.authentication`.
     pub issuer: usize,
     /// `http://` or `https://` address.
     pub url: String,
-    /// PEM file with the roots to trust for `https`; `None`: the system's.
+    /// PEM file with trusted roots for `https`; `None`: the system's.
     pub ca_file: Option<PathBuf>,
-    /// How often to fetch again. An unknown `kid` fetches sooner, a failed fetch keeps the keys it had.
+    /// Interval of fetches. An unknown `kid` causes an earlier one. After a failure the node keeps
+    /// the previous keys.
     pub refresh: Duration,
-    /// Per fetch.
+    /// Timeout of a fetch.
     pub timeout: Duration,
 }
 
-/// Where the gateway lets outside traffic in.
+/// Hosts and a path at the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expose {
     /// Host names without port: exact, `*.suffix`, or `*`.
     pub hosts: Vec<String>,
-    /// Path prefix, by segments; `/`: everything.
+    /// Path prefix, by segments; `/`: all paths.
     pub path: String,
 }
 
-/// Somebody that a function may call.
+/// A permitted callee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callee {
     /// The callee.
     pub id: FunctionId,
-    /// The SPIFFE ID that it must present.
+    /// The SPIFFE ID that the callee must present.
     pub identity: String,
-    /// Host names (lower case, without port) by which the caller may name it: `name` (same namespace), `name.namespace`, `name.namespace.svc`,
-    /// `name.namespace.svc.cluster.local`; of something outside of the mesh, its own names, which may be `*.suffix` for one label more.
+    /// Host names (lower case, without port): `name` (same namespace), `name.namespace`,
+    /// `name.namespace.svc`, `name.namespace.svc.cluster.local`; for an External its own names,
+    /// which can be `*.suffix` for one more label.
     pub hosts: Vec<String>,
-    /// Ports at which it serves something else than HTTP.
+    /// Ports with protocols other than HTTP.
     pub ports: Vec<Port>,
-    /// Addresses by which the caller may name it, of something outside of the mesh.
+    /// Addresses that callers can use instead of a name, for an External.
     pub addresses: Vec<Cidr>,
 }

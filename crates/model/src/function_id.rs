@@ -1,4 +1,4 @@
-//! Names of functions.
+//! Function names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,7 +14,7 @@ pub struct FunctionId {
     pub name: String,
 }
 
-/// Why a text is not a function's name.
+/// A text is not a function name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a function name: expected `namespace/name`, each a DNS label (a-z, 0-9 and `-`, at most 63 characters)"
@@ -22,7 +22,8 @@ pub struct FunctionId {
 pub struct BadFunctionId(String);
 
 impl FunctionId {
-    /// Checks both labels.
+    /// # Errors
+    /// One of the two is not a DNS label.
     pub fn new(namespace: &str, name: &str) -> Result<Self, BadFunctionId> {
         if is_label(namespace) && is_label(name) {
             Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
@@ -33,7 +34,7 @@ impl FunctionId {
 }
 
 impl FunctionId {
-    /// The function with this SPIFFE ID, whatever its trust domain. `None`: it is no function's.
+    /// The function with this SPIFFE ID, in any trust domain; `None`: the ID names no function.
     pub fn of_identity(identity: &str) -> Option<Self> {
         let (_, path) = identity.strip_prefix("spiffe://")?.split_once("/ns/")?;
         let (namespace, name) = path.split_once("/sa/")?;
@@ -41,7 +42,7 @@ impl FunctionId {
     }
 }
 
-/// A DNS label as Kubernetes wants it (RFC 1123, lower case).
+/// Whether a text is a DNS label as Kubernetes requires it (RFC 1123, lower case).
 pub fn is_label(text: &str) -> bool {
     let alphanumeric = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     text.len() <= 63

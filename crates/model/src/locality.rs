@@ -1,31 +1,32 @@
-//! Where a node is.
+//! Regions and zones of nodes.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a node is, in the terms of Kubernetes (`topology.kubernetes.io/region`, `topology.kubernetes.io/zone`) and Istio. A request goes to a node
-/// that is near, if one has a ready instance.
+/// A node's location, in the terms of Kubernetes (`topology.kubernetes.io/region`,
+/// `topology.kubernetes.io/zone`) and Istio. A request goes to a near node with a ready instance,
+/// if there is one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Locality {
-    /// The region, such as `eu-central-1`; `None`: nobody said.
+    /// The region, such as `eu-central-1`; `None`: unknown.
     pub region: Option<String>,
-    /// The zone within the region, such as `eu-central-1a`; `None`: nobody said.
+    /// The zone within the region, such as `eu-central-1a`; `None`: unknown.
     pub zone: Option<String>,
 }
 
-/// How far a node is from another, the nearest first.
+/// The distance between two nodes, the nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
     /// In the same zone of the same region.
     Zone,
     /// In another zone of the same region.
     Region,
-    /// In another region, or nobody knows where.
+    /// In another region, or the location is unknown.
     Elsewhere,
 }
 
 impl Locality {
-    /// How far `other` is.
+    /// The distance to `other`.
     pub fn distance(&self, other: &Self) -> Distance {
         let same_zone = self.zone.is_some() && self.zone == other.zone;
         match (self.region == other.region, same_zone, self.region.is_some()) {

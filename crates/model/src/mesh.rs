@@ -8,61 +8,63 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What every node needs to know of the mesh.
+/// The configuration of the mesh.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeshConfig {
     /// Trust domain of all identities.
     pub trust_domain: String,
-    /// Engine for functions that do not choose; `None`: microvm where a guest runs, else wasm.
+    /// Default engine; `None`: microvm where a guest runs, else wasm.
     pub engine: Option<Engine>,
-    /// Calls between functions of one node go through a TLS socket too.
+    /// Calls between functions of one node also use TLS.
     pub mtls_same_node: bool,
-    /// Lifetime of SVIDs; renewed at half of it.
+    /// Lifetime of SVIDs. Nodes renew them at half of it.
     pub svid_lifetime: Duration,
-    /// How long a stream between nodes may go on by the SVIDs that it began with; `None`: [`STREAM_LIFETIME`].
+    /// How long a stream between nodes can stay open after its SVIDs expire; `None`:
+    /// [`STREAM_LIFETIME`].
     pub stream_lifetime: Option<Duration>,
     /// Plain-text gateway (HTTP/1.1 and h2c).
     pub gateway_http: Option<SocketAddr>,
     /// TLS gateway (ALPN h2, http/1.1).
     pub gateway_https: Option<GatewayTls>,
-    /// Whose word the gateway takes for a client's address.
+    /// Proxies whose client address the gateway trusts.
     pub trusted_proxies: TrustedProxies,
-    /// Connections to the gateway begin with a header of the PROXY protocol.
+    /// Connections to the gateway begin with a PROXY protocol header.
     pub proxy_protocol: bool,
-    /// Outbound sidecars: instances send their calls here.
+    /// Outbound listener, for calls of instances.
     pub outbound: SocketAddr,
-    /// Inbound sidecars: mutual TLS from other nodes.
+    /// Inbound listener, for mutual TLS from other nodes.
     pub inbound: SocketAddr,
-    /// Metrics, health, explanations.
+    /// Listener for metrics, health and explanations.
     pub admin: AdminListener,
     /// The control plane's gRPC address.
     pub control: SocketAddr,
     /// Access log.
     pub access_log: AccessLogSink,
-    /// Name servers for names outside of the mesh; empty: the machine's.
+    /// Name servers for external names; empty: the machine's.
     pub name_servers: Vec<SocketAddr>,
     /// OTLP/HTTP endpoint for spans; `None`: no export.
     pub otlp: Option<String>,
-    /// Under which accounts instances run.
+    /// Operating system accounts of instances.
     pub accounts: Accounts,
-    /// Images of containers.
+    /// Image store and registries.
     pub images: Images,
-    /// The Redis that keeps the counters of rate limits; `None`: nodes do.
+    /// Redis with the counters of rate limits; `None`: nodes keep them.
     pub quotas: Option<RedisQuotas>,
     /// Limits.
     pub limits: Limits,
 }
 
-/// How long a stream between nodes may go on by the SVIDs that it began with, unless the mesh says otherwise: as long as a node's own certificate is valid.
+/// Default of [`MeshConfig::stream_lifetime`]: the validity of a node's own certificate.
 pub const STREAM_LIFETIME: Duration = Duration::from_secs(86_400);
 
 impl MeshConfig {
-    /// How long a stream between nodes may go on by the SVIDs that it began with.
+    /// How long a stream between nodes can stay open after its SVIDs expire.
     pub fn stream_lifetime(&self) -> Duration {
         self.stream_lifetime.unwrap_or(STREAM_LIFETIME)
     }
 
-    /// The fields of the document that a node reads once, when it starts, and in which `new` differs. All others take effect as they change.
+    /// The document's fields in which `new` differs and that a node reads only at its start. A
+    /// change of any other field takes effect at once.
     pub fn fixed_at_start(&self, new: &Self) -> Vec<&'static str> {
         let Self {
             trust_domain,
@@ -88,7 +90,7 @@ impl MeshConfig {
         } = self;
         let differing = [
             ("spec.trustDomain", *trust_domain != new.trust_domain),
-            // Functions that do not change are not loaded again.
+            // A node does not load unchanged functions again.
             ("spec.engine", *engine != new.engine),
             ("spec.gateway.http", *gateway_http != new.gateway_http),
             ("spec.gateway.https", *gateway_https != new.gateway_https),
@@ -107,74 +109,74 @@ impl MeshConfig {
     }
 }
 
-/// Where operators ask a node.
+/// The admin listener of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminListener {
-    /// At a Unix socket where its account has such things.
+    /// A Unix socket in the usual folder of the node's account.
     #[default]
     Usual,
-    /// At this Unix socket.
+    /// This Unix socket.
     Socket(PathBuf),
-    /// At this address, by who bears the token in this file.
+    /// This address. Clients must present the token in this file.
     Address(SocketAddr, PathBuf),
 }
 
-/// A Redis or Valkey server that keeps the counters of rate limits.
+/// A Redis or Valkey server with the counters of rate limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedisQuotas {
     /// `host:port`.
     pub address: String,
-    /// What is under the protocol.
+    /// Transport.
     pub transport: RedisTransport,
-    /// `None`: its default user.
+    /// User; `None`: the server's default user.
     pub username: Option<String>,
-    /// File with the password; `None`: it asks for none.
+    /// File with the password; `None`: no password.
     pub password_file: Option<PathBuf>,
-    /// Number of the database.
+    /// Database number.
     pub database: u16,
-    /// What the names of keys begin with.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// How long a request waits for an answer.
+    /// Timeout of a query.
     pub timeout: Duration,
 }
 
-/// What is under the protocol of a Redis server.
+/// Transport of a Redis connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RedisTransport {
     /// TCP, on loopback.
     Plain,
     /// TLS.
     Tls {
-        /// PEM file with authorities; `None`: the machine's.
+        /// PEM file with trusted roots; `None`: the machine's.
         ca_file: Option<PathBuf>,
-        /// The name that it must prove.
+        /// The name that the server must prove.
         server_name: String,
     },
 }
 
-/// Proxies between clients and the gateway.
+/// Trusted proxies between clients and the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrustedProxies {
-    /// None: whoever connects is the client.
+    /// None: the peer of a connection is the client.
     #[default]
     None,
-    /// Whoever connects from one of these.
+    /// Peers with one of these addresses.
     Addresses(Vec<Cidr>),
-    /// So many, one or more, that every request has passed.
+    /// The number of proxies, at least one, that every request passes.
     Hops(u32),
 }
 
-/// Under which accounts of the operating system instances run.
+/// Operating system accounts of instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Accounts {
-    /// Each namespace has one of its own from this number on; `required`: also where the node is not root, which then refuses.
+    /// Each namespace has its own account.
     PerNamespace {
-        /// The first of their numbers.
+        /// The lowest user ID.
         first: u32,
-        /// A node that cannot do that does not start.
+        /// A node without the permission to do so (not root) does not start.
         required: bool,
     },
-    /// That of the node.
+    /// The node's account.
     Node,
 }
 
@@ -192,53 +194,54 @@ pub struct GatewayTls {
 /// Access log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessLogSink {
-    /// JSON or text.
+    /// JSON; otherwise text.
     pub json: bool,
-    /// `None`: standard output.
+    /// File; `None`: standard output.
     pub file: Option<PathBuf>,
 }
 
-/// Limits on what peers may send.
+/// Limits of connections and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of a request head.
     pub head_bytes: u32,
     /// Header fields of a request.
     pub headers: u32,
-    /// From the first byte of a head to its last.
+    /// Time from the first byte of a head to its last.
     pub head_timeout: Duration,
-    /// A connection without a request.
+    /// Time of a connection without a request.
     pub idle_timeout: Duration,
-    /// An exchange, unless its function says otherwise.
+    /// Default timeout of an exchange.
     pub request_timeout: Duration,
     /// Concurrent streams of one HTTP/2 connection.
     pub h2_streams: u32,
-    /// Limits on what functions and Externals may send, and on silent machines.
+    /// Limits of connections to functions and Externals.
     #[serde(default, skip_serializing_if = "UpstreamLimits::is_usual")]
     pub upstream: UpstreamLimits,
-    /// How long exchanges may go on when the instance or the node that serves them ends.
+    /// How long exchanges can continue after their instance or node has begun to stop.
     pub drain_timeout: Duration,
-    /// Connections at the gateway, from instances, and from other nodes: each.
+    /// Connections of each listener: gateway, outbound, inbound.
     pub connections: u32,
-    /// Connections at the gateway from one address; 0: any number.
+    /// Gateway connections from one address; 0: no limit.
     pub connections_per_address: u32,
-    /// Instances of extensions that are kept for responses.
+    /// Extension instances kept for responses.
     pub extension_instances: ExtensionInstances,
 }
 
-/// The usual time before the kernel asks whether a silent machine is there.
+/// Default of [`UpstreamLimits::tcp_keep_alive`].
 pub const TCP_KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// Limits on what functions and Externals may send, and on silent machines. 0 stands for the usual value: older releases do not write these.
+/// Limits of connections to functions and Externals. 0 is the default: older releases do not write
+/// these fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamLimits {
     /// Bytes of a response head.
     pub head_bytes: u32,
     /// Header fields of a response.
     pub headers: u32,
-    /// Time between PINGs while nothing arrives.
+    /// Interval of PINGs while the peer is silent.
     pub keep_alive: Duration,
-    /// How long a TCP connection may be silent before the kernel asks whether the other machine is there.
+    /// Idle time of a TCP connection before the kernel probes the peer.
     #[serde(default, skip_serializing_if = "Duration::is_zero")]
     pub tcp_keep_alive: Duration,
 }
@@ -254,12 +257,12 @@ impl UpstreamLimits {
         if self.headers == 0 { 256 } else { self.headers }
     }
 
-    /// Time between PINGs while nothing arrives.
+    /// Interval of PINGs while the peer is silent.
     pub fn keep_alive(&self) -> Duration {
         if self.keep_alive.is_zero() { Duration::from_secs(300) } else { self.keep_alive }
     }
 
-    /// How long a TCP connection may be silent before the kernel asks whether the other machine is there.
+    /// Idle time of a TCP connection before the kernel probes the peer.
     pub fn tcp_keep_alive(&self) -> Duration {
         if self.tcp_keep_alive.is_zero() { TCP_KEEP_ALIVE } else { self.tcp_keep_alive }
     }
@@ -269,11 +272,11 @@ impl UpstreamLimits {
     }
 }
 
-/// How many instances of extensions may be kept for responses at a time.
+/// Limits of extension instances kept for responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtensionInstances {
-    /// By the requests of one function or job.
+    /// For one function or job.
     pub per_function: u32,
-    /// By all of one namespace.
+    /// For one namespace.
     pub per_namespace: u32,
 }

@@ -1,6 +1,8 @@
-//! Revisions of a function: what makes one, how they are to be taken into use ([`Plan`]), and who gets which requests ([`Split`]).
+//! Revisions of a function ([`Template`]), their rollout ([`Plan`]), and the split of requests
+//! between them ([`Split`]).
 //!
-//! A document has a plan; the control plane numbers revisions and makes a split of the plan and of what it knows; nodes act on splits.
+//! A document has a plan. The control plane numbers revisions and makes a split of the plan and the
+//! rollout's progress. Nodes act on splits.
 
 use crate::function_id::FunctionId;
 use crate::run::{AppProtocol, Run, Scale};
@@ -10,20 +12,20 @@ use std::time::Duration;
 /// The header whose value names a tagged revision, in lower case.
 pub const TAG_HEADER: &str = "leno-tag";
 
-/// Revisions that are kept where nothing is said.
+/// The number of revisions that the control plane keeps by default.
 pub const HISTORY: u32 = 10;
 
-/// What makes a revision: what an instance is, how it is run, and how many there are. Everything else that a function has (policies,
-/// callees, its place at the gateway) is the function's, and holds for all of its revisions.
+/// The content of a revision: a change of one of these fields makes a new revision. All other
+/// fields of a function (policies, callees, hosts at the gateway) hold for all its revisions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Template {
-    /// How instances come to be.
+    /// How the node gets instances.
     pub run: Run,
-    /// Protocol that the instances speak.
+    /// The instances' protocol.
     pub protocol: AppProtocol,
-    /// Requests that one instance handles at a time; 0: no limit.
+    /// Concurrent requests of one instance; 0: no limit.
     pub concurrency: u32,
-    /// How many instances there are, unless somebody else runs them.
+    /// The number of instances, if the node runs them.
     pub scale: Scale,
 }
 
@@ -32,29 +34,30 @@ pub struct Template {
 pub struct Revision {
     /// From 1.
     pub number: u32,
-    /// What it is.
+    /// The content.
     pub template: Template,
 }
 
-/// What a slice says of revisions. The slice's own `run`, `protocol`, `concurrency` and `scale` are of one of them.
+/// The revisions in a [`FunctionConfig`](crate::FunctionConfig). Its fields `run`, `protocol`,
+/// `concurrency` and `scale` are those of the revision `number`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Revisions {
-    /// Number of the slice's own; 0: nobody has numbered it.
+    /// The revision in the configuration's fields; 0: the control plane has not numbered it.
     pub number: u32,
-    /// How a new one is taken into use. Nodes need to know what counts as slow.
+    /// The rollout. Nodes read its latency limit.
     pub plan: Plan,
-    /// `None`: the slice's own gets every request.
+    /// `None`: the revision `number` gets all requests.
     pub split: Option<Box<Split>>,
 }
 
-/// How revisions are taken into use, as the document says.
+/// The rollout and the traffic targets of a document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// As listed; empty: everything to the latest.
+    /// `spec.traffic`; empty: all requests go to the latest revision.
     pub traffic: Vec<Target>,
-    /// How the latest comes to be the one that gets everything; `None`: at once.
+    /// How traffic moves to the latest revision; `None`: at once.
     pub rollout: Option<Rollout>,
-    /// Revisions that are kept, the ones in use included where they are more.
+    /// Revisions to keep. Revisions with traffic are always kept.
     pub history: u32,
 }
 
@@ -67,9 +70,9 @@ impl Default for Plan {
 /// An element of `spec.traffic`, or of a [`Split`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
-    /// Its number; in a plan, 0 is the latest.
+    /// The revision's number; in a plan, 0 is the latest.
     pub revision: u32,
-    /// Of the requests that no tag and no header decides about.
+    /// Share of the requests that match no tag and no header.
     pub percent: u8,
     /// Value of [`TAG_HEADER`].
     pub tag: Option<String>,
@@ -84,11 +87,12 @@ pub struct Rollout {
     pub steps: Vec<u8>,
     /// Shortest duration of a step.
     pub interval: Duration,
-    /// Share of failures, 0 to 1, that the new revision may have more than the one before it.
+    /// How much higher, 0 to 1, the new revision's share of failures may be than the previous
+    /// one's.
     pub max_error_rate: f64,
-    /// How slow it may be.
+    /// The limit on slow requests.
     pub latency: Option<Latency>,
-    /// Requests of the new revision in a step before it is judged.
+    /// Requests that the new revision must get in a step before the control plane judges it.
     pub min_requests: u64,
 }
 
@@ -101,21 +105,22 @@ pub struct Latency {
     pub slow_share: f64,
 }
 
-/// Who of several revisions gets a request.
+/// The choice of the revision that gets a request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// In the order in which they are looked at; the percentages add up to 100. A revision may be in several.
+    /// The node tries them in this order. The percentages add up to 100. Several may have the same
+    /// revision.
     pub targets: Vec<Target>,
-    /// Those of the targets that are not the slice's own, each once.
+    /// The targets' revisions, except the one in the configuration's fields, each once.
     pub others: Vec<Revision>,
 }
 
-/// What people call a revision: `checkout-00003`.
+/// The name of a revision: `checkout-00003`.
 pub fn name(function: &FunctionId, number: u32) -> String {
     format!("{}-{number:05}", function.name)
 }
 
-/// The number in the name of a revision of this function.
+/// The number in a revision's name; `None`: it is not a name of this function's revisions.
 pub fn number(function: &FunctionId, name: &str) -> Option<u32> {
     let digits = name.strip_prefix(&function.name)?.strip_prefix('-')?;
     let number = digits.parse().ok().filter(|number| *number > 0)?;

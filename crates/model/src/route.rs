@@ -1,4 +1,4 @@
-//! What a gateway needs of a function that other nodes host.
+//! Routes: gateway configuration of functions on other nodes.
 
 use crate::function::{Engine, Expose, FunctionConfig};
 use crate::function_id::FunctionId;
@@ -7,32 +7,32 @@ use leno_policy::spec::{Action, AuthorizationRule, ProgramSpec, Sidecar};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The name of the only rule of a route's program. The function's rules are judged where the function is.
+/// The name of the only rule of a route's program. The callee's node judges the function's rules.
 const JUDGED_BY_THE_CALLEE: &str = "gateway/judged-by-the-callee";
 
-/// What a gateway needs of a function that other nodes host: where outside traffic is let in, and how calls are made. The function's rules, keys and
-/// limits are not in it: the callee's node judges.
+/// A gateway's configuration of a function that other nodes host: hosts and paths, and how to call
+/// it. A route has none of the function's rules, keys and limits: the callee's node judges.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
     /// The function.
     pub id: FunctionId,
-    /// The SPIFFE ID that it must present.
+    /// The SPIFFE ID that the function's node must present.
     pub identity: String,
-    /// Protocol that its instances speak.
+    /// The instances' protocol.
     pub protocol: AppProtocol,
     /// Hosts and paths.
     pub expose: Vec<Expose>,
-    /// Timeout, retries, circuit breaker, tracing and access log. It allows everything.
+    /// Timeout, retries, circuit breaker, tracing and access log. It allows every request.
     pub program: ProgramSpec,
-    /// Engine that a policy asks for; `None`: the mesh's.
+    /// Engine that a policy selects; `None`: the mesh's.
     pub engine: Option<Engine>,
-    /// Longest run of the program.
+    /// Longest run of a sandbox.
     pub deadline: Duration,
 }
 
 impl Route {
-    /// The route to a function; `None`: it is not exposed.
+    /// The route to a function; `None`: no gateway exposes it.
     pub fn of(config: &FunctionConfig) -> Option<Self> {
         let ProgramSpec { function, direction, tracing, access_log, targets, .. } = &config.inbound;
         let program = ProgramSpec {
@@ -66,7 +66,8 @@ impl Route {
         })
     }
 
-    /// A configuration with nothing in it but the route. No instance can be made of it, and its outbound program allows no call.
+    /// A configuration with only the route. It has no instances, and its outbound program allows no
+    /// call.
     pub fn into_config(self) -> FunctionConfig {
         let Self { id, identity, protocol, expose, program, engine, deadline } = self;
         let outbound = ProgramSpec {

@@ -1,4 +1,4 @@
-//! What instances of a function run, and how many of them.
+//! How a function or job runs: processes, components, external addresses.
 
 use crate::container::Container;
 use crate::egress::{Egress, EgressPort, EgressProtocol};
@@ -12,23 +12,23 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How instances come to be.
+/// How a function or job runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Run {
     /// The node starts processes.
     Command(Command),
-    /// Somebody else runs them, at these addresses.
+    /// Instances at these addresses, which the node does not start.
     External(Vec<SocketAddr>),
-    /// The node runs a component itself, a fresh instance for each request.
+    /// The node runs a component, with a fresh instance for each request.
     Wasm(Wasm),
-    /// It is no function but a job: it runs to its end, and nobody calls it.
+    /// A job: it runs to its end, and cannot be called.
     Job(Job),
-    /// It is no function but something outside of the mesh.
+    /// An external service.
     Egress(Egress),
 }
 
 impl Run {
-    /// The ports at which something else than HTTP is served.
+    /// Ports with protocols other than HTTP.
     pub fn other_ports(&self) -> Vec<Port> {
         let outside = |port: &EgressPort| {
             let protocol = match port.protocol {
@@ -45,7 +45,7 @@ impl Run {
         }
     }
 
-    /// The module of a component, and its address if nodes fetch it.
+    /// The component's module, and its address if nodes fetch it.
     pub fn module(&self) -> Option<(ModuleHash, Option<&ModuleUrl>)> {
         match self {
             Self::Wasm(wasm) => Some((wasm.module, wasm.url.as_ref())),
@@ -53,7 +53,7 @@ impl Run {
         }
     }
 
-    /// Its container, if it is one.
+    /// The container, if there is one.
     pub fn container(&self) -> Option<&Container> {
         match self {
             Self::Command(command) => command.container.as_ref(),
@@ -62,7 +62,7 @@ impl Run {
         }
     }
 
-    /// The same, to say which image it is.
+    /// The container, to set its image's digest.
     pub fn container_mut(&mut self) -> Option<&mut Container> {
         match self {
             Self::Command(command) => command.container.as_mut(),
@@ -83,74 +83,75 @@ pub enum AppProtocol {
     H2c,
     /// gRPC over HTTP/2 without TLS.
     Grpc,
-    /// Messages in memory that the function shares with the node, by the SDK or its C ABI. A Chain document has to name the function.
+    /// Messages in memory that the function shares with the node, by the SDK or its C ABI. A Chain
+    /// document has to name the function.
     Chain,
 }
 
-/// A process that the node starts and that serves nobody.
+/// A process of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Program and arguments; of a container, nothing.
+    /// Program and arguments; empty with a container.
     pub argv: Vec<String>,
-    /// Working directory; relative programs are looked up here.
+    /// Working directory. A relative program path starts here.
     pub directory: PathBuf,
     /// Additional environment.
     pub env: BTreeMap<String, String>,
-    /// What it needs to know and the configuration does not hold.
+    /// Secrets.
     pub secrets: Vec<Secret>,
-    /// What it may use, with all that it starts.
+    /// Resource limits of the process and its children.
     pub resources: Resources,
-    /// How it is kept apart.
+    /// Isolation.
     pub isolation: Isolation,
-    /// Files and folders that its room shows besides.
+    /// Additional files and folders in the jail.
     pub read_only_paths: Vec<PathBuf>,
-    /// The container that runs in place of the program; `None`: the program does.
+    /// The container that runs in place of the program; `None`: the program runs.
     pub container: Option<Container>,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
 
-/// A process that the node starts.
+/// The processes of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Command {
-    /// Program and arguments; of a container, nothing.
+    /// Program and arguments; empty with a container.
     pub argv: Vec<String>,
-    /// Working directory; relative programs are looked up here.
+    /// Working directory. A relative program path starts here.
     pub directory: PathBuf,
-    /// Additional environment. `PORT` is set by the node.
+    /// Additional environment. The node sets `PORT`.
     pub env: BTreeMap<String, String>,
-    /// What it needs to know and the configuration does not hold.
+    /// Secrets.
     pub secrets: Vec<Secret>,
-    /// What one instance may use.
+    /// Resource limits of an instance.
     pub resources: Resources,
-    /// How an instance is kept apart.
+    /// Isolation of an instance.
     pub isolation: Isolation,
-    /// Files and folders that its room shows besides.
+    /// Additional files and folders in the jail.
     pub read_only_paths: Vec<PathBuf>,
-    /// Fixed port; `None`: a free one for each instance.
+    /// Fixed port; `None`: a free port for each instance.
     pub port: Option<u16>,
-    /// Ports at which it serves something else than HTTP.
+    /// Ports with protocols other than HTTP.
     pub ports: Vec<Port>,
-    /// When an instance may get traffic.
+    /// Readiness probe.
     pub readiness: Readiness,
-    /// How an instance that was ready is watched; `None`: as [`Liveness`] is by default.
+    /// Liveness probe; `None`: the default of [`Liveness`].
     pub liveness: Option<Liveness>,
-    /// Longest wait for readiness, by an instance and by the requests that wait for it.
+    /// How long an instance, and requests that wait for it, wait for readiness.
     pub startup_timeout: Duration,
-    /// The container that runs in place of the program; `None`: the program does.
+    /// The container that runs in place of the program; `None`: the program runs.
     pub container: Option<Container>,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
 
-/// A port at which a program serves something else than HTTP.
+/// A port with a protocol other than HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
-    /// Its number, in the instance's room.
+    /// Number, in the instance's network namespace.
     pub number: u16,
-    /// What the first bytes are.
+    /// Protocol.
     pub protocol: PortProtocol,
-    /// Whether the kernel may carry the bytes of its connections from room to room.
+    /// The kernel may splice its connections between jails.
     pub splice: bool,
 }
 
@@ -161,7 +162,8 @@ pub enum PortProtocol {
     /// Whatever the program speaks.
     #[default]
     Tcp,
-    /// TLS that begins in the caller and ends in the function. Its client has to name the function (SNI); what is inside, nobody in between sees.
+    /// TLS that begins in the caller and ends in the function. Its client has to name the function
+    /// (SNI); what is inside, nobody in between sees.
     Tls,
 }
 
@@ -172,17 +174,19 @@ pub enum Isolation {
     /// `strict` where the node can make rooms, else `process`.
     #[default]
     Auto,
-    /// In a room of its own: namespaces for users, network, files, processes, IPC and host name; no capability; a list of system calls; a
-    /// read-only view of `/usr`, the working directory and `readOnlyPaths`. It is reached, and reaches others, through the mesh only. Where the node
+    /// In a room of its own: namespaces for users, network, files, processes, IPC and host name; no
+    /// capability; a list of system calls; a read-only view of `/usr`, the working directory and
+    /// `readOnlyPaths`. It is reached, and reaches others, through the mesh only. Where the node
     /// cannot make rooms, it is not started.
     Strict,
-    /// A process of the machine like any other. It can be reached, and can reach anything, past the mesh; its account's other processes can read
-    /// its memory and its environment, and the credential in it. It sends its calls through the proxy in `HTTP_PROXY`.
+    /// A process of the machine like any other. It can be reached, and can reach anything, past the
+    /// mesh; its account's other processes can read its memory and its environment, and the
+    /// credential in it. It sends its calls through the proxy in `HTTP_PROXY`.
     Process,
 }
 
 impl Isolation {
-    /// Whether instances are kept apart by less: `process` is the weakest, `strict` the strongest.
+    /// Whether this isolation is weaker: `process` is the weakest, `strict` the strongest.
     pub fn is_weaker_than(self, other: Self) -> bool {
         let strength = |isolation| match isolation {
             Self::Process => 0,
@@ -203,7 +207,7 @@ impl fmt::Display for Isolation {
     }
 }
 
-/// When an instance may get traffic.
+/// A readiness probe. A ready instance gets traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Readiness {
     /// A TCP connection succeeds.
@@ -212,12 +216,12 @@ pub enum Readiness {
     Http(String),
 }
 
-/// How an instance that was ready is watched. The probes are those of its readiness.
+/// A liveness probe of an instance that was ready. It probes as [`Readiness`] does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Liveness {
-    /// Between probes; 0: it is not watched.
+    /// Interval of probes; 0: none.
     pub interval: Duration,
-    /// Failures in a row that make it lost.
+    /// Consecutive failures after which the instance is lost.
     pub failures: u32,
 }
 
@@ -228,13 +232,13 @@ impl Default for Liveness {
 }
 
 impl Command {
-    /// How an instance that was ready is watched.
+    /// The liveness probe.
     pub fn liveness(&self) -> Liveness {
         self.liveness.unwrap_or_default()
     }
 }
 
-/// What one instance may use; 0: as much as it gets.
+/// Resource limits; 0: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
     /// Bytes of memory.
@@ -255,54 +259,54 @@ impl Resources {
 /// A command that runs to its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// What is started.
+    /// The process.
     pub process: Process,
-    /// So many run at a time, at least 1.
+    /// Concurrent processes, at least 1.
     pub parallelism: u32,
-    /// So many must succeed, at least 1.
+    /// Processes that must succeed, at least 1.
     pub completions: u32,
-    /// So many may fail and be tried again.
+    /// Failed processes that the node may retry.
     pub backoff_limit: u32,
-    /// Longest time from its start to its end, all tries together; `None`: no limit.
+    /// Longest time from the job's start to its end, with all retries; `None`: no limit.
     pub active_deadline: Option<Duration>,
-    /// How long it is listed after its end; `None`: as long as it is defined.
+    /// How long listings show the job after its end; `None`: while it is defined.
     pub ttl: Option<Duration>,
 }
 
 /// A WASI HTTP component that the node runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Wasm {
-    /// The component, delivered by the control plane, or fetched.
+    /// The component.
     pub module: ModuleHash,
-    /// Where the node fetches it; `None`: the control plane delivers it.
+    /// The address from which the node fetches it; `None`: the control plane delivers it.
     pub url: Option<ModuleUrl>,
     /// Most memory of an instance, in bytes.
     pub memory: u64,
-    /// All of its environment but the secrets.
+    /// The whole environment, without the secrets.
     pub env: BTreeMap<String, String>,
-    /// Secrets, all for the environment.
+    /// Secrets for the environment.
     pub secrets: Vec<Secret>,
-    /// What an instance may still do after its answer's last byte.
+    /// How long an instance can run after the last byte of its response.
     pub grace: Duration,
 }
 
-/// Stands for the address of what has none, because it is run in the node.
+/// The address of instances that run in the node, and have none.
 pub const IN_NODE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
-/// How many instances a function has: the settings of Knative's autoscaler, checked.
+/// The number of a function's instances: the settings of Knative's autoscaler.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
-    /// Instances kept running without traffic.
+    /// Instances without traffic.
     pub min: u32,
-    /// Instances at most.
+    /// Most instances.
     pub max: u32,
-    /// Instances to begin with.
+    /// Instances at first.
     pub initial: u32,
-    /// Instances at least as long as there is any load, at least 1.
+    /// Fewest instances while there is load, at least 1.
     pub activation: u32,
-    /// What the load is counted in.
+    /// Unit of load.
     pub metric: Metric,
-    /// Load that is right for one instance, in the metric's unit.
+    /// Target load of one instance, in the metric's unit.
     pub per_instance: f64,
     /// Share of that load to aim at, in `(0, 1]`.
     pub utilization: f64,
@@ -310,20 +314,20 @@ pub struct Scale {
     pub window: Duration,
     /// Panic window, no longer than the stable one.
     pub panic_window: Duration,
-    /// Panic begins when the load asks for this multiple of the ready instances.
+    /// The load, as a multiple of the ready instances, at which panic mode begins.
     pub panic_threshold: f64,
-    /// For how long fewer instances must have been enough.
+    /// How long the load must have needed fewer instances before some stop.
     pub scale_down_delay: Duration,
-    /// How long the last instance stays when there is no load any more.
+    /// How long the last instance stays without load.
     pub last_instance: Duration,
-    /// The ready instances may be multiplied by this in one step; above 1.
+    /// Most growth in one step, as a factor of the ready instances; above 1.
     pub up_rate: f64,
-    /// The ready instances may be divided by this in one step; above 1.
+    /// Most shrinking in one step, as a divisor of the ready instances; above 1.
     pub down_rate: f64,
 }
 
 impl Default for Scale {
-    /// Knative's defaults, but that nothing is started before the first request.
+    /// Knative's defaults, except that no instance starts before the first request.
     fn default() -> Self {
         Self {
             min: 0,
@@ -355,12 +359,12 @@ pub enum Metric {
     Rps,
 }
 
-/// Where a module is fetched.
+/// The address of a module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ModuleUrl {
     /// `http://` or `https://` address.
     pub url: String,
-    /// PEM file with the roots to trust for `https`; `None`: the system's.
+    /// PEM file with trusted roots for `https`; `None`: the system's.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -368,13 +372,13 @@ pub struct ModuleUrl {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ModuleHash([u8; 32]);
 
-/// A text that is no SHA-256.
+/// A text is not a SHA-256.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 64 hexadecimal digits")]
 pub struct BadHash;
 
 impl ModuleHash {
-    /// Of this module.
+    /// The hash of a module.
     pub fn of(module: &[u8]) -> Self {
         let hash = digest(&SHA256, module);
         let mut bytes = [0; 32];

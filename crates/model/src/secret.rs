@@ -1,29 +1,29 @@
-//! Secrets are read from files of the node when they are needed. Errors never hold any of them.
+//! Secrets in files of the node. Errors never contain a secret.
 
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::PathBuf;
 
-/// The secrets of one function have at most so many bytes together.
+/// The most bytes of all secrets of one function.
 const MAX_TOTAL: usize = 8 << 20;
 
-/// A secret of a process.
+/// A secret of a function or job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secret {
-    /// Environment variable, or name of a file.
+    /// Name of the environment variable or of the file.
     pub name: String,
-    /// The node's file that holds it.
+    /// The node's file with the secret.
     pub from: PathBuf,
-    /// In the environment, or in a file of the instance.
+    /// The instance gets it in its environment; otherwise in a file.
     pub environment: bool,
 }
 
-/// The content of a secret's file. It must never be logged.
+/// The content of a secret's file. No log may contain it.
 pub enum SecretValue {
-    /// For an environment: text, without the line end that editors put at the end of files, which is hardly ever part of a password.
+    /// For the environment: text, without the newline that editors add at the end of a file.
     Text(String),
-    /// For a file of the instance: all of it.
+    /// For a file of the instance: all bytes.
     Bytes(Vec<u8>),
 }
 
@@ -37,10 +37,10 @@ impl SecretValue {
 }
 
 impl Secret {
-    /// The value for a header field or an environment. Blocks as long as the file system does.
+    /// The value for a header field or the environment. Blocks on the file system.
     ///
     /// # Errors
-    /// Why the file cannot be read, or that it is no text.
+    /// The file cannot be read, or is not a text.
     pub fn text(&self, access: &FileAccess) -> io::Result<String> {
         let mut text = String::from_utf8(self.bytes(access)?).map_err(|_| io::Error::other("it is not UTF-8"))?;
         if text.ends_with('\n') {
@@ -65,7 +65,8 @@ impl Secret {
     }
 }
 
-/// Reads the secrets of a function or job, on the threads that read files of its namespace. Returns their values in the same order.
+/// Reads the secrets of a function or job, on the threads that read files of its namespace. Returns
+/// the values in the same order.
 ///
 /// # Errors
 /// Names the secret and its file.
@@ -89,7 +90,7 @@ pub async fn secret_values(secrets: &[Secret], namespace: &str, access: &FileAcc
         };
         Ok(own.iter().map(value).collect::<io::Result<Vec<_>>>())
     });
-    // Any of them may be the one that hangs: the first stands for all.
+    // Any of the files may be the one that hangs. The error names the first.
     read.await.map_err(|error| explain(first, &error))?
 }
 

@@ -1,4 +1,5 @@
-//! Special addresses: addresses to which no name of the public internet has to lead, and the addresses of the mesh's own machines.
+//! Special addresses: addresses to which no name of the public internet has to lead, and the
+//! addresses of the mesh's own machines.
 
 use leno_policy::spec::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +19,8 @@ const SPECIAL_V4: [(Ipv4Addr, u8); 11] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// Addresses of the metadata services of machines, which give the machine's credentials to each client that can connect.
+/// Addresses of the metadata services of machines, which give the machine's credentials to each
+/// client that can connect.
 const METADATA_V4: [(Ipv4Addr, u8); 4] = [
     // Link-local addresses. Most clouds use 169.254.169.254.
     (Ipv4Addr::new(169, 254, 0, 0), 16),
@@ -30,7 +32,7 @@ const METADATA_V4: [(Ipv4Addr, u8); 4] = [
     (Ipv4Addr::new(192, 0, 0, 192), 32),
 ];
 
-/// The same of IPv6.
+/// The same for IPv6.
 const METADATA_V6: [(Ipv6Addr, u8); 7] = [
     // Link-local addresses.
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
@@ -47,7 +49,8 @@ const METADATA_V6: [(Ipv6Addr, u8); 7] = [
     (Ipv6Addr::new(0xfd00, 0xa9fe, 0xa9fe, 0, 0, 0, 0, 0x0001), 128),
 ];
 
-/// The same of IPv6. All that is not `2000::/3`, and what in there leads to IPv4 addresses or is reserved.
+/// The same for IPv6: all addresses outside `2000::/3`, and those within that embed an IPv4 address
+/// or are reserved.
 const SPECIAL_V6: [(Ipv6Addr, u8); 12] = [
     (Ipv6Addr::UNSPECIFIED, 8),
     (NAT64, 32),
@@ -78,20 +81,21 @@ fn block<A: Into<IpAddr> + Copy>((first, prefix): &(A, u8)) -> Cidr {
     Cidr { address: (*first).into(), prefix: *prefix }
 }
 
-/// The blocks of metadata services that have an address, without IPv4 addresses in IPv6 ones.
+/// The blocks of metadata services with an address, without embedded IPv4 addresses.
 fn metadata(address: IpAddr) -> impl Iterator<Item = Cidr> {
     let all = METADATA_V4.iter().map(block).chain(METADATA_V6.iter().map(block));
     all.filter(move |block| block.contains(address))
 }
 
-/// The blocks of special addresses that are always there and that an address is in.
+/// The constant special blocks with an address.
 fn fixed(address: IpAddr) -> impl Iterator<Item = Cidr> {
     let all = SPECIAL_V4.iter().map(block).chain(SPECIAL_V6.iter().map(block));
     all.filter(move |block| block.contains(address)).chain(metadata(address))
 }
 
-/// The blocks of special addresses that an address is in. An IPv6 address that leads to an IPv4 address is also in the blocks that lead to that one's.
-/// A loopback address needs no more than the loopback block: all of that is this machine's.
+/// The special blocks with an address. An IPv6 address that embeds an IPv4 address is also in the
+/// blocks that embed that one's. A loopback address is in the loopback block only, which belongs to
+/// this machine.
 pub fn special(address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> Vec<Cidr> {
     let machine = |address: IpAddr| (!address.is_loopback() && is_machine(address)).then(|| single(address));
     let mut blocks: Vec<Cidr> = fixed(address).chain(machine(address)).collect();
@@ -106,8 +110,9 @@ pub fn special(address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> Vec<Cidr
     blocks
 }
 
-/// The IPv4 address to which an IPv6 address leads, and how many bits stand before it: IPv4-compatible and IPv4-translated (RFC 2765) addresses, NAT64
-/// (RFC 6052, RFC 8215), 6to4 (RFC 3056) and Teredo (RFC 4380).
+/// The IPv4 address in an IPv6 address, and the number of bits before it: IPv4-compatible and
+/// IPv4-translated (RFC 2765) addresses, NAT64 (RFC 6052, RFC 8215), 6to4 (RFC 3056) and Teredo
+/// (RFC 4380).
 fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
     let bits = address.to_bits();
     let begins = |with: Ipv6Addr, prefix: u32| (bits ^ with.to_bits()) >> (128 - prefix) == 0;
@@ -123,8 +128,8 @@ fn embedded(address: Ipv6Addr) -> Option<(Ipv4Addr, u8)> {
     }
 }
 
-/// The blocks of metadata services that an address is in by the forms of NAT64 (RFC 6052) that have the IPv4 address further to the left. Operators choose
-/// among them in `64:ff9b:1::/48` (RFC 8215).
+/// The blocks of metadata services with an address by the forms of NAT64 (RFC 6052) that have the
+/// IPv4 address further to the left. Operators choose among them in `64:ff9b:1::/48` (RFC 8215).
 fn metadata_in_nat64(address: Ipv6Addr) -> impl Iterator<Item = Cidr> {
     // Bits 64 to 71 belong to no IPv4 address.
     let bits = address.to_bits();
@@ -139,7 +144,7 @@ fn metadata_in_nat64(address: Ipv6Addr) -> impl Iterator<Item = Cidr> {
     })
 }
 
-/// The blocks of metadata services that all of a block is in, also by an IPv4 address in IPv6 ones.
+/// The blocks of metadata services that contain a whole block, also by an embedded IPv4 address.
 fn metadata_around(block: Cidr) -> Vec<Cidr> {
     let mut around: Vec<Cidr> = metadata(block.address).collect();
     if let IpAddr::V6(v6) = block.address {
@@ -153,7 +158,8 @@ fn metadata_around(block: Cidr) -> Vec<Cidr> {
     around
 }
 
-/// The block of metadata services that all of a block is in, if `list` does not have it: a block with all of it and no addresses of other kinds.
+/// The block of metadata services that contains a whole block and that `list` does not mean. `list`
+/// means it by a block within it that contains the whole block.
 pub fn unlisted_metadata(list: &[Cidr], block: Cidr) -> Option<Cidr> {
     let listed = |around: &Cidr| {
         let means = |listed: &Cidr| listed.prefix >= around.prefix && around.contains(listed.address);
@@ -162,13 +168,13 @@ pub fn unlisted_metadata(list: &[Cidr], block: Cidr) -> Option<Cidr> {
     metadata_around(block).into_iter().find(|around| !listed(around))
 }
 
-/// The blocks of special addresses that all of a block is in.
+/// The special blocks that contain a whole block.
 pub fn special_around(block: Cidr) -> impl Iterator<Item = Cidr> {
     fixed(block.address).filter(move |special| special.prefix <= block.prefix)
 }
 
-/// Whether `list` admits an address: one of its blocks has it and, if the address is special, each special block that it is in was meant: `list` has a
-/// block with it that has no addresses outside of that one.
+/// Whether `list` admits an address: one of its blocks contains it. For each special block with the
+/// address, `list` must also have a block within that block that contains the address.
 pub fn admits(list: &[Cidr], address: IpAddr, is_machine: &dyn Fn(IpAddr) -> bool) -> bool {
     let mut with_it = list.iter().filter(|listed| listed.contains(address)).peekable();
     if with_it.peek().is_none() {

@@ -1,6 +1,7 @@
-//! SPIFFE IDs, checked once and then carried as a type.
+//! SPIFFE IDs.
 //!
-//! Source: the SPIFFE standard *The SPIFFE Identity and Verifiable Identity Document*, sections 2.1 to 2.3.
+//! Source: the SPIFFE standard *The SPIFFE Identity and Verifiable Identity Document*, sections 2.1
+//! to 2.3.
 
 use crate::function_id::is_label;
 use serde::{Deserialize, Serialize};
@@ -11,9 +12,10 @@ use std::sync::Arc;
 const SCHEME: &str = "spiffe://";
 const MAX_ID: usize = 2048;
 const MAX_TRUST_DOMAIN: usize = 255;
-/// Names under it exist in Leno's certificates and TLS handshakes only; `internal` is reserved for private use.
+/// Names with this suffix exist only in Leno's certificates and TLS handshakes. `internal` is
+/// reserved for private use.
 const SERVER_NAME_SUFFIX: &str = ".leno.internal";
-/// The namespace of what belongs to the mesh itself: its control plane and its gateways.
+/// The namespace of the control plane and the gateways.
 const SYSTEM: &str = "leno-system";
 /// The namespace of nodes.
 const NODES: &str = "leno-nodes";
@@ -23,7 +25,8 @@ const NODES: &str = "leno-nodes";
 #[serde(try_from = "String", into = "String")]
 pub struct TrustDomain(Arc<str>);
 
-/// `spiffe://<trust domain>/<path>`. The path may be absent: then it names the trust domain itself, and no workload.
+/// `spiffe://<trust domain>/<path>`. Without a path it names the trust domain itself, and no
+/// workload.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SpiffeId {
@@ -32,7 +35,7 @@ pub struct SpiffeId {
     path: usize,
 }
 
-/// Why a text is not a SPIFFE ID or trust domain.
+/// A text is not a SPIFFE ID or trust domain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a SPIFFE ID: {reason}")]
 pub struct BadSpiffeId {
@@ -46,7 +49,7 @@ impl TrustDomain {
         &self.0
     }
 
-    /// The ID of the trust domain itself, which its authority carries.
+    /// The trust domain's own ID, which its authority carries.
     pub fn id(&self) -> SpiffeId {
         let text: Arc<str> = format!("{SCHEME}{}", self.0).into();
         SpiffeId { path: text.len(), text }
@@ -74,7 +77,8 @@ impl SpiffeId {
         }
     }
 
-    /// The identity with which a node joins the control plane: `spiffe://<trust domain>/ns/leno-nodes/sa/<name>`.
+    /// The identity with which a node joins the control plane: `spiffe://<trust
+    /// domain>/ns/leno-nodes/sa/<name>`.
     pub fn node(trust_domain: &TrustDomain, name: &str) -> Result<Self, BadSpiffeId> {
         Self::function(trust_domain, NODES, name)
     }
@@ -84,12 +88,13 @@ impl SpiffeId {
         Self::function(trust_domain, SYSTEM, "control")
     }
 
-    /// The identity with which gateways call functions: `spiffe://<trust domain>/ns/leno-system/sa/gateway`.
+    /// The identity with which gateways call functions: `spiffe://<trust
+    /// domain>/ns/leno-system/sa/gateway`.
     pub fn gateway(trust_domain: &TrustDomain) -> Result<Self, BadSpiffeId> {
         Self::function(trust_domain, SYSTEM, "gateway")
     }
 
-    /// The name of the node, where it is the identity of one.
+    /// The node's name; `None`: it is not a node's identity.
     pub fn node_name(&self) -> Option<&str> {
         self.function_path().and_then(|(namespace, name)| (namespace == NODES).then_some(name))
     }
@@ -99,12 +104,12 @@ impl SpiffeId {
         self.function_path() == Some((SYSTEM, "gateway"))
     }
 
-    /// Whether no function can have it, because it is in a namespace of the mesh itself.
+    /// Whether it is in a namespace of the mesh itself, so that no function can have it.
     pub fn is_reserved(&self) -> bool {
         self.namespace().is_some_and(|namespace| [SYSTEM, NODES].contains(&namespace))
     }
 
-    /// The ID in full.
+    /// The whole ID.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -114,23 +119,24 @@ impl SpiffeId {
         &self.text[SCHEME.len()..self.path]
     }
 
-    /// The path with its leading slash, or nothing.
+    /// The path with its leading slash, or an empty text.
     pub fn path(&self) -> &str {
         &self.text[self.path..]
     }
 
-    /// The namespace, where the path is `/ns/<namespace>/sa/<name>`.
+    /// The namespace, if the path is `/ns/<namespace>/sa/<name>`.
     pub fn namespace(&self) -> Option<&str> {
         self.function_path().map(|(namespace, _)| namespace)
     }
 
-    /// The name, where the path is `/ns/<namespace>/sa/<name>`.
+    /// The name, if the path is `/ns/<namespace>/sa/<name>`.
     pub fn name(&self) -> Option<&str> {
         self.function_path().map(|(_, name)| name)
     }
 
-    /// The name under which a server of this identity is asked for in a TLS handshake (SNI): `<name>.<namespace>.leno.internal`.
-    /// `None` where the path is not a function's, or its labels are not DNS labels. It selects a certificate; it proves nothing.
+    /// The name (SNI) with which a client asks for this identity in a TLS handshake:
+    /// `<name>.<namespace>.leno.internal`. `None`: the path is not a function's, or its labels are
+    /// not DNS labels. The name selects a certificate; it proves nothing.
     pub fn server_name(&self) -> Option<String> {
         let (namespace, name) = self.function_path()?;
         (is_label(namespace) && is_label(name)).then(|| format!("{name}.{namespace}{SERVER_NAME_SUFFIX}"))
@@ -142,7 +148,8 @@ impl SpiffeId {
     }
 }
 
-/// Namespace and name of the function that a TLS server name asks for; the reverse of [`SpiffeId::server_name`].
+/// Namespace and name of the function in a TLS server name; the reverse of
+/// [`SpiffeId::server_name`].
 pub fn function_of_server_name(server_name: &str) -> Option<(&str, &str)> {
     let (name, namespace) = server_name.strip_suffix(SERVER_NAME_SUFFIX)?.split_once('.')?;
     (is_label(namespace) && is_label(name)).then_some((namespace, name))

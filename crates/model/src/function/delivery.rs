@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 impl FunctionConfig {
-    /// The slice as it is delivered: without restrictions that its function cannot run into. Nodes of the release before do not know these, and would refuse it.
+    /// The configuration for delivery, without restrictions that cannot affect the function. Nodes
+    /// of the previous release do not know these restrictions, and would refuse the configuration.
     pub fn for_delivery(&self) -> Cow<'_, Self> {
         let (no_files, no_fetches) = (!names_files(self), !fetches(self));
         let is_isolated = self.weaker_isolation().is_none();
@@ -29,7 +30,8 @@ impl FunctionConfig {
         Cow::Borrowed(self)
     }
 
-    /// The isolation of a revision that is weaker than its namespace may have, and the least that it may have.
+    /// The isolation of a revision that is weaker than the namespace permits, and the weakest that
+    /// it permits.
     pub fn weaker_isolation(&self) -> Option<(Isolation, Isolation)> {
         let least = self.bounds.isolation?;
         let isolations = self.all_revisions().filter_map(|revision| match revision.template.run {
@@ -40,7 +42,8 @@ impl FunctionConfig {
         isolations.into_iter().find(|isolation| isolation.is_weaker_than(least)).map(|isolation| (isolation, least))
     }
 
-    /// The first address of metadata services that a revision names and that its namespace may not name.
+    /// The first address of metadata services that a revision names and the namespace does not
+    /// permit.
     pub fn unlisted_metadata(&self) -> Option<IpAddr> {
         let listed = self.bounds.metadata.as_deref()?;
         let named = self.all_revisions().flat_map(|revision| match revision.template.run {
@@ -55,7 +58,7 @@ impl FunctionConfig {
     }
 }
 
-/// Whether the node opens files for the function that its documents name.
+/// Whether the function's documents name files that the node opens.
 fn names_files(function: &FunctionConfig) -> bool {
     let run = |run: &Run| match run {
         Run::Command(command) => {
@@ -78,7 +81,7 @@ fn names_files(function: &FunctionConfig) -> bool {
         || function.modules().any(|(_, url)| url.is_some_and(|url| url.ca_file.is_some()))
 }
 
-/// Whether nodes fetch something for the function from where its documents say.
+/// Whether the function's documents name addresses from which nodes fetch.
 fn fetches(function: &FunctionConfig) -> bool {
     !function.jwks.is_empty()
         || function.modules().any(|(_, url)| url.is_some())
