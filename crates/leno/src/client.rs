@@ -1,9 +1,7 @@
 //! `leno get` and `leno explain`: ask a running node through its admin address.
 
 use crate::NodeAddress;
-use crate::admin::{self, Address};
-use crate::namespaces;
-use crate::nodes;
+use crate::columns;
 use crate::remote::{self, Server};
 use crate::screen::{shown, shown_all, shown_json};
 use crate::table::{self, Column, Show};
@@ -12,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
+use leno_api::node::{self, Address};
 use leno_telemetry::ring::Explanation;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -105,7 +104,7 @@ impl Listing {
                 ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
                 ("IDENTITY", "identity", Wide),
             ],
-            Self::Nodes => nodes::COLUMNS,
+            Self::Nodes => columns::NODES,
             Self::Revisions => &[
                 ("REVISION", "revision", Plain),
                 ("FUNCTION", "function", Plain),
@@ -173,7 +172,7 @@ impl Listing {
             Self::Identities => {
                 &[("IDENTITY", "identity", Plain), ("EXPIRES", "not_after", Age), ("RENEWAL", "renew_at", Age)]
             }
-            Self::Namespaces => namespaces::NODE_COLUMNS,
+            Self::Namespaces => columns::NAMESPACES_OF_NODE,
         }
     }
 }
@@ -301,7 +300,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn of(node: &NodeAddress) -> Result<Self> {
-        let token = node.admin_token.as_deref().map(admin::token).transpose()?;
+        let token = node.admin_token.as_deref().map(node::token).transpose()?;
         Ok(Self { admin: node.admin.clone().unwrap_or_else(Address::usual), token })
     }
 
@@ -338,7 +337,7 @@ impl Node {
                 let peer = stream.peer_cred()?;
                 // Where everybody may make files, somebody may have been there first.
                 ensure!(
-                    admin::is_trusted(&peer),
+                    node::is_trusted(&peer),
                     "at {} there is no node of this account, but a process of account {}",
                     self.admin,
                     peer.uid()

@@ -3,11 +3,11 @@
 //! Of several control planes that share a store one leads: it takes changes and serves nodes. The others follow: they answer what they read, and take
 //! over when nobody leads any more.
 
-use crate::api::{self, Certificate, Leading, Lines, Service};
 use crate::authority_file;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result, ensure};
+use leno_api::control::{self as api, Leading, Lines, Service};
 use leno_control::{Backend, Control, Etcd, EtcdOptions, Redb, Term};
 use rustix::process::geteuid;
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URL")]
     api_url: Option<String>,
     #[command(flatten)]
-    certificate: Certificate,
+    certificate: CertificateOptions,
     #[command(flatten)]
     authority: authority_file::OfControl,
     /// File with the Mesh document to begin with. It counts only while the store has none.
@@ -76,13 +76,38 @@ pub(crate) struct Options {
     first_token: Option<PathBuf>,
 }
 
+/// The certificate of the API.
+#[derive(clap::Args)]
+struct CertificateOptions {
+    /// PEM file with the certificate of the API, and the certificates between it and its authority. Without it, one that signs itself is made at the
+    /// first start: `api.pem` in the data folder, which clients give as --ca.
+    #[arg(long, value_name = "FILE", requires = "api_key")]
+    api_certificate: Option<PathBuf>,
+    /// PEM file with its private key.
+    #[arg(long, value_name = "FILE", requires = "api_certificate")]
+    api_key: Option<PathBuf>,
+    /// Further names and IP addresses that clients use for the API, for the certificate that is made.
+    #[arg(long, value_name = "NAME")]
+    api_name: Vec<String>,
+}
+
+impl CertificateOptions {
+    fn certificate(&self) -> api::Certificate {
+        match (&self.api_certificate, &self.api_key) {
+            (Some(certificate), Some(key)) => api::Certificate::Files(certificate.clone(), key.clone()),
+            _ => api::Certificate::SelfSigned(self.api_name.clone()),
+        }
+    }
+}
+
 /// Runs until a signal ends it.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     telemetry::start();
     let data = options.data.clone().map_or_else(data_folder, Ok)?;
     api::make_folder(&data)?;
     let address = options.api.ip().to_string();
-    let (tls, made) = options.certificate.config(&data, &address)?;
+    let certificate = options.certificate.certificate();
+    let (tls, made) = certificate.config(&data, &address)?;
     let lines = options.audit.as_deref().map(Lines::open).transpose()?;
     let backend = backend(options, &data)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -100,7 +125,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         };
         tracing::info!("API       {url}{}", made.map(|ca| format!(" (--ca {})", ca.display())).unwrap_or_default());
         tracing::info!("store     {}", backend.name());
-        let service = Service::new(backend, lines, options.certificate.ends(&data));
+        let service = Service::new(backend, lines, certificate.ends(&data));
         tokio::spawn(api::watch_expiry(service.clone()));
         tokio::spawn(api::serve(service.clone(), listener, tls));
         let first_token = options.first_token.clone().unwrap_or_else(|| data.join("admin.token"));
@@ -202,7 +227,8 @@ async fn lead(
             api::first_mesh(service, mesh)?;
         }
         service.first_token(first_token)?;
-        Leading::begin(service, &options.authority)
+        let authority = &options.authority;
+        Leading::begin(service, |domain| authority.file(domain), authority.replaces())
     })?;
     // What is wrong is told, and tried again below.
     tokio::select! {

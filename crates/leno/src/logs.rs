@@ -2,10 +2,10 @@
 
 use crate::NodeAddress;
 use crate::client::Node;
-use crate::log_page::{LogLine, LogPage};
 use crate::remote::{Connection, Server};
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
+use leno_api::log_page::{LogLine, LogPage};
 use leno_config::FunctionId;
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -1,30 +1,20 @@
 //! The `leno` command.
 #![deny(unsafe_code)] // allowed in `allocator` alone
 
-mod admin;
 mod allocator;
-mod api;
 mod authority_file;
 mod ca;
-mod certificates;
 mod check;
 mod client;
+mod columns;
 mod control;
 mod harden;
-mod images;
-mod jobs;
-mod log_page;
 mod logs;
-mod namespaces;
 mod node;
-mod nodes;
 mod notify;
 mod observe;
 mod remote;
-mod revisions;
 mod rooms;
-mod scaling;
-mod scrape;
 mod screen;
 mod signals;
 mod successor;
@@ -34,9 +24,9 @@ mod telemetry;
 mod up;
 mod upgrade;
 
-use admin::Address;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use leno_api::node::Address;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

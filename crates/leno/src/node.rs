@@ -1,13 +1,14 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
-use crate::admin::{self, Address, Admin, Inherited, Listener, PREDECESSOR};
 use crate::signals::Stop;
-use crate::successor::{Own, Program, Request, Successor};
+use crate::successor::{Own, Program, Successor};
 use crate::{Guards, allocator, harden, notify, rooms, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
-use leno_config::slice::AdminListener;
+use leno_api::node::{self as admin, Address, Admin, Inherited, Listener, PREDECESSOR};
+use leno_api::upgrade::Pending;
 use leno_identity::Membership;
+use leno_model::AdminListener;
 use leno_node::{Engines, Join, Listeners, Predecessor, Relay, Running, whole_machine};
 use leno_supervisor::{Settings, end_orphans};
 use leno_wire::{Capacity, JoinToken};
@@ -284,10 +285,10 @@ async fn node(
 }
 
 /// Upgrades when that is asked for. Returns when another process has the node.
-async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receiver<Request>) -> (Relay, Successor) {
+async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receiver<Pending>) -> (Relay, Successor) {
     loop {
-        let Some(Request { ask, answer }) = requests.recv().await else { return pending().await };
-        match own.upgrade(running, &ask).await {
+        let Some(Pending { request, answer }) = requests.recv().await else { return pending().await };
+        match own.upgrade(running, &request).await {
             Ok((relay, successor)) => {
                 let _ = answer.send(Ok(format!("process {} has taken over", successor.pid())));
                 return (relay, successor);

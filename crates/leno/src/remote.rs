@@ -9,17 +9,16 @@ pub(crate) use authority::{Rotate, rotate, status as authority_status};
 pub(crate) use connection::Connection;
 pub(crate) use context::Server;
 
-use crate::api::types::{
-    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, Expected, File,
-    JoinTokenRequest, Name, NamespaceStatus, NewJoinToken, NewToken, Role, Stored, TokenRequest, Wrong,
-};
 use crate::check::counted;
-use crate::namespaces;
-use crate::nodes;
+use crate::columns;
 use crate::screen::{shown, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
+use leno_api::control::types::{
+    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, Expected, File,
+    JoinTokenRequest, Name, NamespaceStatus, NewJoinToken, NewToken, Role, Stored, TokenRequest, Wrong,
+};
 use leno_config::{DocumentId, Problem};
 use serde_json::Value;
 use similar::TextDiff;
@@ -178,7 +177,7 @@ pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form)
         Listing::Tokens => connection.get("/v1/tokens")?,
         Listing::Namespaces => {
             let namespaces: Vec<NamespaceStatus> = connection.get("/v1/namespaces")?;
-            namespaces.iter().map(namespaces::row_of).collect()
+            namespaces.iter().map(leno_api::namespaces::row_of).collect()
         }
         of_status => {
             let mut status: Value = connection.get("/v1/status")?;
@@ -187,7 +186,7 @@ pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form)
                 _ => Vec::new(),
             };
             match of_status {
-                Listing::Nodes => rows(&mut status, "nodes").iter().map(nodes::row_of).collect(),
+                Listing::Nodes => rows(&mut status, "nodes").iter().map(leno_api::nodes::row_of).collect(),
                 Listing::Jobs => rows(&mut status, "jobs"),
                 Listing::Identities => rows(&mut status, "identities"),
                 Listing::Revisions => rows(&mut status, "functions").iter_mut().flat_map(revisions).collect(),
@@ -222,8 +221,8 @@ impl Listing {
                 ("AGE", "changed", Age),
                 ("BY", "by", Plain),
             ],
-            Self::Nodes => nodes::COLUMNS,
-            Self::Namespaces => namespaces::COLUMNS,
+            Self::Nodes => columns::NODES,
+            Self::Namespaces => columns::NAMESPACES,
             Self::Functions => &[
                 ("FUNCTION", "function", Plain),
                 ("INSTANCES", "count", Plain),
@@ -353,7 +352,10 @@ impl Sources {
             }
         }
         let bytes: usize = files.iter().map(|file| file.text.len()).sum();
-        ensure!(bytes < crate::api::LARGEST_BODY, "{bytes} bytes are too much for one request; apply them in parts");
+        ensure!(
+            bytes < leno_api::control::LARGEST_BODY,
+            "{bytes} bytes are too much for one request; apply them in parts"
+        );
         Ok(files)
     }
 }
@@ -373,6 +375,27 @@ fn told(problems: Vec<Problem>) -> anyhow::Error {
     anyhow::anyhow!("{}", lines.join("\n"))
 }
 
+/// What the bearer of a token may do.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum TokenRole {
+    /// Read documents and status.
+    Reader,
+    /// Also apply and delete documents.
+    Editor,
+    /// Also make and revoke tokens, and read the audit log.
+    Admin,
+}
+
+impl From<TokenRole> for Role {
+    fn from(role: TokenRole) -> Self {
+        match role {
+            TokenRole::Reader => Self::Reader,
+            TokenRole::Editor => Self::Editor,
+            TokenRole::Admin => Self::Admin,
+        }
+    }
+}
+
 /// `leno token …`
 #[derive(clap::Subcommand)]
 pub(crate) enum Token {
@@ -380,7 +403,7 @@ pub(crate) enum Token {
     Create {
         /// What its bearer may do.
         #[arg(long, value_enum)]
-        role: Role,
+        role: TokenRole,
         /// Where; may be given several times. Without it: everywhere.
         #[arg(long, value_name = "NAMESPACE")]
         namespace: Vec<String>,
@@ -452,7 +475,7 @@ pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
     match command {
         Token::Create { role, namespace, expires, note } => {
             let namespaces: BTreeSet<String> = namespace.into_iter().collect();
-            let request = TokenRequest { role, namespaces, lifetime: expires, note };
+            let request = TokenRequest { role: role.into(), namespaces, lifetime: expires, note };
             let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
             println!("{}", shown(&made.token));
         }

@@ -3,10 +3,8 @@
 mod process;
 mod program;
 
-pub(crate) use process::{Ask, MAX_TIMEOUT, Own, Request, Successor};
+pub(crate) use process::{Own, Successor};
 pub(crate) use program::Program;
 
 /// The argument with which a node starts its successor. Nobody else needs it.
 pub(crate) const TAKE_OVER: &str = "--take-over";
-/// What is asked at the admin socket.
-pub(crate) const PATH: &str = "/upgrade";

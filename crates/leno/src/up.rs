@@ -1,19 +1,20 @@
 //! `leno up`: control plane, node and gateway in one process, with real sockets between them.
 
 use crate::Guards;
-use crate::admin::{self, Address, Admin, Inherited, Listener};
 use crate::allocator;
 use crate::check;
 use crate::harden;
-use crate::images;
 use crate::rooms;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result};
-use leno_config::{MeshSlice, Problem, Snapshot, Standing};
+use leno_api::node::{self as admin, Address, Admin, Inherited, Listener};
+use leno_config::{Effort, Problem, Snapshot, Standing};
 use leno_control::{Admission, Control, Options, Store};
 use leno_identity::{Authority, TrustDomain};
+use leno_intake::{Intake, IntakeError};
 use leno_jail::Half;
+use leno_model::MeshConfig;
 use leno_node::{Engines, Join, Running};
 use leno_proxy::modules::Modules;
 use leno_supervisor::Settings;
@@ -40,7 +41,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
     // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
     let modules = Arc::new(Modules::default());
-    let snapshot = match check::load(path, &modules) {
+    let intake = Intake::new(modules.clone());
+    let snapshot = match intake.check(path, &Effort::unbounded()) {
         Ok(snapshot) => snapshot,
         Err(problems) => {
             check::report(&problems);
@@ -56,7 +58,7 @@ pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, gua
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let code = runtime.block_on(up(path, snapshot, (modules, store), workers, guards))?;
+    let code = runtime.block_on(up(path, snapshot, (modules, intake, store), workers, guards))?;
     // Nothing that is left is worth waiting for.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
@@ -65,7 +67,7 @@ pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, gua
 async fn up(
     path: &Path,
     snapshot: Snapshot,
-    (modules, store): (Arc<Modules>, Store),
+    (modules, intake, store): (Arc<Modules>, Intake, Store),
     workers: Option<NonZeroUsize>,
     guards: &Guards,
 ) -> Result<ExitCode> {
@@ -84,18 +86,19 @@ async fn up(
         .await
         .with_context(|| format!("cannot listen on {} (control); is another `leno up` running?", mesh.control))?;
     let control_address = listener.local_addr()?;
-    let resolved = tokio::select! {
-        resolved = images::resolve(&control, &snapshot) => resolved,
+    let published = tokio::select! {
+        published = intake.publish(&control, &snapshot) => published,
         _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
     };
-    match resolved {
-        Ok(definitions) => control.publish(&definitions)?,
-        Err(problems) => {
+    match published {
+        Ok(_) => {}
+        Err(IntakeError::Images(problems)) => {
             check::report(&problems);
             return Ok(ExitCode::from(2));
         }
-    };
+        Err(IntakeError::Publish(error)) => return Err(error.into()),
+    }
     let admission =
         Admission { placement: Placement::Everything, gateway: true, locality: Default::default(), egress: true };
     let membership = control.admit_at(NODE, admission, &[mesh.inbound.ip()])?;
@@ -171,7 +174,7 @@ async fn up(
         };
         // Registries may take their time.
         unresolved = tokio::select! {
-            applied = apply(&control, &modules, (&engines, &mesh), change, &mut warned) => applied,
+            applied = apply(&control, &intake, (&engines, &mesh), change, &mut warned) => applied,
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
@@ -213,20 +216,18 @@ fn tell_imports(snapshot: &Snapshot) {
 /// Puts a change of the documents into force, or says why not. Returns what may be put into force later, and when to try.
 async fn apply(
     control: &Control,
-    modules: &Modules,
-    (engines, running): (&Engines, &MeshSlice),
+    intake: &Intake,
+    (engines, running): (&Engines, &MeshConfig),
     change: Result<Snapshot, Vec<Problem>>,
     warned: &mut Vec<Problem>,
 ) -> Option<(Instant, Snapshot)> {
-    let checked = change.and_then(|snapshot| {
+    let change = change.and_then(|snapshot| {
         let fixed = running.fixed_at_start(snapshot.mesh_slice());
-        if !fixed.is_empty() {
-            return Err(fixed.into_iter().map(|field| snapshot.mesh_problem(field, "needs a restart")).collect());
-        }
-        // Compiling takes a while.
-        let problems = tokio::task::block_in_place(|| check::compile(&snapshot, modules));
+        let problems: Vec<_> = fixed.into_iter().map(|field| snapshot.mesh_problem(field, "needs a restart")).collect();
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     });
+    // Compiling takes a while.
+    let checked = tokio::task::block_in_place(|| intake.check(change, &Effort::unbounded()));
     let snapshot = match checked {
         Ok(snapshot) => snapshot,
         Err(problems) => {
@@ -238,16 +239,8 @@ async fn apply(
         tracing::error!("the change is refused: {error}; what was in force goes on");
         return None;
     }
-    let definitions = match images::resolve(control, &snapshot).await {
-        Ok(definitions) => definitions,
-        Err(problems) => {
-            refused(&problems);
-            tracing::info!("registries are asked again in {ASK_AGAIN:?}");
-            return Some((Instant::now() + ASK_AGAIN, snapshot));
-        }
-    };
-    match tokio::task::block_in_place(|| control.publish(&definitions)) {
-        Ok(published) => {
+    match intake.publish(control, &snapshot).await {
+        Ok((published, _)) => {
             tracing::info!(
                 functions = published.functions,
                 changed = published.changed,
@@ -258,7 +251,14 @@ async fn apply(
             tell_imports(&snapshot);
             warn_of_more(warned, snapshot.warnings());
         }
-        Err(error) => tracing::error!("the change is refused: {error}; what was in force goes on"),
+        Err(IntakeError::Images(problems)) => {
+            refused(&problems);
+            tracing::info!("registries are asked again in {ASK_AGAIN:?}");
+            return Some((Instant::now() + ASK_AGAIN, snapshot));
+        }
+        Err(IntakeError::Publish(error)) => {
+            tracing::error!("the change is refused: {error}; what was in force goes on");
+        }
     }
     None
 }

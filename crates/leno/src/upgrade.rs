@@ -3,8 +3,8 @@
 use crate::NodeAddress;
 use crate::client::Node;
 use crate::screen::shown;
-use crate::successor::{Ask, MAX_TIMEOUT, PATH};
 use anyhow::{Result, bail, ensure};
+use leno_api::upgrade::{MAX_TIMEOUT, PATH, UpgradeRequest};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,9 +30,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let node = Node::of(&arguments.node)?;
     let binary = arguments.binary.as_deref().map(std::path::absolute).transpose()?;
-    let ask = Ask { binary, timeout: arguments.timeout };
+    let request = UpgradeRequest { binary, timeout: arguments.timeout };
     let patience = Duration::from_secs(arguments.timeout) + MARGIN;
-    let (status, body) = node.tell(PATH, serde_json::to_vec(&ask)?, patience)?;
+    let (status, body) = node.tell(PATH, serde_json::to_vec(&request)?, patience)?;
     let body = shown(body.trim_end());
     ensure!(status != 409, "the node goes on as it is: {body}");
     if status != 200 {

@@ -2,10 +2,10 @@
 
 use super::connection::Connection;
 use super::context::Server;
-use crate::api::types::{AuthorityAnswer, RotationAction, RotationEnd, RotationRequest};
 use crate::screen::{shown, shown_json};
 use anyhow::{Result, bail};
 use jiff::Timestamp;
+use leno_api::control::types::{AuthorityAnswer, RotationAction, RotationEnd, RotationRequest};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -1,13 +1,13 @@
 //! Requests to a control plane.
 
 use super::context::{Server, Target};
-use crate::api::types::Refusal;
 use crate::screen::shown;
 use anyhow::{Context, Result, ensure};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
+use leno_api::control::types::Refusal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;

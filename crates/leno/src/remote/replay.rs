@@ -1,12 +1,12 @@
 //! What `leno apply --dry-run` shows: recorded requests that would have been decided differently.
 
 use super::warn;
-use crate::api::types::{Action, ChangeAnswer, FunctionReplay, Replay, ReplayExample, ReplayVerdict};
 use crate::check::counted;
 use crate::screen::{shown, shown_json};
 use crate::table::{self, Column, Show};
 use anyhow::Result;
 use jiff::Timestamp;
+use leno_api::control::types::{Action, ChangeAnswer, FunctionReplay, Replay, ReplayExample, ReplayVerdict};
 use leno_config::DocumentId;
 use serde_json::json;
 use std::process::ExitCode;
@@ -141,7 +141,7 @@ fn remarks(function: &FunctionReplay) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::types::Unjudged;
+    use leno_api::control::types::Unjudged;
 
     #[test]
     fn what_the_counts_leave_out_is_said() {

@@ -2,42 +2,22 @@
 
 use super::{Program, TAKE_OVER};
 use crate::notify;
+use leno_api::upgrade::{MAX_TIMEOUT, UpgradeRequest};
 use leno_jail::Half;
 use leno_node::{Offer, Relay, Running};
 use leno_supervisor::{Apart, end_orphans, start_apart, sweep_groups};
 use rustix::process::{Pid, Signal, kill_process};
-use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::process::{Child, Command};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// How long a new process that is not wanted any more has to end by itself. Its instances end with it.
 const END: Duration = Duration::from_secs(5);
-
-/// Seconds that a new process may be given.
-pub(crate) const MAX_TIMEOUT: u64 = 600;
-
-/// What `leno upgrade` asks for.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Ask {
-    /// The program; `None`: that at the path from which this process was started.
-    pub binary: Option<PathBuf>,
-    /// Seconds that the new process has until it is ready.
-    pub timeout: u64,
-}
-
-/// An upgrade that is asked for, and where to say how it went.
-pub(crate) struct Request {
-    pub ask: Ask,
-    pub answer: oneshot::Sender<Result<String, String>>,
-}
 
 /// What a node hands over besides itself.
 pub(crate) struct Own {
@@ -61,15 +41,19 @@ pub(crate) struct Successor {
 
 impl Own {
     /// Hands the node over. The error says why that failed; then everything is as it was.
-    pub(crate) async fn upgrade(&mut self, running: &Running, ask: &Ask) -> Result<(Relay, Successor), String> {
-        if ask.timeout > MAX_TIMEOUT {
-            return Err(format!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", ask.timeout));
+    pub(crate) async fn upgrade(
+        &mut self,
+        running: &Running,
+        request: &UpgradeRequest,
+    ) -> Result<(Relay, Successor), String> {
+        if request.timeout > MAX_TIMEOUT {
+            return Err(format!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", request.timeout));
         }
-        let patience = Duration::from_secs(ask.timeout);
+        let patience = Duration::from_secs(request.timeout);
         if let Some(obstacle) = obstacle().or_else(|| running.obstacle()) {
             return Err(obstacle);
         }
-        let file = self.program.successor(ask.binary.as_deref())?;
+        let file = self.program.successor(request.binary.as_deref())?;
         if timeout(patience, self.alone.wait_for(|alone| *alone)).await.is_err() {
             return Err("connections of the process before this one are still open; try again later".to_owned());
         }

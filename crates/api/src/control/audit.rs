@@ -1,0 +1,77 @@
+//! Who changed what: in the store, with the change itself, and in a file for whoever collects logs.
+
+use super::types::AuditEntry;
+use anyhow::{Context, Result};
+use aws_lc_rs::rand;
+use leno_control::{Backend, StoreError, Transaction};
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// What the keys of entries begin with. The time follows, so that they are in its order.
+const PREFIX: &str = "audit/";
+/// Entries that the store keeps.
+const KEPT: usize = 10_000;
+/// Entries that are removed with one transaction.
+const AT_A_TIME: usize = 100;
+
+/// One JSON object for each line.
+pub struct Lines(Mutex<File>);
+
+impl Lines {
+    /// Appends to this file, which its account alone can read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = leno_files::open_log(path, 0o600);
+        Ok(Self(Mutex::new(file.with_context(|| format!("the audit log {} cannot be opened", path.display()))?)))
+    }
+
+    /// Adds an entry. The change has happened already, so a failure is told and undoes nothing.
+    pub fn add(&self, entry: &AuditEntry) {
+        let line = serde_json::to_string(entry).unwrap_or_default();
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = writeln!(file, "{line}").and_then(|()| file.sync_data()) {
+            tracing::error!(%error, line, "an entry is missing in the file of the audit log; the store has it");
+        }
+    }
+}
+
+/// Adds an entry to the transaction that it is about.
+pub(super) fn add(transaction: &mut Transaction, entry: &AuditEntry) -> Result<(), StoreError> {
+    let mut tail = [0; 4];
+    // Two entries of one millisecond need two keys.
+    let random = rand::fill(&mut tail).is_ok();
+    debug_assert!(random);
+    let key = format!("{PREFIX}{:016}-{:08x}", (entry.time * 1e3) as u64, u32::from_be_bytes(tail));
+    let failed = |reason: String| StoreError::Failed { store: "the audit log".to_owned(), reason };
+    transaction.expect(key.clone(), 0);
+    transaction.put(key, serde_json::to_vec(entry).map_err(|error| failed(error.to_string()))?);
+    Ok(())
+}
+
+/// The last entries, latest first. Blocks on the store.
+pub(super) fn list(backend: &dyn Backend, limit: usize) -> Result<Vec<AuditEntry>, StoreError> {
+    let entries = backend.list(PREFIX)?.entries;
+    let read = |entry: &leno_control::Entry| {
+        let damaged = |error: serde_json::Error| StoreError::Damaged {
+            store: backend.name(),
+            entry: entry.key.clone(),
+            reason: error.to_string(),
+        };
+        let read: AuditEntry = serde_json::from_slice(&entry.value).map_err(damaged)?;
+        Ok(AuditEntry { revision: entry.version, ..read })
+    };
+    entries.iter().rev().take(limit).map(read).collect()
+}
+
+/// Removes the oldest entries where there are more than are kept. Blocks on the store.
+pub(super) fn trim(backend: &dyn Backend) -> Result<(), StoreError> {
+    let entries = backend.list(PREFIX)?.entries;
+    let surplus = entries.len().saturating_sub(KEPT);
+    for part in entries.get(..surplus).unwrap_or_default().chunks(AT_A_TIME) {
+        let mut transaction = Transaction::default();
+        part.iter().for_each(|entry| transaction.delete(entry.key.clone()));
+        backend.commit(&transaction)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Why a request is refused, and what that is in HTTP.
+
+use super::types::{Refusal, Wrong};
+use axum::Json;
+use axum::http::StatusCode;
+use axum::http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Response};
+use leno_config::Problem;
+use leno_control::{PublishError, StoreError};
+use leno_intake::IntakeError;
+
+/// Seconds after which a client may try again.
+const AGAIN: &str = "2";
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// There is no token, or not a valid one.
+    #[error("a valid token is needed: `Authorization: Bearer …`, which `leno token create` makes")]
+    Unauthenticated,
+    /// The token does not allow this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Bad(String),
+    /// The documents are wrong.
+    #[error("the documents are refused; what was in force goes on")]
+    Problems(Vec<Problem>),
+    /// Something has changed since the client looked.
+    #[error("{0} has another version than expected; look at it again")]
+    Conflict(String),
+    /// It does not fit to what is under way.
+    #[error("{0}")]
+    Busy(String),
+    /// There is no such thing.
+    #[error("there is no {0}")]
+    NotFound(String),
+    /// Another control plane takes changes.
+    #[error("this control plane does not lead; changes are taken by the one that does")]
+    NotLeader(Option<String>),
+    /// The request is more than can be taken at once.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The token asks for more at a time than it may.
+    #[error("{0}")]
+    TooMany(String),
+    /// It failed, and that is not the client's fault.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl ApiError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::Bad(_) => StatusCode::BAD_REQUEST,
+            Self::Problems(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::Conflict(_) | Self::Busy(_) => StatusCode::CONFLICT,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::NotLeader(_) => StatusCode::MISDIRECTED_REQUEST,
+            Self::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let error = self.to_string();
+        let (problems, leader) = match self {
+            Self::Problems(problems) => (problems.iter().map(Wrong::from).collect(), None),
+            Self::NotLeader(leader) => (Vec::new(), leader),
+            _ => (Vec::new(), None),
+        };
+        let mut response = (status, Json(Refusal { error, problems, leader })).into_response();
+        if status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(AGAIN));
+        }
+        response
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            // Documents are kept under their names.
+            StoreError::Conflict { key } => Self::Conflict(key),
+            StoreError::NotLeader { .. } => Self::NotLeader(None),
+            StoreError::TooLarge { .. } => Self::TooLarge(error.to_string()),
+            error => Self::Unavailable(error.to_string()),
+        }
+    }
+}
+
+impl From<Vec<Problem>> for ApiError {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self::Problems(problems)
+    }
+}
+
+impl From<IntakeError> for ApiError {
+    fn from(error: IntakeError) -> Self {
+        match error {
+            IntakeError::Images(problems) => Self::Problems(problems),
+            IntakeError::Publish(error) => error.into(),
+        }
+    }
+}
+
+impl From<PublishError> for ApiError {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::Store(error) => error.into(),
+            error @ PublishError::Definitions(_) => Self::Bad(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Alarms long before a certificate of the control plane expires.
+
+use super::service::{Service, now};
+use crate::scrape::Unacknowledged;
+use leno_control::{AuthorityStatus, NodeStatus};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// So long before the end, it is told.
+const ALARM: Duration = Duration::from_secs(30 * 86_400);
+/// Between two warnings in the log.
+const AGAIN: Duration = Duration::from_secs(3600);
+
+/// Warns of the certificate of the API. What nodes are served with warns of itself.
+pub async fn watch(service: Arc<Service>) {
+    loop {
+        if let Some(warning) = of_the_api(&service) {
+            tracing::warn!("{warning}");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+fn of_the_api(service: &Service) -> Option<String> {
+    let left = service.api_certificate_ends?.saturating_sub(now().as_secs());
+    (left < ALARM.as_secs()).then(|| match left / 86_400 {
+        0 if left == 0 => "the certificate of the API has expired".to_owned(),
+        days => format!("the certificate of the API expires in {days} days"),
+    })
+}
+
+/// Everything that expires soon, and nodes that are behind, as far as that is known here.
+pub(super) fn warnings(service: &Service) -> Vec<String> {
+    let leading = service.state().leading.clone();
+    let of_authority = leading.iter().flat_map(|leading| leading.control.authority_status().warnings);
+    let of_nodes = leading.iter().flat_map(|leading| leading.control.status().nodes).filter_map(|node| of_node(&node));
+    of_authority.chain(of_the_api(service)).chain(of_nodes).collect()
+}
+
+fn of_node(node: &NodeStatus) -> Option<String> {
+    let NodeStatus { name, unacknowledged_seconds, .. } = node;
+    let warning = || format!("the node {name} has not acknowledged its configuration for {unacknowledged_seconds} s");
+    node.behind.then(warning)
+}
+
+/// `/metrics`. The names of Istio's, where the meaning is the same.
+pub(super) fn metrics(service: &Service) -> String {
+    let (mut registry, mut unacknowledged) = (Registry::default(), None);
+    let now = i64::try_from(now().as_secs()).unwrap_or(i64::MAX);
+    let mut add = |name: &str, help: &str, value: i64| registry.register(name, help, ConstGauge::new(value));
+    let end = |end: u64| i64::try_from(end).unwrap_or(i64::MAX);
+    if let Some(leading) = service.state().leading.clone() {
+        let AuthorityStatus { roots, not_after, waiting, phase, .. } = leading.control.authority_status();
+        // Of several, the one under which certificates are signed.
+        let root = roots.iter().find(|root| root.signs).map_or(0, |root| end(root.not_after));
+        add("citadel_server_root_cert_expiry_timestamp", "When the mesh's root expires, in seconds since 1970", root);
+        add("citadel_server_root_cert_expiry_seconds", "Seconds until the mesh's root expires", root - now);
+        let chain = end(not_after);
+        let help = "When nothing that the authority signs is valid any more, in seconds since 1970";
+        add("citadel_server_cert_chain_expiry_timestamp", help, chain);
+        let help = "Seconds until nothing that the authority signs is valid any more";
+        add("citadel_server_cert_chain_expiry_seconds", help, chain - now);
+        let help = "Whether the authority is being replaced";
+        add("leno_control_rotation_active", help, i64::from(phase.is_some()));
+        let help = "Nodes that the replacement of the authority waits for";
+        add("leno_control_rotation_waiting", help, i64::try_from(waiting.len()).unwrap_or(i64::MAX));
+        let nodes = leading.control.status().nodes;
+        unacknowledged = Some(Unacknowledged::of(&nodes));
+        let overdue = nodes.into_iter().filter_map(|node| node.certificates);
+        let overdue = overdue.map(|certificates| i64::from(certificates.overdue)).sum();
+        let help = "Certificates on nodes that were not renewed although half of their lifetime has passed";
+        add("leno_control_certificates_overdue", help, overdue);
+    }
+    if let Some(ends) = service.api_certificate_ends {
+        add(
+            "leno_control_api_cert_expiry_seconds",
+            "Seconds until the certificate of the API expires",
+            end(ends) - now,
+        );
+    }
+    if let Some(unacknowledged) = unacknowledged {
+        registry.register_collector(Box::new(unacknowledged));
+    }
+    let mut text = String::new();
+    // Writing to a text does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}

@@ -1,0 +1,354 @@
+//! Checks a change without a lock, and without storing anything.
+
+use super::super::error::ApiError;
+use super::super::quota::Namespaces;
+use super::super::service::{Kept, Service};
+use super::super::tokens::Caller;
+use super::super::types::{Action, ChangeAnswer, ChangeRequest, Changed, Wrong};
+use super::{Base, Leading};
+use leno_config::{CandidatePrograms, Document, DocumentId, Effort, FunctionId, Problem, Slice, Snapshot};
+use leno_control::{Definitions, PublishError};
+use leno_intake::{Intake, Resolution, Tags, Unresolved};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Documents by name.
+pub(super) type Documents = BTreeMap<DocumentId, Document>;
+
+/// Bytes of the name of a text: problems and documents have copies of it.
+const LONGEST_NAME: usize = 1024;
+/// Problems and warnings of an answer.
+const MAX_PROBLEMS: usize = 500;
+
+/// A change that was checked.
+pub(super) struct Checked {
+    pub answer: ChangeAnswer,
+    /// All documents, as they would be.
+    pub documents: Documents,
+    pub actions: Vec<(DocumentId, Action, Option<Document>)>,
+    pub namespaces: Namespaces,
+    /// What would be in force; `None`: it is a dry run, or nothing changes.
+    pub definitions: Option<Definitions>,
+    /// Programs that a replay is about.
+    pub candidates: Vec<CandidatePrograms>,
+}
+
+/// What became of a check.
+pub(super) enum Outcome {
+    Checked(Box<Checked>),
+    /// Not complete: the digests of some tags are unknown.
+    Unresolved(Unresolved),
+}
+
+/// A request's documents together with all others.
+struct Given {
+    documents: Documents,
+    actions: Vec<(DocumentId, Action, Option<Document>)>,
+    /// Places of those in the request that are new or differ.
+    order: BTreeMap<DocumentId, usize>,
+}
+
+/// The names of the request's texts, as problems have them.
+pub(super) fn files(service: &Service, request: &ChangeRequest) -> Result<BTreeSet<String>, ApiError> {
+    if request.apply.iter().any(|file| file.name.len() > LONGEST_NAME) {
+        return Err(ApiError::Bad(format!("the name of a text has more than {LONGEST_NAME} bytes")));
+    }
+    let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
+    // Problems of a stored document carry its name. A file of that name in the request must not make them visible.
+    let state = service.state();
+    files.retain(|file| !state.entries.documents.keys().any(|id| id.to_string() == *file));
+    Ok(files)
+}
+
+/// Documents in the order in which they came: the stored ones by their versions, then those of a request.
+pub(super) fn in_order<'a>(
+    documents: &'a Documents,
+    order: &BTreeMap<DocumentId, usize>,
+    stored: &BTreeMap<DocumentId, Kept>,
+) -> Vec<&'a Document> {
+    let version = |id: &DocumentId| stored.get(id).map_or(0, |kept| kept.version);
+    let place = |document: &&Document| match order.get(document.id()) {
+        Some(place) => (1, *place as u64),
+        None => (0, version(document.id())),
+    };
+    let mut ordered: Vec<&Document> = documents.values().collect();
+    ordered.sort_by_key(place);
+    ordered
+}
+
+impl Leading {
+    /// Finds out what a change would do. Nothing is locked for it.
+    pub(super) fn check(
+        &self,
+        service: &Service,
+        base: &Base,
+        caller: &Caller,
+        request: &ChangeRequest,
+        tags: &Tags,
+        effort: &Effort,
+    ) -> Result<Outcome, ApiError> {
+        let Given { mut documents, mut actions, order } = given(service, base, caller, request)?;
+        let ordered = in_order(&documents, &order, &service.state().entries.documents);
+        let snapshot = self.intake.check(&ordered[..], effort)?;
+        // Before functions get their copies of the rules: those may take much more than the documents do.
+        let namespaces = Namespaces::of(&documents, &snapshot);
+        namespaces.check(&self.namespaces.load())?;
+        let files = files(service, request)?;
+        let warnings = warnings(&snapshot, &files, base.in_force.as_deref());
+        let answer = ChangeAnswer {
+            revision: None,
+            documents: changed(service, request, &actions),
+            functions: Vec::new(),
+            warnings,
+            replay: None,
+        };
+        let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
+        if !is_change && !base.stale {
+            let (definitions, candidates) = Default::default();
+            return Ok(Outcome::Checked(Box::new(Checked {
+                answer,
+                documents,
+                actions,
+                namespaces,
+                definitions,
+                candidates,
+            })));
+        }
+        let definitions = if request.dry_run {
+            // Registries are not asked.
+            let ids = snapshot.functions().take_while(|_| !effort.is_over());
+            let slices = ids.filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+            Definitions {
+                mesh: snapshot.mesh_slice().clone(),
+                slices,
+                modules: snapshot.modules().clone(),
+                permissions: snapshot.permissions(),
+            }
+        } else {
+            match Intake::resolve(&self.control, &snapshot, tags)? {
+                Resolution::Complete(definitions) => *definitions,
+                Resolution::Incomplete(unresolved) => return Ok(Outcome::Unresolved(unresolved)),
+            }
+        };
+        let (differing, removed) = difference(base.in_force.as_deref(), &definitions);
+        let names = differing.iter().map(|slice| &slice.id).chain(&removed);
+        let functions = names.filter(|id| caller.may_know(id)).map(ToString::to_string).collect();
+        let answer = ChangeAnswer { functions, ..answer };
+        if request.dry_run {
+            self.control.check(&definitions).map_err(|error| refused(caller, error))?;
+            let candidates = candidates(base.in_force.as_deref(), &differing);
+            let definitions = None;
+            return Ok(Outcome::Checked(Box::new(Checked {
+                answer,
+                documents,
+                actions,
+                namespaces,
+                definitions,
+                candidates,
+            })));
+        }
+        // From now on problems refer to the stored text.
+        for (id, action, document) in &mut actions {
+            if let Some(document) = document
+                && *action != Action::Unchanged
+            {
+                *document = Document::restore(id, document.text()).map_err(ApiError::Problems)?;
+                documents.insert(id.clone(), document.clone());
+            }
+        }
+        let (definitions, candidates) = (Some(definitions), Vec::new());
+        Ok(Outcome::Checked(Box::new(Checked { answer, documents, actions, namespaces, definitions, candidates })))
+    }
+}
+
+/// Why definitions were refused, without names that the caller may not know.
+pub(super) fn refused(caller: &Caller, error: PublishError) -> ApiError {
+    match &error {
+        PublishError::Definitions(definitions) if definitions.function().is_some_and(|id| !caller.may_know(id)) => {
+            ApiError::Bad("a function of another namespace would not be right any more".to_owned())
+        }
+        _ => error.into(),
+    }
+}
+
+/// What becomes of each document of the request.
+fn changed(
+    service: &Service,
+    request: &ChangeRequest,
+    actions: &[(DocumentId, Action, Option<Document>)],
+) -> Vec<Changed> {
+    let state = service.state();
+    let text = |id: &DocumentId| state.entries.documents.get(id).map(|kept| kept.value.text.clone());
+    let shown = |text: Option<String>| text.filter(|_| request.dry_run);
+    let changed = actions.iter().map(|(id, action, document)| Changed {
+        document: id.into(),
+        action: *action,
+        before: shown(text(id)),
+        after: shown(document.as_ref().map(|document| document.text().to_owned())),
+    });
+    changed.collect()
+}
+
+/// The documents of the request.
+fn read(request: &ChangeRequest) -> Result<(Documents, BTreeMap<DocumentId, usize>), ApiError> {
+    let (mut given, mut order, mut problems) = (Documents::new(), BTreeMap::new(), Vec::new());
+    for file in &request.apply {
+        match Document::read(Path::new(&file.name), &file.text) {
+            Ok(documents) => {
+                for document in documents {
+                    let id = document.id().clone();
+                    order.insert(id.clone(), order.len());
+                    if given.insert(id.clone(), document).is_some() {
+                        return Err(ApiError::Bad(format!("{id} is there twice")));
+                    }
+                }
+            }
+            Err(found) => problems.extend(found),
+        }
+    }
+    if problems.is_empty() { Ok((given, order)) } else { Err(ApiError::Problems(problems)) }
+}
+
+/// The documents of the request together with all others, as far as the caller may change them.
+fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeRequest) -> Result<Given, ApiError> {
+    let (given, mut order) = read(request)?;
+    let state = service.state();
+    let version = |id: &DocumentId| state.entries.documents.get(id).map_or(0, |kept| kept.version);
+    for expected in &request.expect {
+        let id = DocumentId::from(expected.document.clone());
+        if !caller.may_read(&id) {
+            return Err(ApiError::Forbidden(format!("{id} is not for this token")));
+        }
+        if version(&id) != expected.version {
+            return Err(ApiError::Conflict(id.to_string()));
+        }
+    }
+    let (mut documents, mut actions) = ((*base.documents).clone(), Vec::new());
+    let mut named: BTreeSet<DocumentId> = given.keys().cloned().collect();
+    let mut broken: BTreeSet<&DocumentId> = base.broken.keys().collect();
+    for (id, document) in given {
+        caller.may_write(&id, &document.reach())?;
+        broken.remove(&id);
+        let before = documents.get(&id);
+        if let Some(before) = before {
+            // The replaced document may have reached further.
+            caller.may_write(&id, &before.reach())?;
+        }
+        let action = match before {
+            Some(before) if before.text() == document.text() => Action::Unchanged,
+            _ if version(&id) > 0 => Action::Changed,
+            _ => Action::Created,
+        };
+        if action == Action::Unchanged {
+            order.remove(&id);
+        }
+        documents.insert(id.clone(), document.clone());
+        actions.push((id, action, Some(document)));
+    }
+    for name in &request.delete {
+        let id = DocumentId::from(name.clone());
+        if !named.insert(id.clone()) {
+            return Err(ApiError::Bad(format!("{id} is there twice")));
+        }
+        if version(&id) == 0 || !caller.may_read(&id) {
+            return Err(ApiError::NotFound(id.to_string()));
+        }
+        if let Some(before) = documents.remove(&id) {
+            caller.may_write(&id, &before.reach())?;
+        } else if !caller.is_everywhere() {
+            return Err(ApiError::Forbidden(format!(
+                "{id} cannot be read, so only a token for everything can delete it"
+            )));
+        }
+        broken.remove(&id);
+        actions.push((id, Action::Deleted, None));
+    }
+    if actions.is_empty() {
+        return Err(ApiError::Bad("there is no document in the request".to_owned()));
+    }
+    let unknown = state.entries.problems();
+    if !broken.is_empty() || !unknown.is_empty() {
+        let problems = broken.iter().filter_map(|id| base.broken.get(id)).flatten();
+        return Err(ApiError::Problems(problems.cloned().chain(unknown).collect()));
+    }
+    Ok(Given { documents, actions, order })
+}
+
+impl ApiError {
+    /// Hides problems of stored documents that a caller may not read.
+    pub(super) fn without_what_is_hidden(self, caller: &Caller, files: &BTreeSet<String>) -> Self {
+        let Self::Problems(problems) = self else { return self };
+        if caller.is_everywhere() {
+            return Self::Problems(few(problems));
+        }
+        let shown = |problem: &Problem| {
+            let file = problem.file.to_string_lossy();
+            let namespace =
+                file.split_once(' ').and_then(|(_, name)| name.split_once('/')).map(|(namespace, _)| namespace);
+            files.contains(&*file) || namespace.is_some_and(|namespace| caller.namespaces.contains(namespace))
+        };
+        let (mut shown, hidden): (Vec<_>, Vec<_>) = problems.into_iter().partition(shown);
+        if !hidden.is_empty() {
+            shown.push(Problem {
+                file: "documents of other namespaces".into(),
+                line: 0,
+                column: 0,
+                field: String::new(),
+                message: "they would not be right any more, and this token may not read them".to_owned(),
+                fix: "ask the holder of a token for the whole mesh".to_owned(),
+            });
+        }
+        Self::Problems(few(shown))
+    }
+}
+
+/// So many that an answer stays small.
+fn few(mut problems: Vec<Problem>) -> Vec<Problem> {
+    let more = problems.len().saturating_sub(MAX_PROBLEMS);
+    if more > 0 {
+        problems.truncate(MAX_PROBLEMS);
+        let message = format!("{more} further problems are left out");
+        problems.push(Problem {
+            file: "documents".into(),
+            line: 0,
+            column: 0,
+            field: String::new(),
+            message,
+            fix: String::new(),
+        });
+    }
+    problems
+}
+
+/// Warnings about documents of the request, and about what nodes take up only when they are started again.
+fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Definitions>) -> Vec<Wrong> {
+    let of_request = |problem: &&Problem| files.contains(&*problem.file.to_string_lossy());
+    let mut warnings: Vec<Wrong> =
+        snapshot.warnings().iter().filter(of_request).take(MAX_PROBLEMS).map(Wrong::from).collect();
+    if let Some(in_force) = in_force {
+        for field in in_force.mesh.fixed_at_start(snapshot.mesh_slice()) {
+            let message = "each node takes this up when it is started again";
+            warnings.push(Wrong::from(&snapshot.mesh_problem(field, message)));
+        }
+    }
+    warnings
+}
+
+/// The programs among these slices that may decide requests differently than those in force. A function that is new has no requests yet.
+fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<CandidatePrograms> {
+    let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
+    let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
+    candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
+}
+
+/// Slices that are new or differ, and functions that are gone.
+pub(super) fn difference<'a>(
+    before: Option<&Definitions>,
+    after: &'a Definitions,
+) -> (Vec<&'a Slice>, Vec<FunctionId>) {
+    let nothing = BTreeMap::new();
+    let before: &BTreeMap<FunctionId, Slice> = before.map_or(&nothing, |before| &before.slices);
+    let differing = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice));
+    let removed = before.keys().filter(|id| !after.slices.contains_key(*id));
+    (differing.map(|(_, slice)| slice).collect(), removed.cloned().collect())
+}

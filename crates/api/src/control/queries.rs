@@ -1,0 +1,200 @@
+//! What nodes are asked for a request: the output of instances, and a replay of recorded traffic.
+
+use super::error::ApiError;
+use super::service::Service;
+use super::tokens::Caller;
+use super::types::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, Unjudged};
+use crate::log_page::{LogPage, LogQuery, Marks};
+use leno_config::{CandidatePrograms, DocumentId, FunctionId};
+use leno_control::{AskError, Control};
+use leno_wire::{Answer, Question, Replayed};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+/// Bytes of lines of one page, of all nodes together.
+const PAGE: u32 = 1 << 20;
+/// Nodes that are asked for output at a time.
+const MAX_NODES: usize = 100;
+/// How long nodes have to answer what they only have to look up.
+const LOOK_UP: Duration = Duration::from_secs(5);
+/// How long a node may replay for one question, and how long it has to answer.
+const REPLAY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(15));
+/// How long all replays of a request may take.
+const ALL_REPLAYS: Duration = Duration::from_secs(45);
+/// Functions that a node is asked about at a time.
+const AT_A_TIME: usize = 50;
+/// Differences that are told of one function.
+const MAX_EXAMPLES: usize = 10;
+
+impl Service {
+    /// What instances of a function or a job wrote.
+    pub async fn logs(&self, caller: &Caller, id: &FunctionId, query: &LogQuery) -> Result<LogPage, ApiError> {
+        let document = |kind: &str| DocumentId {
+            kind: kind.to_owned(),
+            namespace: id.namespace.to_string(),
+            name: id.name.to_string(),
+        };
+        if !caller.may_read(&document("Function")) {
+            return Err(ApiError::Forbidden(format!("the namespace {} is not for this token", id.namespace)));
+        }
+        let control = self.leading()?.control.clone();
+        let is_there = |kind| self.state().entries.documents.contains_key(&document(kind));
+        if !is_there("Function") && !is_there("Job") {
+            return Err(ApiError::NotFound(format!("function or job {id}")));
+        }
+        let before = Marks::read(&query.after).map_err(ApiError::Bad)?;
+        let (mut page, mut marks) = (LogPage::default(), before.clone());
+        let mut nodes = control.nodes_of(id);
+        if nodes.is_empty() {
+            page.missing.push(format!("no node has {id}"));
+        } else if let Some(node) = &query.node {
+            nodes.retain(|known| **known == **node);
+            if nodes.is_empty() {
+                page.missing.push(format!("node {node}: it does not have {id}"));
+            }
+        }
+        for node in nodes.drain(nodes.len().min(MAX_NODES)..) {
+            page.missing.push(format!("node {node}: at most {MAX_NODES} nodes are asked at once; name it with --node"));
+        }
+        let limit = PAGE / u32::try_from(nodes.len().max(1)).unwrap_or(u32::MAX);
+        let mut asking = JoinSet::new();
+        for node in nodes {
+            let question = Question::Output(query.of_node(id, &before, &node, limit));
+            let control = control.clone();
+            asking.spawn(async move {
+                let answer = control.ask(&node, &question, LOOK_UP).await;
+                (node, answer)
+            });
+        }
+        while let Some(Ok((node, answer))) = asking.join_next().await {
+            match answer {
+                Ok(Answer::Output(output)) => page.add(&node, output, &mut marks),
+                answer => page.missing.push(format!("node {node}: {}", why_not(answer))),
+            }
+        }
+        page.missing.sort();
+        Ok(page.finish(&marks))
+    }
+}
+
+/// Has the nodes that host these functions judge recorded requests by what the functions would be.
+pub(super) async fn replay(control: &Control, candidates: Vec<CandidatePrograms>) -> Replay {
+    let mut by_node: BTreeMap<Arc<str>, Vec<CandidatePrograms>> = BTreeMap::new();
+    let mut found: BTreeMap<FunctionId, FunctionReplay> = BTreeMap::new();
+    for candidate in candidates {
+        let id = candidate.id.clone();
+        let nodes = control.nodes_of(&id);
+        let missing = if nodes.is_empty() { vec!["no node hosts it".to_owned()] } else { Vec::new() };
+        found.insert(id.clone(), FunctionReplay { function: id.to_string(), missing, ..FunctionReplay::default() });
+        for node in nodes {
+            by_node.entry(node).or_default().push(candidate.clone());
+        }
+    }
+    let until = Instant::now() + ALL_REPLAYS;
+    let mut asking = JoinSet::new();
+    for (node, candidates) in by_node {
+        let control = control.clone();
+        asking.spawn(async move { replay_on(&control, node, candidates, until).await });
+    }
+    while let Some(Ok(answers)) = asking.join_next().await {
+        for (node, id, outcome) in answers {
+            let Some(function) = found.get_mut(&id) else { continue };
+            match outcome {
+                Ok(replayed) => function.add(&node, replayed),
+                Err(reason) => function.missing.push(format!("node {node}: {reason}")),
+            }
+        }
+    }
+    let functions = found.into_values().map(|mut function| {
+        function.examples.sort_by(|one, other| other.time.total_cmp(&one.time));
+        function.examples.truncate(MAX_EXAMPLES);
+        function.missing.sort();
+        function
+    });
+    Replay { functions: functions.collect(), hidden: 0 }
+}
+
+type OnNode = (Arc<str>, FunctionId, Result<Replayed, String>);
+
+/// Asks one node, about some functions after the other.
+async fn replay_on(
+    control: &Control,
+    node: Arc<str>,
+    candidates: Vec<CandidatePrograms>,
+    until: Instant,
+) -> Vec<OnNode> {
+    let mut outcomes = Vec::new();
+    for candidates in candidates.chunks(AT_A_TIME) {
+        let (limit, longest) = REPLAY;
+        let question = Question::Replay { candidates: candidates.to_vec(), limit };
+        let answer = timeout_at(until, control.ask(&node, &question, longest)).await;
+        let mut replays = match answer {
+            Ok(Ok(Answer::Replays(replays))) => replays,
+            answer => {
+                let reason = answer.map_or_else(|_| "there was no time for it".to_owned(), why_not);
+                let declined = |candidate: &CandidatePrograms| (candidate.id.clone(), Err(reason.clone()));
+                candidates.iter().map(declined).collect()
+            }
+        };
+        for CandidatePrograms { id, .. } in candidates {
+            let outcome = replays.remove(id).unwrap_or_else(|| Err("it said nothing about it".to_owned()));
+            outcomes.push((node.clone(), id.clone(), outcome));
+        }
+    }
+    outcomes
+}
+
+/// Why there is no answer.
+fn why_not(answer: Result<Answer, AskError>) -> String {
+    match answer {
+        Err(error) => error.to_string(),
+        Ok(Answer::Declined(reason)) => reason,
+        Ok(_) => "it answered something else".to_owned(),
+    }
+}
+
+impl FunctionReplay {
+    fn add(&mut self, node: &str, replayed: Replayed) {
+        let Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
+        self.judged += judged;
+        self.newly_denied += newly_denied;
+        self.newly_allowed += newly_allowed;
+        self.skipped += skipped;
+        for (reason, requests) in unjudged {
+            match self.unjudged.iter_mut().find(|known| known.reason == reason) {
+                Some(known) => known.requests += requests,
+                None => self.unjudged.push(Unjudged { reason, requests }),
+            }
+        }
+        for part in left_out {
+            if !self.left_out.contains(&part) {
+                self.left_out.push(part);
+            }
+        }
+        self.examples.extend(examples.into_iter().map(|example| told(node, example)));
+    }
+}
+
+fn told(node: &str, example: leno_wire::ReplayExample) -> ReplayExample {
+    let leno_wire::ReplayExample { at, request_id, direction, caller, callee, method, path, before, after } = example;
+    let verdict = |leno_wire::ReplayVerdict { allowed, policy, rule, clause }| {
+        let verdict = if allowed { "allow" } else { "deny" }.to_owned();
+        ReplayVerdict { verdict, policy: Some(policy).filter(|policy| !policy.is_empty()), rule, clause }
+    };
+    let since = at.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
+    ReplayExample {
+        time: since.as_secs_f64(),
+        node: node.to_owned(),
+        request_id,
+        direction,
+        caller,
+        callee,
+        method,
+        path,
+        before: verdict(before),
+        after: verdict(after),
+    }
+}

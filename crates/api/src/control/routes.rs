@@ -1,0 +1,481 @@
+//! The paths of the API. Their comments are its description at `/openapi.json`.
+
+use super::admission::{Admission, CHANGES_PATH, JsonBody, admitted};
+use super::audit;
+use super::error::ApiError;
+use super::expiry;
+use super::service::Service;
+use super::tokens::Caller;
+use super::types::{
+    AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest,
+    NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
+};
+use crate::log_page::{LogPage, LogQuery};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use leno_config::FunctionId;
+use leno_telemetry::metrics::CONTENT_TYPE;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+use utoipa::{IntoParams, OpenApi};
+
+/// Registries may be asked what tags mean, and nodes need none of this.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Entries of the audit log, unless the client says how many.
+const AUDIT: usize = 100;
+const MAX_AUDIT: usize = 1000;
+
+/// All paths.
+pub(super) fn router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route(CHANGES_PATH, post(change))
+        .route("/v1/documents", get(documents))
+        .route("/v1/documents/{kind}/{namespace}/{name}", get(document))
+        .route("/v1/status", get(status))
+        .route("/v1/namespaces", get(namespaces))
+        .route("/v1/logs/{namespace}/{name}", get(logs))
+        .route("/v1/audit", get(audit_log))
+        .route("/v1/tokens", get(tokens).post(create_token))
+        .route("/v1/tokens/{id}", delete(revoke_token))
+        .route("/v1/join-tokens", post(create_join_token))
+        .route("/v1/nodes/{name}", delete(revoke_node))
+        .route("/v1/nodes/{name}/cordon", post(cordon_node))
+        .route("/v1/authority", get(authority))
+        .route("/v1/authority/rotation", post(rotate))
+        .route("/metrics", get(metrics))
+        .route("/openapi.json", get(described))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .fallback(|| async { ApiError::NotFound("such path; see /openapi.json".to_owned()) })
+        .layer(from_fn_with_state(Admission::new(service.clone()), admitted))
+        .layer(from_fn(bounded))
+        .with_state(service)
+}
+
+/// The description of the API.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "The API of leno control",
+        description = "Documents, tokens and the audit log of a mesh. Each request bears a token: `Authorization: Bearer …`."
+    ),
+    paths(
+        change,
+        documents,
+        document,
+        status,
+        namespaces,
+        logs,
+        audit_log,
+        tokens,
+        create_token,
+        revoke_token,
+        create_join_token,
+        revoke_node,
+        cordon_node,
+        authority,
+        rotate,
+        metrics,
+        ready
+    )
+)]
+struct Description;
+
+/// The description of the API, in OpenAPI.
+pub(super) fn description() -> utoipa::openapi::OpenApi {
+    Description::openapi()
+}
+
+async fn described() -> Response {
+    static TEXT: LazyLock<String> = LazyLock::new(|| serde_json::to_string(&description()).unwrap_or_default());
+    ([("content-type", "application/json")], TEXT.as_str()).into_response()
+}
+
+async fn bounded(request: Request, next: Next) -> Response {
+    match timeout(LONGEST, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::Unavailable(format!("no answer within {LONGEST:?}")).into_response(),
+    }
+}
+
+/// Applies and deletes documents: all of it, or nothing.
+#[utoipa::path(
+    post, path = "/v1/changes", request_body = ChangeRequest,
+    responses(
+        (status = 200, description = "It is in force, or would be.", body = ChangeAnswer),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "A document to be deleted is not there.", body = Refusal),
+        (status = 409, description = "A document has another version than expected.", body = Refusal),
+        (status = 413, description = "It is too much at once.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+        (status = 422, description = "The documents are wrong.", body = Refusal),
+        (status = 429, description = "Too many requests of the token wait; `retry-after` says when to try again.", body = Refusal),
+        (status = 503, description = "The store, or a registry, does not answer.", body = Refusal),
+    )
+)]
+async fn change(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    JsonBody(request): JsonBody<ChangeRequest>,
+) -> Result<Json<ChangeAnswer>, ApiError> {
+    // A client that goes away leaves no half of a change behind: nothing is awaited while it is stored and put into force.
+    service.leading()?.change(&service, &caller, request).await.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Filter {
+    /// Only documents of this kind.
+    #[serde(default)]
+    kind: String,
+    /// Only documents of this namespace.
+    #[serde(default)]
+    namespace: String,
+    /// Only documents of this name.
+    #[serde(default)]
+    name: String,
+}
+
+/// Stored documents.
+#[utoipa::path(
+    get, path = "/v1/documents", params(Filter),
+    responses(
+        (status = 200, description = "Those that the token may read.", body = Documents),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+    )
+)]
+async fn documents(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    filter: Result<Query<Filter>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<Documents>, ApiError> {
+    let Query(Filter { kind, namespace, name }) = filter.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    Ok(Json(service.documents(&caller, &kind, &namespace, &name)))
+}
+
+/// One stored document. The namespace of documents of the whole mesh is `-`.
+#[utoipa::path(
+    get, path = "/v1/documents/{kind}/{namespace}/{name}",
+    params(
+        ("kind" = String, Path, description = "Such as `Function`."),
+        ("namespace" = String, Path, description = "`-`: of the whole mesh."),
+        ("name" = String, Path, description = "Name of the document."),
+    ),
+    responses(
+        (status = 200, description = "The document.", body = Stored),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 404, description = "There is none that the token may read.", body = Refusal),
+    )
+)]
+async fn document(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((kind, namespace, name)): Path<(String, String, String)>,
+) -> Result<Json<Stored>, ApiError> {
+    let wanted = if namespace == "-" { "" } else { &namespace };
+    let found = service.documents(&caller, &kind, wanted, &name).documents;
+    let found = found.into_iter().find(|stored| stored.document.namespace == wanted);
+    found.map(Json).ok_or_else(|| ApiError::NotFound(format!("{kind} {namespace}/{name}")))
+}
+
+/// Functions, nodes, jobs and certificates, as they are now.
+#[utoipa::path(
+    get, path = "/v1/status",
+    responses(
+        (status = 200, description = "`functions`, `nodes`, `jobs` and `identities`, as far as the token may read them.", body = Value),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn status(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<Value>, ApiError> {
+    let control = service.leading()?.control.clone();
+    let mut status = service.statuses.of(&control).await;
+    if !caller.is_everywhere() {
+        status.functions.retain(|function| caller.namespaces.contains(&function.function.namespace));
+        status.jobs.retain(|job| caller.namespaces.contains(&job.job.namespace));
+        // Nodes and their certificates are of the whole mesh.
+        status.nodes.clear();
+        status.identities.clear();
+    }
+    Ok(Json(json!(status)))
+}
+
+/// Namespaces with documents or a quota, and the use that each makes of its quota.
+#[utoipa::path(
+    get, path = "/v1/namespaces",
+    responses(
+        (status = 200, description = "Those that the token may read.", body = Vec<NamespaceStatus>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn namespaces(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+) -> Result<Json<Vec<NamespaceStatus>>, ApiError> {
+    let leading = service.leading()?;
+    let mut namespaces = leading.namespaces(&service.statuses.of(&leading.control).await);
+    namespaces.retain(|status| caller.is_everywhere() || caller.namespaces.contains(&status.namespace));
+    Ok(Json(namespaces))
+}
+
+/// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of
+/// the one that ended last. To follow, ask again with `after` of the answer, and without `tail`.
+#[utoipa::path(
+    get, path = "/v1/logs/{namespace}/{name}",
+    params(
+        ("namespace" = String, Path, description = "Namespace of the function."),
+        ("name" = String, Path, description = "Name of the function."),
+        LogQuery,
+    ),
+    responses(
+        (status = 200, description = "A page of lines.", body = LogPage),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token is not for this namespace.", body = Refusal),
+        (status = 404, description = "There is no such function or job.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn logs(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path((namespace, name)): Path<(String, String)>,
+    query: Result<Query<LogQuery>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<LogPage>, ApiError> {
+    let Query(query) = query.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    let id = FunctionId::new(&namespace, &name).map_err(|error| ApiError::Bad(error.to_string()))?;
+    service.logs(&caller, &id, &query).await.map(Json)
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct Last {
+    /// How many entries, at most 1000; 100 unless it is said.
+    limit: Option<usize>,
+}
+
+/// Who changed what, latest first. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    get, path = "/v1/audit", params(Last),
+    responses(
+        (status = 200, description = "The last entries.", body = Vec<AuditEntry>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+    )
+)]
+async fn audit_log(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    last: Result<Query<Last>, axum::extract::rejection::QueryRejection>,
+) -> Result<Json<Vec<AuditEntry>>, ApiError> {
+    caller.needs(Role::Admin)?;
+    if !caller.is_everywhere() {
+        return Err(ApiError::Forbidden("the audit log is of the whole mesh, and the token is not".to_owned()));
+    }
+    let Query(Last { limit }) = last.map_err(|rejection| ApiError::Bad(rejection.body_text()))?;
+    let limit = limit.unwrap_or(AUDIT).min(MAX_AUDIT);
+    Ok(Json(block_in_place(|| audit::list(&*service.backend, limit))?))
+}
+
+/// Tokens, without their secrets.
+#[utoipa::path(
+    get, path = "/v1/tokens",
+    responses(
+        (status = 200, description = "Those that this token could have made.", body = Vec<TokenInfo>),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+    )
+)]
+async fn tokens(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<Vec<TokenInfo>>, ApiError> {
+    caller.needs(Role::Admin)?;
+    Ok(Json(service.tokens(&caller)))
+}
+
+/// Makes a token.
+#[utoipa::path(
+    post, path = "/v1/tokens", request_body = TokenRequest,
+    responses(
+        (status = 200, description = "The token, once.", body = NewToken),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn create_token(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    JsonBody(request): JsonBody<TokenRequest>,
+) -> Result<Json<NewToken>, ApiError> {
+    block_in_place(|| service.create_token(&caller, request)).map(Json)
+}
+
+/// Ends a token at once.
+#[utoipa::path(
+    delete, path = "/v1/tokens/{id}",
+    params(("id" = String, Path, description = "Public part of the token.")),
+    responses(
+        (status = 204, description = "It is not valid any more."),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such token.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn revoke_token(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    caller.needs(Role::Admin)?;
+    block_in_place(|| service.revoke_token(&caller, &id))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes a token with which a machine becomes a node, once. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    post, path = "/v1/join-tokens", request_body = JoinTokenRequest,
+    responses(
+        (status = 200, description = "The token, once.", body = NewJoinToken),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn create_join_token(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    JsonBody(request): JsonBody<JoinTokenRequest>,
+) -> Result<Json<NewJoinToken>, ApiError> {
+    block_in_place(|| service.create_join_token(&caller, request)).map(Json)
+}
+
+/// Ends a node's membership: its stream, its endpoints, and its right to have anything signed. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    delete, path = "/v1/nodes/{name}",
+    params(("name" = String, Path, description = "Name of the node.")),
+    responses(
+        (status = 204, description = "It is no node any more."),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn revoke_node(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    block_in_place(|| service.revoke_node(&caller, &name))?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Cordons a node, or ends that. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    post, path = "/v1/nodes/{name}/cordon", request_body = CordonRequest,
+    params(("name" = String, Path, description = "Name of the node.")),
+    responses(
+        (status = 200, description = "It is so."),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 404, description = "There is no such node.", body = Refusal),
+        (status = 421, description = "Another control plane takes changes; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn cordon_node(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    JsonBody(request): JsonBody<CordonRequest>,
+) -> Result<Json<CordonRequest>, ApiError> {
+    block_in_place(|| service.cordon_node(&caller, &name, &request))?;
+    Ok(Json(request))
+}
+
+/// The authority of the mesh, its roots, and how far its replacement is. For tokens of the whole mesh.
+#[utoipa::path(
+    get, path = "/v1/authority",
+    responses(
+        (status = 200, description = "As it is now.", body = AuthorityAnswer),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+    )
+)]
+async fn authority(caller: Caller, State(service): State<Arc<Service>>) -> Result<Json<AuthorityAnswer>, ApiError> {
+    service.authority(&caller).map(Json)
+}
+
+/// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the answer. For tokens of admins of the whole mesh.
+#[utoipa::path(
+    post, path = "/v1/authority/rotation", request_body = RotationRequest,
+    responses(
+        (status = 200, description = "It has begun, or has changed.", body = AuthorityAnswer),
+        (status = 400, description = "The request makes no sense.", body = Refusal),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+        (status = 409, description = "It does not fit to what is under way.", body = Refusal),
+        (status = 421, description = "Another control plane leads; `leader` is its address.", body = Refusal),
+        (status = 503, description = "The store does not answer, or the authority's file cannot be used.", body = Refusal),
+    )
+)]
+async fn rotate(
+    caller: Caller,
+    State(service): State<Arc<Service>>,
+    JsonBody(request): JsonBody<RotationRequest>,
+) -> Result<Json<AuthorityAnswer>, ApiError> {
+    block_in_place(|| service.rotate(&caller, request)).map(Json)
+}
+
+/// When certificates of the control plane expire, and how far a replacement of the authority is, for Prometheus. For tokens of the whole mesh.
+#[utoipa::path(
+    get, path = "/metrics",
+    responses(
+        (status = 200, description = "In the text format of OpenMetrics.", body = String),
+        (status = 401, description = "There is no valid token.", body = Refusal),
+        (status = 403, description = "The token does not allow it.", body = Refusal),
+    )
+)]
+async fn metrics(caller: Caller, State(service): State<Arc<Service>>) -> Result<Response, ApiError> {
+    caller.needs(Role::Reader)?;
+    if !caller.is_everywhere() {
+        return Err(ApiError::Forbidden("metrics are of the whole mesh, and the token is not".to_owned()));
+    }
+    Ok(([("content-type", CONTENT_TYPE)], expiry::metrics(&service)).into_response())
+}
+
+/// Whether this control plane leads and what is stored is in force, or follows one that it knows. Takes no token.
+#[utoipa::path(
+    get, path = "/readyz",
+    responses(
+        (status = 200, description = "`leads`, and what expires soon; or `follows` and whom."),
+        (status = 503, description = "Neither, or the stored documents are not in force."),
+    )
+)]
+async fn ready(State(service): State<Arc<Service>>) -> (StatusCode, String) {
+    let state = service.state();
+    match (&state.leading, &state.leader) {
+        (Some(_), _) if !state.not_in_force.is_empty() => {
+            (StatusCode::SERVICE_UNAVAILABLE, "leads; the stored documents are not in force\n".to_owned())
+        }
+        (Some(_), _) => {
+            drop(state);
+            let warnings = expiry::warnings(&service).into_iter().map(|warning| format!("{warning}\n"));
+            (StatusCode::OK, std::iter::once("leads\n".to_owned()).chain(warnings).collect())
+        }
+        (None, Some(leader)) if state.read => (StatusCode::OK, format!("follows {leader}\n")),
+        (None, _) => (StatusCode::SERVICE_UNAVAILABLE, "nobody leads\n".to_owned()),
+    }
+}

@@ -1,0 +1,15 @@
+//! HTTP of a mesh: the API of the control plane ([`control`]) and the admin listener of a node
+//! ([`node`]), with their routes, views and the OpenAPI description.
+#![forbid(unsafe_code)]
+
+mod certificates;
+pub mod control;
+mod jobs;
+pub mod log_page;
+pub mod namespaces;
+pub mod node;
+pub mod nodes;
+mod revisions;
+mod scaling;
+mod scrape;
+pub mod upgrade;

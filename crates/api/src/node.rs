@@ -1,0 +1,470 @@
+//! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it answers its own account only,
+//! or whoever bears a token.
+
+mod address;
+mod listener;
+
+pub use address::{Address, token};
+pub use listener::{Inherited, Listener, PREDECESSOR, is_trusted};
+
+use crate::log_page::{LogPage, LogQuery, Marks};
+use crate::scrape::Scrape;
+use crate::{certificates, jobs, namespaces, nodes, revisions, scaling, upgrade};
+use axum::extract::Query;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use leno_config::FunctionId;
+use leno_config::size::Size;
+use leno_config::slice::{ChainLink, IN_NODE, Run};
+use leno_control::{Control, FunctionNode};
+use leno_proxy::links::large_pages;
+use leno_proxy::{FunctionEntry, Node, NodeSnapshot, channels};
+use leno_supervisor::{ImageState, InstanceState, Supervisor};
+use leno_telemetry::metrics::CONTENT_TYPE;
+use listener::Access;
+use prometheus_client::collector::Collector;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Connections at a time. Operators are few.
+const MOST_CONNECTIONS: usize = 64;
+/// A connection is for one request, and for no longer.
+const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
+
+/// Longest body of a request, in bytes.
+const MOST_ASKED: usize = 16 << 10;
+
+/// The answer of a node to what only the control plane knows.
+const ELSEWHERE: &str =
+    "the control plane of this node is another process, and knows: ask it with `leno get --server`\n";
+
+/// What the listener tells about.
+pub struct Admin {
+    /// The node.
+    pub node: Arc<Node>,
+    /// Its instances.
+    pub supervisor: Supervisor,
+    /// The control plane, if it is in the same process.
+    pub control: Option<Control>,
+    /// Whether the first configuration is in force.
+    pub configured: watch::Receiver<bool>,
+    /// Whether the configuration is in force and every identity certified.
+    pub ready: watch::Receiver<bool>,
+    /// Takes requests to upgrade, one at a time; `None`: this process cannot be.
+    pub upgrades: Option<mpsc::Sender<upgrade::Pending>>,
+}
+
+/// A listener that answers until the runtime ends.
+pub struct Serving {
+    accepting: JoinHandle<()>,
+    room: Arc<Semaphore>,
+}
+
+impl Serving {
+    /// Accepts no more, and waits until what was asked is answered.
+    pub async fn end(self) {
+        self.accepting.abort();
+        let _ = timeout(LONGEST_EXCHANGE, self.room.acquire_many(MOST_CONNECTIONS as u32)).await;
+    }
+}
+
+/// Begins to answer.
+pub fn serve(admin: Arc<Admin>, listener: Listener) -> Serving {
+    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    Serving { accepting: tokio::spawn(accept(admin, listener, room.clone())), room }
+}
+
+async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
+    loop {
+        // Further ones wait in the kernel's queue.
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let (stream, access) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "the admin listener cannot accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let admin = admin.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let upgrading = AtomicBool::new(false);
+            let (admin, access, upgrading) = (&*admin, &access, &upgrading);
+            let service = service_fn(move |request: Request<Incoming>| async move {
+                let is_upgrade = request.method() == Method::POST && request.uri().path() == upgrade::PATH;
+                Ok::<_, Infallible>(match is_upgrade {
+                    true => admin.upgrade(access, request, upgrading).await,
+                    false => admin.answer(access, &request),
+                })
+            });
+            let mut server = hyper::server::conn::http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(LONGEST_EXCHANGE).keep_alive(false);
+            let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+            // A client that goes away is no event, and one that does not read makes way for others.
+            while timeout(LONGEST_EXCHANGE, &mut connection).await.is_err() && upgrading.load(Ordering::Relaxed) {}
+        });
+    }
+}
+
+impl Admin {
+    /// What the node waits for before it accepts connections.
+    fn missing(&self) -> &'static str {
+        match *self.configured.borrow() {
+            false => "starting: waits for the first configuration; listeners accept no connections yet\n",
+            true => "starting: waits for certificates\n",
+        }
+    }
+
+    fn answer(&self, access: &Access, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !access.allows(request.uri().path(), request.headers()) {
+            return refused(access);
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return reply(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".to_owned());
+        }
+        let path = request.uri().path();
+        match path {
+            "/healthz" => reply(StatusCode::OK, "text/plain", "alive\n".to_owned()),
+            "/readyz" if *self.ready.borrow() => reply(StatusCode::OK, "text/plain", "ready\n".to_owned()),
+            "/readyz" => reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", self.missing().to_owned()),
+            "/metrics" => reply(StatusCode::OK, CONTENT_TYPE, self.metrics()),
+            "/functions" => list(self.functions()),
+            "/instances" => list(self.instances()),
+            "/revisions" | "/jobs" | "/nodes" => match &self.control {
+                Some(control) if path == "/jobs" => list(jobs::rows(&control.status().jobs)),
+                Some(control) if path == "/nodes" => list(nodes::rows(&control.status().nodes)),
+                Some(control) => list(revisions::rows(control, &self.node)),
+                None => reply(StatusCode::NOT_FOUND, "text/plain", ELSEWHERE.to_owned()),
+            },
+            "/namespaces" => list(namespaces::rows(&self.node, &self.supervisor)),
+            "/events" => list(self.events()),
+            "/identities" => list(self.identities()),
+            "/flows" => list(json!(self.node.telemetry.flows(request.uri().query()))),
+            "/recent" => list(json!(self.node.telemetry.ring.latest(RECENT))),
+            "/externals" => list(self.externals()),
+            "/chains" => list(self.chains()),
+            _ => match (path.strip_prefix("/explain/"), path.strip_prefix("/destinations/").map(str::parse)) {
+                (Some(request_id), _) => self.explain(request_id),
+                _ if path.starts_with(LOGS) => self.logs(request.uri()),
+                (_, Some(Ok(function))) => {
+                    let (destinations, beyond) = self.node.telemetry.destinations.of(&function);
+                    list(json!({ "destinations": destinations, "beyond": beyond }))
+                }
+                _ => reply(StatusCode::NOT_FOUND, "text/plain", PATHS.to_owned()),
+            },
+        }
+    }
+
+    /// Has the node upgraded, and tells how that went. `under_way` is true meanwhile.
+    async fn upgrade(
+        &self,
+        access: &Access,
+        request: Request<Incoming>,
+        under_way: &AtomicBool,
+    ) -> Response<Full<Bytes>> {
+        let text = |status, body: &str| reply(status, "text/plain", format!("{body}\n"));
+        // Whoever may ask for this decides what the node is. A token, which may be there for monitoring, is not enough.
+        if !matches!(access, Access::Full) {
+            return text(
+                StatusCode::FORBIDDEN,
+                "an upgrade is asked for at the Unix socket, by the node's account or root",
+            );
+        }
+        let Some(upgrades) = &self.upgrades else {
+            return text(
+                StatusCode::NOT_FOUND,
+                "a control plane is in this process, so it cannot be upgraded; start it again",
+            );
+        };
+        let body = Limited::new(request.into_body(), MOST_ASKED).collect().await;
+        let ask = body.map_err(|error| error.to_string()).and_then(|body| {
+            serde_json::from_slice::<upgrade::UpgradeRequest>(&body.to_bytes()).map_err(|error| error.to_string())
+        });
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(error) => return text(StatusCode::BAD_REQUEST, &error),
+        };
+        if !*self.ready.borrow() {
+            return text(StatusCode::CONFLICT, "it is still starting");
+        }
+        let (answer, answered) = oneshot::channel();
+        if upgrades.try_send(upgrade::Pending { request: ask, answer }).is_err() {
+            return text(StatusCode::CONFLICT, "another upgrade is under way");
+        }
+        under_way.store(true, Ordering::Relaxed);
+        let outcome = answered.await;
+        under_way.store(false, Ordering::Relaxed);
+        match outcome {
+            Ok(Ok(done)) => text(StatusCode::OK, &done),
+            Ok(Err(reason)) => text(StatusCode::CONFLICT, &reason),
+            Err(_) => text(StatusCode::CONFLICT, "it is ending"),
+        }
+    }
+
+    /// What instances wrote that this node runs.
+    fn logs(&self, uri: &Uri) -> Response<Full<Bytes>> {
+        let bad = |reason: String| reply(StatusCode::BAD_REQUEST, "text/plain", format!("{reason}\n"));
+        let id = match uri.path().strip_prefix(LOGS).unwrap_or_default().parse::<FunctionId>() {
+            Ok(id) => id,
+            Err(error) => return bad(error.to_string()),
+        };
+        let query = Query::<LogQuery>::try_from_uri(uri).map_err(|rejection| rejection.body_text());
+        let (query, before) = match query.and_then(|Query(query)| Marks::read(&query.after).map(|marks| (query, marks)))
+        {
+            Ok(read) => read,
+            Err(reason) => return bad(reason),
+        };
+        let asked = query.of_node(&id, &before, THIS_NODE, LOGS_BYTES);
+        let Some(output) = leno_node::read_output(&self.supervisor, &asked) else {
+            let text = format!("there is no function or job {id} on this node\n");
+            return reply(StatusCode::NOT_FOUND, "text/plain", text);
+        };
+        let (mut page, mut marks) = (LogPage::default(), before);
+        page.add(THIS_NODE, output, &mut marks);
+        list(json!(page.finish(&marks)))
+    }
+
+    fn explain(&self, request_id: &str) -> Response<Full<Bytes>> {
+        let hops = self.node.telemetry.ring.explain(request_id);
+        if hops.is_empty() {
+            return reply(StatusCode::NOT_FOUND, "text/plain", "no recent request of that id\n".to_owned());
+        }
+        list(json!(hops))
+    }
+
+    fn metrics(&self) -> String {
+        let scaling = Box::new(scaling::Scrape::of(&self.supervisor));
+        let revisions = Box::new(revisions::Scrape::of(&self.node));
+        let control = self.control.as_ref().map(|control| Box::new(Scrape::of(control.status())) as Box<dyn Collector>);
+        let connections = Box::new(self.node.admission.scrape());
+        let certificates = Box::new(certificates::Scrape::of(&self.node.svids));
+        let extensions = Box::new(self.node.extension_instances.scrape());
+        let (without_requests, destinations) =
+            (Box::new(self.node.telemetry.connections.scrape()), Box::new(self.node.telemetry.destinations.scrape()));
+        let (chains, channels) = (Box::new(self.node.links.scrape()), Box::new(self.node.channels.scrape()));
+        let mut others: Vec<Box<dyn Collector>> = vec![
+            scaling,
+            revisions,
+            connections,
+            certificates,
+            extensions,
+            without_requests,
+            destinations,
+            chains,
+            channels,
+        ];
+        others.extend(control);
+        self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
+    }
+
+    fn functions(&self) -> Value {
+        let mut scaling = scaling::columns(&self.supervisor);
+        let placed = self.control.iter().flat_map(|control| control.status().functions);
+        let placed = placed.map(|status| (status.function, status.nodes));
+        let placed: HashMap<FunctionId, Vec<FunctionNode>> = placed.collect();
+        let snapshot = self.node.snapshot.load();
+        let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.slice.run, Run::Job(_) | Run::Egress(_));
+        let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().filter(is_function).collect();
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let row = |entry: &Arc<FunctionEntry>| {
+            let slice = &entry.slice;
+            let mut row = json!({
+                "function": &*entry.name,
+                "identity": slice.identity,
+                "engine": entry.inbound.image.as_ref().ok().map(|image| image.kind().to_string()),
+                "protocol": slice.protocol,
+                "nodes": placed.get(&slice.id).map(|placed| nodes::of_function(placed)),
+                "instances": self.supervisor.instances(&slice.id).len(),
+                "audited": slice.inbound.audited(),
+                "callees": slice.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
+                "exposed": slice.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
+                "program_bytes": entry.inbound.image.as_ref().map_or(0, |image| image.bytes()) + entry.outbound.image.as_ref().map_or(0, |image| image.bytes()),
+            });
+            let columns = scaling.remove(&*entry.name);
+            if let (Some(row), Some(Value::Object(columns))) = (row.as_object_mut(), columns) {
+                row.extend(columns);
+            }
+            row
+        };
+        entries.into_iter().map(row).collect()
+    }
+
+    /// What is outside of the mesh, and who may call it.
+    fn externals(&self) -> Value {
+        let snapshot = self.node.snapshot.load();
+        let mut rows: Vec<(&str, Value)> = Vec::new();
+        for entry in snapshot.functions.values() {
+            let Run::Egress(egress) = &entry.slice.run else { continue };
+            let calls =
+                |other: &&Arc<FunctionEntry>| other.slice.callees.iter().any(|callee| callee.id == entry.slice.id);
+            let mut callers: Vec<&str> =
+                snapshot.functions.values().filter(calls).map(|caller| &*caller.name).collect();
+            callers.sort_unstable();
+            let addresses = egress.addresses.iter().map(|block| format!("{}/{}", block.address, block.prefix));
+            let load = self.node.ledger.target(&entry.slice.id).load(1, Instant::now());
+            let row = json!({
+                "external": &*entry.name,
+                "hosts": egress.hosts,
+                "addresses": addresses.collect::<Vec<_>>(),
+                "ports": egress.ports.iter().map(|port| format!("{} {}", port.number, json!(port.protocol).as_str().unwrap_or_default())).collect::<Vec<_>>(),
+                "callers": callers,
+                "connections": load.connections,
+            });
+            rows.push((&entry.name, row));
+        }
+        rows.sort_by(|one, other| one.0.cmp(other.0));
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// Functions of chains, by chain.
+    fn chains(&self) -> Value {
+        let snapshot = self.node.snapshot.load();
+        let mut rows: Vec<((&str, &str), Value)> = Vec::new();
+        for entry in snapshot.functions.values() {
+            let Some(ChainLink { chain, memory, large_pages, to, .. }) = &entry.slice.chain else { continue };
+            let row = json!({
+                "chain": chain,
+                "function": &*entry.name,
+                "protocol": entry.slice.protocol,
+                "memory": Size(*memory).to_string(),
+                "large_pages": large_pages.then(|| large_pages::check().err().unwrap_or_else(|| "asked for".to_owned())),
+                "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "direct": self.direct(&snapshot, &entry.slice.id, to),
+            });
+            rows.push(((chain, &entry.name), row));
+        }
+        rows.sort_by_key(|(place, _)| *place);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// For each of these callees, whether calls go there without a sidecar, or why not.
+    fn direct(&self, snapshot: &NodeSnapshot, caller: &FunctionId, to: &[FunctionId]) -> Value {
+        let channels = &self.node.channels;
+        let told = |callee: &FunctionId| {
+            let words = channels::in_words(snapshot, caller, callee);
+            let told = match words.as_str() {
+                "direct" if !channels.are_made() => "the kernel of this node makes no channels".to_owned(),
+                "direct" => {
+                    let (open, counts) = channels.of(caller, callee);
+                    format!("direct, {open} open, {} calls", counts.calls)
+                }
+                _ => words,
+            };
+            (callee.to_string(), Value::String(told))
+        };
+        Value::Object(to.iter().map(told).collect())
+    }
+
+    fn instances(&self) -> Value {
+        let statuses = self.supervisor.status();
+        let images = self.supervisor.images();
+        let instances = || statuses.iter().flat_map(|status| &status.instances);
+        let running = instances().map(|instance| {
+            let image = images.iter().find(|(id, revision, _)| (id, *revision) == (&instance.function, instance.id.revision));
+            let (state, reason) = match image {
+                Some((.., image)) if instance.state == InstanceState::Pulling => told(image),
+                _ if instance.lost.is_some() => (instance.state.to_string(), instance.lost.as_deref()),
+                Some((.., ImageState::Here(omitted))) => (instance.state.to_string(), omitted.as_deref()),
+                _ => (instance.state.to_string(), None),
+            };
+            json!({
+                "instance": &*instance.id.name(&instance.function),
+                "function": instance.function.to_string(),
+                "state": state,
+                "reason": reason,
+                "address": if instance.address == IN_NODE { "in the node".to_owned() } else { instance.address.to_string() },
+                "pid": instance.pid,
+                "isolation": instance.isolation,
+                "restarts": instance.restarts,
+            })
+        });
+        let waits = |(id, revision, _): &&(FunctionId, u32, ImageState)| {
+            !instances().any(|instance| (&instance.function, instance.id.revision) == (id, *revision))
+        };
+        let asked_for =
+            images.iter().filter(|(.., state)| !matches!(state, ImageState::Elsewhere | ImageState::Here(_)));
+        let images = asked_for.filter(waits).map(|(id, _, image)| {
+            let (state, reason) = told(image);
+            json!({ "instance": null, "function": id.to_string(), "state": state, "reason": reason })
+        });
+        running.chain(images).collect()
+    }
+
+    /// Of scaling and of rollouts, oldest first.
+    fn events(&self) -> Value {
+        let mut rows = scaling::events(&self.supervisor);
+        if let Some(control) = &self.control {
+            rows.extend(control.rollout_events().iter().map(revisions::event));
+            rows.extend(jobs::events(&control.status().jobs));
+        }
+        let time = |row: &Value| row["time"].as_f64().unwrap_or_default();
+        rows.sort_by(|one, other| time(one).total_cmp(&time(other)));
+        Value::Array(rows)
+    }
+
+    fn identities(&self) -> Value {
+        let svids = self.node.svids.all();
+        let rows = svids.iter().map(|svid| {
+            json!({
+                "identity": svid.id().to_string(),
+                "not_after": svid.not_after().as_secs(),
+                "renew_at": svid.renew_at().as_secs(),
+            })
+        });
+        rows.collect()
+    }
+}
+
+/// How far an image is that is not here, and why it is not.
+fn told(image: &ImageState) -> (String, Option<&str>) {
+    match image {
+        ImageState::Pulling(progress) => (format!("pulling {progress}"), None),
+        ImageState::Failed(reason) => ("no image".to_owned(), Some(reason)),
+        ImageState::Elsewhere | ImageState::Here(_) => ("pulling".to_owned(), None),
+    }
+}
+
+const RECENT: usize = 100;
+const LOGS: &str = "/logs/";
+/// Bytes of lines of one page.
+const LOGS_BYTES: u32 = 1 << 20;
+/// The name of this node on pages of its own.
+const THIS_NODE: &str = "";
+const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
+
+fn list(value: Value) -> Response<Full<Bytes>> {
+    reply(StatusCode::OK, "application/json", value.to_string())
+}
+
+fn refused(access: &Access) -> Response<Full<Bytes>> {
+    match access {
+        Access::Bearing(_) => {
+            let mut response = reply(StatusCode::UNAUTHORIZED, "text/plain", "this takes a token\n".to_owned());
+            response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response
+        }
+        _ => {
+            reply(StatusCode::FORBIDDEN, "text/plain", "only the node's own account and root are answered\n".to_owned())
+        }
+    }
+}
+
+fn reply(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", hyper::header::HeaderValue::from_static(content_type));
+    response
+}

@@ -1,0 +1,115 @@
+//! Documents, checked and published.
+//!
+//! [`Intake`] takes the documents of a [`Source`] (files, or the store of a control plane's API):
+//! it compiles their modules, resolves tags of images to digests, and publishes the result.
+#![forbid(unsafe_code)]
+
+mod images;
+mod modules;
+
+pub use images::{Resolution, Tags, Unresolved};
+
+use leno_config::{Document, Effort, Problem, Snapshot};
+use leno_control::{Control, Definitions, PublishError, Published};
+use leno_proxy::modules::Modules;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::task::block_in_place;
+
+/// A source of documents.
+pub trait Source {
+    /// Compiles the documents as they are now. Blocks.
+    ///
+    /// # Errors
+    /// All problems of the documents.
+    fn compile(self, effort: &Effort) -> Result<Snapshot, Vec<Problem>>;
+}
+
+/// A file, or a folder of files.
+impl Source for &Path {
+    fn compile(self, _: &Effort) -> Result<Snapshot, Vec<Problem>> {
+        leno_config::load(self)
+    }
+}
+
+/// Stored documents, in the order in which they were applied.
+impl Source for &[&Document] {
+    fn compile(self, effort: &Effort) -> Result<Snapshot, Vec<Problem>> {
+        Snapshot::of_documents_within(self.iter().copied(), effort)
+    }
+}
+
+/// A source that its watcher has compiled.
+impl Source for Result<Snapshot, Vec<Problem>> {
+    fn compile(self, _: &Effort) -> Result<Snapshot, Vec<Problem>> {
+        self
+    }
+}
+
+/// Documents were not published.
+#[derive(Debug, thiserror::Error)]
+pub enum IntakeError {
+    /// No digest is known for tags of images. A later attempt can succeed.
+    #[error("{} problems with images", .0.len())]
+    Images(Vec<Problem>),
+    /// The control plane refuses the definitions.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+}
+
+/// Checks documents, and publishes them.
+#[derive(Clone, Default)]
+pub struct Intake {
+    modules: Arc<Modules>,
+}
+
+impl Intake {
+    /// An intake that keeps compiled modules in `modules`.
+    pub fn new(modules: Arc<Modules>) -> Self {
+        Self { modules }
+    }
+
+    /// Compiles the documents of a source and the modules that are files, and checks the names of
+    /// images. Fetches nothing. Blocks.
+    ///
+    /// # Errors
+    /// All problems of the documents.
+    pub fn check(&self, source: impl Source, effort: &Effort) -> Result<Snapshot, Vec<Problem>> {
+        let snapshot = source.compile(effort)?;
+        let mut problems = modules::problems(&snapshot, &self.modules);
+        problems.extend(images::problems(&snapshot));
+        if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
+    }
+
+    /// Resolves the images of checked documents, and publishes these.
+    ///
+    /// # Errors
+    /// A tag has no known digest, or the control plane refuses the definitions. The previous
+    /// definitions stay in force.
+    pub async fn publish(
+        &self,
+        control: &Control,
+        snapshot: &Snapshot,
+    ) -> Result<(Published, Definitions), IntakeError> {
+        let mut tags = Tags::default();
+        let definitions = loop {
+            match block_in_place(|| images::resolve(control, snapshot, &tags)).map_err(IntakeError::Images)? {
+                Resolution::Complete(definitions) => break *definitions,
+                Resolution::Incomplete(unresolved) => {
+                    unresolved.look_up(&mut tags).await.map_err(IntakeError::Images)?;
+                }
+            }
+        };
+        let published = block_in_place(|| control.publish(&definitions))?;
+        Ok((published, definitions))
+    }
+
+    /// The definitions of checked documents, with the digests in `tags`. Blocks on files with
+    /// certificates and credentials.
+    ///
+    /// # Errors
+    /// Problems with names of images.
+    pub fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Result<Resolution, Vec<Problem>> {
+        images::resolve(control, snapshot, tags)
+    }
+}

@@ -1,0 +1,63 @@
+//! Columns of listings that both a control plane and a node have.
+
+use crate::table::Column;
+use crate::table::Show::{Age, Plain, Wide};
+
+/// The columns of `leno get nodes`.
+pub(crate) const NODES: &[Column] = &[
+    ("NODE", "node", Plain),
+    ("STATE", "state", Plain),
+    ("ROLES", "roles", Plain),
+    ("ZONE", "zone", Plain),
+    ("HOSTED", "hosted", Plain),
+    ("INSTANCES", "instances", Plain),
+    ("OF", "most_instances", Plain),
+    ("CAPPED", "capped", Plain),
+    ("REJECTED", "rejected", Plain),
+    ("REFUSED", "refused", Plain),
+    ("CERTIFICATE EXPIRES", "certificate_expires", Age),
+    ("OVERDUE", "overdue", Plain),
+    ("REGION", "region", Wide),
+    ("INBOUND", "inbound", Wide),
+    ("CPU MILLIS", "cpu_millis", Wide),
+    ("MEMORY BYTES", "memory_bytes", Wide),
+];
+
+/// The columns of `leno get namespaces`, of a control plane.
+pub(crate) const NAMESPACES: &[Column] = &[
+    ("NAMESPACE", "namespace", Plain),
+    ("FUNCTIONS", "functions", Plain),
+    ("INSTANCES", "instances", Plain),
+    ("RULES", "rules", Plain),
+    ("DOCUMENT BYTES", "document_bytes", Plain),
+    ("HOSTS", "hosts", Plain),
+    ("ENGINES", "engines", Wide),
+    ("INSTANCES A NODE", "instances_on_a_node", Wide),
+    ("PIDS", "pids", Wide),
+    ("CONNECTIONS", "connections", Wide),
+    ("OPEN REQUESTS", "open_requests", Wide),
+    ("WAITING REQUESTS", "waiting_requests", Wide),
+    ("IMAGE BYTES", "image_bytes", Wide),
+    ("IMAGE FILES", "image_files", Wide),
+    ("LOG BYTES/S", "log_bandwidth", Wide),
+    ("FILES", "files", Wide),
+];
+
+/// The columns of `leno get namespaces`, of a node.
+pub(crate) const NAMESPACES_OF_NODE: &[Column] = &[
+    ("NAMESPACE", "namespace", Plain),
+    ("FUNCTIONS", "functions", Plain),
+    ("INSTANCES", "instances", Plain),
+    ("PIDS", "pids", Plain),
+    ("MEMORY", "memory", Plain),
+    ("CPU", "cpu", Wide),
+    ("CONNECTIONS", "connections", Plain),
+    ("OPEN REQUESTS", "open_requests", Plain),
+    ("WAITING REQUESTS", "waiting_requests", Plain),
+    ("PULL BYTES/S", "pull_bandwidth", Wide),
+    ("IMAGE BYTES", "image_bytes", Plain),
+    ("IMAGE FILES", "image_files", Plain),
+    ("LOG BYTES/S", "log_bandwidth", Plain),
+    ("LOG BYTES DROPPED", "log_bytes_dropped", Wide),
+    ("LIMITS NOT IN FORCE", "unenforced_limits", Wide),
+];
