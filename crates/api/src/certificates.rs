@@ -1,4 +1,4 @@
-//! When certificates of a node expire, in `/metrics`: by the names of Istio's agent, which mean the same.
+//! The expiry of a node's certificates, in `/metrics`, under the names of Istio's agent.
 
 use leno_identity::{SvidStore, not_after};
 use prometheus_client::collector::Collector;
@@ -6,7 +6,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use std::fmt;
 
-/// Seconds until each certificate expires, by what it is for.
+/// Seconds until each certificate expires, by name.
 #[derive(Debug)]
 pub(crate) struct Scrape(Vec<(String, i64)>);
 
@@ -16,7 +16,7 @@ impl Scrape {
         let left = |end: u64| seconds(end) - now;
         let own = svids.all().into_iter().map(|svid| (svid.id().to_string(), left(svid.not_after().as_secs())));
         let bundle = svids.bundle();
-        // Of several roots, the one that expires first may be the one that is leaving.
+        // During a rotation, the root that expires first may be the one that leaves.
         let root = bundle.roots().filter_map(|root| not_after(root)).map(|end| end.as_secs()).max();
         Self(own.chain(root.map(|end| ("ROOTCA".to_owned(), left(end)))).collect())
     }

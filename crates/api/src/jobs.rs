@@ -1,4 +1,4 @@
-//! Jobs, as they are listed and counted.
+//! Views of jobs: listings and metrics.
 
 use leno_control::{JobEvent, JobStatus};
 use leno_wire::JobState;
@@ -27,7 +27,7 @@ pub(crate) fn rows(jobs: &[JobStatus]) -> Value {
     jobs.iter().map(row).collect()
 }
 
-/// What happened to jobs, as rows of `leno get events`; `from` and `to` are states.
+/// Events of jobs, as rows of `leno get events`; `from` and `to` are states.
 pub(crate) fn events(jobs: &[JobStatus]) -> Vec<Value> {
     let row = |(job, event): (&JobStatus, &JobEvent)| {
         json!({
@@ -44,11 +44,11 @@ pub(crate) fn events(jobs: &[JobStatus]) -> Vec<Value> {
 
 fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Milliseconds are enough for people, and exact in JSON.
+    // Milliseconds are exact in JSON.
     since.as_millis() as f64 / 1e3
 }
 
-/// The numbers of all jobs that are listed, for Prometheus.
+/// Metrics of all listed jobs.
 pub(crate) fn encode(jobs: &[JobStatus], encoder: &mut DescriptorEncoder) -> fmt::Result {
     let is = |state: JobState| move |job: &JobStatus| Some(i64::from(job.report.state == state));
     gauges(encoder, "leno_job_pending", "1 for a job that no node runs yet.", jobs, is(JobState::Pending))?;

@@ -1,4 +1,4 @@
-//! What instances wrote, a page at a time, as a control plane and a node tell it.
+//! Output of instances, by page, as control plane and node return it.
 
 use leno_config::FunctionId;
 use leno_wire::{Output, OutputLine, OutputMark, ReadOutput};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
 
-/// Instances of which a page may go on.
+/// Most instances with further lines.
 const MAX_MARKS: usize = 1000;
 
 /// Which output is asked for.
@@ -61,13 +61,24 @@ pub struct LogLine {
     pub text: String,
 }
 
-/// How far the output on each node was read.
+/// The read position of each node's output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks(pub BTreeMap<String, Vec<OutputMark>>);
 
+/// A text is not the position of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadMarks {
+    /// Another text.
+    #[error("`after` is not that of a page")]
+    Malformed,
+    /// The page would have too many instances.
+    #[error("`after` is of more than {MAX_MARKS} instances; ask for one node or one instance")]
+    TooMany,
+}
+
 impl Marks {
-    /// Reads what [`Marks::text`] has written.
-    pub fn read(text: &str) -> Result<Self, String> {
+    /// Parses [`Marks::text`].
+    pub fn read(text: &str) -> Result<Self, BadMarks> {
         let mut marks = Self::default();
         for (index, mark) in text.split(',').filter(|mark| !mark.is_empty()).enumerate() {
             let mut parts = mark.split(':');
@@ -76,17 +87,17 @@ impl Marks {
             let Some([instance, began_ms, next]) =
                 numbers.as_deref().and_then(|numbers| <[u64; 3]>::try_from(numbers).ok())
             else {
-                return Err("`after` is not that of a page".to_owned());
+                return Err(BadMarks::Malformed);
             };
             if index >= MAX_MARKS {
-                return Err(format!("`after` is of more than {MAX_MARKS} instances; ask for one node or one instance"));
+                return Err(BadMarks::TooMany);
             }
             marks.0.entry(node.to_owned()).or_default().push(OutputMark { instance, began_ms, next });
         }
         Ok(marks)
     }
 
-    /// As it stands in a query.
+    /// The text in a query.
     pub fn text(&self) -> String {
         let marks = self.0.iter().flat_map(|(node, marks)| marks.iter().map(move |mark| (node, mark)));
         let mark =
@@ -96,7 +107,7 @@ impl Marks {
 }
 
 impl LogQuery {
-    /// What a node is asked.
+    /// The query to a node.
     pub fn of_node(&self, function: &FunctionId, marks: &Marks, node: &str, limit: u32) -> ReadOutput {
         ReadOutput {
             function: function.clone(),
@@ -110,7 +121,7 @@ impl LogQuery {
 }
 
 impl LogPage {
-    /// Adds what a node has answered.
+    /// Adds a node's answer.
     pub fn add(&mut self, node: &str, output: Output, marks: &mut Marks) {
         let line = |OutputLine { instance, at_ms, stderr, text }| LogLine {
             node: node.to_owned(),
@@ -125,7 +136,7 @@ impl LogPage {
         marks.0.insert(node.to_owned(), output.marks);
     }
 
-    /// Brings its lines into order, and says where the next page begins.
+    /// Sorts the lines, and sets the position of the next page.
     pub fn finish(mut self, marks: &Marks) -> Self {
         self.lines.sort_by(|one, other| one.time.total_cmp(&other.time));
         self.after = marks.text();

@@ -1,4 +1,4 @@
-//! Namespaces, and the use that each makes of its quota, as they are listed.
+//! Views of namespaces and their quotas.
 
 use crate::control::types::{NamespaceStatus, Share};
 use leno_namespaces::{Usage, Used};
@@ -7,7 +7,7 @@ use leno_supervisor::{NamespaceShare, Supervisor};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// A row of a namespace as the API of a control plane has it.
+/// A row of `leno get namespaces` of a control plane.
 pub fn row_of(status: &NamespaceStatus) -> Value {
     let NamespaceStatus { namespace, functions, instances, rules, document_bytes, hosts, engines, node } = status;
     json!({
@@ -30,7 +30,7 @@ pub fn row_of(status: &NamespaceStatus) -> Value {
     })
 }
 
-/// The rows of a node: the namespaces of the functions that it hosts, and their use of this node.
+/// The rows of `leno get namespaces` of a node: the namespaces of its functions.
 pub fn rows(node: &Node, supervisor: &Supervisor) -> Value {
     let snapshot = node.snapshot.load();
     let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
@@ -72,7 +72,7 @@ fn memory(NamespaceShare { memory, bounds, .. }: &NamespaceShare) -> String {
     format!("{}Mi/{}Mi", memory.unwrap_or_default() >> 20, bounds.memory >> 20)
 }
 
-/// Of how many cores it has the time at most.
+/// Most processor time, in cores.
 fn cpu(NamespaceShare { bounds, .. }: &NamespaceShare) -> String {
     match bounds.cpu_millis {
         0 => "an equal share".to_owned(),

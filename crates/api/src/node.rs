@@ -1,5 +1,5 @@
-//! The admin listener: health, metrics, explanations, listings. It knows everything about this node, so it answers its own account only,
-//! or whoever bears a token.
+//! The admin listener of a node: health, metrics, explanations, listings. Its answers reveal all of
+//! the node, so it serves only the node's account and root, or the bearer of a token.
 
 mod address;
 mod listener;
@@ -38,19 +38,19 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Connections at a time. Operators are few.
+/// Most connections.
 const MOST_CONNECTIONS: usize = 64;
-/// A connection is for one request, and for no longer.
+/// Timeout of a connection, which has one request.
 const LONGEST_EXCHANGE: Duration = Duration::from_secs(10);
 
-/// Longest body of a request, in bytes.
+/// Largest body of a request, in bytes.
 const MOST_ASKED: usize = 16 << 10;
 
-/// The answer of a node to what only the control plane knows.
+/// The response to a question for the control plane.
 const ELSEWHERE: &str =
     "the control plane of this node is another process, and knows: ask it with `leno get --server`\n";
 
-/// What the listener tells about.
+/// The sources of the listener's answers.
 pub struct Admin {
     /// The node.
     pub node: Arc<Node>,
@@ -62,25 +62,25 @@ pub struct Admin {
     pub configured: watch::Receiver<bool>,
     /// Whether the configuration is in force and every identity certified.
     pub ready: watch::Receiver<bool>,
-    /// Takes requests to upgrade, one at a time; `None`: this process cannot be.
+    /// Receives upgrade requests, one at a time; `None`: this process cannot be upgraded.
     pub upgrades: Option<mpsc::Sender<upgrade::Pending>>,
 }
 
-/// A listener that answers until the runtime ends.
+/// A running listener.
 pub struct Serving {
     accepting: JoinHandle<()>,
     room: Arc<Semaphore>,
 }
 
 impl Serving {
-    /// Accepts no more, and waits until what was asked is answered.
+    /// Stops to accept connections, and waits for open requests.
     pub async fn end(self) {
         self.accepting.abort();
         let _ = timeout(LONGEST_EXCHANGE, self.room.acquire_many(MOST_CONNECTIONS as u32)).await;
     }
 }
 
-/// Begins to answer.
+/// Starts the listener.
 pub fn serve(admin: Arc<Admin>, listener: Listener) -> Serving {
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     Serving { accepting: tokio::spawn(accept(admin, listener, room.clone())), room }
@@ -88,7 +88,7 @@ pub fn serve(admin: Arc<Admin>, listener: Listener) -> Serving {
 
 async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
     loop {
-        // Further ones wait in the kernel's queue.
+        // Further connections wait in the kernel's queue.
         let Ok(permit) = room.clone().acquire_owned().await else { return };
         let (stream, access) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -113,14 +113,14 @@ async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
             let mut server = hyper::server::conn::http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(LONGEST_EXCHANGE).keep_alive(false);
             let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
-            // A client that goes away is no event, and one that does not read makes way for others.
+            // A disconnect is no event. A client that does not read is disconnected.
             while timeout(LONGEST_EXCHANGE, &mut connection).await.is_err() && upgrading.load(Ordering::Relaxed) {}
         });
     }
 }
 
 impl Admin {
-    /// What the node waits for before it accepts connections.
+    /// The condition for which the node waits before it accepts connections.
     fn missing(&self) -> &'static str {
         match *self.configured.borrow() {
             false => "starting: waits for the first configuration; listeners accept no connections yet\n",
@@ -168,7 +168,7 @@ impl Admin {
         }
     }
 
-    /// Has the node upgraded, and tells how that went. `under_way` is true meanwhile.
+    /// Upgrades the node. `under_way` is true meanwhile.
     async fn upgrade(
         &self,
         access: &Access,
@@ -176,7 +176,8 @@ impl Admin {
         under_way: &AtomicBool,
     ) -> Response<Full<Bytes>> {
         let text = |status, body: &str| reply(status, "text/plain", format!("{body}\n"));
-        // Whoever may ask for this decides what the node is. A token, which may be there for monitoring, is not enough.
+        // The client of an upgrade chooses the node's program. A token, which may be for
+        // monitoring, does not permit this.
         if !matches!(access, Access::Full) {
             return text(
                 StatusCode::FORBIDDEN,
@@ -209,12 +210,12 @@ impl Admin {
         under_way.store(false, Ordering::Relaxed);
         match outcome {
             Ok(Ok(done)) => text(StatusCode::OK, &done),
-            Ok(Err(reason)) => text(StatusCode::CONFLICT, &reason),
+            Ok(Err(reason)) => text(StatusCode::CONFLICT, &reason.to_string()),
             Err(_) => text(StatusCode::CONFLICT, "it is ending"),
         }
     }
 
-    /// What instances wrote that this node runs.
+    /// Output of instances on this node.
     fn logs(&self, uri: &Uri) -> Response<Full<Bytes>> {
         let bad = |reason: String| reply(StatusCode::BAD_REQUEST, "text/plain", format!("{reason}\n"));
         let id = match uri.path().strip_prefix(LOGS).unwrap_or_default().parse::<FunctionId>() {
@@ -222,8 +223,9 @@ impl Admin {
             Err(error) => return bad(error.to_string()),
         };
         let query = Query::<LogQuery>::try_from_uri(uri).map_err(|rejection| rejection.body_text());
-        let (query, before) = match query.and_then(|Query(query)| Marks::read(&query.after).map(|marks| (query, marks)))
-        {
+        let (query, before) = match query.and_then(|Query(query)| {
+            Marks::read(&query.after).map(|marks| (query, marks)).map_err(|error| error.to_string())
+        }) {
             Ok(read) => read,
             Err(reason) => return bad(reason),
         };
@@ -302,7 +304,7 @@ impl Admin {
         entries.into_iter().map(row).collect()
     }
 
-    /// What is outside of the mesh, and who may call it.
+    /// External services and their callers.
     fn externals(&self) -> Value {
         let snapshot = self.node.snapshot.load();
         let mut rows: Vec<(&str, Value)> = Vec::new();
@@ -350,7 +352,7 @@ impl Admin {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// For each of these callees, whether calls go there without a sidecar, or why not.
+    /// For each callee, whether calls bypass the sidecar, or why not.
     fn direct(&self, snapshot: &NodeSnapshot, caller: &FunctionId, to: &[FunctionId]) -> Value {
         let channels = &self.node.channels;
         let told = |callee: &FunctionId| {
@@ -403,7 +405,7 @@ impl Admin {
         running.chain(images).collect()
     }
 
-    /// Of scaling and of rollouts, oldest first.
+    /// Events of scaling, rollouts and jobs, oldest first.
     fn events(&self) -> Value {
         let mut rows = scaling::events(&self.supervisor);
         if let Some(control) = &self.control {
@@ -428,7 +430,7 @@ impl Admin {
     }
 }
 
-/// How far an image is that is not here, and why it is not.
+/// The state of an image that is not on this node, and the reason.
 fn told(image: &ImageState) -> (String, Option<&str>) {
     match image {
         ImageState::Pulling(progress) => (format!("pulling {progress}"), None),
@@ -439,9 +441,9 @@ fn told(image: &ImageState) -> (String, Option<&str>) {
 
 const RECENT: usize = 100;
 const LOGS: &str = "/logs/";
-/// Bytes of lines of one page.
+/// Bytes of lines in one page.
 const LOGS_BYTES: u32 = 1 << 20;
-/// The name of this node on pages of its own.
+/// This node's name on its own pages.
 const THIS_NODE: &str = "";
 const PATHS: &str = "/healthz /readyz /metrics /functions /nodes /namespaces /revisions /instances /jobs /events /identities /externals /chains /flows /recent /explain/REQUEST-ID /destinations/NAMESPACE/NAME /logs/NAMESPACE/NAME; POST /upgrade\n";
 

@@ -1,10 +1,10 @@
-//! Nodes, and which functions they host, as they are listed.
+//! Views of nodes.
 
 use leno_control::{FunctionNode, NodeStatus};
 use leno_wire::Bounds;
 use serde_json::{Value, json};
 
-/// A row of a node as the API of a control plane tells it.
+/// A row of `leno get nodes`, from the API's status of a node.
 pub fn row_of(node: &Value) -> Value {
     let state = match (&node["connected"], &node["behind"], &node["cordoned"]) {
         (Value::Bool(true), Value::Bool(true), _) => format!("behind {}s", node["unacknowledged_seconds"]),
@@ -34,7 +34,7 @@ pub fn row_of(node: &Value) -> Value {
     })
 }
 
-/// The capacities of which a node reports more than its membership allows.
+/// Capacities of which a node reports more than its membership permits.
 fn capped(node: &Value) -> Vec<String> {
     let (claimed, capacity) = (&node["claimed"], &node["capacity"]);
     let names = [("cpu", "cpu_millis"), ("memory", "memory"), ("instances", "instances")];
@@ -42,12 +42,12 @@ fn capped(node: &Value) -> Vec<String> {
     more.map(|(name, field)| format!("{name} {}", claimed[field])).collect()
 }
 
-/// The rows of `leno get nodes`, where the control plane is in the same process.
+/// The rows of `leno get nodes`, if the control plane is in the same process.
 pub fn rows(nodes: &[NodeStatus]) -> Value {
     nodes.iter().map(|node| row_of(&json!(node))).collect()
 }
 
-/// A function's nodes, each with how many instances it must and may have: `one 1..5`.
+/// A function's nodes, with the bounds of their instances: `one 1..5`.
 pub fn of_function(nodes: &[FunctionNode]) -> Vec<String> {
     let bounds = |&Bounds { least, most, .. }: &Bounds| match most {
         u32::MAX => format!(" {least}.."),

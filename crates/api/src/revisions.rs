@@ -1,4 +1,4 @@
-//! Revisions, what they get and how they do, for people and for Prometheus.
+//! Views of revisions: listings and metrics.
 
 use leno_config::slice::Container;
 use leno_config::{FunctionId, revision};
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt;
 
-/// The rows of `leno get revisions`, by function, oldest first. Counts are there while a function has several revisions in use.
+/// The rows of `leno get revisions`, by function, oldest first. Rows have counts while several
+/// revisions get requests.
 pub(crate) fn rows(control: &Control, node: &Node) -> Value {
     let counted: HashMap<(FunctionId, String), Counts> = counted(node).into_iter().collect();
     let status = control.status();
@@ -62,12 +63,12 @@ fn counted(node: &Node) -> Vec<((FunctionId, String), Counts)> {
     node.revision_stats.counts().into_iter().flat_map(of).collect()
 }
 
-/// The counts of the revisions of all functions that have several in use.
+/// Counts of functions with several revisions in use.
 #[derive(Debug)]
 pub(crate) struct Scrape(Vec<((FunctionId, String), Counts)>);
 
 impl Scrape {
-    /// As they are now.
+    /// The present counts.
     pub(crate) fn of(node: &Node) -> Self {
         Self(counted(node))
     }

@@ -1,4 +1,4 @@
-//! What the autoscaler decided, for people and for Prometheus.
+//! Views of the autoscaler: listings and metrics.
 
 use leno_config::{FunctionId, revision};
 use leno_supervisor::{FunctionStatus, InstanceState, LossEvent, Mode, ScaleEvent, Supervisor};
@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::SystemTime;
 
-/// The columns of `leno get functions` that say how many instances there are and why, by function name. Of several revisions: how many
-/// there are of all, and why of the one that gets most.
+/// The columns of `leno get functions` about instances, by function name. The numbers are sums of
+/// all revisions; the reason is that of the revision with the most traffic.
 pub(crate) fn columns(supervisor: &Supervisor) -> HashMap<String, Value> {
     let statuses = supervisor.status();
     let of_one = |statuses: &[FunctionStatus]| {
@@ -59,26 +59,26 @@ pub(crate) fn events(supervisor: &Supervisor) -> Vec<Value> {
     supervisor.scale_events().iter().map(row).chain(supervisor.losses().iter().map(lost)).collect()
 }
 
-/// A revision's name, if it has one.
+/// The revision's name, if it has a number.
 fn name(function: &FunctionId, revision: u32) -> Option<String> {
     (revision > 0).then(|| revision::name(function, revision))
 }
 
 fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Milliseconds are enough for people, and exact in JSON.
+    // Milliseconds are exact in JSON.
     since.as_millis() as f64 / 1e3
 }
 
-/// The numbers of all functions that were ever scaled.
+/// Metrics of all functions that were ever scaled.
 #[derive(Debug)]
 pub(crate) struct Scrape(Vec<FunctionStatus>);
 
 impl Scrape {
-    /// As they are now.
+    /// The present status.
     pub(crate) fn of(supervisor: &Supervisor) -> Self {
         let mut statuses = supervisor.status();
-        // Of ten thousand functions most have nothing to tell.
+        // Most functions have no instances and no load.
         statuses.retain(|status| status.scaling.ups > 0 || status.waiting > 0 || !status.instances.is_empty());
         Self(statuses)
     }

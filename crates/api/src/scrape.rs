@@ -1,4 +1,4 @@
-//! What `/metrics` has of what the control plane knows.
+//! Metrics of the control plane.
 
 use crate::jobs;
 use leno_control::{Counters, JobStatus, NodeStatus, Status};
@@ -8,16 +8,16 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use std::fmt;
 
-/// Everything as it is at one moment.
+/// The status at one moment.
 #[derive(Debug)]
 pub(crate) struct Scrape {
     jobs: Vec<JobStatus>,
-    /// What the control plane and each node said to each other.
+    /// Counters of the streams to nodes.
     nodes: Vec<(String, Counters)>,
     unacknowledged: Unacknowledged,
 }
 
-/// For how long nodes have left configuration unacknowledged, in seconds.
+/// For how long, in seconds, nodes have left configuration unacknowledged.
 #[derive(Debug)]
 pub(crate) struct Unacknowledged(Vec<(String, u64)>);
 

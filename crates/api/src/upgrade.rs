@@ -24,5 +24,5 @@ pub struct Pending {
     /// The request.
     pub request: UpgradeRequest,
     /// Takes a text for the operator: the new process, or why there is none.
-    pub answer: oneshot::Sender<Result<String, String>>,
+    pub answer: oneshot::Sender<anyhow::Result<String>>,
 }

@@ -1,4 +1,4 @@
-//! Who sent a request, when its turn is, and how much of it is read.
+//! Authentication of requests, their turns, and bounds of their bodies.
 
 use super::error::ApiError;
 use super::server::until_sent;
@@ -19,22 +19,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Where documents are applied and deleted.
+/// The path of changes of documents.
 pub(super) const CHANGES_PATH: &str = "/v1/changes";
-/// Bytes of a request. A change of more documents can be made in several.
+/// Largest body of a change. A larger change takes several requests.
 pub const LARGEST_BODY: usize = 16 << 20;
-/// Bytes of a request that is no change of documents.
+/// Largest body of any other request.
 const LARGEST_OTHER: usize = 64 << 10;
-/// How long the body of a request may take.
+/// Timeout of a body.
 const BODY: Duration = Duration::from_secs(20);
-/// Changes and dry runs at a time, also those whose documents are still being sent.
+/// Concurrent changes and dry runs, including those whose body is still arriving.
 const CHANGES: Limits = Limits { all: 32, of_tenant: 4, waiting: 16 };
-/// Other requests at a time.
+/// Concurrent other requests.
 const OTHERS: Limits = Limits { all: 64, of_tenant: 4, waiting: 64 };
-/// Bytes of a request that is too large that are read and thrown away: a client that is still sending would not see the answer.
+/// Bytes of an oversized body that the server reads and discards. A client that is still sending
+/// would not read the response.
 const MOST_DISCARDED: usize = 64 << 20;
 
-/// Whose requests are answered at a time.
+/// The turns of requests.
 #[derive(Clone)]
 pub(super) struct Admission {
     service: Arc<Service>,
@@ -48,9 +49,10 @@ impl Admission {
     }
 }
 
-/// Finds out who sent a request, and waits for its turn before anything of its body is read. The turn ends when the answer was sent.
+/// Authenticates the caller, and waits for its turn before it reads the body. The turn ends when
+/// the response has been sent.
 pub(super) async fn admitted(State(admission): State<Admission>, mut request: Request, next: Next) -> Response {
-    // Paths that take no token cost little, and the others refuse a request without one.
+    // Paths without a token cost little, and the others refuse a request without one.
     let Ok(caller) = caller(&admission.service, request.headers(), request.extensions().get()) else {
         return next.run(request).await;
     };
@@ -58,7 +60,7 @@ pub(super) async fn admitted(State(admission): State<Admission>, mut request: Re
     let turn = match turns.wait(&caller).await {
         Ok(turn) => turn,
         Err(error) => {
-            // A client that is still sending would not see the answer.
+            // A client that is still sending would not read the response.
             let _ = timeout(BODY, read(request.into_body(), 0)).await;
             return error.into_response();
         }
@@ -67,7 +69,7 @@ pub(super) async fn admitted(State(admission): State<Admission>, mut request: Re
     until_sent(next.run(request).await, turn)
 }
 
-/// Who sent a request with these fields.
+/// The caller with these header fields.
 fn caller(service: &Service, headers: &HeaderMap, peer: Option<&Peer>) -> Result<Caller, ApiError> {
     let header = headers.get("authorization").and_then(|value| value.to_str().ok());
     let bearer = header.and_then(|value| value.strip_prefix("Bearer "));
@@ -79,13 +81,13 @@ fn caller(service: &Service, headers: &HeaderMap, peer: Option<&Peer>) -> Result
     Ok(caller)
 }
 
-/// The client, which the listener adds to each request.
+/// The client. The listener adds it to each request.
 #[derive(Clone)]
 pub(super) struct Peer {
     pub address: SocketAddr,
-    /// Set once the client has shown a valid token.
+    /// True once the client has presented a valid token.
     pub known: Arc<AtomicBool>,
-    /// Of its connection.
+    /// The requests of its connection.
     pub requests: Requests,
 }
 
@@ -100,7 +102,7 @@ impl FromRequestParts<Arc<Service>> for Caller {
     }
 }
 
-/// A body in JSON. Malformed ones are refused like any bad request.
+/// A JSON body. The response to a malformed one is a 400.
 pub(super) struct JsonBody<T>(pub T);
 
 impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for JsonBody<T> {
@@ -116,7 +118,7 @@ impl<T: serde::de::DeserializeOwned> FromRequest<Arc<Service>> for JsonBody<T> {
     }
 }
 
-/// A whole body.
+/// The whole body.
 async fn read(mut body: Body, largest: usize) -> Result<Vec<u8>, ApiError> {
     let (mut bytes, mut size) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {

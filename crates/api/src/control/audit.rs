@@ -1,4 +1,4 @@
-//! Who changed what: in the store, with the change itself, and in a file for whoever collects logs.
+//! The audit log: in the store, with the change itself, and in a file for log collectors.
 
 use super::types::AuditEntry;
 use anyhow::{Context, Result};
@@ -9,24 +9,24 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// What the keys of entries begin with. The time follows, so that they are in its order.
+/// Prefix of the keys of entries. The time follows, so the keys sort by time.
 const PREFIX: &str = "audit/";
 /// Entries that the store keeps.
 const KEPT: usize = 10_000;
-/// Entries that are removed with one transaction.
+/// Entries that one transaction removes.
 const AT_A_TIME: usize = 100;
 
-/// One JSON object for each line.
+/// A file with one JSON object per line.
 pub struct Lines(Mutex<File>);
 
 impl Lines {
-    /// Appends to this file, which its account alone can read.
+    /// Appends to this file, with mode 0600.
     pub fn open(path: &Path) -> Result<Self> {
         let file = leno_files::open_log(path, 0o600);
         Ok(Self(Mutex::new(file.with_context(|| format!("the audit log {} cannot be opened", path.display()))?)))
     }
 
-    /// Adds an entry. The change has happened already, so a failure is told and undoes nothing.
+    /// Appends an entry. The change is already in force, so a failure is only logged.
     pub fn add(&self, entry: &AuditEntry) {
         let line = serde_json::to_string(entry).unwrap_or_default();
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -36,7 +36,7 @@ impl Lines {
     }
 }
 
-/// Adds an entry to the transaction that it is about.
+/// Adds an entry to its change's transaction.
 pub(super) fn add(transaction: &mut Transaction, entry: &AuditEntry) -> Result<(), StoreError> {
     let mut tail = [0; 4];
     // Two entries of one millisecond need two keys.
@@ -64,7 +64,7 @@ pub(super) fn list(backend: &dyn Backend, limit: usize) -> Result<Vec<AuditEntry
     entries.iter().rev().take(limit).map(read).collect()
 }
 
-/// Removes the oldest entries where there are more than are kept. Blocks on the store.
+/// Removes the oldest entries beyond the number that the store keeps. Blocks on the store.
 pub(super) fn trim(backend: &dyn Backend) -> Result<(), StoreError> {
     let entries = backend.list(PREFIX)?.entries;
     let surplus = entries.len().saturating_sub(KEPT);

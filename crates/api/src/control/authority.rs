@@ -1,4 +1,4 @@
-//! The authority of the mesh: what it is, and how it is replaced while the mesh runs.
+//! The mesh's authority and its rotation.
 
 use super::error::ApiError;
 use super::leading::Leading;
@@ -10,7 +10,7 @@ use leno_identity::Authority;
 use std::collections::BTreeSet;
 
 impl Service {
-    /// The authority and its rotation, as they are.
+    /// The status of the authority and its rotation.
     pub fn authority(&self, caller: &Caller) -> Result<AuthorityAnswer, ApiError> {
         caller.needs(Role::Reader)?;
         if !caller.is_everywhere() {
@@ -19,7 +19,7 @@ impl Service {
         Ok(self.answer(self.leading()?.control.authority_status()))
     }
 
-    /// Begins a rotation, or changes one that is under way. Blocks on the store.
+    /// Begins or changes a rotation. Blocks on the store.
     pub fn rotate(&self, caller: &Caller, request: RotationRequest) -> Result<AuthorityAnswer, ApiError> {
         let leading = self.of_the_mesh(caller)?;
         let RotationRequest { action, without } = request;
@@ -78,8 +78,8 @@ impl Leading {
         Ok(self.control.rotate(candidate, drill, without)?)
     }
 
-    /// Removes keys from the authority's file that are not needed any more: that of the authority which a rotation has replaced, or that of a
-    /// candidate which was given up.
+    /// Removes unneeded keys from the authority's file: the key of a replaced authority, or of a
+    /// candidate after an abort.
     pub fn tidy_authority_file(&self) {
         let Some(file) = &self.authority_file else { return };
         let status = self.control.authority_status();
@@ -88,7 +88,7 @@ impl Leading {
         if status.phase.is_some() || *tidied == Some(ended) {
             return;
         }
-        // What a process of before has left after an abort may be meant for the next rotation.
+        // A key that a previous process has left after an abort may be meant for the next rotation.
         let given_up = tidied.is_some() && status.last.is_some_and(|last| last.aborted);
         let removed = file.open().and_then(|held| {
             let signs = held.iter().position(|one| one.key_id().to_string() == status.signs).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Why a request is refused, and what that is in HTTP.
+//! Errors of the API, and their HTTP responses.
 
 use super::types::{Refusal, Wrong};
 use axum::Json;
@@ -9,43 +9,43 @@ use leno_config::Problem;
 use leno_control::{PublishError, StoreError};
 use leno_intake::IntakeError;
 
-/// Seconds after which a client may try again.
+/// `retry-after`, in seconds.
 const AGAIN: &str = "2";
 
-/// Why a request is refused.
+/// An error of the API.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// There is no token, or not a valid one.
+    /// No valid token.
     #[error("a valid token is needed: `Authorization: Bearer …`, which `leno token create` makes")]
     Unauthenticated,
     /// The token does not allow this.
     #[error("{0}")]
     Forbidden(String),
-    /// The request makes no sense.
+    /// A malformed request.
     #[error("{0}")]
     Bad(String),
-    /// The documents are wrong.
+    /// Problems in documents.
     #[error("the documents are refused; what was in force goes on")]
     Problems(Vec<Problem>),
-    /// Something has changed since the client looked.
+    /// A document has another version than the client expected.
     #[error("{0} has another version than expected; look at it again")]
     Conflict(String),
-    /// It does not fit to what is under way.
+    /// A conflict with an operation in progress.
     #[error("{0}")]
     Busy(String),
-    /// There is no such thing.
+    /// Not found.
     #[error("there is no {0}")]
     NotFound(String),
-    /// Another control plane takes changes.
+    /// Another control plane leads.
     #[error("this control plane does not lead; changes are taken by the one that does")]
     NotLeader(Option<String>),
-    /// The request is more than can be taken at once.
+    /// The request is too large.
     #[error("{0}")]
     TooLarge(String),
-    /// The token asks for more at a time than it may.
+    /// The token has too many concurrent requests.
     #[error("{0}")]
     TooMany(String),
-    /// It failed, and that is not the client's fault.
+    /// A failure of the control plane, the store or a registry.
     #[error("{0}")]
     Unavailable(String),
 }
@@ -90,7 +90,7 @@ impl IntoResponse for ApiError {
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
-            // Documents are kept under their names.
+            // Stored documents are named by kind, namespace and name.
             StoreError::Conflict { key } => Self::Conflict(key),
             StoreError::NotLeader { .. } => Self::NotLeader(None),
             StoreError::TooLarge { .. } => Self::TooLarge(error.to_string()),

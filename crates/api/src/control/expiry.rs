@@ -1,4 +1,4 @@
-//! Alarms long before a certificate of the control plane expires.
+//! Warnings before certificates of the control plane expire.
 
 use super::service::{Service, now};
 use crate::scrape::Unacknowledged;
@@ -9,12 +9,12 @@ use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So long before the end, it is told.
+/// The time before expiry at which warnings begin.
 const ALARM: Duration = Duration::from_secs(30 * 86_400);
-/// Between two warnings in the log.
+/// Interval of warnings in the log.
 const AGAIN: Duration = Duration::from_secs(3600);
 
-/// Warns of the certificate of the API. What nodes are served with warns of itself.
+/// Logs warnings about the certificate of the API. The control plane logs those about its own.
 pub async fn watch(service: Arc<Service>) {
     loop {
         if let Some(warning) = of_the_api(&service) {
@@ -32,7 +32,7 @@ fn of_the_api(service: &Service) -> Option<String> {
     })
 }
 
-/// Everything that expires soon, and nodes that are behind, as far as that is known here.
+/// Certificates that expire soon, and nodes that are behind.
 pub(super) fn warnings(service: &Service) -> Vec<String> {
     let leading = service.state().leading.clone();
     let of_authority = leading.iter().flat_map(|leading| leading.control.authority_status().warnings);
@@ -46,7 +46,7 @@ fn of_node(node: &NodeStatus) -> Option<String> {
     node.behind.then(warning)
 }
 
-/// `/metrics`. The names of Istio's, where the meaning is the same.
+/// `/metrics`, with Istio's names where the meaning is the same.
 pub(super) fn metrics(service: &Service) -> String {
     let (mut registry, mut unacknowledged) = (Registry::default(), None);
     let now = i64::try_from(now().as_secs()).unwrap_or(i64::MAX);
@@ -54,7 +54,7 @@ pub(super) fn metrics(service: &Service) -> String {
     let end = |end: u64| i64::try_from(end).unwrap_or(i64::MAX);
     if let Some(leading) = service.state().leading.clone() {
         let AuthorityStatus { roots, not_after, waiting, phase, .. } = leading.control.authority_status();
-        // Of several, the one under which certificates are signed.
+        // If there are several, the one that signs certificates.
         let root = roots.iter().find(|root| root.signs).map_or(0, |root| end(root.not_after));
         add("citadel_server_root_cert_expiry_timestamp", "When the mesh's root expires, in seconds since 1970", root);
         add("citadel_server_root_cert_expiry_seconds", "Seconds until the mesh's root expires", root - now);
@@ -85,7 +85,7 @@ pub(super) fn metrics(service: &Service) -> String {
         registry.register_collector(Box::new(unacknowledged));
     }
     let mut text = String::new();
-    // Writing to a text does not fail.
+    // Writing to a `String` does not fail.
     let _ = encode(&mut text, &registry);
     text
 }

@@ -1,7 +1,8 @@
-//! The control plane that leads: it takes changes of documents, stores them and puts them into force.
+//! The leading control plane: it applies changes of documents.
 //!
-//! A change is checked with all other documents before anything is stored, as files are before `leno up` takes them. It is checked in its tenant's turn, against the
-//! documents as they are when it begins, while others may change them; it is stored if they have not.
+//! The leader checks a change together with all other documents before it stores anything. It
+//! checks in the turn of the caller's tenant, against the documents at that moment, without a lock.
+//! It stores the change if the documents are still the same.
 
 mod checked;
 
@@ -28,31 +29,33 @@ use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::block_in_place;
 
-/// Changes after which the audit log is looked through for entries that are too old.
+/// Number of changes after which the leader trims the audit log.
 const TRIM_EVERY: u32 = 500;
-/// Changes that are checked at a time, and dry runs. None needs a lock that another one has.
+/// Concurrent checks of changes and of dry runs. Neither holds a lock that the other needs.
 const CHANGES: Limits = Limits { all: 3, of_tenant: 1, waiting: 16 };
 const DRY_RUNS: Limits = Limits { all: 1, of_tenant: 1, waiting: 4 };
-/// Dry runs that wait for nodes to replay requests.
+/// Concurrent dry runs that wait for replays.
 const REPLAYS: Limits = Limits { all: 4, of_tenant: 1, waiting: 4 };
-/// How long a check may take.
+/// Timeout of a check.
 const CHECK: Duration = Duration::from_secs(15);
-/// How often a change is checked again because others came first. Then others wait, not as long.
+/// How often a change is checked again after a concurrent change. Then other changes wait for it,
+/// with a shorter timeout.
 const CHECKS: u32 = 4;
 const CHECK_ALONE: Duration = Duration::from_secs(5);
 
-/// What is there while a control plane leads.
+/// The state of a control plane that leads.
 pub struct Leading {
     /// The control plane.
     pub control: Control,
-    /// Where the authority's key is; `None`: in memory only.
+    /// The file with the authority's key; `None`: the key is in memory only.
     pub(super) authority_file: Option<AuthorityFile>,
-    /// The rotation after which keys that are not needed any more were removed from that file, 0: before any; `None`: never since the start.
+    /// The last rotation after which this process removed unneeded keys from that file; 0: before
+    /// any; `None`: not since its start.
     pub(super) tidied: std::sync::Mutex<Option<u64>>,
     intake: Intake,
     /// The namespaces of the documents in force.
     namespaces: ArcSwap<Namespaces>,
-    /// Locked while documents are stored and put into force, and not while they are checked.
+    /// Locked while the leader stores and publishes documents, but not while it checks them.
     writer: Mutex<Writer>,
     changes: Arc<Turns>,
     dry_runs: Arc<Turns>,
@@ -65,21 +68,22 @@ struct Writer {
     since_trimmed: u32,
 }
 
-/// The state that a change is checked against.
+/// The state against which a change is checked.
 #[derive(Clone, Default)]
 struct Base {
-    /// Counts what was put here.
+    /// Increases with each change of this state.
     generation: u64,
     documents: Arc<Documents>,
-    /// Stored documents that cannot be read, and why. Until they are replaced or deleted nothing else changes.
+    /// Stored documents that cannot be read, with the problems. They block all other changes until
+    /// a change replaces or deletes them.
     broken: Arc<BTreeMap<DocumentId, Vec<Problem>>>,
     in_force: Option<Arc<Definitions>>,
-    /// The store may have something else than `documents`, or than what is in force.
+    /// The store can differ from `documents`, or from the definitions in force.
     stale: bool,
 }
 
 impl Leading {
-    /// Begins to lead: with the trust domain of the stored Mesh document, and what the store has of earlier. Blocks on the store.
+    /// Begins to lead, with the trust domain of the stored Mesh document. Blocks on the store.
     ///
     /// `authority_file` opens the file with the authority's key; without one the key is in memory
     /// only. `replace` replaces the mesh's authority by this one.
@@ -112,7 +116,7 @@ impl Leading {
         Ok(Arc::new(Self { control, authority_file, tidied, intake, namespaces, writer, changes, dry_runs, replays }))
     }
 
-    /// Puts the stored documents into force if they are not. What is wrong with them is told by the service.
+    /// Publishes the stored documents if they are not in force. The service keeps the problems.
     pub async fn put_into_force(&self, service: &Service) -> Result<(), ApiError> {
         let mut writer = self.writer.lock().await;
         self.refresh(service, &mut writer).await
@@ -168,17 +172,17 @@ impl Leading {
         Ok(())
     }
 
-    /// The use that each namespace makes of its quota.
+    /// The quota and use of each namespace.
     pub(super) fn namespaces(&self, status: &Status) -> Vec<NamespaceStatus> {
         self.namespaces.load().status(&status.functions)
     }
 
-    /// Whether something is in force that nodes can be given.
+    /// Whether there are definitions for nodes.
     pub fn has_definitions(&self) -> bool {
         self.control.has_definitions()
     }
 
-    /// Checks a change, and unless it is a dry run stores it and puts it into force.
+    /// Checks a change. Unless it is a dry run, stores and publishes it.
     pub async fn change(
         self: &Arc<Self>,
         service: &Arc<Service>,
@@ -208,7 +212,7 @@ impl Leading {
         loop {
             let writer = self.lock(service, request.dry_run).await?;
             let base = writer.base.clone();
-            // A change that others have come before again and again has them wait for a while.
+            // After several concurrent changes, this one holds the lock while it is checked.
             let alone = Some(writer).filter(|_| checks > CHECKS);
             let limit = if alone.is_some() { CHECK_ALONE } else { CHECK };
             let work = {
@@ -220,7 +224,7 @@ impl Leading {
             (outcome, turn) = apart(turn, limit, work).await?;
             let mut checked = match outcome {
                 Outcome::Checked(checked) => *checked,
-                // Registries may be slow, and other changes do not wait for them.
+                // Registries can be slow. Other changes do not wait for them.
                 Outcome::Unresolved(unresolved) => {
                     drop((alone, turn));
                     unresolved.look_up(Arc::make_mut(&mut tags)).await.map_err(ApiError::Problems)?;
@@ -256,7 +260,8 @@ impl Leading {
         }
     }
 
-    /// What documents are checked against, with what is in the store in force as far as it can be.
+    /// The state against which a change is checked, after an attempt to publish the stored
+    /// documents.
     async fn lock(&self, service: &Service, dry_run: bool) -> Result<MutexGuard<'_, Writer>, ApiError> {
         let mut writer = self.writer.lock().await;
         // A dry run does not trigger another read of the store.
@@ -264,13 +269,13 @@ impl Leading {
             return Ok(writer);
         }
         match self.refresh(service, &mut writer).await {
-            // Stored documents that are wrong stay so until this change, or another one, mends them.
+            // Problems of stored documents stay until this change, or another one, solves them.
             Ok(()) | Err(ApiError::Problems(_)) => Ok(writer),
             Err(error) => Err(error),
         }
     }
 
-    /// Has recorded requests judged by these programs, as far as the caller may know of them.
+    /// Replays recorded requests with these programs, if the caller may know their functions.
     async fn replay(&self, caller: &Caller, mut candidates: Vec<CandidatePrograms>) -> Result<Replay, ApiError> {
         let _turn = self.replays.wait(caller).await?;
         let all = candidates.len();
@@ -279,7 +284,7 @@ impl Leading {
         Ok(Replay { hidden, ..queries::replay(&self.control, candidates).await })
     }
 
-    /// Stores the documents and puts the definitions into force. Returns the revision.
+    /// Stores the documents and publishes the definitions. Returns the revision.
     fn commit(
         &self,
         service: &Service,
@@ -317,7 +322,7 @@ impl Leading {
             (&before.mesh, &before.modules) == (&definitions.mesh, &definitions.modules) && !writer.base.stale
         });
         let published = if same_mesh {
-            // What did not change is not encoded again, which takes longest where there are many functions.
+            // Encoding unchanged functions would take longest if there are many.
             self.control.change_after(&differing, &removed, &definitions.permissions, commit)
         } else {
             self.control.publish_after(definitions, commit).map(drop)
@@ -336,7 +341,7 @@ impl Leading {
                 Err(ApiError::Unavailable(format!("stored as revision {revision}, and not in force yet: {error}")))
             }
             (Err(error), None) => {
-                // Perhaps it was stored and the answer was lost.
+                // The store may have committed, with a lost response.
                 writer.base.stale = true;
                 Err(error)
             }
@@ -378,7 +383,7 @@ impl Leading {
     }
 }
 
-/// Reads all stored documents, as far as they can be.
+/// Reads all stored documents. The second map has the problems of unreadable ones.
 fn read_all(
     stored: &BTreeMap<DocumentId, Kept>,
 ) -> (BTreeMap<DocumentId, Document>, BTreeMap<DocumentId, Vec<Problem>>) {
@@ -392,7 +397,7 @@ fn read_all(
     (documents, broken)
 }
 
-/// The trust domain of the stored Mesh document, or what holds without one.
+/// The trust domain of the stored Mesh document, or the default.
 fn trust_domain(service: &Service) -> Result<TrustDomain> {
     let state = service.state();
     let mesh = state.entries.documents.iter().find(|(id, _)| id.kind == "Mesh");
@@ -403,7 +408,7 @@ fn trust_domain(service: &Service) -> Result<TrustDomain> {
     };
     match snapshot {
         Ok(snapshot) => Ok(snapshot.mesh_slice().trust_domain.parse()?),
-        // Another trust domain than before would give every function another identity.
+        // Another trust domain would change every function's identity.
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow::bail!("the stored Mesh document cannot be used: {}", lines.join("; "))

@@ -1,4 +1,4 @@
-//! Nodes, as operators see to them: join tokens, cordons, and ends of memberships.
+//! Administration of nodes: join tokens, cordons, revocation.
 
 use super::audit;
 use super::error::ApiError;
@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-/// How long a join token is valid unless it is said.
+/// Default lifetime of a join token.
 const LIFETIME: u64 = 3600;
-/// How long it may be.
+/// Longest lifetime of a join token.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Service {
-    /// Makes a token with which a machine joins once. Blocks on the store.
+    /// Creates a token with which one machine joins. Blocks on the store.
     pub fn create_join_token(&self, caller: &Caller, request: JoinTokenRequest) -> Result<NewJoinToken, ApiError> {
         let leading = self.of_the_mesh(caller)?;
         let JoinTokenRequest { node, gateway, only_gateway, egress, addresses, region, zone, lifetime, .. } = request;
@@ -58,7 +58,7 @@ impl Service {
         Ok(NewJoinToken { token: token.reveal().to_string() })
     }
 
-    /// Ends a node's membership. Blocks on the store.
+    /// Revokes a node's membership. Blocks on the store.
     pub fn revoke_node(&self, caller: &Caller, node: &str) -> Result<(), ApiError> {
         let leading = self.of_the_mesh(caller)?;
         let (entry, noted) = noted(caller, format!("node {node}"), Action::Deleted)?;
@@ -69,7 +69,7 @@ impl Service {
         Ok(())
     }
 
-    /// Cordons a node, or ends that. Blocks on the store.
+    /// Cordons or uncordons a node. Blocks on the store.
     pub fn cordon_node(&self, caller: &Caller, node: &str, request: &CordonRequest) -> Result<(), ApiError> {
         let leading = self.of_the_mesh(caller)?;
         let (entry, noted) = noted(caller, format!("node {node}"), Action::Changed)?;
@@ -90,7 +90,7 @@ impl Service {
         self.leading()
     }
 
-    /// Adds an entry for something that the control plane goes on to do by itself.
+    /// Adds an audit entry for an operation that the control plane carries out later.
     pub(super) fn note(&self, caller: &Caller, what: String, action: Action) -> Result<(), ApiError> {
         let (entry, noted) = noted(caller, what, action)?;
         self.backend.commit(&noted)?;
@@ -99,7 +99,7 @@ impl Service {
     }
 }
 
-/// An entry of the audit log, and what stores it with the change.
+/// An audit entry, with a function that stores it with the change.
 fn noted(caller: &Caller, what: String, action: Action) -> Result<(AuditEntry, Transaction), ApiError> {
     let entry = entry(caller, vec![AuditChange { what, action, before: 0 }]);
     let mut transaction = Transaction::default();

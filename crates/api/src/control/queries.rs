@@ -1,4 +1,4 @@
-//! What nodes are asked for a request: the output of instances, and a replay of recorded traffic.
+//! Queries to nodes: output of instances, and replays of recorded requests.
 
 use super::error::ApiError;
 use super::service::Service;
@@ -14,23 +14,23 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-/// Bytes of lines of one page, of all nodes together.
+/// Bytes of lines in one page, from all nodes.
 const PAGE: u32 = 1 << 20;
-/// Nodes that are asked for output at a time.
+/// Nodes that one request queries for output.
 const MAX_NODES: usize = 100;
-/// How long nodes have to answer what they only have to look up.
+/// Timeout of a query for output.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// How long a node may replay for one question, and how long it has to answer.
+/// How long a node can replay for one query, and the query's timeout.
 const REPLAY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(15));
-/// How long all replays of a request may take.
+/// Timeout of all replays of a request.
 const ALL_REPLAYS: Duration = Duration::from_secs(45);
-/// Functions that a node is asked about at a time.
+/// Functions in one query.
 const AT_A_TIME: usize = 50;
-/// Differences that are told of one function.
+/// Most examples of one function.
 const MAX_EXAMPLES: usize = 10;
 
 impl Service {
-    /// What instances of a function or a job wrote.
+    /// The output of a function's or job's instances.
     pub async fn logs(&self, caller: &Caller, id: &FunctionId, query: &LogQuery) -> Result<LogPage, ApiError> {
         let document = |kind: &str| DocumentId {
             kind: kind.to_owned(),
@@ -45,7 +45,7 @@ impl Service {
         if !is_there("Function") && !is_there("Job") {
             return Err(ApiError::NotFound(format!("function or job {id}")));
         }
-        let before = Marks::read(&query.after).map_err(ApiError::Bad)?;
+        let before = Marks::read(&query.after).map_err(|error| ApiError::Bad(error.to_string()))?;
         let (mut page, mut marks) = (LogPage::default(), before.clone());
         let mut nodes = control.nodes_of(id);
         if nodes.is_empty() {
@@ -80,7 +80,7 @@ impl Service {
     }
 }
 
-/// Has the nodes that host these functions judge recorded requests by what the functions would be.
+/// Replays recorded requests with these programs, on the nodes that host their functions.
 pub(super) async fn replay(control: &Control, candidates: Vec<CandidatePrograms>) -> Replay {
     let mut by_node: BTreeMap<Arc<str>, Vec<CandidatePrograms>> = BTreeMap::new();
     let mut found: BTreeMap<FunctionId, FunctionReplay> = BTreeMap::new();
@@ -119,7 +119,7 @@ pub(super) async fn replay(control: &Control, candidates: Vec<CandidatePrograms>
 
 type OnNode = (Arc<str>, FunctionId, Result<Replayed, String>);
 
-/// Asks one node, about some functions after the other.
+/// Queries one node, for some functions at a time.
 async fn replay_on(
     control: &Control,
     node: Arc<str>,
@@ -147,7 +147,7 @@ async fn replay_on(
     outcomes
 }
 
-/// Why there is no answer.
+/// The reason for a missing answer.
 fn why_not(answer: Result<Answer, AskError>) -> String {
     match answer {
         Err(error) => error.to_string(),

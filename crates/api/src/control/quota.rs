@@ -1,4 +1,4 @@
-//! Quotas of namespaces: a change of documents takes no more than its namespaces have.
+//! Quotas of namespaces.
 
 use super::error::ApiError;
 use super::types::{NamespaceStatus, NodeBounds, Share};
@@ -6,12 +6,12 @@ use leno_config::{Document, DocumentId, NamespaceQuota, NamespaceUse, Snapshot};
 use leno_control::FunctionStatus;
 use std::collections::BTreeMap;
 
-/// Each namespace with documents or a quota, the use of its quota, and the quota.
+/// Use and quota of each namespace with documents or a quota.
 #[derive(Default)]
 pub(super) struct Namespaces(BTreeMap<String, (NamespaceUse, NamespaceQuota)>);
 
 impl Namespaces {
-    /// The namespaces of these documents, of which the snapshot was compiled.
+    /// The namespaces of these documents, from which the snapshot was compiled.
     pub(super) fn of(documents: &BTreeMap<DocumentId, Document>, snapshot: &Snapshot) -> Self {
         let mut uses: BTreeMap<&str, NamespaceUse> = snapshot.namespaces();
         for (id, document) in documents.iter().filter(|(id, _)| !id.namespace.is_empty()) {
@@ -21,7 +21,7 @@ impl Namespaces {
         Self(uses.into_iter().map(with_quota).collect())
     }
 
-    /// Refuses a change after which a namespace exceeds its quota, and by more than `before`.
+    /// Refuses a change after which a namespace exceeds its quota by more than `before`.
     pub(super) fn check(&self, before: &Self) -> Result<(), ApiError> {
         let nothing = NamespaceUse::default();
         for (namespace, (used, quota)) in &self.0 {
@@ -34,7 +34,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// The use of each namespace beside its bounds. Instances are counted as nodes report them.
+    /// Use and bounds of each namespace. Nodes report the number of instances.
     pub(super) fn status(&self, functions: &[FunctionStatus]) -> Vec<NamespaceStatus> {
         let mut instances: BTreeMap<&str, u64> = BTreeMap::new();
         for function in functions {

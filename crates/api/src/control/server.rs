@@ -23,22 +23,23 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-/// Connections at a time, and those of one source. Where there are too many, one without a request is closed, of the source that has most of them.
+/// Connections, and connections of one source. Beyond these bounds, the server closes an idle
+/// connection of the source with the most.
 const MOST_CONNECTIONS: usize = 256;
 const MOST_OF_SOURCE: usize = 64;
-/// Whoever has shown no token of this mesh by then is not kept waiting for.
+/// Longest connection without a valid token of this mesh.
 const UNKNOWN: Duration = Duration::from_secs(30);
-/// For the TLS handshake, and for the head of a request.
+/// Timeout of the TLS handshake, and of the head of a request.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A connection without a request ends after this long, and one whose requests make no progress.
+/// Timeout of a connection without a request, or without progress of its requests.
 const IDLE: Duration = Duration::from_secs(60);
 const STUCK: Duration = Duration::from_secs(180);
-/// Between two looks at whether it does.
+/// Interval of checks for progress.
 const TICK: Duration = Duration::from_secs(5);
-/// Requests of one connection at a time.
+/// Concurrent requests of one connection.
 const STREAMS: u32 = 16;
 
-/// Answers until the runtime ends.
+/// Serves the API until the runtime ends.
 pub async fn serve(service: Arc<Service>, listener: TcpListener, tls: Arc<ServerConfig>) {
     let (acceptor, router) = (TlsAcceptor::from(tls), routes::router(service));
     let places = Places::new(MOST_CONNECTIONS, MOST_OF_SOURCE);
@@ -100,7 +101,7 @@ async fn connection(acceptor: &TlsAcceptor, router: Router, stream: TcpStream, p
     }
 }
 
-/// The router, with the client in each request, which is open until its answer was sent.
+/// The router, with the client in each request. A request is open until its response has been sent.
 fn tower_service(router: Router, peer: Peer) -> TowerToHyperService<Router> {
     let layer = from_fn(move |mut request: Request<Body>, next: Next| {
         let open = peer.requests.begin();
@@ -110,9 +111,9 @@ fn tower_service(router: Router, peer: Peer) -> TowerToHyperService<Router> {
     TowerToHyperService::new(router.layer(layer))
 }
 
-/// Keeps something until an answer was sent.
+/// Keeps a value until the response has been sent.
 pub(super) fn until_sent<T: Send + 'static>(answer: Response, kept: T) -> Response {
-    // Shared by the frames of one body, which come one after the other.
+    // The frames of one body share it, one after the other.
     let kept = std::sync::Mutex::new(kept);
     answer.map(|body| {
         Body::new(body.map_frame(move |frame| {

@@ -1,4 +1,4 @@
-//! What every control plane of a mesh knows, whether it leads or not: documents and tokens, as the store has them.
+//! The state of a control plane, leading or not: the stored documents and tokens.
 
 use super::audit::{self, Lines};
 use super::error::ApiError;
@@ -17,33 +17,34 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::task::block_in_place;
 
-/// What is read by all control planes.
+/// The prefix of keys that all control planes read.
 const SHARED: &str = "api/";
 const DOCUMENTS: &str = "api/documents/";
 const TOKENS: &str = "api/tokens/";
-/// Tokens that are valid at a time: of one namespace, and in all.
+/// Most valid tokens of one namespace, and of all.
 const MAX_TOKENS_OF_NAMESPACE: usize = 256;
 const MAX_TOKENS: usize = 65_536;
-/// Between two tries to read the store.
+/// Interval of attempts to read the store.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// A control plane, as its API sees it.
+/// The state of a control plane's API.
 pub struct Service {
     /// The store.
     pub backend: Arc<dyn Backend>,
     pub(crate) lines: Option<Lines>,
-    /// When the certificate of the API expires, in seconds since 1970.
+    /// The expiry of the API's certificate, in seconds since 1970.
     pub api_certificate_ends: Option<u64>,
     pub(crate) statuses: Statuses,
     state: RwLock<State>,
 }
 
-/// Status of functions and nodes, taken no more than half of the time, because it holds a lock that changes and nodes need too.
+/// The status of functions and nodes. It takes a lock that changes and nodes need, so the API takes
+/// it at most half of the time.
 #[derive(Default)]
 pub(crate) struct Statuses(Arc<tokio::sync::Mutex<()>>);
 
 impl Statuses {
-    /// The status as it is when it is this request's turn.
+    /// The status, in this request's turn.
     pub(crate) async fn of(&self, control: &Control) -> Status {
         let one = self.0.clone().lock_owned().await;
         let began = Instant::now();
@@ -57,34 +58,35 @@ impl Statuses {
     }
 }
 
-/// What is known of the store, and who leads.
+/// A copy of the store, and the leader.
 #[derive(Default)]
 pub struct State {
-    /// Of the store, when this was read.
+    /// The store's revision of this copy.
     pub revision: u64,
     pub entries: Entries,
-    /// The store was read at least once.
+    /// The API has read the store at least once.
     pub read: bool,
-    /// There while this control plane leads.
+    /// Present while this control plane leads.
     pub leading: Option<Arc<Leading>>,
-    /// The address of the one that leads, if it is another one.
+    /// The address of another control plane that leads.
     pub leader: Option<String>,
-    /// Why the stored documents are not in force.
+    /// Problems that keep the stored documents out of force.
     pub not_in_force: Vec<Problem>,
 }
 
-/// What all control planes read.
+/// The entries of the store.
 #[derive(Default)]
 pub struct Entries {
     pub documents: BTreeMap<DocumentId, Kept>,
     pub tokens: BTreeMap<String, Token>,
-    /// Keys that are of no document and no token. Nobody knows what they say, so nothing is put into force beside them.
+    /// Keys that name no document and no token. Their meaning is unknown, so nothing is published
+    /// while they exist.
     pub unknown: BTreeSet<String>,
 }
 
 impl Entries {
-    /// Takes in an entry; `None`: it is gone. One that cannot be read is a document without a text, which stays out of force with all others until it is mended,
-    /// or a token that nobody has.
+    /// Applies an entry; `None`: it was deleted. An unreadable entry becomes a document without
+    /// text, which blocks publication, or a token that nothing matches.
     fn put(&mut self, key: &str, version: u64, value: Option<&[u8]>) {
         let damaged = |error: &serde_json::Error| tracing::error!("the stored entry {key} cannot be read: {error}");
         if let Some(id) = document_of(key) {
@@ -111,7 +113,7 @@ impl Entries {
         }
     }
 
-    /// What is wrong with entries that are of no document.
+    /// Problems of entries that are no documents.
     pub fn problems(&self) -> Vec<Problem> {
         let fix = "remove it from the store, or use the release that wrote it";
         let problem = |key: &String| Problem {
@@ -133,14 +135,14 @@ pub struct Kept {
     pub value: DocumentValue,
 }
 
-/// A document as it is stored.
+/// The stored form of a document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentValue {
     pub text: String,
-    /// Who applied it.
+    /// The token that applied it.
     pub by: String,
-    /// When, in seconds since 1970.
+    /// Time of the application, in seconds since 1970.
     pub at: f64,
 }
 
@@ -152,7 +154,7 @@ impl Service {
         Arc::new(Self { backend, lines, api_certificate_ends, statuses, state })
     }
 
-    /// The lock is never held across an await.
+    /// No caller holds the lock across an await.
     pub fn state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -162,7 +164,7 @@ impl Service {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads everything from the store. Blocks on it.
+    /// Reads all entries from the store. Blocks on it.
     pub fn read(&self) -> Result<u64, StoreError> {
         let listing = self.backend.list(SHARED)?;
         let mut entries = Entries::default();
@@ -174,7 +176,7 @@ impl Service {
         Ok(listing.revision)
     }
 
-    /// Keeps up with the store, while another control plane writes to it.
+    /// Follows the store while another control plane writes to it.
     pub async fn follow(&self) {
         loop {
             match block_in_place(|| self.read().and_then(|revision| self.backend.watch(SHARED, revision))) {
@@ -189,7 +191,7 @@ impl Service {
         }
     }
 
-    /// Takes in a commit.
+    /// Applies a commit.
     fn take(&self, commit: Commit) {
         let mut state = self.state_mut();
         for (key, value) in &commit.changes {
@@ -198,13 +200,13 @@ impl Service {
         state.revision = commit.revision;
     }
 
-    /// What takes changes here.
+    /// The leading state, which applies changes.
     pub fn leading(&self) -> Result<Arc<Leading>, ApiError> {
         let state = self.state();
         state.leading.clone().ok_or_else(|| ApiError::NotLeader(state.leader.clone()))
     }
 
-    /// Who bears this token.
+    /// The caller with this token.
     pub fn caller(&self, bearer: Option<&str>, from: &str) -> Result<Caller, ApiError> {
         let state = self.state();
         if !state.read {
@@ -213,7 +215,7 @@ impl Service {
         tokens::caller(&state.entries.tokens, bearer.ok_or(ApiError::Unauthenticated)?, from, now().as_secs())
     }
 
-    /// Stored documents that a caller may read. Empty texts are not looked at.
+    /// Stored documents that a caller may read. An empty text matches all.
     pub fn documents(&self, caller: &Caller, kind: &str, namespace: &str, name: &str) -> Documents {
         let state = self.state();
         let is = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
@@ -229,7 +231,7 @@ impl Service {
         }
     }
 
-    /// Tokens that a caller may see.
+    /// Tokens that a caller may list.
     pub fn tokens(&self, caller: &Caller) -> Vec<TokenInfo> {
         let state = self.state();
         let seen =
@@ -237,7 +239,7 @@ impl Service {
         seen.map(|(id, token)| token.info(id)).collect()
     }
 
-    /// Makes a token. Blocks on the store.
+    /// Creates a token. Blocks on the store.
     pub fn create_token(&self, caller: &Caller, request: TokenRequest) -> Result<NewToken, ApiError> {
         caller.may_give(request.role, &request.namespaces)?;
         self.leading()?;
@@ -257,7 +259,7 @@ impl Service {
         Ok(NewToken { id, token })
     }
 
-    /// Refuses more tokens than a namespace, or the whole mesh, may have. Those that have expired are not counted.
+    /// Refuses more tokens than a namespace, or the mesh, may have. Expired ones do not count.
     fn has_room_for_token(&self, namespaces: &BTreeSet<String>) -> Result<(), ApiError> {
         let (state, now) = (self.state(), now().as_secs());
         let valid = || state.entries.tokens.values().filter(|token| token.expires.is_none_or(|expires| now < expires));
@@ -276,7 +278,7 @@ impl Service {
         }
     }
 
-    /// Ends a token. Blocks on the store.
+    /// Revokes a token. Blocks on the store.
     pub fn revoke_token(&self, caller: &Caller, id: &str) -> Result<(), ApiError> {
         let not_found = || ApiError::NotFound(format!("token {id}"));
         let token = self.state().entries.tokens.get(id).cloned().ok_or_else(not_found)?;
@@ -309,13 +311,13 @@ impl Service {
         Ok(())
     }
 
-    /// Makes the first token, for whoever can read this file. Blocks on the store.
+    /// Creates the first token, and writes it to this file. Blocks on the store.
     pub fn first_token(&self, file: &Path) -> Result<()> {
         if !self.state().entries.tokens.is_empty() {
             return Ok(());
         }
         let (id, secret) = tokens::generate()?;
-        // A token that nobody has would lock everybody out, so the file comes first.
+        // The file comes first: a stored token without its secret would lock all users out.
         tokens::write(file, &tokens::text(&id, &secret))?;
         let (role, namespaces, note) = (Role::Admin, Default::default(), "the first".to_owned());
         let by = "leno control".to_owned();
@@ -344,20 +346,20 @@ impl Kept {
 }
 
 impl Caller {
-    /// The control plane itself, when it is started.
+    /// The control plane itself, at its start.
     pub fn control_plane() -> Self {
         let (name, from) = ("leno control".to_owned(), "its own process".to_owned());
         Self { name, from, role: Role::Admin, namespaces: Default::default() }
     }
 }
 
-/// An entry of the audit log, as of now.
+/// An audit entry with the present time.
 pub(super) fn entry(caller: &Caller, changes: Vec<AuditChange>) -> AuditEntry {
     let (by, from) = (caller.name.clone(), caller.from.clone());
     AuditEntry { time: now().as_secs_f64(), by, from, revision: 0, changes }
 }
 
-/// Since 1970.
+/// The time since 1970.
 pub(super) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -373,7 +375,7 @@ fn document_of(key: &str) -> Option<DocumentId> {
     let (kind, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
     let namespace = if namespace == "-" { "" } else { namespace };
     let id = DocumentId { kind: kind.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() };
-    // No other key is of the same document: one of the two could not be removed.
+    // Each document has exactly one key: of two keys, one could not be removed.
     (parts.next().is_none() && self::key(&id) == key).then_some(id)
 }
 

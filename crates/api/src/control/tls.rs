@@ -21,8 +21,8 @@ pub enum Certificate {
 }
 
 impl Certificate {
-    /// The configuration of a server at this address, and the self-signed certificate, which clients
-    /// must trust.
+    /// The configuration of a server at this address, and the self-signed certificate, which
+    /// clients must trust.
     pub fn config(&self, data: &Path, address: &str) -> Result<(Arc<ServerConfig>, Option<PathBuf>)> {
         let further = match self {
             Self::Files(certificate, key) => return Ok((gateway_server_config(certificate, key)?, None)),

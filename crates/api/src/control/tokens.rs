@@ -1,4 +1,4 @@
-//! Bearer tokens: who somebody is, and what that allows.
+//! Bearer tokens and their permissions.
 
 use super::admission::LARGEST_BODY;
 use super::error::ApiError;
@@ -16,11 +16,12 @@ use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// A token as it is stored: by its public part, without its secret.
+/// The stored form of a token, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
-    /// SHA-256 of the secret, in hexadecimal digits. The secret has 256 random bits, so there is nothing to guess.
+    /// SHA-256 of the secret, in hexadecimal digits. The secret has 256 random bits, so no guess
+    /// succeeds.
     pub hash: String,
     pub role: Role,
     /// Empty: everywhere.
@@ -29,14 +30,14 @@ pub struct Token {
     pub by: String,
     /// In seconds since 1970.
     pub created: u64,
-    /// In seconds since 1970; `None`: it does not end by itself.
+    /// In seconds since 1970; `None`: the token does not expire.
     pub expires: Option<u64>,
 }
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub struct Caller {
-    /// For the audit log: `token 8c1f02aa`, and what it is for.
+    /// Name for the audit log: `token 8c1f02aa`, and the token's note.
     pub name: String,
     /// The client's address.
     pub from: String,
@@ -45,7 +46,7 @@ pub struct Caller {
     pub namespaces: BTreeSet<String>,
 }
 
-/// Makes a token's public part and secret.
+/// Generates a token's public part and secret.
 pub(super) fn generate() -> Result<(String, String)> {
     let mut bytes = [0; 36];
     rand::fill(&mut bytes).context("no random bytes for a token")?;
@@ -53,12 +54,12 @@ pub(super) fn generate() -> Result<(String, String)> {
     Ok((hexadecimal(id), hexadecimal(secret)))
 }
 
-/// The token as its bearer has it.
+/// The token's text, for its holder.
 pub(super) fn text(id: &str, secret: &str) -> String {
     format!("leno.{id}.{secret}")
 }
 
-/// What is stored of a secret.
+/// The stored hash of a secret.
 pub(super) fn hash(secret: &str) -> String {
     hexadecimal(digest(&SHA256, secret.as_bytes()).as_ref())
 }
@@ -71,7 +72,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// The caller who bears a token, if it is one of these and has not ended.
+/// The caller with this token, if it is valid.
 pub(super) fn caller(tokens: &BTreeMap<String, Token>, bearer: &str, from: &str, now: u64) -> Result<Caller, ApiError> {
     let mut parts = bearer.split('.');
     let (Some("leno"), Some(id), Some(secret), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
@@ -102,20 +103,21 @@ impl Token {
 }
 
 impl Caller {
-    /// Who shares what is divided between tenants: the tokens of a namespace that change documents, those that only read, or one token of the whole mesh. A token of
-    /// several namespaces can make some for each, and they have one share for each.
+    /// The tenant of the caller, for fair shares: the tokens of a namespace that can change
+    /// documents, those that only read, or one token of the whole mesh. A token for several
+    /// namespaces can create one for each, and each of these shares that namespace's part.
     pub fn tenant(&self) -> String {
         let name = self.namespaces.first().unwrap_or(&self.name);
         let readers = if self.role == Role::Reader { " (readers)" } else { "" };
         format!("{name}{readers}")
     }
 
-    /// Bytes of a request. Who changes the whole mesh may apply much at once.
+    /// Largest request body. Callers for the whole mesh can apply more at once.
     pub fn largest_request(&self) -> usize {
         if self.is_everywhere() && self.role >= Role::Editor { LARGEST_BODY } else { LARGEST_BODY / 4 }
     }
 
-    /// Refuses who has a lesser role.
+    /// Refuses a caller with a lesser role.
     pub fn needs(&self, role: Role) -> Result<(), ApiError> {
         if self.role >= role {
             return Ok(());
@@ -129,17 +131,17 @@ impl Caller {
         self.namespaces.is_empty()
     }
 
-    /// Whether a document may be shown.
+    /// Whether the caller may read a document.
     pub fn may_read(&self, id: &DocumentId) -> bool {
         self.is_everywhere() || self.namespaces.contains(&id.namespace)
     }
 
-    /// Whether a function's name may be told.
+    /// Whether the caller may know a function's name.
     pub fn may_know(&self, id: &FunctionId) -> bool {
         self.is_everywhere() || self.namespaces.contains(&id.namespace)
     }
 
-    /// Refuses a document of, or about functions of, a namespace that the token is not for.
+    /// Refuses a document that belongs to, or affects, a namespace outside of the token's.
     pub fn may_write(&self, id: &DocumentId, reach: &Reach) -> Result<(), ApiError> {
         if self.is_everywhere() {
             return Ok(());
@@ -157,7 +159,7 @@ impl Caller {
         }
     }
 
-    /// Refuses to make or revoke a token that allows more than one's own.
+    /// Refuses to create or revoke a token with more permissions than the caller's.
     pub fn may_give(&self, role: Role, namespaces: &BTreeSet<String>) -> Result<(), ApiError> {
         self.needs(Role::Admin)?;
         let within = self.is_everywhere() || !namespaces.is_empty() && namespaces.is_subset(&self.namespaces);
@@ -168,12 +170,12 @@ impl Caller {
     }
 }
 
-/// Writes a token where its account alone can read it.
+/// Writes a token to a file with mode 0600.
 pub(super) fn write(path: &Path, token: &str) -> Result<()> {
     let failed = || format!("the first token cannot be written to {}", path.display());
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).with_context(failed)?;
-    // The file may have been there.
+    // The file may have existed.
     file.set_permissions(std::fs::Permissions::from_mode(0o600)).with_context(failed)?;
     writeln!(file, "{token}").with_context(failed)?;
     file.sync_all().with_context(failed)

@@ -1,4 +1,4 @@
-//! Whose request is worked on next: tenants take turns, and so do the tokens of a tenant.
+//! Fair turns of requests: between tenants, and between the tokens of a tenant.
 
 use super::error::ApiError;
 use super::tokens::Caller;
@@ -6,38 +6,38 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// A kind of work that is done for a few requests at a time.
+/// A kind of work with a bounded number of concurrent requests.
 pub(super) struct Turns {
     limits: Limits,
     queue: Mutex<Queue>,
 }
 
-/// How much of it there is at a time.
+/// Bounds of concurrent work.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// In all.
+    /// Of all tenants.
     pub all: usize,
-    /// For one tenant.
+    /// Of one tenant.
     pub of_tenant: usize,
-    /// Requests of one token that wait. Further ones are refused.
+    /// Waiting requests of one token. Further ones are refused.
     pub waiting: usize,
 }
 
 #[derive(Default)]
 struct Queue {
     running: usize,
-    /// Those with requests. The first ones have waited longest for a turn.
+    /// Tenants with requests. The first ones have waited longest.
     tenants: VecDeque<Tenant>,
 }
 
 struct Tenant {
     name: String,
     running: usize,
-    /// Tokens with requests that wait.
+    /// Tokens with waiting requests.
     tokens: VecDeque<(String, VecDeque<oneshot::Sender<Turn>>)>,
 }
 
-/// A request's turn. It ends when this is dropped.
+/// A request's turn. It ends when this value is dropped.
 pub(super) struct Turn {
     turns: Arc<Turns>,
     tenant: String,
@@ -78,9 +78,9 @@ impl Turns {
         Ok(receiver)
     }
 
-    /// Gives turns to those who wait longest.
+    /// Gives turns to the tenants that have waited longest.
     fn advance(self: &Arc<Self>) {
-        // A turn whose request is gone ends here, after the lock.
+        // The turn of a cancelled request ends here, after the lock.
         let mut unclaimed = Vec::new();
         let mut queue = self.queue();
         while queue.running < self.limits.all {
@@ -117,7 +117,7 @@ impl Drop for Turn {
         let at = queue.tenants.iter().position(|tenant| tenant.name == self.tenant);
         if let Some(mut tenant) = at.and_then(|at| queue.tenants.remove(at)) {
             tenant.running -= 1;
-            // Those that came meanwhile are next.
+            // Requests that have arrived meanwhile are next.
             if tenant.running > 0 || !tenant.tokens.is_empty() {
                 queue.tenants.push_back(tenant);
             }
@@ -153,7 +153,7 @@ mod tests {
         drop(turn);
         drop(waiting.remove(0).try_recv().expect("then the tenant that waits longest"));
         drop(same_tenant.try_recv().expect("another token of it before the next request of the same one"));
-        // A request that has gone away does not keep its turn.
+        // A cancelled request does not keep its turn.
         drop(waiting.remove(0));
         drop(waiting.remove(0).try_recv().expect("the last one"));
         assert!(turns.queue().tenants.is_empty() && turns.queue().running == 0, "nothing is kept");

@@ -1,4 +1,5 @@
-//! Work of requests that takes long: on a thread that yields to the others, in the caller's turn, and no longer than the client waits for it.
+//! Long work of requests: on a thread with low priority, in the caller's turn, and cancelled with
+//! the request.
 
 use super::error::ApiError;
 use super::turns::Turn;
@@ -7,10 +8,10 @@ use rustix::process::{getpriority_process, setpriority_process};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How much less than other threads one gets that works for a request, where processors are busy.
+/// Niceness of a thread that works for a request.
 const NICE: i32 = 10;
 
-/// Gives up the work of a request whose client has gone away.
+/// Cancels the work of a request whose client has disconnected.
 struct Waits(Effort);
 
 impl Drop for Waits {
@@ -19,7 +20,7 @@ impl Drop for Waits {
     }
 }
 
-/// Does some work on a thread for it. The turn ends with the work, even if the client has gone away.
+/// Runs work on its own thread. The turn ends with the work, even if the client has disconnected.
 pub(super) async fn apart<T: Send + 'static>(
     turn: Turn,
     limit: Duration,
@@ -29,13 +30,13 @@ pub(super) async fn apart<T: Send + 'static>(
     let _waits = Waits(effort.clone());
     let (done, outcome) = oneshot::channel();
     let run = move || {
-        // The process is one thread for this call. Without it the work is done all the same.
+        // For this call, the thread ID is the process. If it fails, the work still runs.
         if let Ok(before) = getpriority_process(None) {
             let _ = setpriority_process(None, before + NICE);
         }
         let result = work(&effort);
         let result = if effort.is_over() { Err(too_long(limit)) } else { result };
-        // The client may have gone away. Then the turn ends here.
+        // The client may have disconnected. Then the turn ends here.
         let _ = done.send(result.map(|value| (value, turn)));
     };
     let thread = std::thread::Builder::new().name("change".to_owned()).spawn(run);

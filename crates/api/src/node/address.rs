@@ -1,4 +1,5 @@
-//! Where operators ask: a Unix socket that is its account's own, or an address on loopback with a token.
+//! The address of a node's admin listener: a Unix socket of the node's account, or a loopback
+//! address with a token.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::geteuid;
@@ -14,17 +15,17 @@ use std::str::FromStr;
 const SHORTEST_TOKEN: usize = 16;
 const LONGEST_TOKEN: u64 = 4096;
 
-/// Where a node is asked.
+/// The address of an admin listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// At this Unix socket.
+    /// A Unix socket.
     Socket(PathBuf),
-    /// At this address.
+    /// A TCP address.
     Tcp(SocketAddr),
 }
 
 impl Address {
-    /// Where nodes of this account are, unless their documents say otherwise.
+    /// The default address for nodes of this account.
     pub fn usual() -> Self {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         Self::Socket(folder(geteuid().as_raw(), runtime).join("admin.sock"))
@@ -39,10 +40,15 @@ fn folder(account: u32, runtime: Option<PathBuf>) -> PathBuf {
     }
 }
 
-impl FromStr for Address {
-    type Err = String;
+/// A text is not an admin address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected unix:PATH, or an IP address and a port, such as 127.0.0.1:15000")]
+pub struct BadAddress;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Address {
+    type Err = BadAddress;
+
+    fn from_str(text: &str) -> Result<Self, BadAddress> {
         match text.strip_prefix("unix:") {
             Some(path) if !path.is_empty() => Ok(Self::Socket(path.into())),
             _ => text
@@ -51,7 +57,7 @@ impl FromStr for Address {
                 .trim_end_matches('/')
                 .parse()
                 .map(Self::Tcp)
-                .map_err(|_| "expected unix:PATH, or an IP address and a port, such as 127.0.0.1:15000".to_owned()),
+                .map_err(|_| BadAddress),
         }
     }
 }
@@ -65,7 +71,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Makes the folder that nodes of this account have their socket in. In `/tmp` somebody else may have made it.
+/// Creates the folder of the socket. In `/tmp`, another account may have created it.
 pub(super) fn make_folder(socket: &Path) -> Result<()> {
     let Some(folder) = socket.parent() else { bail!("{} is in no folder", socket.display()) };
     match DirBuilder::new().mode(0o700).create(folder) {
@@ -83,7 +89,7 @@ pub(super) fn make_folder(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file that holds a token and is nobody else's to read.
+/// Reads a token from a file that no other account can read.
 pub fn token(path: &Path) -> Result<String> {
     let failed = || format!("the token of the admin address cannot be read from {}", path.display());
     let file = File::open(path).with_context(failed)?;

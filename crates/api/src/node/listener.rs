@@ -1,4 +1,5 @@
-//! Who is answered: at the socket this account and root, at an address whoever bears the token.
+//! Access to the admin listener: the socket serves the node's account and root, an address serves
+//! the bearer of the token.
 
 use super::address::{self, Address};
 use anyhow::{Context, Result, bail};
@@ -25,20 +26,20 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 /// An open listener.
 pub enum Listener {
-    /// The file is removed with it.
+    /// A Unix socket. Its file is removed with this value.
     Socket(UnixListener, SocketFile),
-    /// With the file that holds the token.
+    /// A TCP listener, and the file with the token.
     Tcp(TcpListener, PathBuf),
 }
 
-/// The process of the node before this one, while it may have instances; 0: there is none.
+/// The parent process in a hot restart, while it may have instances; 0: none.
 pub static PREDECESSOR: AtomicU32 = AtomicU32::new(0);
 
-/// Names of what one process of a node passes to the next.
+/// Names of the file descriptors that one process of a node passes to the next.
 const LISTENER: &str = "admin";
 const LOCK: &str = "admin.lock";
 
-/// The admin listener of the process before this one.
+/// The admin listener of the parent process in a hot restart.
 #[derive(Default)]
 pub struct Inherited {
     listener: Option<OwnedFd>,
@@ -46,12 +47,12 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Finds it among what was passed.
+    /// Takes it from the passed file descriptors.
     pub fn among(mut take: impl FnMut(&str) -> Option<OwnedFd>) -> Self {
         Self { listener: take(LISTENER), lock: take(LOCK) }
     }
 
-    /// The listener, if it is at this path, and the lock.
+    /// The listener, if it has this path, and the lock.
     fn at_path(self, path: &Path) -> Option<(std::os::unix::net::UnixListener, OwnedFd)> {
         let listener = std::os::unix::net::UnixListener::from(self.listener?);
         (listener.local_addr().ok()?.as_pathname()? == path).then_some((listener, self.lock?))
@@ -70,19 +71,19 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 
-/// What a connection may ask.
+/// Permissions of a connection.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Anything.
+    /// All requests.
     Full,
-    /// Nothing: it is another account's, or an instance's.
+    /// No request: the peer is another account, or an instance.
     Denied,
-    /// Anything with this token, if there is one; and whether the node is well without it.
+    /// All requests with this token, if there is one; only health without it.
     Bearing(Option<Arc<str>>),
 }
 
 impl Access {
-    /// Whether a request with these fields is answered.
+    /// Whether a request with these fields is permitted.
     pub fn allows(&self, path: &str, headers: &HeaderMap) -> bool {
         match self {
             Self::Full => true,
@@ -100,7 +101,8 @@ impl Access {
 }
 
 impl Listener {
-    /// Opens it; an error if another node is there. One that is inherited is used if it is at the same place.
+    /// Opens the listener; an error if another node has it. Uses an inherited one at the same
+    /// place.
     pub async fn open(wanted: &AdminListener, inherited: Inherited) -> Result<Self> {
         match wanted {
             AdminListener::Usual => match Address::usual() {
@@ -127,7 +129,7 @@ impl Listener {
     async fn socket(path: PathBuf, inherited: Inherited) -> Result<Self> {
         if let Some((listener, lock)) = inherited.at_path(&path) {
             let file = SocketFile::at(path, lock)?;
-            // Until the other process has handed over, it is that one's.
+            // Until the hot restart is complete, the file belongs to the other process.
             file.leave.store(true, Ordering::Relaxed);
             return Ok(Self::Socket(UnixListener::from_std(listener)?, file));
         }
@@ -138,7 +140,7 @@ impl Listener {
         Ok(Self::Socket(UnixListener::from_std(listener)?, file))
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> io::Result<Address> {
         Ok(match self {
             Self::Socket(_, file) => Address::Socket(file.path.clone()),
@@ -146,7 +148,7 @@ impl Listener {
         })
     }
 
-    /// What the next process of the node needs of it, each with a name.
+    /// Its file descriptors for the next process of the node, with names.
     pub fn descriptors(&self) -> io::Result<Vec<(String, OwnedFd)>> {
         let copy = |name: &str, socket: BorrowedFd<'_>| -> io::Result<_> {
             Ok((name.to_owned(), socket.try_clone_to_owned()?))
@@ -157,7 +159,7 @@ impl Listener {
         }
     }
 
-    /// Whether the file is left where it is, for another process of the node. At first it is if it was inherited.
+    /// Whether the file stays for another process of the node. Initially true if it was inherited.
     pub fn leaves_file(&self) -> Arc<AtomicBool> {
         match self {
             Self::Socket(_, file) => file.leave.clone(),
@@ -165,7 +167,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, and what it may ask.
+    /// The next connection, and its permissions.
     pub async fn accept(&self) -> io::Result<(Stream, Access)> {
         match self {
             Self::Socket(listener, _) => {
@@ -175,7 +177,7 @@ impl Listener {
             }
             Self::Tcp(listener, token) => {
                 let (stream, _) = listener.accept().await?;
-                // A token that was changed is in force with the next connection.
+                // A changed token takes effect with the next connection.
                 let token = address::token(token).inspect_err(|error| tracing::warn!("nobody is answered: {error:#}"));
                 Ok((Box::pin(stream), Access::Bearing(token.ok().map(Arc::from))))
             }
@@ -183,13 +185,15 @@ impl Listener {
     }
 }
 
-/// The node's account and root, but for what the node has started. Of a process that has ended meanwhile it cannot be told whose it was.
+/// Permits the node's account and root, except descendants of the node. The descent of a process
+/// that has ended is unknown.
 fn is_operator(peer: &UCred) -> bool {
     let instance = || {
         let process = peer.pid().and_then(|process| u32::try_from(process).ok()).filter(|process| *process > 0);
         let of_predecessor = |process| match PREDECESSOR.load(Ordering::Relaxed) {
             0 => false,
-            // This process and what it has started descend from it too, and were looked at before.
+            // This process and its descendants also descend from the parent, and were checked
+            // above.
             predecessor => descends_from(process, predecessor).unwrap_or(true),
         };
         process.is_none_or(|process| descends_from_the_node(process).unwrap_or(true) || of_predecessor(process))
@@ -197,12 +201,12 @@ fn is_operator(peer: &UCred) -> bool {
     is_trusted(peer) && !instance()
 }
 
-/// Whether this is of the same account, or of root.
+/// Whether the file belongs to this account or root.
 pub fn is_trusted(peer: &UCred) -> bool {
     peer.uid() == geteuid().as_raw() || peer.uid() == 0
 }
 
-/// Held by the node that has the socket: of two that start at a time, one has it.
+/// The lock of the node that has the socket. Of two nodes that start at once, one gets it.
 fn lock(socket: &Path) -> Result<OwnedFd> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -220,7 +224,7 @@ fn lock(socket: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Removes a socket that nobody listens on any more, and nothing else.
+/// Removes a socket without a listener, and nothing else.
 async fn clear(path: &Path) -> Result<()> {
     let found = match path.symlink_metadata() {
         Ok(found) => found,
@@ -241,7 +245,7 @@ async fn clear(path: &Path) -> Result<()> {
     }
 }
 
-/// The socket has its mode before it has its name: there is no moment at which others could connect.
+/// The socket gets its mode before its name, so no other account can connect in between.
 fn bind(path: &Path) -> Result<std::os::unix::net::UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -251,12 +255,12 @@ fn bind(path: &Path) -> Result<std::os::unix::net::UnixListener> {
     Ok(socket.into())
 }
 
-/// A socket in the file system, as long as this lives.
+/// A socket in the file system. It is removed with this value.
 pub struct SocketFile {
     path: PathBuf,
     found: Metadata,
     lock: OwnedFd,
-    /// Another process listens at it.
+    /// Another process has the listener.
     leave: Arc<AtomicBool>,
 }
 
@@ -272,7 +276,7 @@ impl Drop for SocketFile {
         if self.leave.load(Ordering::Relaxed) {
             return;
         }
-        // Somebody may have removed it, and put another one there.
+        // Another program may have replaced the file.
         let same = |now: Metadata| now.dev() == self.found.dev() && now.ino() == self.found.ino();
         if self.path.symlink_metadata().is_ok_and(same) {
             let _ = std::fs::remove_file(&self.path);
@@ -338,7 +342,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "as after a crash");
         let listener = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
-        // Somebody removes it and listens there: that socket stays when this one ends, and is not taken over.
+        // Somebody removes it and listens there: that socket stays when this one ends, and is not
+        // taken over.
         std::fs::remove_file(&path).unwrap();
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         drop(listener);
@@ -381,7 +386,8 @@ mod tests {
         }
         assert!(!Access::Denied.allows("/healthz", &HeaderMap::new()));
 
-        // A new token is in force with the next connection, and without a sound one nobody is told anything.
+        // A new token is in force with the next connection, and without a sound one nobody is told
+        // anything.
         let told = async |said: &str| {
             let _client = tokio::net::TcpStream::connect(address).await.unwrap();
             let (_, access) = listener.accept().await.unwrap();

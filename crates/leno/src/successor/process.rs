@@ -2,6 +2,7 @@
 
 use super::{Program, TAKE_OVER};
 use crate::notify;
+use anyhow::{Result, anyhow, bail};
 use leno_api::upgrade::{MAX_TIMEOUT, UpgradeRequest};
 use leno_jail::Half;
 use leno_node::{Offer, Relay, Running};
@@ -41,23 +42,19 @@ pub(crate) struct Successor {
 
 impl Own {
     /// Hands the node over. The error says why that failed; then everything is as it was.
-    pub(crate) async fn upgrade(
-        &mut self,
-        running: &Running,
-        request: &UpgradeRequest,
-    ) -> Result<(Relay, Successor), String> {
+    pub(crate) async fn upgrade(&mut self, running: &Running, request: &UpgradeRequest) -> Result<(Relay, Successor)> {
         if request.timeout > MAX_TIMEOUT {
-            return Err(format!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", request.timeout));
+            bail!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", request.timeout);
         }
         let patience = Duration::from_secs(request.timeout);
         if let Some(obstacle) = obstacle().or_else(|| running.obstacle()) {
-            return Err(obstacle);
+            bail!("{obstacle}");
         }
         let file = self.program.successor(request.binary.as_deref())?;
         if timeout(patience, self.alone.wait_for(|alone| *alone)).await.is_err() {
-            return Err("connections of the process before this one are still open; try again later".to_owned());
+            bail!("connections of the process before this one are still open; try again later");
         }
-        let failed = |error: io::Error| format!("{} cannot be started: {error}", file.display());
+        let failed = |error: io::Error| anyhow!("{} cannot be started: {error}", file.display());
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(&file);
         command.arg0(&self.program.name).args(&self.program.arguments).arg(TAKE_OVER).stdin(OwnedFd::from(theirs));
@@ -77,7 +74,7 @@ impl Own {
             Err(reason) => {
                 let ended = successor.end().await;
                 let status = ended.map(|status| format!(" ({status})")).unwrap_or_default();
-                Err(format!("the new process was to take over, but {reason}{status}"))
+                bail!("the new process was to take over, but {reason}{status}")
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The program that is started: which one, and who may have written it.
 
+use anyhow::{Result, anyhow, bail};
 use rustix::fs::getxattr;
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -31,18 +32,18 @@ impl Program {
     }
 
     /// The file to start: `wanted`, or what is now where this process was started from. The error says why it is not started.
-    pub(crate) fn successor(&self, wanted: Option<&Path>) -> Result<PathBuf, String> {
+    pub(crate) fn successor(&self, wanted: Option<&Path>) -> Result<PathBuf> {
         let path = wanted.unwrap_or(&self.path);
         let account = rustix::process::geteuid().as_raw();
-        let file = path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))?;
+        let file = path.canonicalize().map_err(|error| anyhow!("{}: {error}", path.display()))?;
         for part in file.ancestors() {
-            let found = part.metadata().map_err(|error| format!("{}: {error}", part.display()))?;
+            let found = part.metadata().map_err(|error| anyhow!("{}: {error}", part.display()))?;
             if part == file && (!found.is_file() || found.mode() & 0o111 == 0) {
-                return Err(format!("{} is no program", part.display()));
+                bail!("{} is no program", part.display());
             }
             if let Some(who) = writer(part, &found, account) {
                 let file = file.display();
-                return Err(format!("{who} may write to {}, so {file} is not started", part.display()));
+                bail!("{who} may write to {}, so {file} is not started", part.display());
             }
         }
         Ok(file)
@@ -86,17 +87,17 @@ mod tests {
         let program = Program { path: link.clone(), name: "leno".into(), arguments: Vec::new() };
         set(&file, 0o755);
         set(&bin, 0o755);
-        assert_eq!(program.successor(None), Ok(file.canonicalize().unwrap()));
+        assert_eq!(program.successor(None).unwrap(), file.canonicalize().unwrap());
         set(&file, 0o644);
-        assert!(program.successor(None).unwrap_err().contains("is no program"));
+        assert!(program.successor(None).unwrap_err().to_string().contains("is no program"));
         set(&file, 0o757);
-        assert!(program.successor(None).unwrap_err().contains("everybody may write to"));
+        assert!(program.successor(None).unwrap_err().to_string().contains("everybody may write to"));
         set(&file, 0o755);
         set(&bin, 0o777);
-        assert!(program.successor(Some(&file)).unwrap_err().contains("everybody may write to"));
+        assert!(program.successor(Some(&file)).unwrap_err().to_string().contains("everybody may write to"));
         set(&bin, 0o1777);
         assert!(program.successor(Some(&file)).is_ok());
-        assert!(program.successor(Some(&bin)).unwrap_err().contains("is no program"));
-        assert!(program.successor(Some(&bin.join("other"))).unwrap_err().contains("other: "));
+        assert!(program.successor(Some(&bin)).unwrap_err().to_string().contains("is no program"));
+        assert!(program.successor(Some(&bin.join("other"))).unwrap_err().to_string().contains("other: "));
     }
 }

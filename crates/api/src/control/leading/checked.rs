@@ -1,4 +1,4 @@
-//! Checks a change without a lock, and without storing anything.
+//! Checks of changes, without a lock and without a write.
 
 use super::super::error::ApiError;
 use super::super::quota::Namespaces;
@@ -15,52 +15,53 @@ use std::path::Path;
 /// Documents by name.
 pub(super) type Documents = BTreeMap<DocumentId, Document>;
 
-/// Bytes of the name of a text: problems and documents have copies of it.
+/// Longest name of a text. Problems and documents have copies of it.
 const LONGEST_NAME: usize = 1024;
-/// Problems and warnings of an answer.
+/// Most problems and warnings in a response.
 const MAX_PROBLEMS: usize = 500;
 
-/// A change that was checked.
+/// The result of a check.
 pub(super) struct Checked {
     pub answer: ChangeAnswer,
-    /// All documents, as they would be.
+    /// All documents after the change.
     pub documents: Documents,
     pub actions: Vec<(DocumentId, Action, Option<Document>)>,
     pub namespaces: Namespaces,
-    /// What would be in force; `None`: it is a dry run, or nothing changes.
+    /// The definitions after the change; `None`: a dry run, or no change.
     pub definitions: Option<Definitions>,
-    /// Programs that a replay is about.
+    /// Programs for a replay.
     pub candidates: Vec<CandidatePrograms>,
 }
 
-/// What became of a check.
+/// The outcome of a check.
 pub(super) enum Outcome {
     Checked(Box<Checked>),
     /// Not complete: the digests of some tags are unknown.
     Unresolved(Unresolved),
 }
 
-/// A request's documents together with all others.
+/// The documents of a request, with all others.
 struct Given {
     documents: Documents,
     actions: Vec<(DocumentId, Action, Option<Document>)>,
-    /// Places of those in the request that are new or differ.
+    /// Positions of new and changed documents in the request.
     order: BTreeMap<DocumentId, usize>,
 }
 
-/// The names of the request's texts, as problems have them.
+/// The names of the request's texts, as problems contain them.
 pub(super) fn files(service: &Service, request: &ChangeRequest) -> Result<BTreeSet<String>, ApiError> {
     if request.apply.iter().any(|file| file.name.len() > LONGEST_NAME) {
         return Err(ApiError::Bad(format!("the name of a text has more than {LONGEST_NAME} bytes")));
     }
     let mut files: BTreeSet<String> = request.apply.iter().map(|file| file.name.clone()).collect();
-    // Problems of a stored document carry its name. A file of that name in the request must not make them visible.
+    // A problem of a stored document names the document. A text with such a name in the request
+    // must not make these problems visible.
     let state = service.state();
     files.retain(|file| !state.entries.documents.keys().any(|id| id.to_string() == *file));
     Ok(files)
 }
 
-/// Documents in the order in which they came: the stored ones by their versions, then those of a request.
+/// Documents in the order of their application: stored ones by version, then those of the request.
 pub(super) fn in_order<'a>(
     documents: &'a Documents,
     order: &BTreeMap<DocumentId, usize>,
@@ -77,7 +78,7 @@ pub(super) fn in_order<'a>(
 }
 
 impl Leading {
-    /// Finds out what a change would do. Nothing is locked for it.
+    /// Computes the effects of a change, without a lock.
     pub(super) fn check(
         &self,
         service: &Service,
@@ -90,7 +91,8 @@ impl Leading {
         let Given { mut documents, mut actions, order } = given(service, base, caller, request)?;
         let ordered = in_order(&documents, &order, &service.state().entries.documents);
         let snapshot = self.intake.check(&ordered[..], effort)?;
-        // Before functions get their copies of the rules: those may take much more than the documents do.
+        // This comes before functions get copies of the rules, which can be much larger than the
+        // documents.
         let namespaces = Namespaces::of(&documents, &snapshot);
         namespaces.check(&self.namespaces.load())?;
         let files = files(service, request)?;
@@ -115,7 +117,7 @@ impl Leading {
             })));
         }
         let definitions = if request.dry_run {
-            // Registries are not asked.
+            // A dry run contacts no registry.
             let ids = snapshot.functions().take_while(|_| !effort.is_over());
             let slices = ids.filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
             Definitions {
@@ -147,7 +149,7 @@ impl Leading {
                 candidates,
             })));
         }
-        // From now on problems refer to the stored text.
+        // From here on, problems refer to the stored text.
         for (id, action, document) in &mut actions {
             if let Some(document) = document
                 && *action != Action::Unchanged
@@ -161,7 +163,7 @@ impl Leading {
     }
 }
 
-/// Why definitions were refused, without names that the caller may not know.
+/// The error, without names that the caller may not know.
 pub(super) fn refused(caller: &Caller, error: PublishError) -> ApiError {
     match &error {
         PublishError::Definitions(definitions) if definitions.function().is_some_and(|id| !caller.may_know(id)) => {
@@ -171,7 +173,7 @@ pub(super) fn refused(caller: &Caller, error: PublishError) -> ApiError {
     }
 }
 
-/// What becomes of each document of the request.
+/// The action for each document of the request.
 fn changed(
     service: &Service,
     request: &ChangeRequest,
@@ -209,7 +211,7 @@ fn read(request: &ChangeRequest) -> Result<(Documents, BTreeMap<DocumentId, usiz
     if problems.is_empty() { Ok((given, order)) } else { Err(ApiError::Problems(problems)) }
 }
 
-/// The documents of the request together with all others, as far as the caller may change them.
+/// The documents of the request together with all others, if the caller may change them.
 fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeRequest) -> Result<Given, ApiError> {
     let (given, mut order) = read(request)?;
     let state = service.state();
@@ -231,7 +233,7 @@ fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeReques
         broken.remove(&id);
         let before = documents.get(&id);
         if let Some(before) = before {
-            // The replaced document may have reached further.
+            // The replaced document may affect further namespaces.
             caller.may_write(&id, &before.reach())?;
         }
         let action = match before {
@@ -302,7 +304,7 @@ impl ApiError {
     }
 }
 
-/// So many that an answer stays small.
+/// Bounds the number of problems in a response.
 fn few(mut problems: Vec<Problem>) -> Vec<Problem> {
     let more = problems.len().saturating_sub(MAX_PROBLEMS);
     if more > 0 {
@@ -320,7 +322,7 @@ fn few(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// Warnings about documents of the request, and about what nodes take up only when they are started again.
+/// Warnings about documents of the request, and about fields that nodes read only at their start.
 fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Definitions>) -> Vec<Wrong> {
     let of_request = |problem: &&Problem| files.contains(&*problem.file.to_string_lossy());
     let mut warnings: Vec<Wrong> =
@@ -334,14 +336,15 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
     warnings
 }
 
-/// The programs among these slices that may decide requests differently than those in force. A function that is new has no requests yet.
+/// The programs that may decide requests differently from those in force. A new function has no
+/// recorded requests.
 fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<CandidatePrograms> {
     let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
     let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
     candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
 }
 
-/// Slices that are new or differ, and functions that are gone.
+/// New and changed configurations, and removed functions.
 pub(super) fn difference<'a>(
     before: Option<&Definitions>,
     after: &'a Definitions,

@@ -1,0 +1,163 @@
+//! `leno token`: tokens of the API, and join tokens of nodes.
+
+use super::{Connection, Form, Listing, Server, checked, list};
+use crate::screen::shown;
+use anyhow::{Context, Result};
+use leno_api::control::types::{JoinTokenRequest, NewJoinToken, NewToken, Role, TokenRequest};
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+/// What the bearer of a token may do.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum TokenRole {
+    /// Read documents and status.
+    Reader,
+    /// Also apply and delete documents.
+    Editor,
+    /// Also make and revoke tokens, and read the audit log.
+    Admin,
+}
+
+impl From<TokenRole> for Role {
+    fn from(role: TokenRole) -> Self {
+        match role {
+            TokenRole::Reader => Self::Reader,
+            TokenRole::Editor => Self::Editor,
+            TokenRole::Admin => Self::Admin,
+        }
+    }
+}
+
+/// `leno token …`
+#[derive(clap::Subcommand)]
+pub(crate) enum Token {
+    /// Make a token, and print it. Nobody can ask for it again.
+    Create {
+        /// What its bearer may do.
+        #[arg(long, value_enum)]
+        role: TokenRole,
+        /// Where; may be given several times. Without it: everywhere.
+        #[arg(long, value_name = "NAMESPACE")]
+        namespace: Vec<String>,
+        /// For how long: `90d`, `12h`. Without it: until it is revoked.
+        #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+        expires: Option<u64>,
+        /// What it is for.
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Make a token with which a machine becomes a node, once (`leno node --join FILE`), and print it.
+    Join {
+        /// The name that the node must have; it replaces a node of that name. Without it: any name that no node has.
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// The node may also be a gateway.
+        #[arg(long)]
+        gateway: bool,
+        /// The node is a gateway and hosts nothing (`leno gateway`).
+        #[arg(long)]
+        only_gateway: bool,
+        /// The node connects to the outside for the functions of all nodes, where the mesh has such nodes do that (`egress.nodes` of the Mesh document).
+        #[arg(long, conflicts_with = "only_gateway")]
+        egress: bool,
+        /// IP address, or block of addresses, at which other nodes may reach the node; may be given several times. Without it: only the address from
+        /// which it joins.
+        #[arg(long, value_name = "IP")]
+        address: Vec<String>,
+        /// Region of the node: requests prefer nodes that are near.
+        #[arg(long, value_name = "NAME")]
+        region: Option<String>,
+        /// Zone of the node.
+        #[arg(long, value_name = "NAME")]
+        zone: Option<String>,
+        /// For how long: `15m`, `12h`. Without it: an hour.
+        #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+        expires: Option<u64>,
+        /// Thousandths of a processor that the node may offer at most, whatever it says. Without it: those of 1024 processors.
+        #[arg(long, value_name = "MILLIS")]
+        max_cpu: Option<u64>,
+        /// Bytes of memory that it may offer at most. Without it: 16 TiB.
+        #[arg(long, value_name = "BYTES")]
+        max_memory: Option<u64>,
+        /// Instances that it may offer to run at most. Without it: 10,000.
+        #[arg(long, value_name = "N")]
+        max_instances: Option<u32>,
+    },
+    /// List the tokens, without their secrets.
+    List,
+    /// End a token at once.
+    Revoke {
+        /// Its public part, as `leno token list` shows it.
+        id: String,
+    },
+}
+
+/// Seconds.
+fn lifetime(text: &str) -> Result<u64> {
+    let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+    let seconds = units.into_iter().find_map(|(unit, length)| {
+        let count: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        count.checked_mul(length)
+    });
+    seconds.filter(|seconds| *seconds > 0).context("expected a duration, such as 90d or 12h")
+}
+
+/// Carries out `leno token …`.
+pub(crate) fn token(server: &Server, command: Token) -> Result<ExitCode> {
+    match command {
+        Token::Create { role, namespace, expires, note } => {
+            let namespaces: BTreeSet<String> = namespace.into_iter().collect();
+            let request = TokenRequest { role: role.into(), namespaces, lifetime: expires, note };
+            let made: NewToken = Connection::to(server)?.post("/v1/tokens", &request)?;
+            println!("{}", shown(&made.token));
+        }
+        Token::Join {
+            node,
+            gateway,
+            only_gateway,
+            egress,
+            address,
+            region,
+            zone,
+            expires,
+            max_cpu,
+            max_memory,
+            max_instances,
+        } => {
+            let request = JoinTokenRequest {
+                node,
+                gateway,
+                only_gateway,
+                egress,
+                addresses: address,
+                region,
+                zone,
+                lifetime: expires,
+                max_cpu,
+                max_memory,
+                max_instances,
+            };
+            let made: NewJoinToken = Connection::to(server)?.post("/v1/join-tokens", &request)?;
+            println!("{}", shown(&made.token));
+        }
+        Token::List => return list(server, Listing::Tokens, &[], Form::Table { wide: false }),
+        Token::Revoke { id } => {
+            Connection::to(server)?.delete(&format!("/v1/tokens/{}", checked(&id)?))?;
+            println!("token {id} revoked");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes() {
+        assert_eq!(["90d", "1h", "5s"].map(|text| lifetime(text).unwrap()), [7_776_000, 3600, 5]);
+        for bad in ["", "d", "0d", "-1h", "1", "1w", "999999999999999999d"] {
+            assert!(lifetime(bad).is_err(), "{bad}");
+        }
+    }
+}
