@@ -26,10 +26,10 @@ mod state {
     }
 }
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/corridor/authorize/answer.rs"]
+#[path = "../../crates/proxy/src/pipeline/authorize/answer.rs"]
 mod answer;
 #[allow(dead_code)]
-#[path = "../../crates/proxy/src/corridor/authorize/envoy.rs"]
+#[path = "../../crates/proxy/src/pipeline/authorize/envoy.rs"]
 mod envoy;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -5,27 +5,29 @@
 //! | module | what it does |
 //! |---|---|
 //! | `listener` | accepts connections, terminates TLS, identifies the peer, detects the protocol |
-//! | `corridor` | the path of one request: route, judge, forward, judge the response; only `judge` touches the sandbox |
+//! | `l4` | TCP connections without HTTP requests: find the callee, judge, connect, copy bytes |
+//! | `pipeline` | one request: route, judge, forward, judge the response; only `judge` touches the sandbox |
 //! | `fetch` | downloads the key sets and modules that the configuration names by URL |
-//! | `state` | what all workers of a node share: snapshot, ledger, credentials, instances |
+//! | `state` | the shared state of a node's workers: snapshot, limits, tokens, health, credentials, instances |
 //!
 //! [`serve`] starts the workers of a [`Node`].
 #![forbid(unsafe_code)]
 
-mod corridor;
 mod fetch;
+mod l4;
 mod listener;
+mod pipeline;
 mod state;
 #[cfg(test)]
 mod testing;
 
-pub use corridor::judge;
-pub use corridor::judge::replay;
-pub use corridor::open::GRACE;
 pub use fetch::download::Download;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
 pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
+pub use pipeline::judge;
+pub use pipeline::judge::replay;
+pub use pipeline::open::GRACE;
 pub use state::component::ComponentSecrets;
 pub use state::egress_guard::{EgressGuard, Requester};
 pub use state::function::FunctionEntry;

@@ -1,4 +1,4 @@
-//! Accepts connections, terminates TLS, identifies the peer and detects the protocol. Then runs the corridor once per request.
+//! Accepts connections, terminates TLS, identifies the peer and detects the protocol. Then runs the pipeline once per request.
 
 pub(crate) mod connection;
 mod descriptors;
@@ -14,7 +14,7 @@ mod stream;
 pub use intercept::Interceptor;
 pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
 
-use crate::corridor::worker::Worker;
+use crate::pipeline::worker::Worker;
 use crate::state::admission::Refused;
 use crate::state::credential::Caller;
 use leno_http::peer::TrafficDirection;

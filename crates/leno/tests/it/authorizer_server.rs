@@ -1,6 +1,6 @@
 //! An authorizer that says what a test wants, over gRPC and over HTTP at one port.
 
-#[path = "../../../proxy/src/corridor/authorize/envoy.rs"]
+#[path = "../../../proxy/src/pipeline/authorize/envoy.rs"]
 #[expect(dead_code, reason = "the test needs the other half")]
 mod envoy;
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The rooms of the proxy: each may import those after it.
-const ROOMS: [&str; 4] = ["listener", "corridor", "fetch", "state"];
+const ROOMS: [&str; 5] = ["listener", "l4", "pipeline", "fetch", "state"];
 /// Neither imports the other, though one comes first.
-const APART: [[&str; 2]; 1] = [["corridor", "fetch"]];
+const APART: [[&str; 2]; 1] = [["pipeline", "fetch"]];
 
 /// From module to module, each with a place where it is so.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;

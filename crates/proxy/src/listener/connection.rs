@@ -1,15 +1,15 @@
-//! One client connection: terminates TLS, identifies the peer, detects the protocol. Then runs the corridor once per request.
+//! One client connection: terminates TLS, identifies the peer, detects the protocol. Then runs the pipeline once per request.
 
 use super::Listener;
-use crate::corridor::exchange::{Arrival, Exchange, Origin};
-use crate::corridor::open::LAST_BYTES;
-use crate::corridor::relay::inbound::Inbound;
-use crate::corridor::relay::{self, Path};
-use crate::corridor::worker::{Pinned, Worker};
-use crate::corridor::{reply, upgrade};
+use crate::l4::inbound::Inbound;
+use crate::l4::{self, Path};
 use crate::listener::http2::Http2;
 use crate::listener::stream::{ClientStream, Detected};
 use crate::listener::{http2, proxy_protocol, refusal};
+use crate::pipeline::exchange::{Arrival, Exchange, Origin};
+use crate::pipeline::open::LAST_BYTES;
+use crate::pipeline::worker::{Pinned, Worker};
+use crate::pipeline::{reply, upgrade};
 use crate::state::admission::{Attribution, Refused};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
@@ -115,14 +115,14 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
     };
     let accepted_at = (listener.direction == TrafficDirection::Outbound).then(|| stream.local_addr().ok()).flatten();
     if let (Some(caller), Some(called)) = (&listener.caller, accepted_at) {
-        match relay::find(&worker, caller, called) {
+        match l4::find(&worker, caller, called) {
             Path::Requests => {}
-            Path::Port(relay) => {
+            Path::Port(proxy) => {
                 // Whether something is under way in it, nobody can know. So it ends when the node does.
-                let _ = open.unless_draining(relay.run(stream, open.activity())).await;
+                let _ = open.unless_draining(proxy.run(stream, open.activity())).await;
                 return;
             }
-            Path::Nowhere => return relay::reset(&stream),
+            Path::Nowhere => return l4::reset(&stream),
         }
     }
     let connection = Connection {

@@ -1,10 +1,10 @@
 //! Calls of one instance that arrive where nobody else can call: at a socket that the node has in the instance's room, whatever address the instance
-//! connects to, or on its [link](crate::corridor::chain).
+//! connects to, or on its [link](crate::pipeline::chain).
 
 use super::listen::{Phase, accept};
 use super::{Listener, names};
-use crate::corridor::chain;
-use crate::corridor::worker::Worker;
+use crate::pipeline::chain;
+use crate::pipeline::worker::Worker;
 use crate::state::credential::Caller;
 use leno_http::peer::TrafficDirection;
 use leno_runtime::schedule::{self, Class};

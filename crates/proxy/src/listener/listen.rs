@@ -9,9 +9,9 @@
 use super::Listener;
 use super::connection::OpenConnection;
 use super::intercept::{self, Entrance, Interceptor};
-use crate::corridor::open::LAST_BYTES;
-use crate::corridor::worker::Worker;
 use crate::listener::{connection, descriptors};
+use crate::pipeline::open::LAST_BYTES;
+use crate::pipeline::worker::Worker;
 use crate::state::admission::{Bounds, Holder, Refused};
 use crate::state::node::Node;
 use leno_config::slice::MeshSlice;

@@ -3,7 +3,7 @@
 
 mod answer;
 
-use crate::corridor::worker::Worker;
+use crate::pipeline::worker::Worker;
 use crate::state::credential::Caller;
 use leno_runtime::schedule::give_way;
 use leno_telemetry::flows::Refusal;

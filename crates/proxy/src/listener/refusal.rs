@@ -2,7 +2,7 @@
 
 use super::connection::Connection;
 use super::stream::ClientStream;
-use crate::corridor::reply;
+use crate::pipeline::reply;
 use http::{Request, StatusCode, Uri, Version};
 use leno_http::failure::Failure;
 use leno_http::head::Malformed;

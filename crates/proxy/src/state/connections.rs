@@ -1,4 +1,4 @@
-//! Which connections the instances of a function may make. It is the same whoever asks: the corridor for each connection, and the kernel for its table.
+//! Which connections the instances of a function may make. It is the same whoever asks: the pipeline for each connection, and the kernel for its table.
 
 use super::function::FunctionEntry;
 use super::node::Node;

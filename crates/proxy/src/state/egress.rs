@@ -26,7 +26,7 @@ const READ_AGAIN: Duration = Duration::from_secs(2);
 
 /// Something outside of the mesh, ready to be called.
 #[derive(Debug)]
-pub(crate) struct Outside {
+pub(crate) struct EgressTarget {
     /// Its definition.
     pub egress: Egress,
     /// `namespace/name` of its document.
@@ -44,38 +44,38 @@ pub(crate) struct Outside {
 
 /// What connections to it may be shared for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct OutsideKey {
+pub(crate) struct EgressKey {
     /// Its document.
     pub name: Arc<str>,
     /// TLS; `None`: without.
-    pub tls: Option<OutsideTls>,
+    pub tls: Option<EgressTargetTls>,
 }
 
 /// TLS to something outside.
 #[derive(Clone, Debug)]
-pub(crate) struct OutsideTls {
+pub(crate) struct EgressTargetTls {
     /// Of which certificates are trusted and shown. A change of them makes another one.
     pub config: Arc<ClientConfig>,
     /// The name that it has to prove.
     pub server: ServerName<'static>,
 }
 
-impl PartialEq for OutsideTls {
+impl PartialEq for EgressTargetTls {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.config, &other.config) && self.server == other.server
     }
 }
 
-impl Eq for OutsideTls {}
+impl Eq for EgressTargetTls {}
 
-impl Hash for OutsideTls {
+impl Hash for EgressTargetTls {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.config).hash(state);
         self.server.hash(state);
     }
 }
 
-impl Outside {
+impl EgressTarget {
     /// Prepares it. Its files are read when they are needed.
     pub(super) fn new(egress: &Egress, name: Arc<str>, access: &FileAccess) -> Self {
         let namespace = name.split('/').next().unwrap_or_default();
@@ -152,10 +152,10 @@ impl Outside {
     ///
     /// # Errors
     /// The files with its certificates cannot be used.
-    pub(crate) async fn key(&self, host: &str, tls: bool, http2: bool) -> Result<OutsideKey, Failure> {
+    pub(crate) async fn key(&self, host: &str, tls: bool, http2: bool) -> Result<EgressKey, Failure> {
         let name = self.name.clone();
         if !tls {
-            return Ok(OutsideKey { name, tls: None });
+            return Ok(EgressKey { name, tls: None });
         }
         let settings = self.egress.tls.clone();
         let config = self.tls[usize::from(http2)].get(move |access| config(&settings, http2, access)).await;
@@ -166,7 +166,7 @@ impl Outside {
             None => ServerName::try_from(server.to_owned())
                 .map_err(|error| Failure::Unready { cause: format!("{server}: {error}") })?,
         };
-        Ok(OutsideKey { name, tls: Some(OutsideTls { config, server }) })
+        Ok(EgressKey { name, tls: Some(EgressTargetTls { config, server }) })
     }
 
     /// The fields that the node adds to a request.

@@ -2,7 +2,7 @@
 
 use super::authorizer::Authorizer;
 use super::component::{self, ComponentSecrets};
-use super::egress::{self, Outside};
+use super::egress::{self, EgressTarget};
 use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
@@ -65,7 +65,7 @@ pub struct FunctionEntry {
     /// Addresses by which callees outside of the mesh may be named, and indices into `slice.callees`; the longest prefix first.
     networks: Vec<(Cidr, usize)>,
     /// What it is if it is outside of the mesh.
-    pub(crate) outside: Option<Arc<Outside>>,
+    pub(crate) outside: Option<Arc<EgressTarget>>,
     /// It is a route: other nodes host the function and judge. Its slice has no more than the gateway needs.
     pub(crate) elsewhere: bool,
     /// Its namespace on this node; without one, nothing is bounded.
@@ -111,7 +111,7 @@ impl FunctionEntry {
             networks: networks(&slice.callees),
             outside: match &slice.run {
                 slice::Run::Egress(egress) => {
-                    Some(Arc::new(Outside::new(egress, name.clone(), &slice.bounds.file_access())))
+                    Some(Arc::new(EgressTarget::new(egress, name.clone(), &slice.bounds.file_access())))
                 }
                 _ => None,
             },

@@ -1,4 +1,4 @@
-//! What the corridor needs to know about running instances. The node's supervisor provides it.
+//! What the pipeline needs to know about running instances. The node's supervisor provides it.
 
 pub use leno_http::failure::{Unavailable, Unproven};
 

@@ -1,0 +1,207 @@
+//! The callee's side of a connection without requests from another node: judge, connect to an instance or to the outside, carry bytes.
+
+use super::framed::Framed;
+use super::{Counted, Proof, ResetUnlessDone, Stop, check_instance, copy_both, egress, take_connection, take_instance};
+use crate::pipeline::worker::Worker;
+use crate::state::certificate::PeerCertificate;
+use crate::state::egress::EgressTarget;
+use crate::state::function::FunctionEntry;
+use crate::state::instances::Lease;
+use crate::state::ledger::ConnectionGuard;
+use http::{StatusCode, request};
+use leno_config::FunctionId;
+use leno_config::slice::{Port, PortProtocol};
+use leno_http::hop;
+use leno_http::http2::Upgrading;
+use leno_http::peer::Peer;
+use leno_namespaces::Permit;
+use leno_policy::host::of_authority;
+use leno_policy::{connection, input};
+use leno_runtime::schedule;
+use leno_telemetry::flows::{Connection, Ended};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+use tokio::net::TcpStream;
+
+/// A connection from a function on another node to a port of a function on this one.
+pub(crate) struct Inbound {
+    worker: Rc<Worker>,
+    peer: Peer,
+    caller: FunctionId,
+    callee: FunctionId,
+    port: Port,
+    /// The name or address that was called.
+    host: String,
+    /// The name that its TLS asks for, as the caller's sidecar has read it; empty: it is no TLS.
+    name: String,
+    /// Of the caller's sidecar.
+    proof: Proof,
+    started: (SystemTime, Instant),
+    rule: String,
+    /// The address outside of the mesh that was connected to.
+    outside: Option<IpAddr>,
+    /// The instance that takes it.
+    instance: Option<SocketAddr>,
+}
+
+/// A connection to the instance or the outside, not used yet.
+pub(crate) struct Accepted {
+    inbound: Inbound,
+    upstream: TcpStream,
+    /// Kept as long as the connection is open.
+    _held: Held,
+}
+
+/// Guards that live as long as a connection is open.
+type Held = (Option<Lease>, ConnectionGuard, Option<Permit>);
+
+impl Inbound {
+    /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
+    pub(crate) fn new(
+        worker: &Rc<Worker>,
+        (peer, certificate): (&Peer, Option<PeerCertificate>),
+        entry: &FunctionEntry,
+        head: &request::Parts,
+    ) -> Result<Self, StatusCode> {
+        let caller = peer.identity.as_deref().and_then(FunctionId::of_identity).ok_or(StatusCode::FORBIDDEN)?;
+        let port = head.uri.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
+        let name = hop::server_name(&head.headers).unwrap_or_default();
+        let host = head.uri.host().and_then(of_authority).ok_or(StatusCode::BAD_REQUEST)?.into_owned();
+        let port = entry.slice.run.other_ports().into_iter().find(|served| served.number == port);
+        let port = port.ok_or(StatusCode::FORBIDDEN)?;
+        if (port.protocol == PortProtocol::Tls) == name.is_empty() {
+            return Err(StatusCode::BAD_REQUEST);
+        }
+        Ok(Self {
+            worker: worker.clone(),
+            peer: peer.clone(),
+            caller,
+            callee: entry.slice.id.clone(),
+            port,
+            host,
+            name,
+            proof: Proof::since_now(certificate),
+            started: (SystemTime::now(), Instant::now()),
+            rule: String::new(),
+            outside: None,
+            instance: None,
+        })
+    }
+
+    /// Judges, and connects to an instance, which is started if there is none. The error is the answer; the record says why.
+    pub(crate) async fn accept(mut self) -> Result<Accepted, StatusCode> {
+        match self.connect().await {
+            Ok((upstream, held)) => Ok(Accepted { inbound: self, upstream, _held: held }),
+            Err(stop) => {
+                self.worker.node.telemetry.connections.refused(&self.caller, &self.callee);
+                self.record(&Err(stop), [0; 2]);
+                Err(if self.rule.is_empty() { StatusCode::FORBIDDEN } else { StatusCode::SERVICE_UNAVAILABLE })
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<(TcpStream, Held), Stop> {
+        let entry = self.judge()?;
+        schedule::charge(entry.class);
+        let breaker = entry.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
+        let target = self.worker.node.ledger.target(&self.callee);
+        let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
+        let counted =
+            counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))?;
+        let permit = take_connection(Some(&self.worker.node.telemetry.namespaces.of(&self.caller.namespace)))?;
+        let Some(outside) = &entry.outside else {
+            let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
+            self.instance = Some(lease.address);
+            return Ok((upstream, (Some(lease), counted, permit)));
+        };
+        let (upstream, address) = egress::connect(&self.worker, outside, &self.host, self.port.number).await?;
+        self.outside = Some(address);
+        Ok((upstream, (None, counted, permit)))
+    }
+
+    /// Judges by the current snapshot. Returns the callee.
+    fn judge(&mut self) -> Result<Arc<FunctionEntry>, Stop> {
+        check_instance(&self.worker, self.instance)?;
+        self.rule.clear();
+        let found = self.worker.snapshot_with(&self.callee);
+        let (_, entry) = found.ok_or_else(|| Stop::Refused("the function is gone".to_owned()))?;
+        let serves = |served: &Port| (served.number, served.protocol) == (self.port.number, self.port.protocol);
+        if !entry.slice.run.other_ports().iter().any(serves) {
+            return Err(Stop::Refused("it does not serve this port any more".to_owned()));
+        }
+        if let Some(outside) = &entry.outside {
+            self.check_outside(outside)?;
+        }
+        let peer = input::Peer { identity: self.peer.identity.as_deref(), address: self.peer.address.ip() };
+        match connection::judge(&entry.inbound.spec, peer, self.port.number, &self.name) {
+            Ok(rule) => {
+                self.rule = rule.to_owned();
+                Ok(entry)
+            }
+            Err(denial) => Err(Stop::Refused(match denial.rule.is_empty() {
+                true => denial.clause,
+                false => format!("{}: {}", denial.rule, denial.clause),
+            })),
+        }
+    }
+
+    /// Whether its names and addresses are those of something outside. Whoever asks for another name in TLS may reach another server inside.
+    fn check_outside(&self, outside: &EgressTarget) -> Result<(), Stop> {
+        if !self.name.is_empty() && !outside.egress.has_host(&self.name) {
+            return Err(Stop::Refused(format!("its TLS names {}, which is not {}", self.name, self.callee)));
+        }
+        match self.outside {
+            Some(address) if !outside.admits(&self.worker.node.machines, &self.host, address) => {
+                Err(Stop::Refused(format!("{} does not admit {} at {address}", self.callee, self.host)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn record(&self, ended: &Result<(), Stop>, bytes: [u64; 2]) {
+        self.worker.node.telemetry.connection_flows.push(Connection {
+            instance: self.peer.identity.as_deref().unwrap_or_default(),
+            target: Some(&self.callee),
+            address: self.outside.map_or(self.peer.address, |address| SocketAddr::new(address, self.port.number)),
+            protocol: match self.port.protocol {
+                PortProtocol::Tcp => "tcp",
+                PortProtocol::Tls => "tls",
+            },
+            rule: &self.rule,
+            outcome: match ended {
+                Ok(()) => Ok(()),
+                Err(Stop::Refused(reason)) => Err(Ended::Refused(reason)),
+                Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
+            },
+            bytes,
+            spliced: false,
+            started: self.started,
+        });
+    }
+}
+
+impl Accepted {
+    /// Carries bytes until both ends are done, or the connection is not allowed any more. Then tells of it.
+    pub(crate) async fn run(self, on_upgrade: Upgrading) {
+        let Self { mut inbound, upstream, _held } = self;
+        let mut upstream = ResetUnlessDone { stream: upstream, done: false };
+        let counts = inbound.worker.node.clone();
+        counts.telemetry.connections.opened(&inbound.caller, &inbound.callee);
+        let (ended, bytes) = match on_upgrade.done().await {
+            Ok(stream) => {
+                let mut stream = Framed::new(stream);
+                let mut from = Counted { stream: &mut stream, read: 0 };
+                let mut to = Counted { stream: &mut upstream.stream, read: 0 };
+                let ended = copy_both(&counts, inbound.proof, &mut from, &mut to, || inbound.judge().map(drop)).await;
+                let bytes = [from.read, to.read];
+                (ended, bytes)
+            }
+            Err(error) => (Err(Stop::Failed(error.to_string())), [0; 2]),
+        };
+        upstream.done = ended.is_ok();
+        counts.telemetry.connections.closed(&inbound.caller, &inbound.callee, bytes);
+        inbound.record(&ended, bytes);
+    }
+}

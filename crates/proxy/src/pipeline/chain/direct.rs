@@ -1,0 +1,250 @@
+//! Opens channels: calls between two instances then go through the kernel, and nobody but the two takes part.
+//!
+//! The first call from an instance to a function is judged as ever. If nothing but who calls whom has decided about it, the two instances get a channel
+//! for those that follow. Like a connection, a channel counts as one request under way at the callee. It is closed when it has carried nothing for a
+//! while, when a change takes away what allowed it, and when one of the two ends.
+
+use crate::pipeline::worker::Worker;
+use crate::state::channels::{self, Direct, Edge, Indirect, Open, Terms};
+use crate::state::credential::Caller;
+use crate::state::instances::Lease;
+use crate::state::kernel::{CHANNEL_VIOLATIONS, ChannelCounts, ChannelLimits};
+use leno_config::FunctionId;
+use leno_runtime::schedule::{self, Class};
+use leno_shm::Link;
+use leno_shm::handshake::{End, MOST_TEXT};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Channels of an instance to one function. Calls beyond these have the same channels.
+const MOST: usize = 16;
+/// A channel that has carried nothing for so long is closed.
+const IDLE: Duration = Duration::from_secs(10);
+/// Between two looks at what a channel has counted.
+const LOOK: Duration = Duration::from_secs(1);
+/// Calls that are open when what allowed them is taken away have so long to end, as requests through a sidecar have.
+const GRACE: Duration = crate::pipeline::open::GRACE;
+/// After a channel could not be opened.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Between the first two looks at a channel that is to end.
+const LAST_LOOK: Duration = Duration::from_millis(20);
+/// Most violations of an instance on one channel. With more it gets no channels any more.
+const VIOLATIONS: u64 = 1000;
+
+/// Opens a channel for calls like the one that was just carried, if they may have one.
+pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
+    let node = &worker.node;
+    if node.channels.switch().is_none() || caller.is_revoked() || node.channels.is_banned(&caller.instance) {
+        return;
+    }
+    let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
+    let Some(to) = entry.callee(host).filter(|_| entry.slice.chain.as_ref().is_some_and(|chain| chain.direct)) else {
+        return;
+    };
+    let Ok(direct) = channels::direct(&snapshot, &entry, to) else { return };
+    let taken = node.channels.addresses(&caller.instance, &to.id);
+    let Direct { callee, terms } = direct;
+    if taken.len() >= MOST || terms.names.is_empty() {
+        return;
+    }
+    let who = format!("{}\nBy={};URI={}", terms.names, callee.identity, entry.identity);
+    // A lease counts as a request, so none is taken where there is no further instance.
+    if who.len() > MOST_TEXT || node.instances.count(&to.id) as usize <= taken.len() {
+        return;
+    }
+    if !node.channels.begin(&caller.instance, &to.id) {
+        return;
+    }
+    let lease = node.instances.try_acquire(&to.id, terms.revision, &taken);
+    // One that has a channel already is given only if there is no other.
+    let Some(lease) = lease.filter(|lease| !taken.contains(&lease.address)) else {
+        return node.channels.begun(&caller.instance, &to.id);
+    };
+    let opening = Opening { worker: worker.clone(), caller: caller.clone(), callee: to.id.clone(), lease };
+    schedule::spawn_for(Class::WORKER, async move {
+        let (node, caller, callee) = (opening.worker.node.clone(), opening.caller.clone(), opening.callee.clone());
+        let watched = opening.open(terms, who).await;
+        if watched.is_none() {
+            // Not for each call.
+            tokio::time::sleep(PAUSE).await;
+        }
+        node.channels.begun(&caller.instance, &callee);
+        if let Some(watched) = watched {
+            watched.watch().await;
+        }
+    });
+}
+
+/// A channel that is to be opened.
+struct Opening {
+    worker: Rc<Worker>,
+    caller: Arc<Caller>,
+    callee: FunctionId,
+    /// Of the instance that it leads to.
+    lease: Lease,
+}
+
+impl Opening {
+    /// `None`: the two can have none.
+    async fn open(self, terms: Terms, who: String) -> Option<Watched> {
+        let Self { worker, caller, callee, lease } = self;
+        let node = worker.node.clone();
+        let instance = lease.instance.clone().filter(|instance| !node.channels.is_banned(instance))?;
+        let (from, link) = (node.links.get(&caller.instance)?, node.links.get(&instance)?);
+        if !from.takes_channels() || !link.takes_channels() || from.domain() != link.domain() {
+            return None;
+        }
+        let chain = from.domain().name().to_owned();
+        let head = from.most_head().min(link.most_head());
+        let limits = ChannelLimits { caller_arena: from.instance_arena(), callee_arena: link.instance_arena(), head };
+        let (switch, ends) = (node.channels.switch()?.clone(), [caller.instance.clone(), instance.clone()]);
+        // The kernel takes a moment to make a network.
+        let opened = tokio::task::spawn_blocking(move || switch.open([&ends[0], &ends[1]], limits)).await;
+        let opened = opened.map_err(Into::into).and_then(|opened| opened);
+        let opened = opened.inspect_err(|error| tracing::warn!(chain, %error, "no channel can be opened")).ok()?;
+        // The callee first: it knows the channel when the first call comes.
+        link.offer(&from, End::Callee, terms.timeout, who, opened.callee).ok()?;
+        let number = from.offer(&link, End::Caller, terms.timeout, terms.names.clone(), opened.caller).ok()?;
+        tracing::debug!(from = &*caller.instance, to = &*instance, "calls go through the kernel from now on");
+        let edge = Edge { chain, caller: caller.function.clone(), callee };
+        let (channel, address) = (opened.channel, lease.address);
+        let open = Arc::new(Open { edge, channel, caller: caller.instance.clone(), callee: instance, address });
+        node.channels.add(open.clone());
+        Some(Watched { worker, caller, open, from, link, number, lease, terms })
+    }
+}
+
+/// A channel, until it is closed.
+struct Watched {
+    worker: Rc<Worker>,
+    caller: Arc<Caller>,
+    open: Arc<Open>,
+    from: Link,
+    link: Link,
+    /// On the caller's link.
+    number: u32,
+    /// Counts as one request.
+    lease: Lease,
+    /// As it was opened.
+    terms: Terms,
+}
+
+/// Why a channel is closed.
+enum Closed {
+    /// One of the two instances has ended, or is not to have it any more.
+    AtOnce,
+    /// What is open may end, within this time.
+    Within(Duration),
+}
+
+impl Watched {
+    async fn watch(self) {
+        let closed = self.closed().await;
+        self.open.channel.close();
+        self.from.withdraw(self.number);
+        if let Closed::Within(grace) = closed {
+            self.wait_until_idle(grace).await;
+        }
+        // Only now: what the two said last is counted.
+        self.worker.node.channels.remove(&self.open);
+        drop(self.lease);
+    }
+
+    /// What is open may end, for so long, or for less if another change forbids it.
+    async fn wait_until_idle(&self, mut grace: Duration) {
+        let (begin, mut violations, mut pause, mut idle) = (Instant::now(), [0; 2], LAST_LOOK, 0);
+        // Once more when it is idle: what was sent last may not be read yet.
+        while idle < 2 && begin.elapsed() < grace && !self.has_ended() && !self.open.channel.has_ended() {
+            tokio::time::sleep(pause).await;
+            let counts = self.open.channel.counts();
+            idle = if counts.is_idle() { idle + 1 } else { 0 };
+            pause = if idle > 0 { LAST_LOOK } else { (2 * pause).min(LOOK) };
+            match self.is_withdrawn() {
+                Some(Closed::AtOnce) => return,
+                Some(Closed::Within(less)) => grace = grace.min(begin.elapsed().saturating_add(less)),
+                None => {}
+            }
+            if self.broke_rules(&counts, &mut violations) {
+                return;
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let links = &self.worker.node.links;
+        links.get(&self.open.caller).is_none() || links.get(&self.open.callee).is_none()
+    }
+
+    async fn closed(&self) -> Closed {
+        let node = &self.worker.node;
+        let (mut before, mut since, mut violations) = (0, Instant::now(), [0; 2]);
+        loop {
+            let changed = node.changed();
+            if let Some(closed) = self.is_withdrawn() {
+                return closed;
+            }
+            tokio::select! {
+                _ = self.from.ended() => return Closed::AtOnce,
+                _ = self.link.ended() => return Closed::AtOnce,
+                () = changed => continue,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            let counts = self.open.channel.counts();
+            if self.broke_rules(&counts, &mut violations) || self.open.channel.has_ended() {
+                return Closed::AtOnce;
+            }
+            // An answer that nobody has released yet is, when the channel is withdrawn.
+            if counts.calls != before || counts.open > 0 {
+                (before, since) = (counts.calls, Instant::now());
+            } else if since.elapsed() >= IDLE {
+                return Closed::Within(GRACE);
+            }
+        }
+    }
+
+    /// Whether the channel is not to be used any more.
+    fn is_withdrawn(&self) -> Option<Closed> {
+        let node = &self.worker.node;
+        let is_banned = [&self.open.caller, &self.open.callee].into_iter().any(|one| node.channels.is_banned(one));
+        if self.caller.is_revoked() || is_banned {
+            return Some(Closed::AtOnce);
+        }
+        let Some((snapshot, entry)) = self.worker.snapshot_with(&self.open.edge.caller) else {
+            return Some(Closed::Within(GRACE));
+        };
+        let to = entry.slice.callees.iter().find(|to| to.id == self.open.edge.callee);
+        match to.map(|to| channels::direct(&snapshot, &entry, to)) {
+            Some(Ok(direct)) if direct.terms == self.terms => {}
+            // What is open may go on, as it was begun.
+            Some(Ok(_)) | Some(Err(Indirect { permits: true, .. })) => {
+                return Some(Closed::Within(self.terms.timeout.unwrap_or(Duration::MAX)));
+            }
+            Some(Err(Indirect { permits: false, .. })) | None => return Some(Closed::Within(GRACE)),
+        }
+        // It waits for the last of its requests, of which this is one.
+        node.terminating.contains(self.open.address).then_some(Closed::Within(Duration::MAX))
+    }
+
+    /// Tells of what the kernel did not let through. Returns whether that is too much.
+    fn broke_rules(&self, counts: &ChannelCounts, told: &mut [u64; 2]) -> bool {
+        let ends = [(&self.open.caller, &counts.caller_violations), (&self.open.callee, &counts.callee_violations)];
+        let mut too_many = false;
+        for ((instance, violations), told) in ends.into_iter().zip(told) {
+            let total: u64 = violations.iter().sum();
+            if total > *told {
+                let kinds = CHANNEL_VIOLATIONS.iter().zip(violations).filter(|(_, count)| **count > 0);
+                let kinds: Vec<_> = kinds.map(|(kind, count)| format!("{kind} {count}")).collect();
+                let kinds = kinds.join(", ");
+                tracing::warn!(instance = &**instance, total, kinds, "a chain's instance broke the rules of a channel");
+                *told = total;
+            }
+            if total > VIOLATIONS {
+                self.worker.node.channels.ban(instance);
+                too_many = true;
+            }
+        }
+        too_many
+    }
+}

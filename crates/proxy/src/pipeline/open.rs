@@ -1,0 +1,312 @@
+//! The exchanges that are open at one worker: what it takes to judge each of them again, and to close it.
+//!
+//! An exchange is here from its verdict to its end. Almost all are over before anything happens to them here, so being here costs little: a copy of the
+//! head, and a place in a list.
+
+use crate::pipeline::judge::RequestSnapshot;
+use crate::state::certificate::PeerCertificate;
+use crate::state::credential::Caller;
+use crate::state::function::FunctionEntry;
+use leno_http::activity::Activity;
+use leno_http::body::Closed;
+use leno_http::peer::{Peer, TrafficDirection};
+use leno_identity::SvidStore;
+use leno_policy::spec::Protocol;
+use leno_telemetry::record::Record;
+use slab::Slab;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// An exchange is judged again so long after a change that concerns it, and not before it has been open for so long. Ordinary requests are over by
+/// then.
+pub const GRACE: Duration = Duration::from_secs(5);
+/// A closed exchange that does not end within this time, because its client reads nothing, loses its HTTP/1.1 connection.
+pub(crate) const LAST_BYTES: Duration = Duration::from_secs(1);
+
+/// How much later than it is due an exchange may be judged again. The ends of tokens differ by fractions of a second from request to request, even of one
+/// token, because clocks drift; not each of them sets the timer anew.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// The open exchanges of one worker.
+#[derive(Default)]
+pub(crate) struct OpenExchanges {
+    exchanges: RefCell<Slab<Rc<Open>>>,
+    /// When the first of them is due, or up to [`SLACK`] later. It may be over.
+    next: Cell<Option<Instant>>,
+    /// Notified when `next` has become sooner.
+    sooner: Notify,
+}
+
+/// An exchange that was permitted and is not over.
+pub(crate) struct Open {
+    pub permission: Permission,
+    /// The function whose program permitted it.
+    pub entry: RefCell<Arc<FunctionEntry>>,
+    /// `None`: the exchange is over.
+    record: RefCell<Option<Record>>,
+    /// When it is to be judged again.
+    due: Cell<Option<Instant>>,
+    closed: OnceCell<Rc<Closed>>,
+    /// What waits until it is closed.
+    waker: RefCell<Option<Waker>>,
+    /// The certificate by which the callee's sidecar is known.
+    callee: Cell<Option<PeerCertificate>>,
+    /// The client's connection, once the response is on its way.
+    connection: RefCell<Option<Arc<Activity>>>,
+}
+
+/// What was permitted, and to whom.
+pub(crate) struct Permission {
+    pub asked: RequestSnapshot,
+    pub direction: TrafficDirection,
+    pub peer: Peer,
+    /// Outbound: the instance that calls, unless it is a component in this node.
+    pub caller: Option<Arc<Caller>>,
+    /// It came in at a gateway, of this node or of another one.
+    pub from_gateway: bool,
+    /// The callee: `namespace/name`.
+    pub target: Arc<str>,
+    pub protocol: Protocol,
+    pub scheme: &'static str,
+    pub port: u16,
+    /// The certificate by which the caller is known.
+    pub certificate: Option<PeerCertificate>,
+    pub started: Instant,
+}
+
+/// InputSelection an exchange among the open ones until it is dropped.
+pub(crate) struct Registered {
+    open: Rc<Open>,
+    index: usize,
+    exchanges: Rc<OpenExchanges>,
+}
+
+impl OpenExchanges {
+    /// Adds an exchange. `ends`: when its permission ends, if it does so by itself. `lifetime`: that of streams between nodes. `again`: when it is judged
+    /// again whatever happens.
+    pub(crate) fn register(
+        self: &Rc<Self>,
+        permission: Permission,
+        entry: Arc<FunctionEntry>,
+        record: Record,
+        (ends, lifetime): (Option<Instant>, Duration),
+        again: Option<Instant>,
+    ) -> Registered {
+        let open = Rc::new(Open {
+            permission,
+            entry: RefCell::new(entry),
+            record: RefCell::new(Some(record)),
+            due: Cell::default(),
+            closed: OnceCell::new(),
+            waker: RefCell::default(),
+            callee: Cell::default(),
+            connection: RefCell::default(),
+        });
+        self.end_at(&open, ends, lifetime);
+        self.judge_at(&open, again);
+        let index = self.exchanges.borrow_mut().insert(open.clone());
+        Registered { open, index, exchanges: self.clone() }
+    }
+
+    /// Has the exchange judged again when its permission ends, or what proves the other node.
+    pub(crate) fn end_at(&self, open: &Open, ends: Option<Instant>, lifetime: Duration) {
+        if let Some(end) = [ends, open.proof_end(lifetime)].into_iter().flatten().min() {
+            self.set_due(open, end.max(open.permission.started + GRACE));
+        }
+    }
+
+    fn set_due(&self, open: &Open, due: Instant) {
+        if open.due.get().is_none_or(|other| due < other) {
+            open.due.set(Some(due));
+        }
+        if self.next.get().is_none_or(|next| due + SLACK < next) {
+            self.next.set(Some(due));
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Has the exchange judged again at this moment. `None`: nothing changes that.
+    pub(crate) fn judge_at(&self, open: &Open, due: Option<Instant>) {
+        if let Some(due) = due {
+            self.set_due(open, due);
+        }
+    }
+
+    /// Has exchanges judged again at the moments that `due` says. `None`: nothing has happened to the exchange.
+    pub(crate) fn note_change(&self, due: impl Fn(&Open) -> Option<Instant>) {
+        for (_, open) in &*self.exchanges.borrow() {
+            if open.closed.get().is_none() {
+                self.judge_at(open, due(open));
+            }
+        }
+    }
+
+    /// Takes the exchanges that are due, and notes when the next ones are.
+    pub(crate) fn take_due(&self, now: Instant) -> Vec<Rc<Open>> {
+        if self.next.get().is_none_or(|next| next > now) {
+            return Vec::new();
+        }
+        self.next.set(None);
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        for (_, open) in &*self.exchanges.borrow() {
+            match open.due.get() {
+                Some(at) if at <= now => {
+                    open.due.set(None);
+                    due.push(open.clone());
+                }
+                Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                None => {}
+            }
+        }
+        self.next.set(next);
+        due
+    }
+
+    /// The open exchanges that no one has closed.
+    pub(crate) fn all(&self) -> Vec<Rc<Open>> {
+        self.exchanges.borrow().iter().map(|(_, open)| open.clone()).filter(|open| !open.is_closed()).collect()
+    }
+
+    /// Waits until an exchange is due.
+    pub(crate) async fn next_due(&self) {
+        loop {
+            let sooner = self.sooner.notified();
+            match self.next.get() {
+                None => sooner.await,
+                Some(next) => tokio::select! {
+                    () = sooner => {}
+                    () = tokio::time::sleep_until(next) => return,
+                },
+            }
+        }
+    }
+
+    /// Closes an exchange. Whoever carries it is told.
+    pub(crate) fn close(&self, open: &Open, closed: Closed) {
+        if open.closed.set(Rc::new(closed)).is_err() {
+            return;
+        }
+        if let Some(record) = &*open.record.borrow() {
+            record.close();
+        }
+        if let Some(waker) = open.waker.take() {
+            waker.wake();
+        }
+        self.set_due(open, Instant::now() + LAST_BYTES);
+    }
+}
+
+impl Open {
+    /// The record; `None`: the exchange is over.
+    pub(crate) fn record(&self) -> Option<Record> {
+        self.record.borrow().clone()
+    }
+
+    /// When what proves the other nodes ends, where a stream between nodes may have this lifetime. A certificate counts at least until it expires.
+    pub(crate) fn proof_end(&self, lifetime: Duration) -> Option<Instant> {
+        let first = [self.caller_expires(), self.callee_expires()].into_iter().flatten().min();
+        first.map(|expires| expires.max(self.permission.started + lifetime))
+    }
+
+    /// Whether it is the certificate of the caller's sidecar that expires first.
+    pub(crate) fn is_caller_first(&self) -> bool {
+        let callee = self.callee_expires();
+        self.caller_expires().is_some_and(|caller| callee.is_none_or(|callee| caller <= callee))
+    }
+
+    fn caller_expires(&self) -> Option<Instant> {
+        Some(self.permission.certificate?.expires?.into())
+    }
+
+    fn callee_expires(&self) -> Option<Instant> {
+        Some(self.callee.get()?.expires?.into())
+    }
+
+    /// Which of the two other nodes was revoked: the caller's or the callee's.
+    pub(crate) fn revoked(&self, svids: &SvidStore) -> Option<&'static str> {
+        let is_revoked = |certificate: Option<PeerCertificate>| certificate.is_some_and(|it| it.is_revoked(svids));
+        match (is_revoked(self.permission.certificate), is_revoked(self.callee.get())) {
+            (true, _) => Some("the caller's node was revoked"),
+            (false, true) => Some("the callee's node was revoked"),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether it was closed, and has not ended yet.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get().is_some()
+    }
+
+    /// Has the client's connection cut off if it is HTTP/1.1, which carries nothing else.
+    pub(crate) fn cut_off(&self) {
+        if let Some(connection) = &*self.connection.borrow() {
+            connection.cut_off();
+        }
+    }
+}
+
+impl Registered {
+    /// Why the exchange is closed, if it is.
+    pub(crate) fn closed(&self) -> Option<&Rc<Closed>> {
+        self.open.closed.get()
+    }
+
+    /// Wakes the task when the exchange is closed.
+    pub(crate) fn wake_when_closed(&self, waker: &Waker) {
+        let mut place = self.open.waker.borrow_mut();
+        match &mut *place {
+            Some(known) => known.clone_from(waker),
+            None => *place = Some(waker.clone()),
+        }
+    }
+
+    /// Runs `future` unless the exchange is closed.
+    pub(crate) fn poll_unless_closed<F: Future>(
+        &self,
+        future: std::pin::Pin<&mut F>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<F::Output, Rc<Closed>>> {
+        if let Some(closed) = self.closed() {
+            return Poll::Ready(Err(closed.clone()));
+        }
+        let polled = future.poll(cx);
+        if polled.is_pending() {
+            self.wake_when_closed(cx.waker());
+        }
+        polled.map(Ok)
+    }
+
+    /// The response comes from a sidecar that is known by this certificate. `lifetime`: that of streams between nodes.
+    pub(crate) fn set_callee(&self, certificate: Option<PeerCertificate>, lifetime: Duration) {
+        if certificate.is_some() {
+            self.open.callee.set(certificate);
+            self.exchanges.end_at(&self.open, None, lifetime);
+        }
+    }
+
+    /// The response goes out on this connection.
+    pub(crate) fn occupies(&self, connection: &Arc<Activity>) {
+        self.open.connection.replace(Some(connection.clone()));
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Whoever is about to judge it holds it a moment longer.
+        let record = self.open.record.take();
+        let removed = self.exchanges.exchanges.borrow_mut().try_remove(self.index);
+        drop((record, removed));
+    }
+}
+
+impl fmt::Debug for Registered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Registered").field(&self.index).finish()
+    }
+}

@@ -1,0 +1,66 @@
+//! Forwards a permitted request to something outside of the mesh.
+
+use super::send::Endpoints;
+use super::{Forward, Reply, UpstreamGuard};
+use crate::pipeline::pool::{CalleeKey, ConnectionKey};
+use crate::state::egress::EgressTarget;
+use crate::state::function::FunctionEntry;
+use http::request;
+use http::uri::Scheme;
+use leno_config::egress::authority;
+use leno_config::slice::EgressProtocol;
+use leno_http::body::Body;
+use leno_http::failure::Failure;
+use leno_http::head;
+use leno_telemetry::exchange::Stage;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+impl Forward<'_> {
+    /// Sends the request to something outside of the mesh.
+    pub(super) async fn to_egress(
+        &self,
+        entry: &FunctionEntry,
+        outside: &EgressTarget,
+        mut head: Box<request::Parts>,
+        body: Body,
+        avoid: &[SocketAddr],
+    ) -> Result<Reply, Failure> {
+        let exchange = self.exchange;
+        let port = outside.egress.http_port(exchange.port).ok_or(Failure::NoHttp(exchange.port))?;
+        if exchange.upgrade && port.http2 {
+            return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
+        }
+        let host = head::host(&head).into_owned();
+        let found = outside.addresses(&exchange.worker.node, &host).await?;
+        let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
+        let (target, now) = (&self.permit.target, Instant::now());
+        addresses.retain(|address| !target.ejected(*address, now));
+        // Those that were tried last.
+        addresses.make_contiguous().sort_by_key(|address| avoid.contains(address));
+        let address = addresses.pop_front().ok_or(Failure::Ejected)?;
+        let tls = port.protocol == EgressProtocol::Https;
+        let key = outside.key(&host, tls, port.http2).await?;
+        let credentials = outside.credentials().await?;
+        self.endpoint.set(Some(address));
+        exchange.record.stage(Stage::Upstream);
+        let authority = authority(&host, port);
+        head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
+        for (name, value) in credentials {
+            head::set_alone(&mut head.headers, name, value);
+        }
+        let key = ConnectionKey { address, callee: CalleeKey::Egress(key) };
+        let limit = outside.egress.connect_timeout;
+        let share = exchange.caller_share().or(entry.share());
+        let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit, share };
+        let (response, connection) = if port.http2 {
+            let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
+            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&outside.not_in_trailers)).await?
+        } else {
+            self.send_http1(entry, endpoints, head, body.deliver(&outside.not_in_trailers)).await?
+        };
+        let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
+        Ok(Reply { response: response.map(Body::from), guard })
+    }
+}
