@@ -1,0 +1,70 @@
+//! Open connections, which a draining node waits for.
+
+use crate::pipeline::worker::Worker;
+use crate::state::admission::Attribution;
+use leno_http::activity::Activity;
+use leno_http::peer::TrafficDirection;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Counts a connection as open until it is dropped.
+pub(crate) struct OpenConnection {
+    worker: Rc<Worker>,
+    number: u64,
+    /// An instance of this node opened it.
+    of_instance: bool,
+    activity: Arc<Activity>,
+    attribution: Option<Attribution>,
+}
+
+impl OpenConnection {
+    pub(crate) fn new(worker: &Rc<Worker>, direction: TrafficDirection) -> Self {
+        let of_instance = direction == TrafficDirection::Outbound;
+        let number = worker.connections.register(of_instance);
+        Self { worker: worker.clone(), number, of_instance, activity: Activity::new(), attribution: None }
+    }
+
+    /// Sets the namespace and instance that the connection counts for.
+    pub(in crate::listener) fn set_attribution(&mut self, attribution: Attribution) {
+        self.attribution = Some(attribution);
+    }
+
+    /// The namespace and instance that the connection counts for.
+    pub(super) fn attribution(&self) -> &Option<Attribution> {
+        &self.attribution
+    }
+
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.worker.connections.is_draining(self.of_instance)
+    }
+
+    pub(super) fn wake_to_drain(&self, cx: &Context<'_>) {
+        self.worker.connections.set_waker(self.number, cx.waker());
+    }
+
+    /// Runs `future`; `None`: draining began first.
+    pub(super) async fn unless_draining<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            self.wake_to_drain(cx);
+            if self.is_draining() {
+                return Poll::Ready(None);
+            }
+            future.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.worker.connections.unregister(self.number);
+    }
+}

@@ -1,0 +1,223 @@
+//! Serves one request of a connection.
+
+use super::Connection;
+use super::open::OpenConnection;
+use crate::pipeline::exchange::{Arrival, Exchange, Origin};
+use crate::pipeline::worker::Pinned;
+use crate::pipeline::{reply, upgrade};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use leno_config::slice::TrustedProxies;
+use leno_http::body::{Body, ends_empty, says_empty};
+use leno_http::failure::Failure;
+use leno_http::head::Malformed;
+use leno_http::http2::Upgrading;
+use leno_http::interim::InterimQueue;
+use leno_http::peer::{Peer, TrafficDirection};
+use leno_http::wire::WireBody;
+use leno_http::{forwarded, head, hop};
+use leno_policy::spec::Protocol;
+use leno_telemetry::record::Record;
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+impl Connection {
+    /// Serves one request. `on_upgrade` is what a tunnel becomes, `interim` takes interim responses, and goes with the bytes of a head that the client
+    /// takes. The future is boxed because it is large, and those who await it are moved.
+    pub(in crate::listener) fn handle(
+        self: Rc<Self>,
+        request: Request<WireBody>,
+        on_upgrade: Option<Upgrading>,
+        interim: (Option<Arc<InterimQueue>>, u32),
+    ) -> Pin<Box<impl Future<Output = Response<Body>>>> {
+        let (head, body) = request.into_parts();
+        Box::pin(self.handle_request(Box::new(head), body, on_upgrade, interim))
+    }
+
+    /// Serves one HTTP/1.1 request.
+    pub(super) fn handle_http1(
+        self: Rc<Self>,
+        mut request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Body>, Infallible>> {
+        let on_upgrade = request.extensions_mut().remove::<OnUpgrade>().map(Upgrading::Hyper);
+        // HTTP/1.0 has no interim responses (RFC 9110, 15.2).
+        let interim = (request.version() != Version::HTTP_10).then(|| self.activity.interim().clone());
+        let response = self.clone().handle(request.map(WireBody::from), on_upgrade, (interim, u32::MAX));
+        async move {
+            let response = response.await;
+            let waiting = self.activity.interim();
+            if waiting.is_waiting() {
+                // They go out before the response. The stream wakes this task.
+                poll_fn(|_| if waiting.is_waiting() { Poll::Pending } else { Poll::Ready(()) }).await;
+            }
+            Ok(response)
+        }
+    }
+
+    async fn handle_request(
+        self: Rc<Self>,
+        // Boxed because it goes from one to the next, and each future on the way has room for it twice.
+        mut head: Box<request::Parts>,
+        body: WireBody,
+        on_upgrade: Option<Upgrading>,
+        (interim, client_head): (Option<Arc<InterimQueue>>, u32),
+    ) -> Response<Body> {
+        let busy = self.activity.begin();
+        let http2 = head.version == Version::HTTP_2;
+        let is_tunnel = !http2 && head.method == Method::CONNECT;
+        let is_last = || is_tunnel || !http2 && self.is_leaving();
+        let found = match self.authenticate(&head.headers).await {
+            Ok(caller) => self.origin(caller),
+            Err(failure) => Err(failure),
+        };
+        let (snapshot, origin) = match found {
+            Ok(found) => found,
+            Err(failure) => return self.adapt_response(self.reject(&head, &failure), http2, is_last()),
+        };
+        if head.method == Method::CONNECT
+            && head.extensions.get::<h2::ext::Protocol>().is_none()
+            && head::check_connect(&head).is_ok()
+            && self.opens_tunnel(&origin, &head)
+        {
+            self.tunnel(on_upgrade, origin, busy);
+            return Response::new(Body::empty());
+        }
+        if let Origin::Inbound(entry) = &origin
+            && head.method == Method::CONNECT
+            && head.extensions.get::<h2::ext::Protocol>().is_none()
+        {
+            if self.peer.identity.as_deref() == Some(&*snapshot.gateway) {
+                // A gateway lets requests in, and nothing else.
+                return self.adapt_response(self.reject(&head, &Failure::Misdirected), http2, is_last());
+            }
+            return self.relay(on_upgrade, entry, &head, busy).await;
+        }
+        let mut response = match Exchange::begin(
+            Arrival { interim, client_head, ..self.arrival(snapshot, origin, &head.headers) },
+            &mut head,
+        ) {
+            (exchange, Ok(())) => {
+                let body = if http2 && says_empty(&body) { Box::pin(self.empty(body)).await } else { Ok(body) };
+                match body {
+                    Ok(body) => {
+                        let body = Body::request(body, exchange.record.meter(), &self.activity);
+                        exchange.run(head, body).await
+                    }
+                    Err(malformed) => exchange.fail(malformed.into()),
+                }
+            }
+            (exchange, Err(malformed)) => exchange.fail(malformed.into()),
+        };
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let open = OpenConnection::new(&self.worker, self.direction);
+            upgrade::join(on_upgrade, &mut response, (busy.into_tunnel(), open, self.attribution.clone()));
+            return self.adapt_response(response, http2, is_tunnel);
+        }
+        response.body_mut().occupy(busy);
+        self.adapt_response(response, http2, is_last())
+    }
+
+    /// Collects what is known about a request besides its head. At the gateway, trusted proxies may name another client and scheme.
+    fn arrival(&self, snapshot: Rc<Pinned>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
+        let (mut peer, mut scheme, mut client, mut behind_gateway) = (self.peer.clone(), self.scheme, None, None);
+        match &origin {
+            Origin::Gateway => {
+                let reported = match &snapshot.mesh.trusted_proxies {
+                    TrustedProxies::None => None,
+                    TrustedProxies::Addresses(trusted) => forwarded::by_address(trusted, peer.address.ip(), headers),
+                    TrustedProxies::Hops(hops) => Some(forwarded::by_hops(*hops, headers)),
+                };
+                scheme = reported.and_then(|reported| reported.scheme).unwrap_or(scheme);
+                let address =
+                    reported.and_then(|reported| reported.address).filter(|address| *address != peer.address.ip());
+                client = Some(match address {
+                    Some(address) => Cow::Owned(head::address_value(address)),
+                    None => Cow::Borrowed(self.client()),
+                });
+                if let Some(address) = address {
+                    // The client's port is unknown.
+                    peer.address = SocketAddr::new(address, 0);
+                }
+            }
+            Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
+            // What another node's gateway let in is judged as if it had come in here: the gateway is not who calls.
+            Origin::Inbound(_) if peer.identity.as_deref() == Some(&*snapshot.gateway) => {
+                behind_gateway = hop::Client::from_headers(headers);
+                if let Some(client) = behind_gateway {
+                    peer = Peer { identity: None, address: client.address };
+                }
+            }
+            Origin::Inbound(_) => {}
+        }
+        let (worker, port) = (self.worker.clone(), self.port);
+        let certificate = self.certificate;
+        Arrival {
+            worker,
+            snapshot,
+            origin,
+            peer,
+            client,
+            scheme,
+            port,
+            behind_gateway,
+            certificate,
+            interim: None,
+            client_head: u32::MAX,
+        }
+    }
+
+    /// The peer's address as a header value.
+    fn client(&self) -> &HeaderValue {
+        self.client.get_or_init(|| head::address_value(self.peer.address.ip()))
+    }
+
+    /// Waits for the end of a body that says it is empty.
+    async fn empty(&self, mut body: WireBody) -> Result<WireBody, Malformed> {
+        let limit = self.worker.snapshot().mesh.limits.head_timeout;
+        let is_empty = tokio::time::timeout(limit, ends_empty(&mut body)).await.unwrap_or(false);
+        if is_empty { Ok(body) } else { Err(Malformed::NotEmpty) }
+    }
+
+    /// Whether the client is to connect anew: another process has the listener where it came in. Instances of this process stay with it.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.direction != TrafficDirection::Outbound && self.worker.connections.are_handed_over()
+    }
+
+    /// Answers a request without a valid origin: its function is unknown, or its credential is refused. Records it like any other request.
+    fn reject(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
+        let request_id = self.worker.request_id();
+        let protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
+        let name = request_id.to_str().unwrap_or_default();
+        let record = Record::new(&self.worker.recorder, self.direction, &self.peer, protocol, head, name);
+        record.failure(failure);
+        let response = reply::rejected(failure, request_id, &head.headers);
+        record.status(response.status().as_u16());
+        response
+    }
+
+    /// Adapts a response to the client's connection. `is_last`: the connection closes after it. Either the client is to connect anew, or it asked
+    /// for a tunnel over HTTP/1.1 and gets none. It may already have sent bytes into the tunnel, and they must not be taken for requests.
+    fn adapt_response(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
+        if is_last {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.direction == TrafficDirection::Inbound
+            && let Some(label) = response.extensions().get::<Failure>().and_then(Failure::label)
+        {
+            response.headers_mut().insert(head::HOP_FAILURE, HeaderValue::from_static(label));
+        }
+        if http2 && response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let (mut head, body) = response.into_parts();
+            head::into_extended_connected(&mut head);
+            response = Response::from_parts(head, body);
+        }
+        response
+    }
+}
