@@ -1,4 +1,4 @@
-//! Leases the supervisor's instances to the corridor, and gives each instance what it needs to call other functions.
+//! Leases the supervisor's instances to the proxy, and gives each instance what it needs to call other functions.
 
 use crate::callers::Callers;
 use crate::kernel::KernelPolicy;
@@ -113,7 +113,7 @@ impl Instances for Hosted {
     }
 }
 
-/// A supervisor's lease as the corridor sees it.
+/// A supervisor's lease as the proxy sees it.
 struct SupervisorLease(leno_supervisor::Lease);
 
 impl InstanceProof for SupervisorLease {

@@ -1,4 +1,4 @@
-//! One node of the mesh: the supervisor of its instances, the corridor that carries requests, and the reconciler that puts into force what the
+//! One node of the mesh: the supervisor of its instances, the proxy for its requests, and the reconciler that puts into force what the
 //! control plane delivers.
 //!
 //! [`start`] puts them together and returns [`Running`]. It tells where the node listens and whether it is ready, and it stops the node.

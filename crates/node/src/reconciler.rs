@@ -514,7 +514,7 @@ impl Reconciler {
     }
 }
 
-/// Endpoints as the corridor has them.
+/// Endpoints as the proxy has them.
 fn reachable(endpoints: Vec<leno_wire::Endpoint>) -> Vec<Endpoint> {
     let of = |leno_wire::Endpoint { node, address, ready, locality }| Endpoint {
         node: node.into(),

@@ -1,4 +1,4 @@
-//! Starts a node: engines, supervisor, corridor, and the reconciler that keeps them configured.
+//! Starts a node: engines, supervisor, proxy, and the reconciler that keeps them configured.
 
 use crate::channels::KernelSwitch;
 use crate::engines::Engines;
@@ -53,7 +53,7 @@ pub struct Running {
     pub node: Arc<Node>,
     /// The supervisor of its instances.
     pub supervisor: Supervisor,
-    corridor: Handle,
+    proxy: Handle,
     outgoing: Outgoing,
     images: Arc<Images>,
     succession: Option<Succession>,
@@ -142,8 +142,8 @@ pub async fn start(
             (Some(succession), listeners, Some(predecessor))
         }
     };
-    let corridor = leno_proxy::take_over(&node, options, listeners)?;
-    let addresses = corridor.addresses;
+    let proxy = leno_proxy::take_over(&node, options, listeners)?;
+    let addresses = proxy.addresses;
     let kernel = if rooms { KernelPolicy::open(supervisor.control_group()) } else { None };
     if let Some(kernel) = &kernel {
         node.set_kernel(kernel.clone());
@@ -152,7 +152,7 @@ pub async fn start(
     if let Some(switch) = KernelSwitch::load() {
         node.channels.set_switch(switch);
     }
-    host.attach(&node, addresses.outbound, corridor.interceptor.clone(), kernel);
+    host.attach(&node, addresses.outbound, proxy.interceptor.clone(), kernel);
 
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
@@ -199,7 +199,7 @@ pub async fn start(
     let (is_now_ready, is_ready) = watch::channel(false);
     tokio::spawn(watch_readiness(is_applied.clone(), wanted_by, svids, is_now_ready));
     if succession.is_none() {
-        corridor.open_when(can_answer(is_applied.clone(), is_ready.clone()));
+        proxy.open_when(can_answer(is_applied.clone(), is_ready.clone()));
     }
     Ok(Running {
         addresses,
@@ -207,7 +207,7 @@ pub async fn start(
         ready: is_ready,
         node,
         supervisor,
-        corridor,
+        proxy,
         outgoing,
         images,
         succession,
@@ -278,7 +278,7 @@ impl Running {
             succession.fail(&reason).await;
             return Err(reason);
         }
-        self.corridor.open();
+        self.proxy.open();
         self.outgoing.jobs.send_replace(true);
         Ok(Box::pin(succession.serving()))
     }
@@ -299,7 +299,7 @@ impl Running {
         let (updates, theirs) = UnixStream::pair().map_err(failed)?;
         others.push((handover::UPDATES.to_owned(), theirs.into()));
         let until = Instant::now() + patience;
-        let sockets = self.corridor.sockets();
+        let sockets = self.proxy.sockets();
         let start = Start {
             version: handover::VERSION,
             release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -323,7 +323,7 @@ impl Running {
     pub async fn hand_over(self, relay: Relay) -> Result<()> {
         let grace = self.longest_grace();
         let relaying = tokio::spawn(relay.run());
-        self.corridor.hand_over().await;
+        self.proxy.hand_over().await;
         self.supervisor.shutdown(grace).await;
         relaying.abort();
         let node = self.node;
@@ -341,7 +341,7 @@ impl Running {
     pub async fn stop_unless(self, hurry: impl Future<Output = ()>) -> Result<()> {
         let grace = self.longest_grace();
         tokio::select! {
-            () = self.corridor.drain() => {}
+            () = self.proxy.drain() => {}
             () = hurry => {}
         }
         self.supervisor.shutdown(grace).await;

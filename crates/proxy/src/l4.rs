@@ -1,4 +1,5 @@
-//! The path of a connection without requests: find the callee, judge, connect to an instance, and carry bytes until both ends are done.
+//! TCP connections without HTTP requests: find the callee, judge, connect to an instance, and copy
+//! bytes until both ends are done.
 
 mod egress;
 mod framed;
@@ -37,13 +38,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, cop
 use tokio::net::TcpStream;
 use tokio_rustls::rustls;
 
-/// Longest wait for a connection to an instance that runs.
+/// Limit on the time to connect to a running instance.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long what an instance has sent before it ended is still carried.
+/// How long the node copies the last bytes of an instance that has ended.
 const LAST_BYTES: Duration = Duration::from_secs(5);
-/// Bytes that are carried at a time, in each direction.
+/// Size of the copy buffer of each direction, in bytes.
 const BUFFER: usize = 16 * 1024;
-/// The longest hello of a TLS client that is read. Those of today have some hundred bytes to two thousand.
+/// Limit on the bytes of a TLS client's hello. Usual ones have some hundred to two thousand.
 const LONGEST_HELLO: usize = 16 * 1024;
 
 /// Where an intercepted connection leads.
@@ -52,7 +53,7 @@ pub(crate) enum Path {
     Requests,
     /// To a port of a callee.
     Port(Box<TcpProxy>),
-    /// Nowhere, which was told.
+    /// Nowhere. The refusal was reported.
     Nowhere,
 }
 
@@ -72,19 +73,19 @@ pub(crate) struct TcpProxy {
     spliced: bool,
     /// It was connected to its callee.
     connected: bool,
-    /// The callee was on this node, or outside of the mesh, when it was connected to.
+    /// The callee was on this node, or an external service, when the connection was made.
     is_local: bool,
     /// The instance that takes it, if that is on this node.
     instance: Option<SocketAddr>,
-    /// The name that its TLS asked for; empty: it is not known.
+    /// The server name of its TLS hello; empty: unknown.
     name: String,
-    /// What it led to outside of the mesh: the name or address that was called, and the address that was connected to.
+    /// For an external service: the called name or address, and the connected address.
     outside: Option<(String, IpAddr)>,
 }
 
 /// Where the callee is.
 enum Callees {
-    /// On this node, or outside of the mesh.
+    /// On this node, or an external service.
     Local(Arc<FunctionEntry>),
     /// On these nodes.
     Remote(Arc<Known>),
@@ -152,17 +153,17 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
     }))
 }
 
-/// Closes a connection at once. Its other end is told so (RST).
+/// Closes a connection at once, with a reset (RST).
 pub(crate) fn reset(stream: &TcpStream) {
     // If it cannot be set, the connection is gone.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
 impl TcpProxy {
-    /// Carries the connection from beginning to end, and tells of it.
+    /// Proxies the connection from beginning to end, and reports it.
     pub(crate) async fn run(mut self, stream: TcpStream, activity: &Arc<Activity>) {
         let mut stream = ResetUnlessDone { stream, done: false };
-        // From here on, the caller's function pays for it.
+        // From here on, the worker's time counts for the caller's function.
         schedule::charge(self.entry.class);
         let _busy = activity.begin();
         let stopped = {
@@ -170,7 +171,7 @@ impl TcpProxy {
             let mut ended = pin!(self.forward(&entry, &mut stream.stream));
             tokio::select! {
                 ended = &mut ended => ended,
-                // Its sockets are closed, but what it sent before may still be on its way.
+                // Its sockets are closed, but its last bytes may still be in flight.
                 () = caller.revoked() => match tokio::time::timeout(LAST_BYTES, ended).await {
                     Ok(ended) => ended,
                     Err(_) => Err(Stop::Failed("the caller's instance has ended".to_owned())),
@@ -252,7 +253,7 @@ impl TcpProxy {
         carried
     }
 
-    /// Carries the connection to another node, which judges as well.
+    /// Proxies the connection to another node, which judges as well.
     async fn forward_remote(
         &mut self,
         entry: &FunctionEntry,
@@ -286,7 +287,7 @@ impl TcpProxy {
             snapshot
         };
         if snapshot.functions.get(&self.callee.id).is_none() {
-            // That it is a callee was checked above; its own rules are judged where it is.
+            // The caller's list of callees was checked above. The callee's node judges its rules.
             let known = self.worker.node.endpoints.of(&self.callee.id);
             return known.map(Callees::Remote).ok_or_else(|| Stop::Refused("no node runs it".to_owned()));
         }
@@ -307,7 +308,8 @@ impl TcpProxy {
         }
     }
 
-    /// Reads the hello of a TLS client. It has to name the callee (SNI). Whoever asks for another name may reach another server inside.
+    /// Reads the hello of a TLS client. It must name the callee (SNI), because another name may
+    /// lead to another server behind it.
     async fn hello(&self, stream: &mut TcpStream, read: &mut Vec<u8>) -> Result<String, Stop> {
         let mut acceptor = Acceptor::default();
         loop {
@@ -358,7 +360,8 @@ impl TcpProxy {
         self.callee.hosts.iter().any(|host| host == name || Some(host) == wildcard.as_ref())
     }
 
-    /// What the caller called: the address or, if that only means something in rooms, the name that its TLS asked for, or the only one that there is.
+    /// The called host: the address or, if it is one of the mesh's own, the server name of the TLS
+    /// hello, or the callee's only name.
     fn host(&self) -> Result<String, Stop> {
         if self.worker.node.addresses.function(self.called()).is_none() {
             return Ok(self.address.ip().to_string());
@@ -374,7 +377,7 @@ impl TcpProxy {
         }
     }
 
-    /// Carries bytes until both ends are done, or the connection is not allowed any more.
+    /// Copies bytes until both ends are done, or the connection is no longer allowed.
     async fn copy(
         &mut self,
         entry: &FunctionEntry,
@@ -397,10 +400,10 @@ fn take_connection(share: Option<&Arc<Namespace>>) -> Result<Option<Permit>, Sto
     permit.map(Some).ok_or_else(|| Stop::Refused(share.refusal(Resource::Connections)))
 }
 
-/// What proves the sidecar at the other end of a connection.
+/// The proof of the sidecar at the other end of a connection.
 #[derive(Clone, Copy)]
 struct Proof {
-    /// `None`: it is known by something else.
+    /// `None`: the sidecar is identified by other means.
     certificate: Option<PeerCertificate>,
     /// When the connection began.
     since: Instant,
@@ -420,7 +423,7 @@ impl Proof {
         }
     }
 
-    /// When it does not count any more.
+    /// When it expires.
     fn end(self, node: &Node) -> Option<Instant> {
         let lifetime = node.snapshot.load().mesh.stream_lifetime();
         self.certificate?.expires.map(|expires| expires.max(self.since + lifetime))
@@ -435,7 +438,7 @@ fn check_instance(worker: &Worker, instance: Option<SocketAddr>) -> Result<(), S
     Ok(())
 }
 
-/// Connects to a port of an instance, which is started if there is none.
+/// Connects to a port of an instance. Starts one if there is none.
 async fn take_instance(
     worker: &Worker,
     callee: &FunctionEntry,
@@ -459,13 +462,15 @@ async fn take_instance(
     let upstream = connected.map_err(|error: ConnectError| failed(&error))?;
     // It waits for no response.
     lease.guard.heard();
-    // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
+    // Small messages must not wait for acknowledgements. If it cannot be set, the connection is
+    // already gone.
     let _ = upstream.set_nodelay(true);
     Ok((lease, upstream))
 }
 
-/// Carries bytes until both ends are done, or `judge`, which is asked at each new snapshot and when an instance has had the drain timeout, does not allow it
-/// any more. `proof`: of the sidecar at the other end.
+/// Copies bytes until both ends are done, or until `judge` refuses. `judge` runs at each new
+/// snapshot, and when an instance has exceeded the drain timeout. `proof`: of the sidecar at the
+/// other end.
 async fn copy_both(
     node: &Node,
     proof: Proof,
@@ -497,7 +502,8 @@ async fn at(time: Option<Instant>) {
     }
 }
 
-/// A connection that is reset when it is dropped before all of it was carried. An ordinary end would tell the other side that it has got everything.
+/// A connection that is reset when it is dropped before all bytes were copied. After an ordinary
+/// end, the peer would take its data for complete.
 struct ResetUnlessDone {
     stream: TcpStream,
     done: bool,

@@ -1,4 +1,4 @@
-//! **The pipeline**: one request, from its head to the head of its response.
+//! The pipeline of one request, from its head to the head of its response.
 
 mod authorize;
 pub(crate) mod chain;
@@ -36,12 +36,12 @@ use std::rc::Rc;
 use tokio::time::Instant;
 use upstream::{Reply, UpstreamGuard};
 
-/// A head larger than this is refused before the peer's SETTINGS_MAX_HEADER_LIST_SIZE is looked at.
+/// A larger head is refused before it is compared with the peer's SETTINGS_MAX_HEADER_LIST_SIZE.
 pub(crate) const MAX_CHECKED_HEAD: u32 = 128 * 1024;
 
 impl Exchange {
-    /// Runs one exchange: route, judge, forward, judge the response, finish. The snapshot was pinned when
-    /// the exchange began.
+    /// Runs one exchange: route, judge, forward, judge the response, finish. The snapshot was
+    /// pinned when the exchange began.
     pub(crate) async fn run(self, head: Box<request::Parts>, body: Body) -> Response<Body> {
         let route = match self.route(&head) {
             Ok(route) => route,
@@ -120,7 +120,8 @@ impl Exchange {
         }
     }
 
-    /// Counts the exchange for the namespace on whose side it is: the caller's for a call of an instance, else the callee's.
+    /// Counts the exchange for the namespace on whose side it is: the caller's for a call of an
+    /// instance, else the callee's.
     fn occupy(&self, route: &Route) -> Result<(), Failure> {
         let Some(share) = self.origin.entry().unwrap_or(&route.judge).share() else { return Ok(()) };
         let permit = share.take(Resource::OpenRequests);
@@ -151,8 +152,8 @@ impl Exchange {
         }
     }
 
-    /// Shows the permitted request to the function's extensions. First reserves instances for those that also see the response; this may
-    /// wait.
+    /// Shows the permitted request to the function's extensions. First reserves instances for those
+    /// that also see the response; this may wait.
     async fn extend(&self, ask: JudgeInput<'_>, permitted: Permitted) -> Judgement {
         let most = self.snapshot.mesh.limits.extension_instances;
         let share = match permitted.response_extensions() {
@@ -162,7 +163,7 @@ impl Exchange {
         self.worker.judge.extend(ask, permitted, share, &self.record)
     }
 
-    /// Notes that a function was refused something outside, or a host that it may not call, for `leno suggest egress`.
+    /// Notes the refused destination of a function, for `leno suggest egress`.
     fn note_destination(&self) {
         let from_identity = || FunctionId::of_identity(self.peer.identity.as_deref()?);
         let (caller, callee) = match &self.origin {
@@ -206,7 +207,7 @@ impl Exchange {
         let ends = permitted.until_ms().and_then(|until| watch::instant(until, self.record.started()));
         let is_old = !Rc::ptr_eq(&self.snapshot, &self.worker.snapshot());
         let changed = is_old.then(|| Instant::now() + GRACE);
-        // Only what an older snapshot permitted can be a removed function's.
+        // Only an older snapshot can have permitted a call to a removed function.
         let removed = if is_old { self.worker.removed_until(&route.judge) } else { None };
         let again = [changed, removed].into_iter().flatten().min();
         let until = (ends, self.snapshot.mesh.stream_lifetime());
@@ -245,7 +246,7 @@ impl Exchange {
         }
     }
 
-    /// Cleans the response head, and attaches to the body whatever must be held until the body ends.
+    /// Cleans the response head, and attaches the guards that live until the body ends.
     fn finish(
         self,
         response: Response<Body>,
@@ -254,7 +255,7 @@ impl Exchange {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;
         head::sanitize_response(&mut head, &self.request_id, upgraded);
-        // Few clients say a size, and those that do mostly say one that no head has.
+        // Few clients announce a limit, and most of these limits exceed any head.
         if self.client_head < MAX_CHECKED_HEAD && head::list_size(&head.headers) > self.client_head as usize {
             let most = self.client_head;
             return self.fail(Failure::ResponseHead(format!(

@@ -1,5 +1,5 @@
 //! Other people's clients drive the gateway of a mesh of nodes: grpc-go, grpc-java, grpcio, grpc-js, Go's `net/http` and undici. Each makes its calls,
-//! and goes on while the function's instances are replaced and the gateway and the node are upgraded. Java's `HttpClient` is in `corridor/interim.rs` of
+//! and goes on while the function's instances are replaced and the gateway and the node are upgraded. Java's `HttpClient` is in `it/interim.rs` of
 //! the proxy's tests.
 //!
 //! `scripts/clients.sh` installs them.

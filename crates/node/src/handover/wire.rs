@@ -36,7 +36,7 @@ const UPDATE: u8 = 1;
 pub(crate) struct Start {
     pub version: u32,
     pub release: String,
-    /// How many of the descriptors are the corridor's listeners. They come first.
+    /// How many of the descriptors are the proxy's listeners. They come first.
     pub listeners: usize,
     /// What the others are.
     pub others: Vec<String>,

@@ -1,4 +1,4 @@
-//! The last step of a connection without requests to something outside of the mesh.
+//! Connects to external services for TCP connections.
 
 use super::Stop;
 use crate::pipeline::worker::Worker;
@@ -7,7 +7,7 @@ use leno_runtime::keepalive;
 use std::net::{IpAddr, SocketAddr};
 use tokio::net::TcpStream;
 
-/// Addresses that are tried for one connection.
+/// Limit on the addresses tried for one connection.
 const MOST_TRIED: usize = 4;
 
 /// Connects to `host`, which is one of its names or addresses. Returns the address as well.
@@ -30,7 +30,8 @@ pub(super) async fn connect(
         }
         match tokio::time::timeout(limit, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Small messages must not wait for acknowledgements. If it cannot be set, the connection is already gone.
+                // Small messages must not wait for acknowledgements. If it cannot be set, the
+                // connection is already gone.
                 let _ = stream.set_nodelay(true);
                 let silence = worker.snapshot().mesh.limits.upstream.tcp_keep_alive();
                 let _ = keepalive::enable(&stream, address, silence);

@@ -1,5 +1,6 @@
-//! The bytes of a connection between nodes, in frames: two bytes of length, then so many bytes; no bytes: the end. Without the end, the stream was broken
-//! off. hyper's tunnels alone do not tell one from the other.
+//! The bytes of a connection between nodes, in frames: two bytes of length, then so many bytes; no
+//! bytes: the end. Without the end, the stream was broken off. hyper's tunnels alone do not tell
+//! one from the other.
 
 use std::io;
 use std::pin::Pin;
@@ -18,9 +19,9 @@ pub(super) struct Framed<T> {
     left: usize,
     /// The end was read.
     read_end: bool,
-    /// What is not written yet, and how much of it is.
+    /// Unwritten bytes, and the number of written ones.
     unwritten: (Vec<u8>, usize),
-    /// The end was written, or is among what is not.
+    /// The end marker was written, or is among the unwritten bytes.
     wrote_end: bool,
 }
 
@@ -119,7 +120,7 @@ mod tests {
     use proptest::prelude::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-    /// What arrives, and whether its end does.
+    /// The bytes that arrive, and whether the end arrives.
     async fn forward(sent: &[u8], room: usize, ends: bool) -> (Vec<u8>, bool) {
         let (near, far) = duplex(room);
         let (mut near, mut far) = (Framed::new(near), Framed::new(far));

@@ -1,4 +1,5 @@
-//! The callee's side of a connection without requests from another node: judge, connect to an instance or to the outside, carry bytes.
+//! The callee's side of a TCP connection from another node: judge, connect to an instance or an
+//! external service, and copy bytes.
 
 use super::framed::Framed;
 use super::{Counted, Proof, ResetUnlessDone, Stop, check_instance, copy_both, egress, take_connection, take_instance};
@@ -34,19 +35,19 @@ pub(crate) struct Inbound {
     port: Port,
     /// The name or address that was called.
     host: String,
-    /// The name that its TLS asks for, as the caller's sidecar has read it; empty: it is no TLS.
+    /// The server name of its TLS hello, as the caller's sidecar has read it; empty: it is not TLS.
     name: String,
     /// Of the caller's sidecar.
     proof: Proof,
     started: (SystemTime, Instant),
     rule: String,
-    /// The address outside of the mesh that was connected to.
+    /// The connected address of an external service.
     outside: Option<IpAddr>,
     /// The instance that takes it.
     instance: Option<SocketAddr>,
 }
 
-/// A connection to the instance or the outside, not used yet.
+/// A new connection to the instance or the external service.
 pub(crate) struct Accepted {
     inbound: Inbound,
     upstream: TcpStream,
@@ -58,7 +59,8 @@ pub(crate) struct Accepted {
 type Held = (Option<Lease>, ConnectionGuard, Option<Permit>);
 
 impl Inbound {
-    /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function can be reached so.
+    /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function
+    /// can be reached so.
     pub(crate) fn new(
         worker: &Rc<Worker>,
         (peer, certificate): (&Peer, Option<PeerCertificate>),
@@ -90,7 +92,8 @@ impl Inbound {
         })
     }
 
-    /// Judges, and connects to an instance, which is started if there is none. The error is the answer; the record says why.
+    /// Judges, and connects to an instance, which is started if there is none. The error is the
+    /// answer; the record says why.
     pub(crate) async fn accept(mut self) -> Result<Accepted, StatusCode> {
         match self.connect().await {
             Ok((upstream, held)) => Ok(Accepted { inbound: self, upstream, _held: held }),
@@ -147,7 +150,8 @@ impl Inbound {
         }
     }
 
-    /// Whether its names and addresses are those of something outside. Whoever asks for another name in TLS may reach another server inside.
+    /// Checks that its names and addresses are those of the external service. Another server name
+    /// in TLS may lead to another server behind it.
     fn check_outside(&self, outside: &EgressTarget) -> Result<(), Stop> {
         if !self.name.is_empty() && !outside.egress.has_host(&self.name) {
             return Err(Stop::Refused(format!("its TLS names {}, which is not {}", self.name, self.callee)));
@@ -183,7 +187,8 @@ impl Inbound {
 }
 
 impl Accepted {
-    /// Carries bytes until both ends are done, or the connection is not allowed any more. Then tells of it.
+    /// Copies bytes until both ends are done, or the connection is no longer allowed. Then reports
+    /// it.
     pub(crate) async fn run(self, on_upgrade: Upgrading) {
         let Self { mut inbound, upstream, _held } = self;
         let mut upstream = ResetUnlessDone { stream: upstream, done: false };

@@ -1,5 +1,5 @@
-//! A connection without requests to a function on another node: a CONNECT stream (RFC 9113, 8.5) to the callee's sidecar, over mutual TLS. That sidecar
-//! judges, and connects to an instance.
+//! TCP connections to a function on another node: a CONNECT stream (RFC 9113, 8.5) to the callee's
+//! sidecar, over mutual TLS. That sidecar judges, and connects to an instance.
 
 use super::framed::Framed;
 use super::{Stop, TcpProxy};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Longest time to connect to a node, including TLS.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Nodes that are tried for one connection.
+/// Limit on the nodes tried for one connection.
 const MOST_NODES: usize = 4;
 
 /// A stream to the callee's sidecar.
@@ -36,7 +36,8 @@ impl Stream {
 }
 
 impl TcpProxy {
-    /// Opens a stream to a node that hosts the callee. Where no connection can be made, another node is tried.
+    /// Opens a stream to a node that hosts the callee. If the connection fails, it tries another
+    /// node.
     pub(super) async fn connect_remote(&self, caller: &FunctionEntry, known: &Known) -> Result<Stream, Stop> {
         let (worker, mut failed) = (&self.worker, Vec::new());
         let target = worker.node.ledger.target(&self.callee.id);
@@ -74,7 +75,8 @@ impl TcpProxy {
         let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("{address} does not take it: {error}"));
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::CONNECT;
-        // Of a callee that is outside of the mesh, the node there has to know by which of its names or addresses it was called.
+        // For an external service, the node there must know which of its names or addresses was
+        // called.
         let authority = format!("{}:{}", self.host()?, self.port.number);
         *request.uri_mut() = authority.parse::<Uri>().map_err(|error| failed(&error))?;
         if !self.name.is_empty() {

@@ -56,12 +56,12 @@ pub(crate) struct Connection {
     pub port: u16,
     /// Outbound: the local address of the connection.
     accepted_at: Option<SocketAddr>,
-    /// Inbound: the function that the TLS client asked for (SNI), and whose SVID it was shown.
+    /// Inbound: the function that the TLS client named (SNI), with whose SVID the node answered.
     pub(super) function: Option<FunctionId>,
     /// Outbound: the instance that authenticated last, and the header value that it did so with.
     caller: RefCell<Option<(Proof, Arc<Caller>)>>,
-    /// All requests come from the caller that is known from the beginning: it opened the CONNECT tunnel in which the connection runs, or its room is
-    /// where the connection comes from.
+    /// All requests come from one caller, which is known from the beginning: it opened the CONNECT
+    /// tunnel in which the connection runs, or the connection comes from its jail.
     one_caller: bool,
     /// Inbound: the certificate of the caller's sidecar.
     certificate: Option<PeerCertificate>,
@@ -69,20 +69,22 @@ pub(crate) struct Connection {
     attribution: Option<Attribution>,
 }
 
-/// The header value that an instance authenticated with. Wiped when the connection has ended. A copy, because the original is a slice of a
-/// read buffer.
+/// The header value with which an instance authenticated. Wiped when the connection has ended. A
+/// copy, because the original is a slice of a read buffer.
 type Proof = Rc<Zeroizing<Vec<u8>>>;
 
 pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address: SocketAddr, open: OpenConnection) {
     let worker = listener.worker.clone();
-    // Without TCP_NODELAY, small responses wait for acknowledgements. If it cannot be set, the connection is already gone.
+    // Without TCP_NODELAY, small responses wait for acknowledgements. If it cannot be set, the
+    // connection is already gone.
     let _ = stream.set_nodelay(true);
     let (limit, silence) = {
         let limits = &worker.snapshot().mesh.limits;
         (limits.head_timeout, limits.upstream.tcp_keep_alive())
     };
     if listener.caller.is_none() {
-        // A client that vanishes must be noticed on a connection that may be silent for long, too. If that cannot be set, it is already gone.
+        // A client that vanishes must be noticed on a connection that may be silent for long, too.
+        // If that cannot be set, it is already gone.
         let _ = keepalive::enable(&stream, address, silence);
     }
     let address = match open.unless_draining(proxy_protocol::client(&listener, &mut stream, address)).await {
@@ -101,7 +103,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         match l4::find(&worker, caller, called) {
             Path::Requests => {}
             Path::Port(proxy) => {
-                // Whether something is under way in it, nobody can know. So it ends when the node does.
+                // The node cannot see whether the connection is in use, so a draining node ends it.
                 let _ = open.unless_draining(proxy.run(stream, open.activity())).await;
                 return;
             }

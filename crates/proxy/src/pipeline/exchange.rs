@@ -1,4 +1,4 @@
-//! One exchange: a request, and the response to it.
+//! One exchange: a request and its response.
 
 use crate::pipeline::judge::Permit;
 use crate::pipeline::worker::{Pinned, Worker};
@@ -23,13 +23,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Everything known about one exchange besides its head and body.
+/// One exchange, without its head and body.
 pub(crate) struct Exchange {
     pub worker: Rc<Worker>,
     /// The configuration that the exchange sees from beginning to end.
     pub snapshot: Rc<Pinned>,
     pub origin: Origin,
-    /// The sender: the peer of the connection or, at the gateway, the client that trusted proxies name.
+    /// The sender: the peer of the connection or, at the gateway, the client that trusted proxies
+    /// name.
     pub peer: Peer,
     /// The protocol, as policies see it.
     pub protocol: Protocol,
@@ -37,32 +38,35 @@ pub(crate) struct Exchange {
     pub upgrade: bool,
     /// The scheme that the client used: `http` or `https`.
     pub scheme: &'static str,
-    /// The listener's port at the gateway; elsewhere, the port that the caller asked for.
+    /// The listener's port at the gateway; else the called port.
     pub port: u16,
     /// The `x-request-id`: the same from one end of the mesh to the other.
     pub request_id: HeaderValue,
-    /// The parent request: the only one that the calling instance is handling. `None`: it handles none, or several.
+    /// The parent request: the only one that the calling instance is handling. `None`: it handles
+    /// none, or several.
     pub parent: Option<Arc<InFlight>>,
     /// Reported once, when the exchange ends.
     pub record: Record,
     /// When the exchange began: its head was complete.
     pub started: Instant,
-    /// Another exchange on this thread handed this one over, or asks by it. The worker's time stays charged to the other one's function.
+    /// The exchange is a local delivery, or a call to an authorizer, of another exchange on this
+    /// thread. The worker's time stays charged to the other one's function.
     pub is_nested: bool,
     /// The method is HEAD, so the response has no body.
     pub head_only: bool,
-    /// A response that the proxy makes itself says so ([`crate::pipeline::reply::OwnResponse`]).
+    /// The proxy marks responses that it makes itself ([`crate::pipeline::reply::OwnResponse`]).
     pub tells_own: bool,
     /// The request is a retry, or is made for one.
     pub is_retry: bool,
-    /// The request asks an authorizer. Over HTTP/1.1 it gets a new connection, which carries nothing else: a late second answer to one question cannot be
-    /// taken for the answer to the next.
+    /// The request is a call to an authorizer. Over HTTP/1.1 it gets a new connection for itself,
+    /// so a late second answer cannot be taken for the answer to the next call.
     pub is_unshared: bool,
     /// Another node's gateway let the request in: the peer, scheme and port are the client's.
     pub via_gateway: bool,
-    /// The certificate by which the caller is known; `None`: it is known by something else.
+    /// The certificate that identifies the caller; `None`: the caller is identified by other means.
     pub certificate: Option<PeerCertificate>,
-    /// Bytes of a response's head that the client takes, as HTTP/2 counts them (SETTINGS_MAX_HEADER_LIST_SIZE).
+    /// Bytes of a response's head that the client takes, as HTTP/2 counts them
+    /// (SETTINGS_MAX_HEADER_LIST_SIZE).
     pub client_head: u32,
     /// Where interim responses go; `None`: to a client that takes none.
     interim: Option<Arc<InterimQueue>>,
@@ -70,11 +74,12 @@ pub(crate) struct Exchange {
     interim_left: Cell<usize>,
     /// The content type of a gRPC call, where it says more than `application/grpc`.
     pub grpc_type: Option<HeaderValue>,
-    /// When the caller stops waiting, and how long that was from the beginning; `None`: it does not say.
-    told_deadline: Option<(Instant, Duration)>,
+    /// When the caller stops waiting, and how long that was from the beginning; `None`: the request
+    /// names no time.
+    caller_deadline: Option<(Instant, Duration)>,
 }
 
-/// What is known about a request from a socket besides its head and body.
+/// The facts about a request from a socket besides its head and body.
 pub(crate) struct Arrival<'a> {
     pub worker: Rc<Worker>,
     /// The snapshot that the request is judged by.
@@ -98,21 +103,21 @@ pub(crate) struct Arrival<'a> {
     pub client_head: u32,
 }
 
-/// Where an exchange came in, and on which function's side.
+/// The origin of an exchange, with the function on whose side it is.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
     /// From outside the mesh.
     Gateway,
-    /// From an instance of this function, which its credential names. `None`: from a component instance in this node, which needs no
-    /// credential.
+    /// From an instance of this function, which its credential names. `None`: from a component
+    /// instance in this node, which needs no credential.
     Outbound(Arc<FunctionEntry>, Option<Arc<Caller>>),
     /// To this function, from a caller's sidecar.
     Inbound(Arc<FunctionEntry>),
 }
 
 impl Exchange {
-    /// Begins an exchange for a head from a socket, and prepares the head for the pipeline. The exchange exists even if the head is
-    /// malformed, so that it can be answered and recorded.
+    /// Begins an exchange for a head from a socket, and prepares the head for the pipeline. The
+    /// exchange exists even if the head is malformed, so that it can be answered and recorded.
     pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
         let Arrival {
             worker,
@@ -152,8 +157,8 @@ impl Exchange {
         (exchange, admitted)
     }
 
-    /// Begins an exchange for a call that an instance makes without a connection: a component in this node, or one with a link. `parent` is the request that
-    /// it makes it for.
+    /// Begins an exchange for a call that an instance makes without a connection: a component in
+    /// this node, or one with a link. `parent` is the request that it makes it for.
     pub(crate) fn call(
         worker: Rc<Worker>,
         snapshot: Rc<Pinned>,
@@ -226,13 +231,14 @@ impl Exchange {
             interim: None,
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             grpc_type: None,
-            told_deadline: None,
+            caller_deadline: None,
         };
         exchange.read_grpc_fields(&head.headers);
         (exchange, admitted.map(|_| ()))
     }
 
-    /// A gRPC client says how long it waits, which may be less than the mesh allows, and how its messages are encoded.
+    /// A gRPC client says how long it waits, which may be less than the mesh allows, and how its
+    /// messages are encoded.
     fn read_grpc_fields(&mut self, headers: &HeaderMap) {
         if self.protocol == Protocol::Grpc {
             self.wait_no_longer_than(hop::grpc_timeout(headers));
@@ -242,11 +248,11 @@ impl Exchange {
 
     fn wait_no_longer_than(&mut self, timeout: Option<Duration>) {
         let told = timeout.and_then(|timeout| Some((self.started.checked_add(timeout)?, timeout)));
-        self.told_deadline = [self.told_deadline, told].into_iter().flatten().min();
+        self.caller_deadline = [self.caller_deadline, told].into_iter().flatten().min();
     }
 
-    /// The callee's side of the same request, if the callee is on this node: no socket, no TLS, no second parse. `is_retry`: this attempt is a retry, or is
-    /// made for one.
+    /// The callee's side of the same request, for local delivery: without a socket, TLS or a second
+    /// parse. `is_retry`: this attempt is a retry, or is made for one.
     pub(crate) fn for_local_delivery(
         &self,
         callee: &Arc<FunctionEntry>,
@@ -254,7 +260,8 @@ impl Exchange {
         head: &request::Parts,
         is_retry: bool,
     ) -> Self {
-        // As if the caller's sidecar had connected. The instance's own address is one that it chooses.
+        // As if the caller's sidecar had connected. The instance's own address is one that it
+        // chooses.
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.peer.address.port());
         let peer = Peer { identity: Some(caller.identity.clone()), address };
         let name = self.request_id.to_str().unwrap_or_default();
@@ -284,13 +291,14 @@ impl Exchange {
             interim: self.interim.clone(),
             interim_left: Cell::new(MAX_INTERIM_BYTES),
             grpc_type: None,
-            told_deadline: None,
+            caller_deadline: None,
         };
         exchange.read_grpc_fields(&head.headers);
         exchange
     }
 
-    /// Passes on an interim response, which is neither judged nor edited. An error: they are too many.
+    /// Passes on an interim response, which is neither judged nor edited. An error: they are too
+    /// many.
     pub(crate) fn pass_on(&self, mut interim: Interim) -> Result<(), Failure> {
         let Some(queue) = self.interim.as_ref().filter(|_| is_passed_on(interim.status())) else { return Ok(()) };
         let left = self.interim_left.get().checked_sub(cost(&interim));
@@ -308,12 +316,13 @@ impl Exchange {
         }
     }
 
-    /// The deadline of the exchange, and how long that is from its beginning. `None`: it has no limit.
+    /// The deadline of the exchange, and how long that is from its beginning. `None`: it has no
+    /// limit.
     pub(crate) fn deadline(&self, permit: &Permit) -> Option<(Instant, Duration)> {
         // If the function sets no limit, the compiler has put in the mesh's.
         let limit = Duration::from_millis(permit.terms().timeout_ms);
         let own = (!limit.is_zero()).then(|| (self.started + limit, limit));
-        [own, self.told_deadline].into_iter().flatten().min()
+        [own, self.caller_deadline].into_iter().flatten().min()
     }
 
     /// Adds headers that tell the callee the request's id and the caller's identity.

@@ -19,7 +19,7 @@ impl Connection {
         self.caller.borrow().as_ref().map(|(_, caller)| caller.clone())
     }
 
-    /// Finds the snapshot that a request is judged by, and where the request came in. Outbound requests have been authenticated.
+    /// The snapshot for a request, and its origin. Outbound requests have been authenticated.
     pub(super) fn origin(&self, caller: Option<Arc<Caller>>) -> Result<(Rc<Pinned>, Origin), Failure> {
         match self.direction {
             TrafficDirection::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
@@ -42,7 +42,8 @@ impl Connection {
         found.ok_or_else(|| Failure::Ended { reason: format!("{} was removed", caller.function) })
     }
 
-    /// The instance that sends a request: the one that the request's credential names, unless the connection knows it from the beginning.
+    /// The instance that sends a request: the request's credential names it, unless the connection
+    /// knows it from the beginning.
     pub(super) async fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<Caller>>, Failure> {
         if self.direction != TrafficDirection::Outbound {
             return Ok(None);
@@ -58,7 +59,7 @@ impl Connection {
         Ok(Some(caller))
     }
 
-    /// Checks that the instance whose credential arrived on the connection is the one that opened it.
+    /// Checks that the instance of the credential has opened the connection.
     async fn prove(&self, caller: &Arc<Caller>) -> Result<(), Failure> {
         self.of_caller(caller)?;
         let address = self.peer.address;
@@ -79,7 +80,8 @@ impl Connection {
         })
     }
 
-    /// The instance that a request's credential names. The flag says whether this connection already knows the instance.
+    /// The instance that a request's credential names. The flag says whether this connection
+    /// already knows the instance.
     fn caller(&self, headers: &HeaderMap) -> Option<(Arc<Caller>, bool)> {
         let known = self.caller.borrow();
         let (caller, known) = match (headers.get(header::PROXY_AUTHORIZATION), &*known) {

@@ -14,12 +14,13 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
-/// What HTTP/1.1 and HTTP/2 connections have in common.
+/// A connection of HTTP/1.1 or HTTP/2.
 pub(in crate::listener) trait Serving: Future<Output = Result<(), Self::Broken>> {
     /// Why a connection has ended.
     type Broken: std::error::Error + Send + Sync + 'static;
 
-    /// Shuts down gracefully: takes no further request, and ends when the in-flight ones are answered.
+    /// Shuts down gracefully: takes no further request, and ends when the in-flight ones are
+    /// answered.
     fn shut_down(self: Pin<&mut Self>);
 }
 
@@ -36,8 +37,9 @@ where
     }
 }
 
-/// Drives a connection, and ends it when its peer is too slow or the node is draining. There is one timer per connection, which sleeps as
-/// long as nothing can be due. So an exchange needs no timer here.
+/// Drives a connection, and ends it when its peer is too slow or the node is draining. There is one
+/// timer per connection, which sleeps as long as nothing can be due. So an exchange needs no timer
+/// here.
 pub(super) struct Drive<'a, S> {
     serving: Pin<&'a mut S>,
     connection: &'a Connection,
@@ -45,9 +47,9 @@ pub(super) struct Drive<'a, S> {
     /// Bytes that arrive between exchanges are the beginning of a request head (HTTP/1.1).
     head: bool,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The connection was told to end, and is cut off at this time.
+    /// The connection is shutting down, and is cut off at this time.
     cut_off_at: Option<Instant>,
-    /// It was told to end because its peer's node was revoked.
+    /// It is shutting down because its peer's node was revoked.
     revoked: bool,
     registered: bool,
 }
@@ -67,13 +69,14 @@ impl<S: Serving> Future for Drive<'_, S> {
             }
             self.drain();
         }
-        // An HTTP/1.1 connection that is idle stays: its client may just be sending a request. The response to that says that it was the last.
+        // An HTTP/1.1 connection that is idle stays: its client may just be sending a request. The
+        // response then announces the end.
         if !self.head && connection.is_leaving() && self.cut_off_at.is_none() {
             self.drain();
         }
         if !self.revoked && connection.is_revoked() {
             self.revoked = true;
-            // What was open has a moment to say how it ends.
+            // Open exchanges have a moment to send their last bytes.
             self.shut_down(LAST_BYTES);
         }
         if let Poll::Ready(result) = self.serving.as_mut().poll(cx) {
@@ -121,13 +124,15 @@ impl<'a, S: Serving> Drive<'a, S> {
         Self { serving, connection, open, head, timer: None, cut_off_at: None, revoked: false, registered: false }
     }
 
-    /// Ends the connection with its last exchange. What the drain timeout ends has a moment more to say so.
+    /// Ends the connection with its last exchange. Exchanges that the drain timeout ends have a
+    /// moment more for their last bytes.
     fn drain(&mut self) -> Instant {
         let limit = self.connection.worker.snapshot().mesh.limits.drain_timeout;
         self.shut_down(limit.saturating_add(LAST_BYTES))
     }
 
-    /// Has the peer open another connection, which its new certificate proves. What is open here goes on, as long as each exchange may by itself.
+    /// Has the peer open another connection with its new certificate. Open exchanges continue up to
+    /// their own limits.
     fn renew(&mut self) -> Instant {
         let mesh = &self.connection.worker.snapshot().mesh;
         self.shut_down(mesh.stream_lifetime().saturating_add(mesh.limits.drain_timeout).saturating_add(LAST_BYTES))

@@ -55,7 +55,8 @@ impl Connection {
             Detected::Tls => {
                 self.refuse("what came is TLS; inside the mesh, use http://");
                 Box::pin(self.refuse_head(stream, Malformed::Tls.into(), &[])).await;
-                // A room could fill the log with it. Any other client has a part of the rate of those that belong to no namespace.
+                // A jailed instance could fill the log. Other clients share the log rate of
+                // connections without a namespace.
                 if !self.one_caller && self.worker.may_log_of_none() {
                     let address = self.peer.address;
                     tracing::warn!(%address, direction = ?self.direction, "TLS where plain HTTP is expected; inside the mesh, use http://");
@@ -65,7 +66,8 @@ impl Connection {
         }
     }
 
-    /// Tells of an intercepted connection that carried no request. Others are closed without a word.
+    /// Reports an intercepted connection that carried no request. Other connections are not
+    /// reported.
     fn refuse(&self, reason: &'static str) {
         let caller = self.caller.borrow();
         if let (true, Some((_, caller)), Some(address)) = (self.one_caller, &*caller, self.accepted_at) {
@@ -92,12 +94,14 @@ where
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // `Activity` times request heads. hyper's own timer would also count the time between requests.
+        // `Activity` times request heads. hyper's own timer would also count the time between
+        // requests.
         .header_read_timeout(None)
         .max_header_size(limits.head_bytes as usize)
         .max_buf_size((limits.head_bytes as usize).max(MIN_BUFFER))
         .half_close(false);
-    // No `pipeline_flush`: with it, hyper buffers responses without bound for clients that do not read.
+    // No `pipeline_flush`: with it, hyper buffers responses without bound for clients that do not
+    // read.
     if limits.headers != HYPER_HEADERS {
         builder.max_headers(limits.headers as usize);
     }

@@ -29,8 +29,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 impl Connection {
-    /// Serves one request. `on_upgrade` is what a tunnel becomes, `interim` takes interim responses, and goes with the bytes of a head that the client
-    /// takes. The future is boxed because it is large, and those who await it are moved.
+    /// Serves one request. `on_upgrade` is the stream after an upgrade. `interim` takes interim
+    /// responses, and has the limit of the client on the bytes of a head. The future is boxed
+    /// because it is large, and its callers are moved.
     pub(in crate::listener) fn handle(
         self: Rc<Self>,
         request: Request<WireBody>,
@@ -38,7 +39,7 @@ impl Connection {
         interim: (Option<Arc<InterimQueue>>, u32),
     ) -> Pin<Box<impl Future<Output = Response<Body>>>> {
         let (head, body) = request.into_parts();
-        Box::pin(self.handle_request(Box::new(head), body, on_upgrade, interim))
+        bounded(self.handle_request(Box::new(head), body, on_upgrade, interim))
     }
 
     /// Serves one HTTP/1.1 request.
@@ -63,7 +64,7 @@ impl Connection {
 
     async fn handle_request(
         self: Rc<Self>,
-        // Boxed because it goes from one to the next, and each future on the way has room for it twice.
+        // Boxed, because each future on its way would otherwise have room for it twice.
         mut head: Box<request::Parts>,
         body: WireBody,
         on_upgrade: Option<Upgrading>,
@@ -124,7 +125,8 @@ impl Connection {
         self.adapt_response(response, http2, is_last())
     }
 
-    /// Collects what is known about a request besides its head. At the gateway, trusted proxies may name another client and scheme.
+    /// Collects the facts about a request besides its head. At the gateway, trusted proxies may
+    /// name another client and scheme.
     fn arrival(&self, snapshot: Rc<Pinned>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
         let (mut peer, mut scheme, mut client, mut behind_gateway) = (self.peer.clone(), self.scheme, None, None);
         match &origin {
@@ -147,7 +149,8 @@ impl Connection {
                 }
             }
             Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
-            // What another node's gateway let in is judged as if it had come in here: the gateway is not who calls.
+            // A request from another node's gateway is judged as if it had arrived here: the caller
+            // is the gateway's client.
             Origin::Inbound(_) if peer.identity.as_deref() == Some(&*snapshot.gateway) => {
                 behind_gateway = hop::Client::from_headers(headers);
                 if let Some(client) = behind_gateway {
@@ -178,19 +181,21 @@ impl Connection {
         self.client.get_or_init(|| head::address_value(self.peer.address.ip()))
     }
 
-    /// Waits for the end of a body that says it is empty.
+    /// Waits for the end of a body that is announced as empty.
     async fn empty(&self, mut body: WireBody) -> Result<WireBody, Malformed> {
         let limit = self.worker.snapshot().mesh.limits.head_timeout;
         let is_empty = tokio::time::timeout(limit, ends_empty(&mut body)).await.unwrap_or(false);
         if is_empty { Ok(body) } else { Err(Malformed::NotEmpty) }
     }
 
-    /// Whether the client is to connect anew: another process has the listener where it came in. Instances of this process stay with it.
+    /// Whether the client must connect anew, because the listener belongs to another process after
+    /// a hot restart. Instances of this process stay with it.
     pub(super) fn is_leaving(&self) -> bool {
         self.direction != TrafficDirection::Outbound && self.worker.connections.are_handed_over()
     }
 
-    /// Answers a request without a valid origin: its function is unknown, or its credential is refused. Records it like any other request.
+    /// Answers a request without a valid origin: its function is unknown, or its credential is
+    /// refused. Records it like any other request.
     fn reject(&self, head: &request::Parts, failure: &Failure) -> Response<Body> {
         let request_id = self.worker.request_id();
         let protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
@@ -202,8 +207,9 @@ impl Connection {
         response
     }
 
-    /// Adapts a response to the client's connection. `is_last`: the connection closes after it. Either the client is to connect anew, or it asked
-    /// for a tunnel over HTTP/1.1 and gets none. It may already have sent bytes into the tunnel, and they must not be taken for requests.
+    /// Adapts a response to the client's connection. `is_last`: the connection closes after it.
+    /// Either the client must connect anew, or it requested a tunnel over HTTP/1.1 and gets none.
+    /// It may already have sent bytes into the tunnel, which must not be parsed as requests.
     fn adapt_response(&self, mut response: Response<Body>, http2: bool, is_last: bool) -> Response<Body> {
         if is_last {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -220,4 +226,10 @@ impl Connection {
         }
         response
     }
+}
+
+/// Boxes the future of a request, which must stay small because each open request has one.
+fn bounded<F>(future: F) -> Pin<Box<F>> {
+    const { assert!(size_of::<F>() < 8 * 1024, "the future of a request takes 8 KiB or more") };
+    Box::pin(future)
 }

@@ -9,12 +9,13 @@ use std::io;
 use tokio::net::TcpStream;
 
 impl Connection {
-    /// Adds what the TLS session says about the peer.
+    /// Adds the identity of the TLS session's peer.
     pub(super) fn identified(mut self, session: &tokio_rustls::rustls::ServerConnection) -> Self {
         if self.direction == TrafficDirection::Inbound {
             let identity = leno_identity::peer_identity(session);
             self.certificate = Some(PeerCertificate::of(session));
-            // Nodes and control planes call no function, whatever a rule says of identities of the mesh.
+            // Nodes and control planes call no function, even if a rule allows all identities of
+            // the mesh.
             let is_caller = identity.as_ref().is_some_and(|id| !id.is_reserved() || id.is_gateway());
             self.peer.identity = identity.map(|id| id.to_string().into());
             let function = session.server_name().filter(|_| is_caller);
@@ -40,7 +41,7 @@ impl Connection {
     }
 }
 
-/// Whether a TLS handshake comes. Nothing at all is left to TLS.
+/// Whether the first byte begins a TLS handshake. A connection that ends before it counts as TLS.
 pub(super) async fn begins_with_tls(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0];
     Ok(stream.peek(&mut first).await? == 0 || first[0] == HANDSHAKE)

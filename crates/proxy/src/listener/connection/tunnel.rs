@@ -14,7 +14,8 @@ use leno_runtime::schedule;
 use std::cell::{OnceCell, RefCell};
 
 impl Connection {
-    /// Whether a CONNECT opens a tunnel. Tunnels lead to callees only. The judge refuses any other CONNECT, and the record says why.
+    /// Whether a CONNECT opens a tunnel. Tunnels lead to callees only. The judge refuses any other
+    /// CONNECT, and the record says why.
     pub(super) fn opens_tunnel(&self, origin: &Origin, head: &request::Parts) -> bool {
         let Origin::Outbound(caller, _) = origin else { return false };
         let Some(authority) = head.uri.authority() else { return false };
@@ -39,7 +40,8 @@ impl Connection {
                 let (open, tunnel) = (OpenConnection::new(&self.worker, self.direction), busy.into_tunnel());
                 schedule::spawn(async move {
                     let _tunnel = tunnel;
-                    // Whether something is under way in it, nobody can know. So it ends when the node does.
+                    // The node cannot see whether the connection is in use, so a draining node ends
+                    // it.
                     let _ = open.unless_draining(accepted.run(on_upgrade)).await;
                 });
             }
