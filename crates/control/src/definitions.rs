@@ -201,6 +201,27 @@ impl Compiled {
         if is_new { Put::New } else { Put::Changed }
     }
 
+    /// The functions that egress nodes connect to.
+    pub(crate) fn on_egress_nodes(&self) -> Vec<FunctionId> {
+        self.functions.keys().filter(|id| self.is_on_egress_nodes(id)).cloned().collect()
+    }
+
+    /// Whether egress nodes connect to the function.
+    pub(crate) fn is_on_egress_nodes(&self, id: &FunctionId) -> bool {
+        self.functions.get(id).is_some_and(|function| function.outside == Some(Carrier::EgressNodes))
+    }
+
+    /// The callees of a function to which its own nodes connect.
+    pub(crate) fn callees_on_callers_nodes(&self, id: &FunctionId) -> Vec<FunctionId> {
+        let callees = self.functions.get(id).into_iter().flat_map(|function| &function.callees);
+        let on_callers = |id: &&FunctionId| self.functions.get(*id).and_then(|it| it.outside) == Some(Carrier::Callers);
+        callees.filter(on_callers).cloned().collect()
+    }
+
+    pub(crate) fn is_job(&self, id: &FunctionId) -> bool {
+        self.functions.get(id).is_some_and(|function| function.job.is_some())
+    }
+
     /// Removes one function. Returns whether it was there. Its modules stay until everything is published again.
     pub(crate) fn remove(&mut self, id: &FunctionId) -> bool {
         let Some(function) = self.functions.remove(id) else { return false };

@@ -5,7 +5,7 @@ use crate::control::{Control, JoinError, NODE_LIFETIME};
 use crate::listener;
 use crate::listener::Peer;
 use crate::node_share::Greets;
-use crate::state::{Forgotten, Greeting, Next, Patience};
+use crate::state::{Departure, Hello, Next, Wait};
 use crate::ticks::{renew, roll_out, rotate, scale, watch_expiry};
 use leno_config::Locality;
 use leno_identity::{Authority, SpiffeId, TlsError, control_server_config};
@@ -223,24 +223,24 @@ impl Conversation {
         // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
         let weak = control.downgrade();
         drop(control);
-        for (wait, patience) in [(grace, Patience::Again), (grace.saturating_mul(RESTART_GRACES), Patience::Last)] {
-            tokio::time::sleep(wait).await;
+        for (time, wait) in [(grace, Wait::Again), (grace.saturating_mul(RESTART_GRACES), Wait::Last)] {
+            tokio::time::sleep(time).await;
             let Some(control) = weak.upgrade() else { return };
             control.when_free().await;
-            if control.state().forget(&node, session, patience) == Forgotten::Yes {
+            if control.state().forget(&node, session, wait) == Departure::Settled {
                 return;
             }
         }
     }
 
-    async fn hello(&mut self) -> Result<(Greeting, v1::Welcome), Status> {
+    async fn hello(&mut self) -> Result<(Hello, v1::Welcome), Status> {
         let first = self.from_node.message().await?.and_then(|first| first.message);
         let Some(Message::Hello(hello)) = first else {
             return Err(Status::failed_precondition("a stream begins with a hello"));
         };
         let protocol = leno_wire::shared_protocol(&hello)?;
         let (from, at) = (Some(self.peer.from.ip()), self.peer.at);
-        let greeting = Greeting { protocol, from, at, ..greeting(&hello)? };
+        let greeting = Hello { protocol, from, at, ..greeting(&hello)? };
         match greeting.inbound {
             Some(inbound) if !self.peer.confirms(inbound.ip()) => Err(Status::permission_denied(format!(
                 "the inbound listener {inbound} is not at an address that this node's certificate confirms: {}",
@@ -266,11 +266,11 @@ fn stopping() -> Status {
     Status::unavailable("the control plane is stopping")
 }
 
-pub(crate) fn greeting(hello: &v1::Hello) -> Result<Greeting, Status> {
+pub(crate) fn greeting(hello: &v1::Hello) -> Result<Hello, Status> {
     let held = |held: &v1::Held| Ok((messages::subject(held.subject.as_ref())?, messages::version(&held.version)?));
     let inbound = Some(&hello.inbound).filter(|inbound| !inbound.is_empty());
     let inbound = inbound.map(|inbound| inbound.parse()).transpose();
-    Ok(Greeting {
+    Ok(Hello {
         subscribe: messages::subjects(&hello.subscribe)?,
         held: hello.held.iter().map(held).collect::<Result<_, Status>>()?,
         inbound: inbound.map_err(|_| Status::invalid_argument("the inbound listener is not address:port"))?,

@@ -1,50 +1,27 @@
-//! What is sent to a node, and what it answers.
+//! Deltas for a node, and its acknowledgements.
 
-use super::{Node, State};
-use bytes::Bytes;
+use super::State;
+use super::effect::Effect;
+use super::node::ready;
+use super::session::Unanswered;
+use crate::definitions::Carrier;
 use leno_config::FunctionId;
-use leno_wire::v1::to_node;
-use leno_wire::{Content, MAX_REASON, Subject, Version, messages, v1};
+use leno_wire::{Content, Endpoint, MAX_REASON, Subject, Version, messages, v1};
 use prost::Message;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Notify;
 
 /// Payload bytes after which a delta is sent and another begun.
 const DELTA_BYTES: usize = 512 << 10;
-/// Deltas that a node may leave unacknowledged before it gets no more. Changes are merged meanwhile, so the node never gets a long history.
+/// Maximum number of unacknowledged deltas of a node. Changes are merged meanwhile, so the node never
+/// gets a long history.
 const MAX_UNANSWERED: usize = 16;
-/// The same for a node that is behind: an update without an answer must not hold back the removals after it.
+/// The same for a node that is behind: an update without an answer must not hold back the removals after
+/// it.
 const MAX_UNANSWERED_BEHIND: usize = 64;
 
-pub(super) struct Session {
-    pub number: u64,
-    /// Subscriptions that the node may have.
-    pub explicit: BTreeSet<Subject>,
-    /// All subjects that `explicit` covers, each with the number of its reasons.
-    pub wanted: HashMap<Subject, u32>,
-    /// What the node was last sent; `None`: that the subject does not exist.
-    pub sent: HashMap<Subject, Option<Version>>,
-    pub pending: BTreeSet<Subject>,
-    nonce: u64,
-    unanswered: BTreeMap<u64, Unanswered>,
-    /// The version of the protocol that is spoken.
-    protocol: u32,
-    /// Sent before any delta.
-    notices: VecDeque<to_node::Message>,
-    pub wake: Arc<Notify>,
-}
-
-/// A delta that the node has not answered yet.
-struct Unanswered {
-    delivered: Vec<(Subject, Option<Version>)>,
-    /// When it was sent, by [`super::behind::Attention`].
-    since: Duration,
-}
-
-/// What to do for a session.
+/// The next step of a session.
 pub(crate) enum Next {
     Send(v1::ToNode),
     /// Send nothing until the session is woken.
@@ -59,94 +36,22 @@ enum Difference {
     Gone,
 }
 
-impl Session {
-    /// `known` are the subjects of which the node has any version.
-    pub(super) fn new(
-        number: u64,
-        protocol: u32,
-        sent: HashMap<Subject, Option<Version>>,
-        known: BTreeSet<Subject>,
-        wake: Arc<Notify>,
-    ) -> Self {
-        let (explicit, wanted, unanswered, notices) = Default::default();
-        Self { number, explicit, wanted, sent, pending: known, nonce: 0, unanswered, protocol, notices, wake }
-    }
-
-    /// Whether the node's release knows of authorities.
-    pub(super) fn speaks_of_authorities(&self) -> bool {
-        self.protocol >= leno_wire::AUTHORITIES
-    }
-
-    /// Says something that is no configuration. It takes the place of what was not sent yet. Returns whether the node's release knows it.
-    pub(super) fn notify(&mut self, message: to_node::Message) -> bool {
-        let since = match message {
-            to_node::Message::Machines(_) => leno_wire::MACHINES,
-            to_node::Message::Revoked(_) => leno_wire::REVOKED,
-            _ => leno_wire::AUTHORITIES,
-        };
-        if self.protocol < since {
-            return false;
-        }
-        self.notices.retain(|other| mem::discriminant(other) != mem::discriminant(&message));
-        self.notices.push_back(message);
-        self.wake.notify_one();
-        true
-    }
-
-    /// Says who signs.
-    pub(super) fn tell_issuer(&mut self, key: &[u8], spread: Duration) {
-        if !key.is_empty() {
-            let spread_ms = u64::try_from(spread.as_millis()).unwrap_or(u64::MAX);
-            let authority = v1::Authority { key: Bytes::copy_from_slice(key), spread_ms };
-            self.notify(to_node::Message::Authority(authority));
-        }
-    }
-
-    /// Records what a delta sends the node. A subject that neither exists nor is subscribed to is forgotten.
-    fn record_sent(&mut self, delivered: &[(Subject, Option<Version>)]) {
-        for (subject, version) in delivered {
-            if version.is_some() || self.explicit.contains(subject) {
-                self.sent.insert(subject.clone(), *version);
-            } else {
-                self.sent.remove(subject);
-            }
-        }
-    }
-
-    /// When the oldest delta was sent that the node has not answered.
-    pub(super) fn unanswered_since(&self) -> Option<Duration> {
-        self.unanswered.values().map(|unanswered| unanswered.since).min()
-    }
-
-    pub(super) fn wake(&self) {
-        if !self.pending.is_empty() {
-            self.wake.notify_one();
-        }
-    }
-}
-
-/// Whether a node may subscribe to the subject. Everything else follows from what it hosts.
-fn may_subscribe(subject: &Subject, node: &Node) -> bool {
-    match subject {
-        Subject::Mesh | Subject::Bundle | Subject::Hosted => true,
-        Subject::Routes => node.admission.gateway,
-        Subject::Scale(_)
-        | Subject::Quota(_)
-        | Subject::Module(_)
-        | Subject::Slice(_)
-        | Subject::Route(_)
-        | Subject::Endpoints(_) => false,
-    }
+/// Resources that a delta sets and removes.
+#[derive(Default)]
+struct Changes {
+    resources: Vec<v1::Resource>,
+    removed: Vec<Subject>,
+    delivered: Vec<(Subject, Option<Version>)>,
 }
 
 impl State {
-    /// Changes a node's subscriptions. Those that it may not have are refused; the others count.
+    /// Changes a node's subscriptions. Refuses those that it may not have; the others count.
     pub(crate) fn subscribe(&mut self, name: &str, number: u64, add: Vec<Subject>, remove: &[Subject]) {
-        if self.session(name, number).is_none() {
+        if self.nodes.session(name, number).is_none() {
             return;
         }
-        let Some(node) = self.nodes.get_mut(name) else { return };
-        let (own, foreign): (Vec<_>, Vec<_>) = add.into_iter().partition(|subject| may_subscribe(subject, node));
+        let Some(node) = self.nodes.all.get_mut(name) else { return };
+        let (own, foreign): (Vec<_>, Vec<_>) = add.into_iter().partition(|subject| node.may_subscribe(subject));
         foreign.iter().for_each(|subject| node.refuse(name, subject));
         let Some(session) = &mut node.session else { return };
         for subject in remove {
@@ -160,187 +65,118 @@ impl State {
         self.refresh(name);
     }
 
-    /// Ends the session of a node, if it has one. It costs what the node wants, not what there is.
-    pub(super) fn end_session(&mut self, name: &str) {
-        let Some(session) = self.nodes.get_mut(name).and_then(|node| node.session.take()) else { return };
-        for subject in session.wanted.keys() {
-            self.index.lose_interest(subject, name);
-        }
-        session.wake.notify_one();
-    }
-
-    /// Marks changed subjects in the sessions that want them.
-    pub(super) fn announce(&mut self, changed: &BTreeSet<Subject>) {
-        for subject in changed {
-            for name in self.index.interested(subject) {
-                let Some(session) = self.nodes.get_mut(name).and_then(|node| node.session.as_mut()) else { continue };
-                session.pending.insert(subject.clone());
-                session.wake();
-            }
-        }
-    }
-
-    /// Marks the endpoints of functions in every session that wants them.
-    pub(super) fn endpoints_changed<'a>(&mut self, functions: impl IntoIterator<Item = &'a FunctionId>) {
-        self.announce(&functions.into_iter().cloned().map(Subject::Endpoints).collect());
-    }
-
-    /// Recomputes what a session's subscriptions cover, and marks the differences. It costs what the node hosts and routes to.
-    pub(super) fn refresh(&mut self, name: &str) {
-        let Some((name, node)) = self.nodes.get_key_value(name) else { return };
-        let (name, Some(session)) = (name.clone(), &node.session) else { return };
-        let mut explicit = session.explicit.clone();
-        explicit.retain(|subject| may_subscribe(subject, node));
-        let mut wanted: HashMap<Subject, u32> = explicit.iter().map(|subject| (subject.clone(), 1)).collect();
-        let routes = explicit.contains(&Subject::Routes);
-        let exposed = self.index.exposed().filter(|id| routes && !node.hosted.contains(*id));
-        for id in node.hosted.iter().chain(exposed) {
-            for subject in self.brought_to(&name, node.hosted.contains(id), id, &explicit) {
-                *wanted.entry(subject).or_default() += 1;
-            }
-        }
-        let gone: Vec<_> = session.wanted.keys().filter(|subject| !wanted.contains_key(*subject)).cloned().collect();
-        let new: Vec<_> = wanted.keys().filter(|subject| !session.wanted.contains_key(*subject)).cloned().collect();
-        self.index.set_gateway(&name, routes);
-        gone.iter().for_each(|subject| self.index.lose_interest(subject, &name));
-        new.iter().for_each(|subject| self.index.gain_interest(subject, &name));
-        let Some(session) = self.nodes.get_mut(&name).and_then(|node| node.session.as_mut()) else { return };
-        session.pending.extend(gone.into_iter().chain(new));
-        (session.explicit, session.wanted) = (explicit, wanted);
-        session.wake();
-    }
-
-    /// Changes what nodes want by what a function brought them before and brings them now.
-    pub(super) fn rewant(&mut self, before: BTreeMap<Arc<str>, Vec<Subject>>, after: BTreeMap<Arc<str>, Vec<Subject>>) {
-        let changes = after.into_iter().map(|(name, subjects)| (name, subjects, true));
-        let changes = changes.chain(before.into_iter().map(|(name, subjects)| (name, subjects, false)));
-        for (name, subjects, more) in changes {
-            let Some(session) = self.nodes.get_mut(&name).and_then(|node| node.session.as_mut()) else { continue };
-            for subject in subjects {
-                let reasons = session.wanted.entry(subject.clone()).or_default();
-                *reasons = if more { *reasons + 1 } else { reasons.saturating_sub(1) };
-                match (*reasons, more) {
-                    (0, _) => {
-                        session.wanted.remove(&subject);
-                        self.index.lose_interest(&subject, &name);
-                        session.pending.insert(subject);
-                    }
-                    (1, true) => {
-                        self.index.gain_interest(&subject, &name);
-                        session.pending.insert(subject);
-                    }
-                    _ => {}
-                }
-            }
-            session.wake();
-        }
-    }
-
-    /// Whether a node is connected and has answered all that there is for it. What was sent on an earlier stream is never answered, and does not count.
+    /// Whether a node is connected and has answered every change. Deltas of an earlier stream never get
+    /// an answer, and do not count.
     pub(crate) fn is_up_to_date(&self, name: &str) -> bool {
-        let session = self.nodes.get(name).and_then(|node| node.session.as_ref());
+        let session = self.nodes.all.get(name).and_then(|node| node.session.as_ref());
         session.is_some_and(|session| session.pending.is_empty() && session.unanswered.is_empty())
     }
 
-    /// Takes in a node's answer to a delta.
+    /// Applies a node's answer to a delta.
     pub(crate) fn acknowledge(&mut self, name: &str, number: u64, nonce: u64, rejected: Vec<(Subject, String)>) {
-        let Some(session) = self.session(name, number) else { return };
+        let Some(session) = self.nodes.session(name, number) else { return };
         let Some(Unanswered { delivered, .. }) = session.unanswered.remove(&nonce) else { return };
         session.wake.notify_one();
-        let Some(node) = self.nodes.get_mut(name) else { return };
+        let rejected: BTreeMap<_, _> = rejected.into_iter().collect();
+        let answer = |(subject, version)| {
+            let accepted = !rejected.contains_key(&subject);
+            (subject, version, accepted)
+        };
+        let answers: Vec<(Subject, Option<Version>, bool)> = delivered.into_iter().map(answer).collect();
+        self.record_answers(name, nonce, &answers, rejected);
+        let delivery = (number, nonce);
+        for (subject, version, _) in &answers {
+            if let (Subject::Scale(id), None) = (subject, version) {
+                let effect = self.scaling.gone(id, name, &self.hosting);
+                self.carry_out(effect);
+            }
+        }
+        for (subject, version, _) in &answers {
+            if let (Subject::Quota(id), None) = (subject, version) {
+                let parts = (&self.catalog.compiled, &self.hosting, &self.nodes);
+                let effect = self.leasing.gone(id, name, parts, self.now);
+                self.carry_out(effect);
+            }
+        }
+        for (subject, version, accepted) in &answers {
+            if let (Subject::Quota(id), Some(_)) = (subject, version) {
+                let effect = self.leasing.answered(id, name, delivery, *accepted);
+                self.carry_out([effect]);
+            }
+        }
+        let mut concerned = BTreeSet::new();
+        for (subject, version, accepted) in &answers {
+            match (subject, version) {
+                (Subject::Scale(id), Some(_)) => {
+                    self.scaling.answered(id, name, delivery, *accepted);
+                    concerned.insert(id.clone());
+                }
+                (Subject::Slice(id), Some(_)) if *accepted && self.has_applied(id, name) => {
+                    concerned.insert(id.clone());
+                }
+                _ => {}
+            }
+        }
+        // A new node of a function answers for its bounds and its configuration at once.
+        let follow = |id: FunctionId| [Effect::Rebalance(id.clone()), Effect::LeaveIdleNodes(id)];
+        self.carry_out(concerned.into_iter().flat_map(follow));
+    }
+
+    /// Records which versions a node has applied, and which it has rejected.
+    fn record_answers(
+        &mut self,
+        name: &str,
+        nonce: u64,
+        answers: &[(Subject, Option<Version>, bool)],
+        mut reasons: BTreeMap<Subject, String>,
+    ) {
+        let Some(node) = self.nodes.all.get_mut(name) else { return };
         node.counters.acks += 1;
-        node.withdrawn.retain(|_, said| *said != Some(nonce));
-        let mut reasons: BTreeMap<_, _> = rejected.into_iter().collect();
-        let (mut answered, mut gone) = (Vec::new(), Vec::new());
-        let (mut leases, mut leases_gone) = (Vec::new(), Vec::new());
-        for (subject, version) in delivered {
-            if let (Subject::Scale(id) | Subject::Slice(id), Some(_)) = (&subject, version) {
-                answered.push((matches!(subject, Subject::Scale(_)), id.clone(), !reasons.contains_key(&subject)));
-            }
-            match (&subject, version) {
-                (Subject::Quota(id), Some(_)) => leases.push((id.clone(), !reasons.contains_key(&subject))),
-                (Subject::Quota(id), None) => leases_gone.push(id.clone()),
-                _ => (),
-            }
-            match (version, reasons.remove(&subject)) {
+        node.withdrawn.retain(|_, sent| *sent != Some(nonce));
+        for (subject, version, _) in answers {
+            match (*version, reasons.remove(subject)) {
                 (Some(version), Some(mut reason)) => {
                     reason.truncate(reason.floor_char_boundary(MAX_REASON));
                     node.counters.rejections += 1;
                     tracing::warn!(node = name, %subject, %version, reason, "a node rejected configuration");
-                    node.rejected.insert(subject, (version, reason));
+                    node.rejected.insert(subject.clone(), (version, reason));
                 }
                 (Some(version), None) => {
-                    node.rejected.remove(&subject);
-                    node.in_force.insert(subject, version);
+                    node.rejected.remove(subject);
+                    node.in_force.insert(subject.clone(), version);
                 }
                 (None, _) => {
-                    if let Subject::Scale(id) = &subject {
-                        gone.push(id.clone());
-                    }
-                    node.rejected.remove(&subject);
-                    node.in_force.remove(&subject);
+                    node.rejected.remove(subject);
+                    node.in_force.remove(subject);
                 }
             }
         }
-        for id in gone {
-            self.bounds_gone(&id, name);
+    }
+
+    /// A node has applied the configuration of a function. Returns whether the function's instances may
+    /// be divided anew.
+    fn has_applied(&mut self, id: &FunctionId, name: &str) -> bool {
+        let (scheduled, carried) = (self.nodes.is_scheduled(name), self.catalog.compiled.is_on_egress_nodes(id));
+        self.hosting.abandoned.remove(id);
+        if scheduled || carried {
+            self.carry_out([Effect::endpoints(id)]);
         }
-        for id in leases_gone {
-            self.lease_gone(&id, name);
-        }
-        for (id, accepted) in leases {
-            self.lease_answered(&id, name, (number, nonce), accepted);
-        }
-        let mut concerned = BTreeSet::new();
-        for (of_bounds, id, accepted) in answered {
-            if of_bounds {
-                self.bounds_answered(&id, name, (number, nonce), accepted);
-                concerned.insert(id);
-            } else if accepted && self.slice_in_force(&id, name) {
-                concerned.insert(id);
-            }
-        }
-        // A new home answers for the bounds and the slice of a function at once.
-        for id in concerned {
-            self.rebalance(&id);
-            self.leave_idle_nodes(&id);
-        }
+        scheduled && !carried
     }
 
     /// The next delta for a session, limited in size. Removals are sent only after all other changes.
     pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
-        let Some(session) = self.session(name, number) else { return Next::Ended };
-        if let Some(notice) = session.notices.pop_front() {
+        let Some(name) = self.nodes.name(name) else { return Next::Ended };
+        let behind = self.nodes.all.get(&name).is_some_and(|node| node.behind);
+        let Some(session) = self.nodes.session(&name, number) else { return Next::Ended };
+        if let Some(notice) = session.next_notice() {
             return Next::Send(v1::ToNode { message: Some(notice) });
         }
-        let unanswered = session.unanswered.len();
-        let behind = self.nodes.get(name).is_some_and(|node| node.behind);
-        if unanswered >= if behind { MAX_UNANSWERED_BEHIND } else { MAX_UNANSWERED } {
+        if session.unanswered.len() >= if behind { MAX_UNANSWERED_BEHIND } else { MAX_UNANSWERED } {
             return Next::Wait;
         }
-        let Some(session) = self.session(name, number) else { return Next::Ended };
         let mut pending = mem::take(&mut session.pending);
-        let (mut resources, mut removed, mut delivered, mut size) = (Vec::new(), Vec::new(), Vec::new(), 0);
-        while size < DELTA_BYTES
-            && let Some(subject) = pending.pop_first()
-        {
-            match self.difference(name, &subject) {
-                Difference::Same => (),
-                Difference::Set(content) => {
-                    size += content.payload.len();
-                    resources.push(messages::resource(&subject, &content));
-                    delivered.push((subject, Some(content.version)));
-                }
-                Difference::Gone => removed.push(subject),
-            }
-        }
-        if !pending.is_empty() {
-            pending.extend(removed.drain(..));
-        }
-        delivered.extend(removed.iter().map(|subject| (subject.clone(), None)));
-        let Some((name, _)) = self.nodes.get_key_value(name) else { return Next::Ended };
-        let name = name.clone();
-        let since = self.attention.now;
+        let Changes { resources, removed, delivered } = self.changes(&name, &mut pending);
         let mut withdrawn: BTreeSet<FunctionId> = BTreeSet::new();
         for subject in &removed {
             if let Subject::Slice(id) = subject
@@ -349,12 +185,13 @@ impl State {
                 withdrawn.insert(id.clone());
             }
         }
-        let Some(node) = self.nodes.get_mut(&name) else { return Next::Ended };
+        let since = self.nodes.attention.now;
+        let Some(node) = self.nodes.all.get_mut(&name) else { return Next::Ended };
         let Some(session) = &mut node.session else { return Next::Ended };
         session.pending.extend(pending);
-        let unsaid = node.withdrawn.iter_mut().filter(|(_, said)| said.is_none());
-        withdrawn.extend(unsaid.map(|(id, said)| {
-            *said = Some(session.nonce + 1);
+        let unsent = node.withdrawn.iter_mut().filter(|(_, sent)| sent.is_none());
+        withdrawn.extend(unsent.map(|(id, sent)| {
+            *sent = Some(session.nonce + 1);
             id.clone()
         }));
         if delivered.is_empty() && withdrawn.is_empty() {
@@ -365,12 +202,8 @@ impl State {
         let delivery = (number, session.nonce);
         for (subject, version) in &delivered {
             match (subject, version) {
-                (Subject::Scale(id), Some(_)) => {
-                    self.scaled.entry(id.clone()).and_modify(|scaled| scaled.grants.sent(&name, delivery));
-                }
-                (Subject::Quota(id), Some(_)) => {
-                    self.leased.entry(id.clone()).and_modify(|leases| leases.sent(&name, delivery));
-                }
+                (Subject::Scale(id), Some(_)) => self.scaling.sent(id, &name, delivery),
+                (Subject::Quota(id), Some(_)) => self.leasing.sent(id, &name, delivery),
                 _ => (),
             }
         }
@@ -386,14 +219,47 @@ impl State {
         Next::Send(message)
     }
 
+    /// Takes subjects from `pending` until their resources fill a delta.
+    fn changes(&self, name: &str, pending: &mut BTreeSet<Subject>) -> Changes {
+        let (mut changes, mut size) = (Changes::default(), 0);
+        while size < DELTA_BYTES
+            && let Some(subject) = pending.pop_first()
+        {
+            match self.difference(name, &subject) {
+                Difference::Same => (),
+                Difference::Set(content) => {
+                    size += content.payload.len();
+                    changes.resources.push(messages::resource(&subject, &content));
+                    changes.delivered.push((subject, Some(content.version)));
+                }
+                Difference::Gone => changes.removed.push(subject),
+            }
+        }
+        if !pending.is_empty() {
+            pending.extend(changes.removed.drain(..));
+        }
+        changes.delivered.extend(changes.removed.iter().map(|subject| (subject.clone(), None)));
+        changes
+    }
+
+    /// Whether a node that stops hosting a function has to close the function's open exchanges. If not,
+    /// it drains the function.
+    fn is_withdrawn(&mut self, name: &Arc<str>, id: &FunctionId) -> bool {
+        let Some(last) = self.catalog.drain(id, name) else { return true };
+        let Some(node) = self.nodes.all.get(name) else { return true };
+        // Without the last change, the node may still permit calls that this change forbids.
+        let was_sent = node.session.as_ref().is_some_and(|session| session.was_sent(id, last));
+        !was_sent || node.rejected.contains_key(&Subject::Slice(id.clone()))
+    }
+
     fn difference(&self, name: &str, subject: &Subject) -> Difference {
-        let Some(session) = self.nodes.get(name).and_then(|node| node.session.as_ref()) else {
+        let Some(session) = self.nodes.all.get(name).and_then(|node| node.session.as_ref()) else {
             return Difference::Same;
         };
         let content = if session.wanted.contains_key(subject) { self.content(name, subject) } else { None };
         match (content, session.sent.get(subject)) {
             (Some(content), Some(Some(sent))) if content.version == *sent => Difference::Same,
-            // The node that asks may know better than this control plane where the function is.
+            // The node may know better than this control plane where the function is.
             (Some(_), Some(Some(_))) if self.awaits_hosts(name, subject) => Difference::Same,
             (Some(content), _) => Difference::Set(content),
             (None, Some(Some(_))) => Difference::Gone,
@@ -402,26 +268,51 @@ impl State {
         }
     }
 
-    /// Whether these are the endpoints of a function of whose nodes some have not come back yet, or all. The others would have to take their requests,
-    /// and where there is none yet, the requests would fail.
+    /// Whether these are the endpoints of a function with nodes that have not come back yet. The other
+    /// nodes would have to take all requests; without any, the requests would fail.
     fn awaits_hosts(&self, name: &str, subject: &Subject) -> bool {
         let Subject::Endpoints(function) = subject else { return false };
-        let is_awaited = |host: &Arc<str>| self.awaited.contains(host);
-        let is_replaced = || self.abandoned.contains(function) && !self.scheduler.nodes_of(function).is_empty();
-        self.awaiting && self.index.hosting(function).any(is_awaited)
-            || (self.awaiting || is_replaced()) && self.endpoints(name, function).is_empty()
+        let hosting = &self.hosting;
+        let is_awaited = |host: &Arc<str>| hosting.awaited.contains(host);
+        let is_replaced = || hosting.abandoned.contains(function) && !hosting.scheduler.nodes_of(function).is_empty();
+        hosting.awaiting && hosting.hosts(function).any(is_awaited)
+            || (hosting.awaiting || is_replaced()) && self.endpoints(name, function).is_empty()
     }
 
     fn content(&self, name: &str, subject: &Subject) -> Option<Content> {
         match subject {
-            Subject::Hosted => Content::new(&self.nodes.get(name)?.admission.placement).ok(),
-            Subject::Endpoints(function) if self.compiled.functions.contains_key(function) => {
+            Subject::Hosted => Content::new(&self.nodes.all.get(name)?.admission.placement).ok(),
+            Subject::Endpoints(function) if self.catalog.compiled.functions.contains_key(function) => {
                 Content::new(&self.endpoints(name, function)).ok()
             }
             Subject::Endpoints(_) => None,
-            Subject::Scale(function) => Content::new(&self.scaled.get(function)?.grants.of(name)?).ok(),
-            Subject::Quota(function) => Content::new(&self.leased.get(function)?.of(name)?).ok(),
-            subject => self.compiled.contents.get(subject).cloned(),
+            Subject::Scale(function) => Content::new(&self.scaling.bounds(function, name)?).ok(),
+            Subject::Quota(function) => Content::new(&self.leasing.shares(function, name)?).ok(),
+            subject => self.catalog.compiled.contents.get(subject).cloned(),
         }
+    }
+
+    /// The endpoints of a function for node `name`, without the node itself, which knows its own
+    /// instances better.
+    pub(super) fn endpoints(&self, name: &str, id: &FunctionId) -> Vec<Endpoint> {
+        let Self { catalog, nodes, hosting, scaling, .. } = self;
+        // A job cannot be called, and the caller's own node connects to an external service itself.
+        let function = catalog.compiled.functions.get(id);
+        let callable = function.is_some_and(|it| it.job.is_none() && it.outside != Some(Carrier::Callers));
+        let carried = catalog.compiled.is_on_egress_nodes(id);
+        let others = hosting.hosts(id).filter(|other| callable && ***other != *name);
+        let endpoint = |other: &Arc<str>| {
+            let node = nodes.all.get(other).filter(|node| node.present)?;
+            if !hosting.takes_requests(other, id, &catalog.compiled, nodes) {
+                return None;
+            }
+            let most = if node.is_scheduled() { scaling.most_on(id, other) } else { None };
+            let ready = ready(node.instances.get(id)).min(most.unwrap_or(u32::MAX));
+            // An egress node is ready without an instance.
+            let ready = if carried { 1 } else { ready };
+            let locality = node.admission.locality.clone();
+            Some(Endpoint { node: other.to_string(), address: node.inbound?, ready, locality })
+        };
+        others.filter_map(endpoint).collect()
     }
 }

@@ -1,18 +1,24 @@
-//! Assigns jobs to nodes and follows their progress.
+//! Jobs: their nodes and their progress.
 //!
-//! Each job that has not ended is assigned to one present node whose placement covers it: the one with the fewest jobs, and of those the first by
-//! name. If there is none, the scheduler chooses one. The job stays there until it has ended, or until the node was away for longer than the grace period. Then it begins anew on another node. So
-//! a job runs at least once, and twice where a node that is cut off runs it on.
+//! Each job that has not ended is assigned to one present node whose placement covers it: the one with
+//! the fewest jobs, and of those the first by name. Without such a node, the scheduler chooses one. The
+//! job stays on its node until it has ended, or until the node was away for longer than the grace
+//! period. Then it begins anew on another node. So a job runs at least once, and twice if a node that is
+//! cut off continues it.
 
-use super::{Node, State};
+use super::node::Node;
+use super::nodes::Nodes;
+use crate::definitions::{Compiled, Function};
 use crate::job::{JobDefinition, JobEvent, JobStatus, Outcome};
+use crate::scheduler::Scheduler;
 use leno_config::FunctionId;
-use leno_wire::{JobReport, JobState, Placement};
-use std::collections::{BTreeMap, VecDeque};
+use leno_wire::{JobReport, JobState};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::mem;
 use std::sync::Arc;
 
-/// Events that are kept of each job.
-const EVENTS: usize = 20;
+/// Maximum number of stored events of each job.
+const MAX_EVENTS: usize = 20;
 
 /// All defined jobs.
 #[derive(Default)]
@@ -20,30 +26,12 @@ pub(super) struct Jobs(BTreeMap<FunctionId, Job>);
 
 struct Job {
     definition: JobDefinition,
-    /// The node to which the job is assigned, or which ran it.
+    /// The node of the job's current or last run.
     node: Option<Arc<str>>,
     report: JobReport,
     events: VecDeque<JobEvent>,
     /// The job is older than this process, so a node that has not reconnected yet may be running it.
     awaited: bool,
-}
-
-impl Jobs {
-    /// The node to which the job is assigned, until it has ended.
-    pub(super) fn node_of(&self, id: &FunctionId) -> Option<Arc<str>> {
-        self.0.get(id).filter(|job| !job.has_ended())?.node.clone()
-    }
-
-    fn define(&mut self, id: &FunctionId, definition: &JobDefinition) {
-        match self.0.get_mut(id) {
-            Some(job) if job.definition.run == definition.run => {}
-            // The new run goes to the node of the previous run, which ends that first.
-            before => {
-                let node = before.and_then(|job| job.node.clone());
-                self.0.insert(id.clone(), Job::new(definition.clone(), node));
-            }
-        }
-    }
 }
 
 impl Job {
@@ -56,7 +44,7 @@ impl Job {
         self.report.state.has_ended()
     }
 
-    /// Takes in the report of the job's node. State changes and failed processes become events.
+    /// Stores the report of the job's node. State changes and failed processes become events.
     fn apply_report(&mut self, report: JobReport) {
         let retried = report.failed > self.report.failed;
         if report.state != self.report.state || retried {
@@ -71,124 +59,143 @@ impl Job {
     }
 
     fn record_event(&mut self, event: JobEvent) {
-        if self.events.len() >= EVENTS {
+        if self.events.len() >= MAX_EVENTS {
             self.events.pop_front();
         }
         self.events.push_back(event);
     }
+
+    /// Assigns another node. A run that the old node had begun starts anew.
+    fn assign(&mut self, id: &FunctionId, node: Option<Arc<str>>) {
+        let before = mem::replace(&mut self.node, node);
+        if self.report.state == JobState::Running {
+            let lost = before.as_deref().unwrap_or_default();
+            let reason = format!("node {lost} is away; the job begins anew");
+            tracing::warn!(job = %id, "{reason}");
+            let (at, from) = (self.report.changed, self.report.state);
+            self.record_event(JobEvent { at, from, to: JobState::Pending, reason });
+            self.report = JobReport::pending(&self.definition.run);
+        }
+    }
 }
 
-impl State {
-    /// Takes in the job outcomes that an earlier process stored. Its other jobs may still be running on a node.
-    pub(crate) fn recall(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
-        self.follow_jobs();
-        for job in self.jobs.0.values_mut() {
+impl Jobs {
+    /// The node to which the job is assigned, until it has ended.
+    pub(super) fn node_of(&self, id: &FunctionId) -> Option<Arc<str>> {
+        self.0.get(id).filter(|job| !job.has_ended())?.node.clone()
+    }
+
+    /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a node.
+    pub(super) fn restore(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
+        for job in self.0.values_mut() {
             job.awaited = true;
         }
         for (id, Outcome { node, report }) in outcomes {
-            if let Some(job) = self.jobs.0.get_mut(&id).filter(|job| job.definition.run == report.run) {
+            if let Some(job) = self.0.get_mut(&id).filter(|job| job.definition.run == report.run) {
                 job.node = Some(node.into());
                 job.report = report;
             }
         }
     }
 
-    pub(super) fn stop_awaiting_jobs(&mut self) {
-        for job in self.jobs.0.values_mut() {
+    pub(super) fn stop_awaiting(&mut self) {
+        for job in self.0.values_mut() {
             job.awaited = false;
         }
-        self.place_jobs();
     }
 
-    /// Takes in which jobs are defined now.
-    pub(super) fn follow_jobs(&mut self) {
-        let functions = &self.compiled.functions;
-        self.jobs.0.retain(|id, _| functions.get(id).is_some_and(|function| function.job.is_some()));
+    /// Replaces the definitions of all jobs.
+    pub(super) fn define_all(&mut self, functions: &HashMap<FunctionId, Function>) {
+        self.0.retain(|id, _| functions.get(id).is_some_and(|function| function.job.is_some()));
         for (id, function) in functions {
-            if let Some(definition) = &function.job {
-                self.jobs.define(id, definition);
+            self.define(id, Some(function));
+        }
+    }
+
+    /// Replaces the definition of one job, if it is one.
+    pub(super) fn define(&mut self, id: &FunctionId, function: Option<&Function>) {
+        let Some(definition) = function.and_then(|function| function.job.as_ref()) else {
+            self.0.remove(id);
+            return;
+        };
+        match self.0.get_mut(id) {
+            Some(job) if job.definition.run == definition.run => {}
+            // The new run goes to the node of the previous run, which ends that first.
+            before => {
+                let node = before.and_then(|job| job.node.clone());
+                self.0.insert(id.clone(), Job::new(definition.clone(), node));
             }
         }
     }
 
-    /// Like [`State::follow_jobs`], for a single name.
-    pub(super) fn follow_job(&mut self, id: &FunctionId) {
-        match self.compiled.functions.get(id).and_then(|function| function.job.as_ref()) {
-            Some(definition) => self.jobs.define(id, definition),
-            None => drop(self.jobs.0.remove(id)),
-        }
-    }
-
-    /// Assigns a node to each job that needs one.
-    pub(super) fn place_jobs(&mut self) {
-        let unplaced: Vec<FunctionId> = self.jobs.0.keys().filter(|id| self.is_misplaced(id)).cloned().collect();
-        for id in unplaced {
-            let node = self.node_for(&id);
-            let Some(job) = self.jobs.0.get_mut(&id) else { continue };
-            if node == job.node {
-                continue;
-            }
-            let before = std::mem::replace(&mut job.node, node.clone());
-            if job.report.state == JobState::Running {
-                let lost = before.as_deref().unwrap_or_default();
-                let reason = format!("node {lost} is away; the job begins anew");
-                tracing::warn!(job = %id, "{reason}");
-                let (at, from) = (job.report.changed, job.report.state);
-                job.record_event(JobEvent { at, from, to: JobState::Pending, reason });
-                job.report = JobReport::pending(&job.definition.run);
-            }
-            self.rehost(&[id]);
-        }
+    /// Assigns a node to each job that needs one. Returns the jobs that have another node.
+    pub(super) fn place(&mut self, compiled: &Compiled, nodes: &Nodes, scheduler: &mut Scheduler) -> Vec<FunctionId> {
+        let mut unplaced: Vec<FunctionId> = self.0.keys().filter(|id| self.is_misplaced(id, nodes)).cloned().collect();
+        unplaced.retain(|id| {
+            let node = self.choose_node(id, compiled, nodes, scheduler);
+            let Some(job) = self.0.get_mut(id).filter(|job| job.node != node) else { return false };
+            job.assign(id, node);
+            true
+        });
+        unplaced
     }
 
     /// Whether the job has not ended and its node, if any, cannot run it.
-    fn is_misplaced(&self, id: &FunctionId) -> bool {
-        let Some(job) = self.jobs.0.get(id).filter(|job| !job.has_ended()) else { return false };
-        let node = job.node.as_ref().and_then(|name| self.nodes.get(name));
-        !node.is_some_and(|node| node.present && may_run(node, id))
+    fn is_misplaced(&self, id: &FunctionId, nodes: &Nodes) -> bool {
+        let Some(job) = self.0.get(id).filter(|job| !job.has_ended()) else { return false };
+        let node = job.node.as_ref().and_then(|name| nodes.all.get(name));
+        !node.is_some_and(|node| node.present && node.may_run(id))
     }
 
-    fn node_for(&mut self, id: &FunctionId) -> Option<Arc<str>> {
-        let job = self.jobs.0.get(id)?;
-        let missing = |node: &Node| may_run(node, id) && node.last_session == 0;
-        if job.awaited && self.nodes.values().any(missing) {
+    fn choose_node(
+        &self,
+        id: &FunctionId,
+        compiled: &Compiled,
+        nodes: &Nodes,
+        scheduler: &mut Scheduler,
+    ) -> Option<Arc<str>> {
+        let job = self.0.get(id)?;
+        let missing = |node: &Node| node.may_run(id) && node.last_session == 0;
+        if job.awaited && nodes.all.values().any(missing) {
             return None;
         }
-        let able = self.nodes.iter().filter(|(_, node)| node.present && node.admission.placement.hosts(id));
-        let chosen = able.min_by_key(|(name, _)| (self.jobs_on(name), (*name).clone())).map(|(name, _)| name.clone());
+        let able = nodes.all.iter().filter(|(_, node)| node.present && node.admission.placement.hosts(id));
+        let chosen = able.min_by_key(|(name, _)| (self.count_on(name), (*name).clone())).map(|(name, _)| name.clone());
         chosen.or_else(|| {
-            let demand = self.compiled.functions.get(id)?.demand.clone();
-            self.scheduler.set_function(id, demand, false);
-            let chosen = self.scheduler.nodes_of(id).first().cloned()?;
-            self.scheduler.reserve(id, &chosen, 1);
+            let demand = compiled.functions.get(id)?.demand.clone();
+            scheduler.set_function(id, demand, false);
+            let chosen = scheduler.nodes_of(id).first().cloned()?;
+            scheduler.reserve(id, &chosen, 1);
             Some(chosen)
         })
     }
 
-    fn jobs_on(&self, name: &str) -> usize {
-        self.jobs.0.keys().filter(|id| self.jobs.node_of(id).as_deref() == Some(name)).count()
+    fn count_on(&self, name: &str) -> usize {
+        self.0.keys().filter(|id| self.node_of(id).as_deref() == Some(name)).count()
     }
 
     /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets them.
-    pub(super) fn assign_reported_jobs(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) {
+    /// Returns those jobs.
+    pub(super) fn assign_reported(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) -> Vec<FunctionId> {
+        let mut assigned = Vec::new();
         for (id, report) in reports {
-            if let Some(job) = self.jobs.0.get_mut(id)
+            if let Some(job) = self.0.get_mut(id)
                 && job.node.is_none()
                 && job.definition.run == report.run
             {
                 job.node = Some(name.clone());
-                self.rehost(std::slice::from_ref(id));
+                assigned.push(id.clone());
             }
         }
+        assigned
     }
 
-    /// Takes in a node's report on a job. If the job has ended, its outcome is returned instead: it counts once it is stored ([`State::end_job`]).
-    pub(crate) fn job(&mut self, name: &str, number: u64, id: &FunctionId, report: JobReport) -> Option<Outcome> {
-        self.session(name, number)?;
-        self.nodes.get_mut(name)?.counters.reports += 1;
-        let job = self.jobs.0.get_mut(id)?;
+    /// Applies a node's report. If the job has ended, returns its outcome instead, which counts once it
+    /// is stored ([`Jobs::end`]).
+    pub(super) fn report(&mut self, name: &str, id: &FunctionId, report: JobReport) -> Option<Outcome> {
+        let job = self.0.get_mut(id)?;
         let own = job.node.as_deref() == Some(name);
-        // A success counts from any node. Everything else counts only from the assigned node.
+        // A success counts from any node, every other state only from the assigned node.
         let counts = own || report.state == JobState::Succeeded;
         if job.has_ended() || job.definition.run != report.run || !counts {
             return None;
@@ -201,21 +208,20 @@ impl State {
     }
 
     /// Whether the job has not ended and `outcome` is of its current run.
-    pub(crate) fn awaits_end(&self, id: &FunctionId, outcome: &Outcome) -> bool {
-        self.jobs.0.get(id).is_some_and(|job| !job.has_ended() && job.definition.run == outcome.report.run)
+    pub(super) fn awaits_end(&self, id: &FunctionId, outcome: &Outcome) -> bool {
+        self.0.get(id).is_some_and(|job| !job.has_ended() && job.definition.run == outcome.report.run)
     }
 
-    /// Ends a job and takes it from its node.
-    pub(crate) fn end_job(&mut self, id: &FunctionId, Outcome { node, report }: Outcome) {
-        let Some(job) = self.jobs.0.get_mut(id) else { return };
+    /// Ends a job. Returns whether there is such a job.
+    pub(super) fn end(&mut self, id: &FunctionId, Outcome { node, report }: Outcome) -> bool {
+        let Some(job) = self.0.get_mut(id) else { return false };
         tracing::info!(job = %id, node, state = ?report.state, reason = report.reason, "a job has ended");
         job.node = Some(node.into());
         job.apply_report(report);
-        self.scheduler.remove_function(id);
-        self.rehost(std::slice::from_ref(id));
+        true
     }
 
-    pub(super) fn job_statuses(&self) -> Vec<JobStatus> {
+    pub(super) fn statuses(&self) -> Vec<JobStatus> {
         let status = |(id, job): (&FunctionId, &Job)| JobStatus {
             job: id.clone(),
             node: job.node.as_deref().map(str::to_owned),
@@ -224,11 +230,6 @@ impl State {
             ttl: job.definition.ttl,
             events: job.events.iter().cloned().collect(),
         };
-        self.jobs.0.iter().map(status).collect()
+        self.0.iter().map(status).collect()
     }
-}
-
-/// Whether the node may be chosen for the job, or keeps it.
-fn may_run(node: &Node, id: &FunctionId) -> bool {
-    node.admission.placement.hosts(id) || node.admission.placement == Placement::Scheduled
 }

@@ -1,130 +1,166 @@
-//! Which shares of rate limits each node has.
+//! The shares of rate limits on each node.
 
-use super::State;
+use super::effect::Effect;
+use super::hosting::Hosting;
+use super::nodes::Nodes;
 use crate::bounds::Delivery;
+use crate::definitions::Compiled;
 use crate::leases::{Leases, TAKEN};
 use leno_config::FunctionId;
 use leno_wire::{Lease, LimitDemand, Subject};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-impl State {
-    /// Takes in the rate limits of a function that was defined, or that it has none any more.
-    pub(super) fn define_limits(&mut self, id: &FunctionId) {
-        let limits = self.compiled.functions.get(id).map(|function| function.limits.clone()).unwrap_or_default();
-        if limits.is_empty() && !self.leased.contains_key(id) {
+/// The rate limits that are divided between nodes.
+#[derive(Default)]
+pub(super) struct Leasing {
+    leases: HashMap<FunctionId, Leases>,
+    /// Functions whose limits may have to be divided anew.
+    dividing: BTreeSet<FunctionId>,
+    /// When nodes last requested another term of their leases, also of nodes that are gone.
+    renewed: BTreeMap<Arc<str>, Duration>,
+}
+
+impl Leasing {
+    /// Stores the rate limits of a function. `awaiting`: nodes of an earlier process may still return.
+    pub(super) fn define(&mut self, id: &FunctionId, compiled: &Compiled, awaiting: bool, now: Duration) {
+        let limits = compiled.functions.get(id).map(|function| &function.limits[..]).unwrap_or_default();
+        if limits.is_empty() && !self.leases.contains_key(id) {
             return;
         }
-        // What an earlier process has leased may be in use for a term.
-        let earlier = self.awaiting && self.now < TAKEN;
+        // Leases of an earlier process may be in use for a term.
+        let earlier = awaiting && now < TAKEN;
         let new = || if earlier { Leases::frozen(TAKEN) } else { Leases::default() };
-        self.leased.entry(id.clone()).or_insert_with(new).define(&limits);
-        self.drop_unused_leases(id);
+        self.leases.entry(id.clone()).or_insert_with(new).define(limits);
+        self.drop_unused(id, compiled);
     }
 
-    /// Divides the rate limits of a function between the scheduled nodes that host it, and has changed shares delivered.
-    pub(super) fn divide_limits(&mut self, id: &FunctionId) {
-        let nodes: Vec<_> = self.index.hosting(id).filter(|name| self.is_scheduled(name)).cloned().collect();
-        let now = self.now;
-        let Some(leases) = self.leased.get_mut(id) else { return };
+    /// Divides the rate limits of a function between the scheduled nodes that host it.
+    pub(super) fn divide(&mut self, id: &FunctionId, hosts: &[Arc<str>], now: Duration) -> Option<Effect> {
+        let leases = self.leases.get_mut(id)?;
         self.dividing.insert(id.clone());
-        if leases.divide(&nodes, now) {
-            self.announce(&BTreeSet::from([Subject::Quota(id.clone())]));
-        }
+        leases.divide(hosts, now).then(|| Effect::Announce(Subject::Quota(id.clone())))
     }
 
-    /// Divides all limits anew for which it is time, and frees the shares of nodes that are silent. Call it about twice a second. `now` is measured
-    /// from the start of the control plane.
-    pub(crate) fn lease(&mut self, now: Duration) {
-        self.advance(now);
-        let now = self.now;
-        for (id, name) in self.silent_holders() {
-            if let Some(leases) = self.leased.get_mut(&id) {
+    /// Divides all limits anew for which it is time, and frees the shares of silent nodes.
+    pub(super) fn tick(&mut self, compiled: &Compiled, hosting: &Hosting, nodes: &Nodes, now: Duration) -> Vec<Effect> {
+        for (id, name) in self.silent_holders(nodes, now) {
+            if let Some(leases) = self.leases.get_mut(&id) {
                 leases.forget(&name);
             }
         }
+        let mut effects = Vec::new();
         for id in self.dividing.iter().cloned().collect::<Vec<_>>() {
-            self.divide_limits(&id);
-            self.drop_unused_leases(&id);
-            let hosts = |name: &Arc<str>| self.index.hosting(&id).any(|hosting| hosting == name);
-            let rests = |leases: &Leases| leases.rests(now) && leases.holders().all(hosts);
-            if self.leased.get(&id).is_none_or(rests) {
+            effects.extend(self.divide(&id, &hosting.scheduled_hosts(&id, nodes), now));
+            self.drop_unused(&id, compiled);
+            let rests = |leases: &Leases| leases.rests(now) && leases.holders().all(|name| hosting.is_host(&id, name));
+            if self.leases.get(&id).is_none_or(rests) {
                 self.dividing.remove(&id);
             }
         }
+        effects
     }
 
     /// Nodes whose term is over, with the functions of which they still have shares.
-    fn silent_holders(&self) -> Vec<(FunctionId, Arc<str>)> {
+    fn silent_holders(&self, nodes: &Nodes, now: Duration) -> Vec<(FunctionId, Arc<str>)> {
         let silent = |name: &Arc<str>| {
             let renewed = self.renewed.get(name).copied().unwrap_or_default();
-            self.now >= renewed + TAKEN && self.nodes.get(name).is_none_or(|node| node.session.is_none())
+            now >= renewed + TAKEN && nodes.all.get(name).is_none_or(|node| node.session.is_none())
         };
-        let of = |(id, leases): (&FunctionId, &Leases)| {
+        let holders = |(id, leases): (&FunctionId, &Leases)| {
             leases.holders().filter(|name| silent(name)).map(|name| (id.clone(), name.clone())).collect::<Vec<_>>()
         };
-        // A function that still has a node which no longer hosts it is among these.
-        self.dividing.iter().filter_map(|id| self.leased.get_key_value(id)).flat_map(of).collect()
+        // `dividing` has each function of which a node that no longer hosts it still holds a share.
+        self.dividing.iter().filter_map(|id| self.leases.get_key_value(id)).flat_map(holders).collect()
     }
 
-    /// A node asks for another term. Returns whether it gets one: the stream is its own.
-    pub(crate) fn renew(&mut self, name: &str, number: u64, now: Duration) -> bool {
-        let known = self.nodes.get_key_value(name).map(|(name, _)| name.clone());
-        let (Some(name), true) = (known, self.session(name, number).is_some()) else { return false };
-        self.advance(now);
-        self.renewed.insert(name, self.now);
-        true
+    /// A node requests another term.
+    pub(super) fn renew(&mut self, name: Arc<str>, now: Duration) {
+        self.renewed.insert(name, now);
     }
 
-    /// Takes in what was asked of rate limits on a node.
-    pub(crate) fn demand(&mut self, name: &str, number: u64, demands: Vec<LimitDemand>) {
-        let known = self.nodes.get_key_value(name).map(|(name, _)| name.clone());
-        let (Some(name), true) = (known, self.session(name, number).is_some()) else { return };
+    /// Adds a node's report on the demand for rate limits.
+    pub(super) fn demand(&mut self, name: &Arc<str>, demands: Vec<LimitDemand>, nodes: &mut Nodes) {
         for LimitDemand { function, limit, admitted, refused } in demands {
-            if self.may_report(&name, &function)
-                && let Some(leases) = self.leased.get_mut(&function)
+            if nodes.may_report(name, &function)
+                && let Some(leases) = self.leases.get_mut(&function)
             {
-                leases.report(&name, &limit, admitted, refused);
+                leases.report(name, &limit, admitted, refused);
                 self.dividing.insert(function);
             }
         }
     }
 
-    /// A node has put shares into force, or refused them.
-    pub(super) fn lease_answered(&mut self, id: &FunctionId, name: &str, delivery: Delivery, accepted: bool) {
-        if let Some(leases) = self.leased.get_mut(id) {
+    /// The shares of a node.
+    pub(super) fn shares(&self, id: &FunctionId, name: &str) -> Option<Lease> {
+        self.leases.get(id)?.of(name)
+    }
+
+    /// Shares were sent to a node.
+    pub(super) fn sent(&mut self, id: &FunctionId, name: &Arc<str>, delivery: Delivery) {
+        if let Some(leases) = self.leases.get_mut(id) {
+            leases.sent(name, delivery);
+        }
+    }
+
+    /// A node has applied shares, or rejected them.
+    pub(super) fn answered(&mut self, id: &FunctionId, name: &str, delivery: Delivery, accepted: bool) -> Effect {
+        if let Some(leases) = self.leases.get_mut(id) {
             leases.answered(name, delivery, accepted);
         }
-        self.divide_limits(id);
+        Effect::DivideLimits(id.clone())
     }
 
     /// A node has no shares of a function any more.
-    pub(super) fn lease_gone(&mut self, id: &FunctionId, name: &str) {
-        if self.index.hosting(id).all(|hosting| **hosting != *name)
-            && let Some(leases) = self.leased.get_mut(id)
-        {
-            leases.forget(name);
-            self.divide_limits(id);
-            self.drop_unused_leases(id);
-        }
+    pub(super) fn gone(
+        &mut self,
+        id: &FunctionId,
+        name: &str,
+        (compiled, hosting, nodes): (&Compiled, &Hosting, &Nodes),
+        now: Duration,
+    ) -> Option<Effect> {
+        let leases = self.leases.get_mut(id).filter(|_| !hosting.is_host(id, name))?;
+        leases.forget(name);
+        let effect = self.divide(id, &hosting.scheduled_hosts(id, nodes), now);
+        self.drop_unused(id, compiled);
+        effect
     }
 
-    /// A node that has connected says which shares it has.
-    pub(super) fn recall_leases(&mut self, name: &Arc<str>, leases: &[(FunctionId, Lease)]) {
-        let now = self.now;
-        for (id, lease) in leases.iter().filter(|_| self.is_scheduled(name)).collect::<Vec<_>>() {
-            if let Some(leases) = self.leased.get_mut(id) {
+    /// Stores the shares that a node had before it connected.
+    pub(super) fn restore(&mut self, name: &Arc<str>, leases: &[(FunctionId, Lease)], now: Duration) {
+        for (id, lease) in leases {
+            if let Some(leases) = self.leases.get_mut(id) {
                 leases.recall(name, lease, now);
             }
         }
     }
 
-    /// A function that is gone keeps its leases until no node can hold any.
-    fn drop_unused_leases(&mut self, id: &FunctionId) {
-        let limited = self.compiled.functions.get(id).is_some_and(|function| !function.limits.is_empty());
-        if !limited && self.leased.get(id).is_some_and(|leases| leases.holders().next().is_none()) {
-            self.leased.remove(id);
+    /// Drops the leases of a removed function once no node can hold any.
+    fn drop_unused(&mut self, id: &FunctionId, compiled: &Compiled) {
+        let limited = compiled.functions.get(id).is_some_and(|function| !function.limits.is_empty());
+        if !limited && self.leases.get(id).is_some_and(|leases| leases.holders().next().is_none()) {
+            self.leases.remove(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leno_identity::{Authority, TrustBundle};
+
+    fn compiled() -> Compiled {
+        let bundle: TrustBundle = Authority::new(&crate::slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+        Compiled::nothing(&bundle).unwrap()
+    }
+
+    #[test]
+    fn limits_of_an_undefined_function_have_no_leases() {
+        let (mut leasing, id) = (Leasing::default(), "shop/checkout".parse().unwrap());
+        leasing.define(&id, &compiled(), false, Duration::ZERO);
+        assert_eq!(leasing.divide(&id, &["one".into()], Duration::ZERO), None);
+        assert_eq!(leasing.shares(&id, "one"), None);
+        assert_eq!(leasing.tick(&compiled(), &Hosting::default(), &Nodes::default(), Duration::ZERO), []);
     }
 }

@@ -1,6 +1,7 @@
-//! The status of functions and nodes, for people.
+//! The status of functions and nodes, for listings.
 
-use super::{Node, State};
+use super::State;
+use super::node::Node;
 use crate::definitions::Function;
 use crate::status::{
     Certificates, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
@@ -12,22 +13,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl State {
+    /// The status of all functions, jobs and nodes.
     pub(crate) fn status(&self) -> Status {
-        let mut instances = self.instances(self.nodes.iter());
-        let functions: BTreeMap<_, _> = self.compiled.functions.iter().collect();
+        let mut instances = self.instances(self.nodes.all.iter());
+        let functions: BTreeMap<_, _> = self.catalog.compiled.functions.iter().collect();
         Status {
             functions: functions
                 .into_iter()
                 .filter(|(_, function)| function.job.is_none())
                 .filter_map(|(id, function)| self.function(id, function, instances.remove(id)))
                 .collect(),
-            nodes: self.nodes.iter().map(|(name, node)| self.node(name, node)).collect(),
-            jobs: self.job_statuses(),
+            nodes: self.nodes.all.iter().map(|(name, node)| self.node(name, node)).collect(),
+            jobs: self.hosting.jobs.statuses(),
             identities: self.issued.iter().map(issued).collect(),
         }
     }
 
-    /// The instances on nodes, by function. They may still be draining where the function is no more.
+    /// The instances on nodes, by function. Those of a removed function may still be draining.
     fn instances<'a>(
         &self,
         nodes: impl Iterator<Item = (&'a Arc<str>, &'a Node)>,
@@ -43,28 +45,20 @@ impl State {
         all
     }
 
-    /// The nodes that have a function's slice in force.
+    /// The nodes that have applied a function's configuration.
     pub(crate) fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
-        let subject = Subject::Slice(id.clone());
-        let has_it = |(_, node): &(&Arc<str>, &Node)| node.present && node.in_force.contains_key(&subject);
-        self.nodes.iter().filter(has_it).map(|(name, _)| name.clone()).collect()
+        let has_it = |(_, node): &(&Arc<str>, &Node)| node.has_in_force(id);
+        self.nodes.all.iter().filter(has_it).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Counts an answer that nobody has asked for.
-    pub(crate) fn unasked(&mut self, name: &str) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.counters.refused += 1;
-        }
-    }
-
-    /// The node's own part: itself, and what it hosts.
+    /// The part of one node: itself, and the functions that it hosts.
     pub(crate) fn status_for(&self, name: &str) -> Status {
-        let own = self.nodes.get_key_value(name);
+        let own = self.nodes.all.get_key_value(name);
         let hosted = own.into_iter().flat_map(|(_, node)| &node.hosted);
         let hosts = |id: &FunctionId| own.is_some_and(|(_, node)| node.hosted.contains(id));
         let mut instances = self.instances(own.into_iter());
         let function = |id: &FunctionId| {
-            let function = self.compiled.functions.get(id).filter(|function| function.job.is_none())?;
+            let function = self.catalog.compiled.functions.get(id).filter(|function| function.job.is_none())?;
             self.function(id, function, instances.remove(id))
         };
         let mut functions: Vec<_> = hosted.filter_map(function).collect();
@@ -74,7 +68,7 @@ impl State {
         Status {
             functions,
             nodes: own.into_iter().map(|(name, node)| self.node(name, node)).collect(),
-            jobs: self.job_statuses().into_iter().filter(|job| hosts(&job.job)).collect(),
+            jobs: self.hosting.jobs.statuses().into_iter().filter(|job| hosts(&job.job)).collect(),
             identities: self.issued.iter().filter(|((_, node), _)| **node == *name).map(issued).collect(),
         }
     }
@@ -85,13 +79,13 @@ impl State {
         function: &Function,
         instances: Option<Vec<HostedInstance>>,
     ) -> Option<FunctionStatus> {
-        let version = self.compiled.contents.get(&Subject::Slice(id.clone()))?.version;
-        let revisions = self.histories.0.get(id).map(|history| history.status(id, &function.revisions));
-        let bounds = |name: &str| self.scaled.get(id).and_then(|scaled| scaled.grants.of(name));
+        let version = self.catalog.compiled.contents.get(&Subject::Slice(id.clone()))?.version;
+        let revisions = self.catalog.histories().0.get(id).map(|history| history.status(id, &function.revisions));
+        let bounds = |name: &str| self.scaling.bounds(id, name);
         let hosting = |name: &Arc<str>| FunctionNode {
             node: name.to_string(),
             bounds: bounds(name).unwrap_or_default().to_vec(),
-            leaving: self.scheduler.leaving(id).any(|leaving| leaving == name),
+            leaving: self.hosting.scheduler.leaving(id).any(|leaving| leaving == name),
         };
         Some(FunctionStatus {
             function: id.clone(),
@@ -99,8 +93,8 @@ impl State {
             version,
             instances: instances.unwrap_or_default(),
             revisions: revisions.unwrap_or_default(),
-            nodes: self.index.hosting(id).map(hosting).collect(),
-            unplaced: self.index.hosting(id).next().is_none(),
+            nodes: self.hosting.hosts(id).map(hosting).collect(),
+            unplaced: self.hosting.hosts(id).next().is_none(),
         })
     }
 
@@ -120,13 +114,13 @@ impl State {
             counters: node.counters,
             locality: node.admission.locality.clone(),
             cordoned: node.cordoned,
-            unacknowledged_seconds: self.unacknowledged(name).map_or(0, |time| time.as_secs()),
+            unacknowledged_seconds: self.nodes.unacknowledged(name).map_or(0, |time| time.as_secs()),
             behind: node.behind,
             gateway: node.admission.gateway,
             egress: node.admission.egress,
             capacity: node.capacity,
             claimed: node.claimed.filter(|claimed| Some(*claimed) != node.capacity),
-            reserved: self.scheduler.reserved_on(name),
+            reserved: self.hosting.scheduler.reserved_on(name),
             certificates: node.certificates.as_ref().map(|NodeCertificates { issuers, not_after, overdue }| {
                 Certificates {
                     issuers: issuers.iter().map(ToString::to_string).collect(),

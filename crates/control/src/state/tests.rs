@@ -5,11 +5,18 @@ mod machines;
 mod removals;
 mod scheduled;
 
+use super::node::ready;
 use super::*;
+use crate::admission::Admission;
 use crate::definitions::Definitions;
 use crate::history::Histories;
-use leno_wire::{Content, Endpoint, messages, v1};
+use leno_config::Slice;
+use leno_wire::{
+    Bounds, Capacity, Content, Endpoint, Instance, InstanceState, Placement, Resource, Subject, Version, messages, v1,
+};
 use std::collections::VecDeque;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::slices;
 use leno_identity::{Authority, TrustBundle};
@@ -141,12 +148,12 @@ impl World {
         peer.refused.clear();
         // Where a function is no more, its instances have ended.
         peer.instances.retain(|id, _| self.placements[name].hosts(id) && self.slices.contains_key(id));
-        let greeting = Greeting {
+        let greeting = Hello {
             subscribe: peer.explicit.iter().cloned().collect(),
             held: peer.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
             inbound: Some(SocketAddr::from(([127, 0, 0, 1], port))),
             instances: peer.instances.clone(),
-            ..Greeting::default()
+            ..Hello::default()
         };
         peer.session = self.state.connect(name, greeting, Arc::default());
     }
@@ -161,7 +168,7 @@ impl World {
         }
         self.state.disconnect(name, session);
         if random.one_in(2) {
-            let _ = self.state.forget(name, session, Patience::Last);
+            let _ = self.state.forget(name, session, Wait::Last);
         }
     }
 
@@ -320,8 +327,8 @@ impl World {
 
     fn content(&self, name: &'static str, subject: &Subject) -> Option<Version> {
         let content = match subject {
-            Subject::Mesh => (!self.state.compiled.functions.is_empty()
-                || self.state.compiled.contents.contains_key(subject))
+            Subject::Mesh => (!self.state.catalog.compiled.functions.is_empty()
+                || self.state.catalog.compiled.contents.contains_key(subject))
             .then(|| Content::new(&slices::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
             Subject::Module(_) | Subject::Scale(_) | Subject::Quota(_) => None,
@@ -331,7 +338,7 @@ impl World {
                 slice.and_then(|slice| leno_config::Route::of(&slice)).map(|route| Content::new(&route))
             }
             Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
-            Subject::Routes => return self.state.compiled.contents.get(subject).map(|content| content.version),
+            Subject::Routes => return self.state.catalog.compiled.contents.get(subject).map(|content| content.version),
             Subject::Hosted => Some(Content::new(&self.placements[name])),
         };
         content.map(|content| content.unwrap().version)
@@ -430,7 +437,7 @@ fn callers_keep_endpoints_until_all_nodes_of_a_function_are_back() {
     assert_eq!(world.come_back(host), []);
     assert_eq!(world.come_back(caller), [], "the other one may still be there");
     assert_eq!(world.come_back(other), []);
-    assert!(!world.state.awaiting);
+    assert!(!world.state.hosting.awaiting);
     assert_eq!(world.accept_all(caller), [], "it has had the endpoints of both all the time");
 }
 

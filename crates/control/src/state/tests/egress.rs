@@ -55,10 +55,10 @@ impl Mesh {
         ];
         for (number, (name, placement, egress)) in nodes.into_iter().enumerate() {
             mesh.admit(name, placement, egress);
-            let greeting = Greeting {
+            let greeting = Hello {
                 subscribe: vec![Subject::Hosted],
                 inbound: Some(SocketAddr::from(([10, 0, 0, number as u8 + 1], 15006))),
-                ..Greeting::default()
+                ..Hello::default()
             };
             let session = mesh.state.connect(name, greeting, Arc::default()).unwrap();
             mesh.ends.insert(name, End { name, session, held: BTreeMap::new() });
@@ -188,7 +188,7 @@ fn calls_go_to_nodes_that_have_it_in_force_and_leave_those_that_are_cordoned() {
     // It goes away without a word.
     let session = mesh.ends["exit"].session;
     mesh.state.disconnect("exit", session);
-    assert_eq!(mesh.state.forget("exit", session, Patience::Last), Forgotten::Yes);
+    assert_eq!(mesh.state.forget("exit", session, Wait::Last), Departure::Settled);
     mesh.ends.remove("exit");
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["out"]);

@@ -25,11 +25,11 @@ fn nodes_hear_of_the_addresses_of_all_machines_and_of_changes() {
         state.admit(name, admission.clone());
         state.locate(name, &addresses(&["127.0.0.1", "::1", at, "::ffff:198.51.100.7"]));
     }
-    let greeting = |protocol: u32, from: &str| Greeting {
+    let greeting = |protocol: u32, from: &str| Hello {
         from: Some(from.parse().unwrap()),
         at: Some("192.0.2.1".parse().unwrap()),
         protocol,
-        ..Greeting::default()
+        ..Hello::default()
     };
     let one = state.connect("one", greeting(leno_wire::MACHINES, "203.0.113.1"), Arc::default()).unwrap();
     let all = ["192.0.2.1", "198.51.100.7", "203.0.113.1", "2001:db8::2"];

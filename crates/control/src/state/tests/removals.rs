@@ -1,7 +1,7 @@
 //! Whether nodes drain a removed function or close what is open of it, and which nodes are behind.
 
 use super::*;
-use crate::state::behind::BEHIND;
+use crate::state::nodes::BEHIND;
 use leno_config::{Document, Snapshot};
 use std::path::Path;
 
@@ -41,7 +41,7 @@ impl Mesh {
     }
 
     fn connect(&mut self, held: Vec<(Subject, Version)>) {
-        let greeting = Greeting { subscribe: vec![Subject::Hosted], held, ..Greeting::default() };
+        let greeting = Hello { subscribe: vec![Subject::Hosted], held, ..Hello::default() };
         self.session = self.state.connect(NODE, greeting, Arc::default()).unwrap();
     }
 

@@ -113,13 +113,13 @@ impl Mesh {
     fn connect(&mut self, name: &'static str) {
         let end = self.ends.get_mut(name).unwrap();
         end.read.clear();
-        let greeting = Greeting {
+        let greeting = Hello {
             subscribe: vec![Subject::Hosted],
             held: end.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
             inbound: Some(SocketAddr::from(([127, 0, 0, 1], 1000))),
             capacity: Some((CAPACITY, BTreeSet::new())),
             bounds: end.bounds.clone().into_iter().collect(),
-            ..Greeting::default()
+            ..Hello::default()
         };
         end.session = self.state.connect(name, greeting, Arc::default());
     }
@@ -173,7 +173,7 @@ impl Mesh {
                 let end = mem::take(self.ends.get_mut(NODES[node]).unwrap());
                 if let Some(session) = end.session {
                     self.state.disconnect(NODES[node], session);
-                    let _ = self.state.forget(NODES[node], session, Patience::Last);
+                    let _ = self.state.forget(NODES[node], session, Wait::Last);
                 }
             }
             Step::Put(function, min) => self.put(function, min),
@@ -202,7 +202,7 @@ impl Mesh {
         }
         // Instances of a revision that was replaced are about to end.
         let is_current = |id: &FunctionId, number: u32| {
-            let function = self.state.compiled.functions.get(id);
+            let function = self.state.catalog.compiled.functions.get(id);
             function.is_some_and(|function| function.scaled.iter().any(|revision| revision.number == number))
         };
         let of_namespace = sums.iter().filter(|((id, number), _)| id.namespace == "a" && is_current(id, *number));
@@ -248,10 +248,10 @@ proptest! {
             mesh.check_sum()?;
         }
         mesh.settle()?;
-        for id in mesh.state.compiled.functions.keys() {
-            let nodes = mesh.state.scheduler.nodes_of(id);
+        for id in mesh.state.catalog.compiled.functions.keys() {
+            let nodes = mesh.state.hosting.scheduler.nodes_of(id);
             prop_assert!(!nodes.is_empty(), "{id} has no home");
-            prop_assert_eq!(mesh.state.scheduler.leaving(id).count(), 0, "{} is left nowhere", id);
+            prop_assert_eq!(mesh.state.hosting.scheduler.leaving(id).count(), 0, "{} is left nowhere", id);
             for name in NODES {
                 let hosts = nodes.iter().any(|node| **node == *name);
                 prop_assert_eq!(mesh.ends[name].held.contains_key(&Subject::Slice(id.clone())), hosts, "{} on {}", id, name);
@@ -261,7 +261,7 @@ proptest! {
                 prop_assert_eq!(mesh.most(id), MAX, "all of its instances are given to somebody");
             }
         }
-        let functions: Vec<_> = mesh.state.compiled.functions.keys().filter(|id| id.namespace == "a").collect();
+        let functions: Vec<_> = mesh.state.catalog.compiled.functions.keys().filter(|id| id.namespace == "a").collect();
         let most: u32 = functions.iter().map(|id| mesh.most(id)).sum();
         prop_assert_eq!(most, QUOTA.min(MAX * functions.len() as u32), "all instances of the namespace are given to a function");
     }
@@ -271,7 +271,7 @@ proptest! {
 fn restarted() -> (Mesh, FunctionId) {
     let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut mesh = Mesh::new(&bundle);
-    mesh.state.awaiting = true;
+    mesh.state.hosting.awaiting = true;
     mesh.put(0, 0);
     (mesh, slices::function(FUNCTIONS[0]))
 }
@@ -287,7 +287,7 @@ fn functions_of_a_namespace_share_its_instances_by_their_load() {
     let most = |mesh: &Mesh| [0, 1, 2].map(|function: usize| mesh.most(&ids[function]));
     assert_eq!(most(&mesh).iter().sum::<u32>(), QUOTA);
     let host = |mesh: &Mesh, function: usize| {
-        let home = &mesh.state.scheduler.nodes_of(&ids[function])[0];
+        let home = &mesh.state.hosting.scheduler.nodes_of(&ids[function])[0];
         NODES.iter().position(|name| **name == **home).unwrap()
     };
     // What it has not, it gets from others that have nothing.
@@ -310,11 +310,11 @@ fn a_node_keeps_what_it_has_over_a_restart_and_gets_nothing_by_saying_so() {
     let [liar, honest] = [NODES[0], NODES[1]];
     mesh.ends.get_mut(liar).unwrap().held.insert(slice.clone(), Version::of(b"a guess"));
     mesh.connect(liar);
-    assert!(!mesh.state.nodes[liar].hosted.contains(&id), "it has never seen the slice");
-    let current = mesh.state.compiled.contents[&slice].version;
+    assert!(!mesh.state.nodes.all[liar].hosted.contains(&id), "it has never seen the slice");
+    let current = mesh.state.catalog.compiled.contents[&slice].version;
     mesh.ends.get_mut(honest).unwrap().held.insert(slice, current);
     mesh.connect(honest);
-    assert!(mesh.state.nodes[honest].hosted.contains(&id));
+    assert!(mesh.state.nodes.all[honest].hosted.contains(&id));
 }
 
 #[test]
@@ -346,19 +346,21 @@ fn nodes_that_are_away_together_keep_their_functions_for_a_while() {
         mesh.connect(name);
         mesh.ends[name].session.unwrap()
     });
-    let host = NODES.iter().position(|name| mesh.state.nodes[*name].hosted.contains(&id)).unwrap();
+    let host = NODES.iter().position(|name| mesh.state.nodes.all[*name].hosted.contains(&id)).unwrap();
     let forget = |mesh: &mut Mesh, node: usize, patience| mesh.state.forget(NODES[node], sessions[node], patience);
     // All of them. The one that comes back first gets nothing that another one had.
     NODES.iter().zip(sessions).for_each(|(name, session)| mesh.state.disconnect(name, session));
-    assert_eq!(forget(&mut mesh, host, Patience::Again), Forgotten::NotYet);
+    assert_eq!(forget(&mut mesh, host, Wait::Again), Departure::Open);
     let other = NODES[(host + 1) % NODES.len()];
     mesh.connect(other);
-    assert!(mesh.state.nodes[NODES[host]].hosted.contains(&id) && !mesh.state.nodes[other].hosted.contains(&id));
+    assert!(
+        mesh.state.nodes.all[NODES[host]].hosted.contains(&id) && !mesh.state.nodes.all[other].hosted.contains(&id)
+    );
     // After a while it is the nodes' own fault.
     for node in [host, (host + 2) % NODES.len()] {
-        assert_eq!(forget(&mut mesh, node, Patience::Last), Forgotten::Yes);
+        assert_eq!(forget(&mut mesh, node, Wait::Last), Departure::Settled);
     }
-    assert!(mesh.state.nodes[other].hosted.contains(&id));
+    assert!(mesh.state.nodes.all[other].hosted.contains(&id));
 }
 
 #[test]
@@ -366,11 +368,11 @@ fn a_node_that_is_away_alone_is_replaced_at_once() {
     let (mut mesh, id) = restarted();
     mesh.state.stop_awaiting();
     NODES.iter().for_each(|name| mesh.connect(name));
-    let host = NODES.into_iter().find(|name| mesh.state.nodes[*name].hosted.contains(&id)).unwrap();
+    let host = NODES.into_iter().find(|name| mesh.state.nodes.all[*name].hosted.contains(&id)).unwrap();
     let session = mesh.ends[host].session.unwrap();
     mesh.state.disconnect(host, session);
-    assert_eq!(mesh.state.forget(host, session, Patience::Again), Forgotten::Yes);
-    assert!(!mesh.state.nodes[host].hosted.contains(&id));
+    assert_eq!(mesh.state.forget(host, session, Wait::Again), Departure::Settled);
+    assert!(!mesh.state.nodes.all[host].hosted.contains(&id));
 }
 
 #[test]
@@ -383,8 +385,8 @@ fn a_function_that_stays_after_all_leaves_the_node_before() {
     placed.into_iter().chain(cordoned).for_each(|step| mesh.step(step));
     mesh.settle().unwrap();
     let id = slices::function(FUNCTIONS[5]);
-    assert_eq!(mesh.state.scheduler.nodes_of(&id).len(), 1);
-    assert_eq!(mesh.state.scheduler.leaving(&id).count(), 0);
+    assert_eq!(mesh.state.hosting.scheduler.nodes_of(&id).len(), 1);
+    assert_eq!(mesh.state.hosting.scheduler.leaving(&id).count(), 0);
 }
 
 #[test]
@@ -413,7 +415,7 @@ fn callers_keep_the_endpoints_of_a_node_that_is_lost_until_another_one_has_the_f
         mesh.state.admit(of_caller, admission);
         NODES.iter().for_each(|name| mesh.connect(name));
         let hosts =
-            |mesh: &Mesh, name: &str| mesh.state.nodes.get(name).is_some_and(|node| node.hosted.contains(&callee));
+            |mesh: &Mesh, name: &str| mesh.state.nodes.all.get(name).is_some_and(|node| node.hosted.contains(&callee));
         let host = |mesh: &Mesh| NODES.into_iter().find(|name| hosts(mesh, name)).unwrap();
         let of_callee = host(&mesh);
         mesh.settle().unwrap();
@@ -422,7 +424,7 @@ fn callers_keep_the_endpoints_of_a_node_that_is_lost_until_another_one_has_the_f
 
         let session = mesh.ends[of_callee].session.unwrap();
         mesh.state.disconnect(of_callee, session);
-        assert_eq!(mesh.state.forget(of_callee, session, Patience::Last), Forgotten::Yes);
+        assert_eq!(mesh.state.forget(of_callee, session, Wait::Last), Departure::Settled);
         mesh.ends.get_mut(of_callee).unwrap().session = None;
         if expelled {
             mesh.state.expel(of_callee);

@@ -1,0 +1,299 @@
+//! Hosting: which nodes host each function.
+
+use super::effect::Effect;
+use super::jobs::Jobs;
+use super::nodes::{Names, Nodes};
+use crate::definitions::{Carrier, Compiled, Function};
+use crate::scheduler::{NodeState, Scheduler};
+use leno_config::FunctionId;
+use leno_wire::{Placement, Subject, Version};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem;
+use std::sync::Arc;
+
+/// Functions and jobs by node. Indexed, so that an event does not touch all nodes.
+#[derive(Default)]
+pub(super) struct Hosting {
+    hosting: HashMap<FunctionId, Names>,
+    /// Nodes with [`Placement::Everything`].
+    everything: Names,
+    /// Nodes whose [`Placement::Only`] names a function.
+    named: HashMap<FunctionId, Names>,
+    /// Nodes with the egress role.
+    egress: Names,
+    pub exposed: BTreeSet<FunctionId>,
+    /// Functions by callees.
+    callers: HashMap<FunctionId, BTreeSet<FunctionId>>,
+    pub scheduler: Scheduler,
+    pub jobs: Jobs,
+    /// Definitions are older than this process, so nodes that have not reconnected yet may have
+    /// functions.
+    pub awaiting: bool,
+    /// Nodes of an earlier process that have not come back yet. When all of them have, the wait ends.
+    pub awaited: BTreeSet<Arc<str>>,
+    /// Functions whose nodes stay away. Callers keep their endpoints until another node has applied the
+    /// configuration, because the nodes may still serve the function.
+    pub abandoned: BTreeSet<FunctionId>,
+}
+
+impl Hosting {
+    pub(super) fn new(awaiting: bool) -> Self {
+        Self { awaiting, ..Self::default() }
+    }
+
+    /// Replaces the placement of a node. Returns the functions that may move.
+    pub(super) fn place<I: Iterator<Item = FunctionId>>(
+        &mut self,
+        name: &Arc<str>,
+        before: &Placement,
+        after: &Placement,
+        all: impl FnOnce() -> I,
+    ) -> Vec<FunctionId> {
+        if before == after {
+            return Vec::new();
+        }
+        let mut moved = BTreeSet::new();
+        if let Placement::Only(functions) = before {
+            for id in functions {
+                remove(&mut self.named, id, name);
+            }
+            moved.extend(functions.iter().cloned());
+        }
+        if let Placement::Only(functions) = after {
+            for id in functions {
+                self.named.entry(id.clone()).or_default().insert(name.clone());
+            }
+            moved.extend(functions.iter().cloned());
+        }
+        let had_everything = self.everything.remove(name);
+        if *after == Placement::Everything {
+            self.everything.insert(name.clone());
+        }
+        if had_everything || *after == Placement::Everything {
+            moved.extend(all());
+        }
+        moved.into_iter().collect()
+    }
+
+    pub(super) fn set_egress(&mut self, name: &Arc<str>, egress: bool) {
+        if egress {
+            self.egress.insert(name.clone())
+        } else {
+            self.egress.remove(name)
+        };
+    }
+
+    /// Stores how a function is defined; `None`: it was removed.
+    pub(super) fn define(&mut self, id: &FunctionId, function: Option<&Function>) {
+        let Some(function) = function else {
+            self.abandoned.remove(id);
+            self.scheduler.remove_function(id);
+            return;
+        };
+        if function.exposed {
+            self.exposed.insert(id.clone());
+        }
+        for callee in &function.callees {
+            self.callers.entry(callee.clone()).or_default().insert(id.clone());
+        }
+        if function.outside.is_some() || function.job.is_some() {
+            self.scheduler.remove_function(id);
+        } else {
+            self.scheduler.set_function(id, function.demand.clone(), self.awaiting);
+        }
+    }
+
+    /// Forgets the definition of a function that is about to change or go.
+    pub(super) fn forget_definition(&mut self, id: &FunctionId, compiled: &Compiled) {
+        self.exposed.remove(id);
+        for callee in compiled.functions.get(id).into_iter().flat_map(|function| &function.callees) {
+            if let Some(callers) = self.callers.get_mut(callee) {
+                callers.remove(id);
+                if callers.is_empty() {
+                    self.callers.remove(callee);
+                }
+            }
+        }
+    }
+
+    /// The nodes that host a function.
+    pub(super) fn hosts(&self, id: &FunctionId) -> impl Iterator<Item = &Arc<str>> {
+        self.hosting.get(id).into_iter().flatten()
+    }
+
+    pub(super) fn is_host(&self, id: &FunctionId, name: &str) -> bool {
+        self.hosting.get(id).is_some_and(|hosting| hosting.contains(name))
+    }
+
+    /// The nodes that host a function and scale by bounds of the control plane.
+    pub(super) fn scheduled_hosts(&self, id: &FunctionId, nodes: &Nodes) -> Vec<Arc<str>> {
+        self.hosts(id).filter(|name| nodes.is_scheduled(name)).cloned().collect()
+    }
+
+    /// Recomputes which nodes host a function.
+    pub(super) fn update(&mut self, id: &FunctionId, compiled: &Compiled, nodes: &mut Nodes) -> Vec<Effect> {
+        let now = self.compute_hosts(id, compiled, nodes);
+        let before = self.hosting.remove(id).unwrap_or_default();
+        let mut effects = Vec::new();
+        for name in before.difference(&now) {
+            if let Some(node) = nodes.all.get_mut(name) {
+                node.hosted.remove(id);
+            }
+            effects.push(Effect::Unhosted(id.clone(), name.clone()));
+        }
+        let new: Vec<_> = now.difference(&before).cloned().collect();
+        for name in &new {
+            if let Some(node) = nodes.all.get_mut(name) {
+                node.hosted.insert(id.clone());
+            }
+        }
+        let fewer = !before.is_subset(&now);
+        if !now.is_empty() {
+            self.hosting.insert(id.clone(), now);
+        }
+        // Callers get a new node as an endpoint only once it takes requests.
+        if fewer || new.iter().any(|name| self.takes_requests(name, id, compiled, nodes)) {
+            effects.push(Effect::endpoints(id));
+        }
+        effects.push(Effect::DivideLimits(id.clone()));
+        effects
+    }
+
+    fn compute_hosts(&self, id: &FunctionId, compiled: &Compiled, nodes: &Nodes) -> Names {
+        let Some(function) = compiled.functions.get(id) else { return Names::new() };
+        if function.job.is_some() {
+            let can_run = |name: &Arc<str>| nodes.all.get(name).is_some_and(|node| node.may_run(id));
+            return self.jobs.node_of(id).into_iter().filter(can_run).collect();
+        }
+        if function.outside == Some(Carrier::EgressNodes) {
+            return self.egress.clone();
+        }
+        let mut names = self.everything.clone();
+        names.extend(self.named.get(id).into_iter().flatten().cloned());
+        names.extend(self.scheduler.nodes_of(id).iter().chain(self.scheduler.leaving(id)).cloned());
+        if function.outside == Some(Carrier::Callers) {
+            let callers = self.callers.get(id).into_iter().flatten();
+            let hosts = callers.flat_map(|caller| self.hosts(caller));
+            names.extend(hosts.filter(|name| nodes.is_scheduled(name)).cloned());
+        }
+        names
+    }
+
+    /// The subjects that each connected node wants because of a function.
+    pub(super) fn wanted_for(
+        &self,
+        id: &FunctionId,
+        compiled: &Compiled,
+        nodes: &Nodes,
+    ) -> BTreeMap<Arc<str>, Vec<Subject>> {
+        let exposed = self.exposed.contains(id);
+        let gateways = nodes.gateways.iter().filter(|_| exposed);
+        let names: BTreeSet<_> = self.hosts(id).chain(gateways).collect();
+        let subjects = |name: &Arc<str>| {
+            let session = nodes.all.get(name)?.session.as_ref()?;
+            Some((name.clone(), nodes.subjects_of(name, self.is_host(id, name), (id, compiled), &session.explicit)))
+        };
+        names.into_iter().filter_map(subjects).collect()
+    }
+
+    /// Passes the present capacity of a node to the scheduler.
+    pub(super) fn offer(&mut self, name: &Arc<str>, nodes: &Nodes) -> Vec<Effect> {
+        let Some(node) = nodes.all.get(name) else { return Vec::new() };
+        match node.capacity {
+            Some(capacity) if node.present && node.is_scheduled() => {
+                let state = NodeState {
+                    locality: node.admission.locality.clone(),
+                    capacity,
+                    images: node.images.clone(),
+                    cordoned: node.cordoned,
+                    behind: node.behind,
+                    sized: !node.limits.are_default(),
+                };
+                Effect::moved(self.scheduler.set_node(name, state)).into_iter().collect()
+            }
+            _ => self.withdraw(name).1,
+        }
+    }
+
+    /// Takes all functions from a node that the scheduler placed there. Returns them too.
+    pub(super) fn withdraw(&mut self, name: &Arc<str>) -> (BTreeSet<FunctionId>, Vec<Effect>) {
+        let moved = self.scheduler.remove_node(name);
+        let forgotten = moved.iter().map(|id| Effect::ForgetLoad(id.clone(), name.clone()));
+        let effects = forgotten.chain(Effect::moved(moved.clone())).collect();
+        (moved, effects)
+    }
+
+    /// Keeps functions that are on no node on a node that has connected and has their configuration. It
+    /// must have the version of today: a node that names the version, a hash, has seen it. Otherwise any
+    /// node could get any function by claiming to have it.
+    pub(super) fn adopt(
+        &mut self,
+        name: &Arc<str>,
+        held: &[(Subject, Version)],
+        compiled: &Compiled,
+        nodes: &Nodes,
+    ) -> Vec<Effect> {
+        if !nodes.is_scheduled(name) {
+            return Vec::new();
+        }
+        let current = |subject, version| compiled.contents.get(subject).is_some_and(|it| it.version == version);
+        let held = held.iter().filter_map(|(subject, version)| match subject {
+            Subject::Slice(id) if current(subject, *version) => Some(id.clone()),
+            _ => None,
+        });
+        let adopted: Vec<_> = held.filter(|id| self.scheduler.adopt(id, name)).collect();
+        Effect::moved(adopted).into_iter().collect()
+    }
+
+    /// Ends the wait for nodes of an earlier process to reconnect.
+    pub(super) fn stop_awaiting(&mut self, compiled: &Compiled) -> Vec<Effect> {
+        self.awaited.clear();
+        let mut effects = Vec::new();
+        if mem::take(&mut self.awaiting) {
+            let waited = self.scheduler.stop_awaiting();
+            // Endpoints that no node has confirmed go now.
+            effects.extend(compiled.functions.keys().map(Effect::endpoints));
+            self.abandoned.extend(waited.iter().cloned());
+            effects.extend(Effect::moved(waited));
+        }
+        self.jobs.stop_awaiting();
+        effects.push(Effect::PlaceJobs);
+        effects
+    }
+
+    /// Assigns a node to each job that needs one.
+    pub(super) fn place_jobs(&mut self, compiled: &Compiled, nodes: &Nodes) -> Vec<Effect> {
+        let placed = self.jobs.place(compiled, nodes, &mut self.scheduler);
+        placed.into_iter().map(|id| Effect::Rehost(vec![id])).collect()
+    }
+
+    /// Whether a node gets requests of a function. A node that the scheduler has chosen gets them once it
+    /// has the configuration; one that the function is leaving gets them until then. The same holds for
+    /// egress nodes, and for those of them that are cordoned.
+    pub(super) fn takes_requests(&self, name: &str, id: &FunctionId, compiled: &Compiled, nodes: &Nodes) -> bool {
+        if compiled.is_on_egress_nodes(id) {
+            let cordoned = |name: &str| nodes.all.get(name).is_some_and(|node| node.cordoned);
+            let mut others = self.hosts(id);
+            let mut another = || others.any(|other| !cordoned(other) && nodes.has_in_force(other, id));
+            return nodes.has_in_force(name, id) && (!cordoned(name) || !another());
+        }
+        if !nodes.is_scheduled(name) {
+            return true;
+        }
+        if self.scheduler.is_on(id, name) { nodes.has_in_force(name, id) } else { !self.is_served(id, nodes) }
+    }
+
+    /// Whether a node that the function is not leaving has applied its configuration.
+    pub(super) fn is_served(&self, id: &FunctionId, nodes: &Nodes) -> bool {
+        self.scheduler.nodes_of(id).iter().any(|name| nodes.has_in_force(name, id))
+    }
+}
+
+fn remove(of: &mut HashMap<FunctionId, Names>, id: &FunctionId, name: &str) {
+    if let Some(names) = of.get_mut(id) {
+        names.remove(name);
+        if names.is_empty() {
+            of.remove(id);
+        }
+    }
+}

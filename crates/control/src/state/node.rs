@@ -1,0 +1,135 @@
+//! A node as the control plane sees it.
+
+use super::session::Session;
+use crate::admission::{Admission, CapacityLimits};
+use crate::status::Counters;
+use leno_config::FunctionId;
+use leno_wire::{Capacity, Instance, InstanceState, NodeCertificates, Placement, Subject, Version};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+pub(super) struct Node {
+    pub admission: Admission,
+    pub inbound: Option<SocketAddr>,
+    /// The addresses at which other machines reach it.
+    pub addresses: BTreeSet<IpAddr>,
+    /// The source address of its last stream.
+    pub from: Option<IpAddr>,
+    /// The node is connected, or was within the grace period, so its endpoints count.
+    pub present: bool,
+    pub cordoned: bool,
+    /// It does not acknowledge its configuration.
+    pub behind: bool,
+    /// Its reported capacity, capped by its membership.
+    pub capacity: Option<Capacity>,
+    /// The capacity that it reports.
+    pub claimed: Option<Capacity>,
+    pub limits: CapacityLimits,
+    pub images: BTreeSet<String>,
+    pub instances: BTreeMap<FunctionId, Vec<Instance>>,
+    /// The functions that it hosts.
+    pub hosted: BTreeSet<FunctionId>,
+    pub session: Option<Session>,
+    pub last_session: u64,
+    pub in_force: HashMap<Subject, Version>,
+    pub rejected: BTreeMap<Subject, (Version, String)>,
+    /// Removed functions that the node drains and whose permissions were withdrawn since, each with the
+    /// delta that withdraws them.
+    pub withdrawn: BTreeMap<FunctionId, Option<u64>>,
+    pub counters: Counters,
+    pub certificates: Option<NodeCertificates>,
+    pub proof: Option<Proof>,
+    /// Since when it is known to be away, in seconds since 1970.
+    pub away_since: Option<u64>,
+}
+
+/// A request to prove that the node accepts certificates of the candidate authority.
+pub(super) struct Proof {
+    pub sequence: u64,
+    /// The stream of the request.
+    pub session: u64,
+    /// When it was sent, in seconds since 1970.
+    pub asked: u64,
+    /// `None`: the node has not answered.
+    pub outcome: Option<Result<(), String>>,
+}
+
+impl Node {
+    pub(super) fn new(admission: Admission) -> Self {
+        Self {
+            admission,
+            inbound: None,
+            addresses: BTreeSet::new(),
+            from: None,
+            present: false,
+            cordoned: false,
+            behind: false,
+            capacity: None,
+            claimed: None,
+            limits: CapacityLimits::default(),
+            images: BTreeSet::new(),
+            instances: BTreeMap::new(),
+            hosted: BTreeSet::new(),
+            session: None,
+            last_session: 0,
+            in_force: HashMap::new(),
+            rejected: BTreeMap::new(),
+            withdrawn: BTreeMap::new(),
+            counters: Counters::default(),
+            certificates: None,
+            proof: None,
+            away_since: None,
+        }
+    }
+
+    /// Caps the reported capacity.
+    pub(super) fn cap(&mut self) {
+        self.capacity = self.claimed.map(|claimed| self.limits.cap(&claimed));
+    }
+
+    /// Counts a subscription or report that the node may not make. The log has the first one, and then
+    /// ever fewer.
+    pub(super) fn refuse(&mut self, name: &str, what: &dyn std::fmt::Display) {
+        self.counters.refused += 1;
+        let refused = self.counters.refused;
+        if refused.is_power_of_two() {
+            tracing::warn!(node = name, %what, refused, "refused: a node may ask for its own part only, and report on what it hosts");
+        }
+    }
+
+    /// Whether the scheduler places functions on the node.
+    pub(super) fn is_scheduled(&self) -> bool {
+        self.admission.placement == Placement::Scheduled
+    }
+
+    /// Whether the node can run the job.
+    pub(super) fn may_run(&self, id: &FunctionId) -> bool {
+        self.admission.placement.hosts(id) || self.is_scheduled()
+    }
+
+    /// Whether the node is present and has applied the function's configuration.
+    pub(super) fn has_in_force(&self, id: &FunctionId) -> bool {
+        self.present && self.in_force.contains_key(&Subject::Slice(id.clone()))
+    }
+
+    /// Whether the node may subscribe to the subject. Its other subjects follow from the functions that
+    /// it hosts.
+    pub(super) fn may_subscribe(&self, subject: &Subject) -> bool {
+        match subject {
+            Subject::Mesh | Subject::Bundle | Subject::Hosted => true,
+            Subject::Routes => self.admission.gateway,
+            Subject::Scale(_)
+            | Subject::Quota(_)
+            | Subject::Module(_)
+            | Subject::Slice(_)
+            | Subject::Route(_)
+            | Subject::Endpoints(_) => false,
+        }
+    }
+}
+
+/// The number of ready instances.
+pub(super) fn ready(instances: Option<&Vec<Instance>>) -> u32 {
+    let ready = instances.into_iter().flatten().filter(|instance| instance.state == InstanceState::Ready);
+    ready.count().try_into().unwrap_or(u32::MAX)
+}
