@@ -1,8 +1,11 @@
-//! Puts what the control plane delivers into force on this node: loads programs, supervises instances, certifies identities, and then publishes
-//! a new snapshot.
+//! Applies the control plane's updates on this node: loads programs, supervises instances, certifies
+//! identities, and then publishes a new snapshot.
 //!
-//! Loads run in separate tasks, one at a time but for [`crate::loads`]. So updates and reloads take effect in the order in which they came, and reports
-//! do not wait for them.
+//! Loads run in separate tasks, one at a time but for [`crate::loads`]. So updates and reloads take
+//! effect in the order of their arrival, and reports do not wait for them.
+
+mod apply;
+mod plan;
 
 use crate::draining::{self, Draining};
 use crate::images::Images;
@@ -18,33 +21,32 @@ use leno_agent::{Agent, Change, Term, Update, Updates};
 use leno_config::slice::Run;
 use leno_config::{FunctionId, ModuleHash, Slice};
 use leno_identity::SpiffeId;
-use leno_proxy::endpoints::Endpoint;
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
-use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node, Requester};
-use leno_supervisor::{FunctionSpec, Supervisor};
+use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node};
+use leno_supervisor::Supervisor;
 use leno_telemetry::stats::Counts;
-use leno_wire::{Capacity, Lease, Placement, Resource, RevisionCounts, Subject};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use leno_wire::{Capacity, Resource, RevisionCounts, Subject};
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 /// Interval between reports of request counts, for functions with several revisions.
 const REQUEST_COUNTS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Changes of instances within this time are reported together. In a burst that takes few messages instead of one for each instance.
+/// The node reports changes of instances within this time together, so that a burst takes few messages.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 
 /// Interval between reports of load, if anything has changed.
 const LOAD_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval between checks whether jobs have got their certificates.
+/// Interval between checks for the certificates of jobs.
 const CERT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Applies updates. It holds everything that an update changes.
+/// The parts of the node that an update changes.
 pub(crate) struct Reconciler {
     pub agent: Agent,
     pub node: Arc<Node>,
@@ -52,25 +54,26 @@ pub(crate) struct Reconciler {
     pub supervisor: Supervisor,
     pub hosted: Arc<Hosted>,
     pub images: Arc<Images>,
-    /// What the node offers to instances; `None`: nothing.
+    /// The node's capacity for instances; `None`: it offers none.
     pub capacity: Option<Capacity>,
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
-    /// The identities of the node itself and, if it is a gateway, of gateways. They are certified whatever the node hosts.
+    /// The identities of the node itself and, if it is a gateway, of gateways. They are certified whatever
+    /// functions the node hosts.
     pub own: BTreeSet<SpiffeId>,
     /// Whether the node is a gateway.
     pub gateway: bool,
-    /// Where it listens.
+    /// The addresses of its listeners.
     pub listeners: Listeners,
-    /// Becomes true when this node's functions are in force for the first time.
+    /// Becomes true when the node has applied its functions for the first time.
     pub applied: watch::Sender<bool>,
-    /// Whether jobs may start. Not while another process has the node.
+    /// Whether jobs may start: not while the parent process of a hot restart owns the node.
     pub jobs: watch::Receiver<bool>,
-    /// How many instances functions begin with.
+    /// The number of instances that each function starts with.
     pub warm: Warm,
 }
 
-/// What the loop keeps from one event to the next.
+/// The state of the loop between events.
 struct LoopState {
     /// The functions that get requests on this node.
     functions: Shards<FunctionId, Revisions>,
@@ -110,17 +113,17 @@ impl Reconciler {
                 self.load_update(update, &state.keys, &mut loading);
             }
             let (retry_at, overtaken_at) = (state.retries.next(), loading.overtaken_at());
-            // A moment that has passed has been looked at.
+            // The loop has handled a moment that has passed.
             let overtaken_at = overtaken_at.filter(|at| *at > Instant::now());
             tokio::select! {
-                (purpose, loaded) = loading.finished() => self.put_into_force(purpose, loaded, &mut state),
+                (purpose, loaded) = loading.finished() => self.finish_load(purpose, loaded, &mut state),
                 update = updates.recv(), if loading.have_room() => match update {
                     Some(update) => loading.push(update),
                     None => return,
                 },
                 () = sleep_until(overtaken_at.unwrap_or_else(Instant::now)), if overtaken_at.is_some() => {}
                 Some((id, _)) = fetched_keys.recv(), if loading.are_over() => {
-                    // The slice that came with the key set may be older than an update that came before it was read.
+                    // The configuration that came with the key set may be older than the last update.
                     if let Some(slice) = state.keys.latest(&id) {
                         self.load(Purpose::Keys(id), vec![slice], &mut loading);
                     }
@@ -136,7 +139,7 @@ impl Reconciler {
                 () = tokio::time::sleep(CERT_POLL_INTERVAL), if state.jobs.are_waiting() && *self.applied.borrow() && *self.jobs.borrow() => {
                     state.jobs.start();
                 }
-                // The condition above is looked at again.
+                // This evaluates the condition above again.
                 Ok(()) = jobs_may_start.changed() => {}
                 Ok(()) = job_changes.changed() => state.jobs.report(),
                 _ = tick.tick(), if self.node.revision_stats.any() => self.report_request_counts(),
@@ -179,7 +182,7 @@ impl Reconciler {
         loads.begin(purpose, &ids, self.loader.start(Wanted { slices, engine, ..Wanted::default() }));
     }
 
-    fn put_into_force(&self, purpose: Purpose, loaded: Loaded, state: &mut LoopState) {
+    fn finish_load(&self, purpose: Purpose, loaded: Loaded, state: &mut LoopState) {
         for entry in loaded.functions.values().flatten() {
             state.retries.note(entry, &self.loader.modules, Instant::now());
         }
@@ -202,7 +205,7 @@ impl Reconciler {
         }
     }
 
-    /// Puts reloaded functions into force. Nothing else changes.
+    /// Applies reloaded functions.
     fn replace(&self, loaded: Loaded, cause: &dyn fmt::Display, what: &str) {
         let mut next = self.node.snapshot.load().change();
         let mut any = false;
@@ -232,7 +235,7 @@ impl Reconciler {
         }
     }
 
-    /// Reports what this node offers and the loads of its functions, as far as anything has changed.
+    /// Reports the node's capacity and the loads of its functions, as far as they have changed.
     fn report_loads(&self, state: &mut LoopState) {
         let Some(capacity) = self.capacity else { return };
         self.agent.offer(capacity, self.images.kept());
@@ -247,186 +250,8 @@ impl Reconciler {
         }
     }
 
-    /// Puts the node's shares of a function's rate limits into force.
-    fn lease(&self, id: &FunctionId, Lease { shares }: Lease) {
-        // Without this, a term whose renewal has arrived would count as over.
-        self.renew_term();
-        // What another process of this node passes on, it may have used.
-        let is_own = *self.jobs.borrow();
-        let unused = shares.iter().filter(|share| is_own && share.unused);
-        let unused = unused.map(|share| share.limit.as_str().into()).collect();
-        let shares: BTreeMap<Box<str>, u32> =
-            shares.into_iter().map(|share| (share.limit.into(), share.parts)).collect();
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        self.node.ledger.function(id).quotas.lease(&shares, &unused, now_ms);
-    }
-
     fn report(&self, id: &FunctionId) {
         self.agent.report(id, reported(&self.supervisor, id));
-    }
-
-    fn apply(&self, update: Update, mut loaded: Loaded, state: &mut LoopState) {
-        let LoopState { functions, draining, jobs, retries, keys, bounds, .. } = state;
-        let before = self.node.snapshot.load_full();
-        let mut next = before.change();
-        let mut removed = BTreeSet::new();
-        let mut withdrawn = BTreeSet::new();
-        let mut rejected = Vec::new();
-        let (mut complete, mut forgotten, mut replaced) = (false, false, false);
-        let (mut updated, mut endpoints) = (Vec::new(), Vec::new());
-        let mut rescaled = BTreeSet::new();
-        let only_endpoints = update.changes.iter().all(|change| matches!(change.subject(), Subject::Endpoints(_)));
-        for change in update.changes.iter().cloned() {
-            let subject = change.subject();
-            match change {
-                Change::Set(Resource::Mesh(mesh)) => {
-                    let mesh = self.listeners.apply(*mesh);
-                    let fixed = before.mesh.fixed_at_start(&mesh);
-                    if fixed.is_empty() {
-                        next.mesh(mesh);
-                    } else {
-                        rejected.push((subject, format!("{}: needs a restart of this node", fixed.join(", "))));
-                    }
-                }
-                Change::Set(Resource::Bundle(bundle)) => self.node.svids.set_bundle(bundle),
-                Change::Set(Resource::Slice(slice)) => match loaded.functions.remove(&slice.id) {
-                    Some(Ok(entry)) => {
-                        let id = &entry.slice.id;
-                        draining.keep(id);
-                        removed.remove(id);
-                        if let Run::Job(job) = &entry.slice.run {
-                            // The name may have been a function's until now.
-                            self.supervisor.remove(id);
-                            replaced |= functions.remove(id).is_some();
-                            if let Err(reason) = jobs.apply(&entry.slice, job) {
-                                rejected.push((subject, reason));
-                                continue;
-                            }
-                        } else if let Run::Egress(_) = &entry.slice.run {
-                            // Nothing of it runs here.
-                            self.supervisor.remove(id);
-                            replaced |= functions.remove(id).is_some();
-                            jobs.remove(id);
-                        } else {
-                            jobs.remove(id);
-                            let revisions = self.supervisor.apply_all(self.specs(&entry.slice, bounds));
-                            if let Some(revisions) = Revisions::new(revisions) {
-                                replaced |= functions.insert(id.clone(), revisions).is_some();
-                            }
-                        }
-                        rescaled.remove(id);
-                        updated.push(entry.clone());
-                        next.insert(entry);
-                    }
-                    Some(Err(reason)) => rejected.push((subject, reason)),
-                    None => rejected.push((subject, "it is there twice".to_owned())),
-                },
-                Change::Set(Resource::Module(hash, _)) => {
-                    if let Some(reason) = loaded.refused.remove(&hash) {
-                        rejected.push((subject, reason));
-                    }
-                }
-                Change::Removed(Subject::Module(hash)) => self.loader.modules.remove(&hash),
-                Change::Removed(Subject::Slice(id)) => {
-                    keys.forget(&id);
-                    retries.forget(&id);
-                    next.remove(&id);
-                    self.node.revision_stats.keep(&id, &[]);
-                    jobs.remove(&id);
-                    if functions.get(&id).is_some() {
-                        removed.insert(id);
-                    }
-                    forgotten = true;
-                }
-                Change::Set(Resource::Scale(id, delivered)) => {
-                    bounds.set(id.clone(), delivered);
-                    rescaled.insert(id);
-                }
-                Change::Removed(Subject::Scale(id)) => bounds.remove(&id),
-                Change::Set(Resource::Quota(id, lease)) => self.lease(&id, lease),
-                Change::Removed(Subject::Quota(id)) => self.lease(&id, Lease::default()),
-                Change::Set(Resource::Hosted(placement)) => {
-                    bounds.require(placement == Placement::Scheduled);
-                    if placement == Placement::Scheduled {
-                        self.node.ledger.require_leases();
-                    }
-                    complete = true;
-                }
-                Change::Set(Resource::Route(route)) => match loaded.routes.remove(&route.id) {
-                    Some(Ok(entry)) => {
-                        next.insert_route(entry);
-                    }
-                    Some(Err(reason)) => rejected.push((subject, reason)),
-                    None => rejected.push((subject, "it is there twice".to_owned())),
-                },
-                Change::Removed(Subject::Route(id)) => {
-                    next.remove_route(&id);
-                }
-                Change::Set(Resource::Endpoints(function, list)) => endpoints.push((function, reachable(list))),
-                Change::Removed(Subject::Endpoints(function)) => endpoints.push((function, Vec::new())),
-                Change::Withdrawn(id) => drop(withdrawn.insert(id)),
-                // That all routes were sent changes nothing.
-                Change::Set(Resource::Routes) | Change::Removed(_) => {}
-            }
-        }
-        // Before the functions that call them are in force. Endpoints come and go far more often than these, and then nothing else happens.
-        self.node.endpoints.set(endpoints);
-        if only_endpoints {
-            update.reject(rejected);
-            return;
-        }
-        // Bounds that came without their slice.
-        for id in &rescaled {
-            if functions.get(id).is_some()
-                && let Some(entry) = before.functions.get(id)
-            {
-                self.supervisor.apply_all(self.specs(&entry.slice, bounds));
-            }
-        }
-        // The control plane counts from this report on. It must get it before the first request is routed to a new revision.
-        self.report_request_counts();
-        self.hosted.set(functions.clone());
-        let snapshot = next.finish();
-        let snapshot = Arc::new(snapshot);
-        // An exchange that does not find a function in the new snapshot finds it among the draining ones.
-        let drain_timeout = snapshot.mesh.limits.drain_timeout;
-        self.supervisor.set_drain_timeout(drain_timeout);
-        draining.add(&self.node, before, removed, drain_timeout);
-        draining.withdraw(&self.node, &withdrawn);
-        self.node.publish(snapshot.clone());
-        tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
-        // Not before now, because new requests were routed to these revisions until the snapshot was published.
-        for entry in &updated {
-            let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
-            self.supervisor.retire(&entry.slice.id, &keep);
-            let several = entry.slice.revisions.split.is_some();
-            self.node.revision_stats.keep(&entry.slice.id, if several { &keep } else { &[] });
-        }
-        // Requests from the gateway and within this node need no certificate, so they do not wait for keys to be made.
-        if forgotten || replaced {
-            self.set_wanted(snapshot.functions.values().chain(draining.entries()));
-        } else {
-            self.extend_wanted(&updated);
-        }
-        if forgotten {
-            self.forget(draining);
-        }
-        for (subject, reason) in &rejected {
-            tracing::error!(%subject, reason, "refused; what was in force goes on");
-        }
-        update.reject(rejected);
-        if complete {
-            self.applied.send_replace(true);
-        }
-    }
-
-    /// What runs of a function on this node, by revision.
-    fn specs(&self, slice: &Slice, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
-        self.supervisor.bound(&slice.id.namespace, &slice.bounds);
-        let requester = Requester::of(slice);
-        let of = |spec| self.warm.raise(bounds.limit(self.images.contain(spec, &requester)));
-        FunctionSpec::all(slice).into_iter().map(of).collect()
     }
 
     /// Removes functions that have drained.
@@ -445,7 +270,7 @@ impl Reconciler {
         self.forget(draining);
     }
 
-    /// Removes what is kept of functions that this node neither hosts nor calls nor routes to.
+    /// Drops the state of functions that this node neither hosts nor calls nor routes to.
     fn forget(&self, draining: &Draining) {
         let snapshot = self.node.snapshot.load();
         let entries = || snapshot.functions.values().chain(draining.entries());
@@ -457,8 +282,8 @@ impl Reconciler {
         self.node.telemetry.connections.retain(|function| known.contains(function));
     }
 
-    /// Whether an update may change which modules are fetched. A new function that names none does not, and then the other functions need not be
-    /// looked at.
+    /// Whether an update may change which modules are fetched. A new function without modules does not,
+    /// so the other functions are not examined.
     fn changes_fetches(&self, update: &Update) -> bool {
         let snapshot = self.node.snapshot.load();
         update.changes.iter().any(|change| match change {
@@ -470,7 +295,7 @@ impl Reconciler {
         })
     }
 
-    /// Has all modules fetched that the functions name by URL.
+    /// Fetches all modules that functions name by URL.
     fn fetch_modules(&self, fetcher: &ModuleFetcher) {
         let snapshot = self.node.snapshot.load();
         let slices = snapshot.functions.values().map(|entry| &entry.slice);
@@ -507,25 +332,14 @@ impl Reconciler {
         self.wanted.send_replace(wanted);
     }
 
-    /// Notifies even if nothing is new: a new trust bundle may call for new certificates.
+    /// Notifies even if no identity is new: a new trust bundle may require new certificates.
     fn extend_wanted(&self, updated: &[Arc<FunctionEntry>]) {
         self.wanted
             .send_modify(|wanted| wanted.extend(updated.iter().filter_map(identity).chain(self.own.iter().cloned())));
     }
 }
 
-/// Endpoints as the proxy has them.
-fn reachable(endpoints: Vec<leno_wire::Endpoint>) -> Vec<Endpoint> {
-    let of = |leno_wire::Endpoint { node, address, ready, locality }| Endpoint {
-        node: node.into(),
-        address,
-        ready,
-        locality,
-    };
-    endpoints.into_iter().map(of).collect()
-}
-
-/// The identity to certify. What is outside of the mesh has one only where other nodes send their calls to it.
+/// The identity to certify. An egress has one only if other nodes send their calls to this node.
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {
     if matches!(&entry.slice.run, Run::Egress(egress) if !egress.by_egress_nodes) {
         return None;

@@ -34,7 +34,7 @@ pub use state::function::FunctionEntry;
 pub use state::machines::Machines;
 pub use state::node::Node;
 pub use state::removed::Removed;
-pub use state::snapshot::NodeSnapshot;
+pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
     addresses, channels, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules,
     shards, signature,

@@ -1,0 +1,233 @@
+//! Carries out the steps of an update, and publishes the snapshot that they result in.
+
+use super::plan::{Step, steps};
+use super::{LoopState, Reconciler};
+use crate::instances::Revisions;
+use crate::loader::Loaded;
+use crate::placement::DeliveredBounds;
+use leno_agent::Update;
+use leno_config::slice::Run;
+use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_proxy::endpoints::Endpoint;
+use leno_proxy::{FunctionEntry, NodeSnapshot, Requester, SnapshotChange};
+use leno_supervisor::FunctionSpec;
+use leno_wire::{Lease, Placement, Subject};
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The results of steps, until the snapshot is published.
+struct Pass {
+    before: Arc<NodeSnapshot>,
+    next: SnapshotChange,
+    rejected: Vec<(Subject, String)>,
+    endpoints: Vec<(FunctionId, Vec<Endpoint>)>,
+    /// Functions that are new or have changed.
+    updated: Vec<Arc<FunctionEntry>>,
+    /// Functions with other bounds and the same configuration.
+    rescaled: BTreeSet<FunctionId>,
+    /// Functions to drain.
+    removed: BTreeSet<FunctionId>,
+    /// Removed functions whose callers lose their permission.
+    withdrawn: BTreeSet<FunctionId>,
+    /// The node has all functions that it hosts.
+    is_complete: bool,
+    /// A function was removed.
+    has_removals: bool,
+    /// A function has replaced another one of the same name.
+    has_replaced: bool,
+}
+
+impl Pass {
+    fn new(before: Arc<NodeSnapshot>) -> Self {
+        let next = before.change();
+        let (rejected, endpoints, updated, rescaled, removed, withdrawn) = Default::default();
+        let (is_complete, has_removals, has_replaced) = Default::default();
+        Self {
+            before,
+            next,
+            rejected,
+            endpoints,
+            updated,
+            rescaled,
+            removed,
+            withdrawn,
+            is_complete,
+            has_removals,
+            has_replaced,
+        }
+    }
+}
+
+impl Reconciler {
+    pub(super) fn apply(&self, update: Update, loaded: Loaded, state: &mut LoopState) {
+        let only_endpoints = update.changes.iter().all(|change| matches!(change.subject(), Subject::Endpoints(_)));
+        let mut pass = Pass::new(self.node.snapshot.load_full());
+        for step in steps(&update.changes, loaded) {
+            self.carry_out(step, &mut pass, state);
+        }
+        let (rejected, is_complete) = (mem::take(&mut pass.rejected), pass.is_complete);
+        // Endpoints precede the functions that call them. They change far more often than functions, and
+        // then no other step follows.
+        self.node.endpoints.set(mem::take(&mut pass.endpoints));
+        if !only_endpoints {
+            self.publish(pass, state);
+        }
+        for (subject, reason) in &rejected {
+            tracing::error!(%subject, reason, "refused; what was in force goes on");
+        }
+        update.reject(rejected);
+        if is_complete {
+            self.applied.send_replace(true);
+        }
+    }
+
+    fn carry_out(&self, step: Step, pass: &mut Pass, state: &mut LoopState) {
+        match step {
+            Step::SetMesh(mesh) => self.set_mesh(*mesh, pass),
+            Step::SetBundle(bundle) => self.node.svids.set_bundle(bundle),
+            Step::Host(entry) => self.host(entry, pass, state),
+            Step::Drain(id) => self.drain(id, pass, state),
+            Step::RemoveModule(hash) => self.loader.modules.remove(&hash),
+            Step::SetBounds(id, Some(bounds)) => {
+                state.bounds.set(id.clone(), bounds);
+                pass.rescaled.insert(id);
+            }
+            Step::SetBounds(id, None) => state.bounds.remove(&id),
+            Step::SetLease(id, lease) => self.lease(&id, lease),
+            Step::SetPlacement(placement) => {
+                let scheduled = placement == Placement::Scheduled;
+                state.bounds.require(scheduled);
+                if scheduled {
+                    self.node.ledger.require_leases();
+                }
+                pass.is_complete = true;
+            }
+            Step::SetRoute(entry) => drop(pass.next.insert_route(entry)),
+            Step::RemoveRoute(id) => drop(pass.next.remove_route(&id)),
+            Step::SetEndpoints(id, endpoints) => pass.endpoints.push((id, endpoints)),
+            Step::Withdraw(id) => drop(pass.withdrawn.insert(id)),
+            Step::Reject(subject, reason) => pass.rejected.push((subject, reason)),
+        }
+    }
+
+    fn set_mesh(&self, mesh: MeshSlice, pass: &mut Pass) {
+        let mesh = self.listeners.apply(mesh);
+        let fixed = pass.before.mesh.fixed_at_start(&mesh);
+        if fixed.is_empty() {
+            pass.next.mesh(mesh);
+        } else {
+            pass.rejected.push((Subject::Mesh, format!("{}: needs a restart of this node", fixed.join(", "))));
+        }
+    }
+
+    fn host(&self, entry: Arc<FunctionEntry>, pass: &mut Pass, state: &mut LoopState) {
+        let LoopState { functions, draining, jobs, bounds, .. } = state;
+        let id = &entry.slice.id;
+        draining.keep(id);
+        pass.removed.remove(id);
+        match &entry.slice.run {
+            Run::Job(job) => {
+                // The name may have been a function's until now.
+                self.supervisor.remove(id);
+                pass.has_replaced |= functions.remove(id).is_some();
+                if let Err(reason) = jobs.apply(&entry.slice, job) {
+                    return pass.rejected.push((Subject::Slice(id.clone()), reason));
+                }
+            }
+            Run::Egress(_) => {
+                // An egress has no instances.
+                self.supervisor.remove(id);
+                pass.has_replaced |= functions.remove(id).is_some();
+                jobs.remove(id);
+            }
+            _ => {
+                jobs.remove(id);
+                let revisions = self.supervisor.apply_all(self.specs(&entry.slice, bounds));
+                if let Some(revisions) = Revisions::new(revisions) {
+                    pass.has_replaced |= functions.insert(id.clone(), revisions).is_some();
+                }
+            }
+        }
+        pass.rescaled.remove(id);
+        pass.updated.push(entry.clone());
+        pass.next.insert(entry);
+    }
+
+    fn drain(&self, id: FunctionId, pass: &mut Pass, state: &mut LoopState) {
+        state.keys.forget(&id);
+        state.retries.forget(&id);
+        pass.next.remove(&id);
+        self.node.revision_stats.keep(&id, &[]);
+        state.jobs.remove(&id);
+        if state.functions.get(&id).is_some() {
+            pass.removed.insert(id);
+        }
+        pass.has_removals = true;
+    }
+
+    /// Publishes the snapshot that the steps result in.
+    fn publish(&self, pass: Pass, state: &mut LoopState) {
+        let Pass { before, next, updated, rescaled, removed, withdrawn, has_removals, has_replaced, .. } = pass;
+        let LoopState { functions, draining, bounds, .. } = state;
+        for id in &rescaled {
+            if functions.get(id).is_some()
+                && let Some(entry) = before.functions.get(id)
+            {
+                self.supervisor.apply_all(self.specs(&entry.slice, bounds));
+            }
+        }
+        // The control plane counts from this report on. The report must precede the first request to a new
+        // revision.
+        self.report_request_counts();
+        self.hosted.set(functions.clone());
+        let snapshot = Arc::new(next.finish());
+        // An exchange that does not find a function in the new snapshot finds it among the draining ones.
+        let drain_timeout = snapshot.mesh.limits.drain_timeout;
+        self.supervisor.set_drain_timeout(drain_timeout);
+        draining.add(&self.node, before, removed, drain_timeout);
+        draining.withdraw(&self.node, &withdrawn);
+        self.node.publish(snapshot.clone());
+        tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
+        // The proxy routed new requests to these revisions until the snapshot was published.
+        for entry in &updated {
+            let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
+            self.supervisor.retire(&entry.slice.id, &keep);
+            let several = entry.slice.revisions.split.is_some();
+            self.node.revision_stats.keep(&entry.slice.id, if several { &keep } else { &[] });
+        }
+        // Requests from the gateway and within this node need no certificate, so they do not wait for keys.
+        if has_removals || has_replaced {
+            self.set_wanted(snapshot.functions.values().chain(draining.entries()));
+        } else {
+            self.extend_wanted(&updated);
+        }
+        if has_removals {
+            self.forget(draining);
+        }
+    }
+
+    /// The instances of a function on this node, by revision.
+    fn specs(&self, slice: &Slice, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
+        self.supervisor.bound(&slice.id.namespace, &slice.bounds);
+        let requester = Requester::of(slice);
+        let bounded = |spec| self.warm.raise(bounds.limit(self.images.contain(spec, &requester)));
+        FunctionSpec::all(slice).into_iter().map(bounded).collect()
+    }
+
+    /// Applies the node's shares of a function's rate limits.
+    fn lease(&self, id: &FunctionId, Lease { shares }: Lease) {
+        // Without this, a term whose renewal has arrived would count as over.
+        self.renew_term();
+        // The parent process may have used the shares that it forwards.
+        let is_own = *self.jobs.borrow();
+        let unused = shares.iter().filter(|share| is_own && share.unused);
+        let unused = unused.map(|share| share.limit.as_str().into()).collect();
+        let shares: BTreeMap<Box<str>, u32> =
+            shares.into_iter().map(|share| (share.limit.into(), share.parts)).collect();
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        self.node.ledger.function(id).quotas.lease(&shares, &unused, now_ms);
+    }
+}
