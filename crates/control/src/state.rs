@@ -20,14 +20,14 @@
 //! lookup. No decision depends on their order.
 
 mod catalog;
-mod delivery;
+pub(crate) mod delivery;
 mod effect;
 mod hosting;
 mod jobs;
 mod leasing;
 mod listing;
 mod load;
-mod membership;
+pub(crate) mod membership;
 mod node;
 mod nodes;
 mod notices;
@@ -51,9 +51,6 @@ use leno_identity::SpiffeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-pub(crate) use self::delivery::Next;
-pub(crate) use self::membership::{Departure, Hello, Wait};
 
 /// The control plane's state.
 pub(crate) struct State {

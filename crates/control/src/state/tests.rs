@@ -5,6 +5,8 @@ mod machines;
 mod removals;
 mod scheduled;
 
+use super::delivery::Next;
+use super::membership::{Departure, Hello, Wait};
 use super::node::ready;
 use super::*;
 use crate::admission::Admission;
