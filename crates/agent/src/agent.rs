@@ -246,9 +246,9 @@ impl Agent {
         self.0.connection.clone()
     }
 
-    /// All resources in force on this node except the settings of the mesh, and then each change, for
-    /// the child of a hot restart ([`ParentProcess::updates`]). The receiver closes if the child does
-    /// not read.
+    /// All resources in force on this node except the settings of the mesh, and then each change,
+    /// for the child of a hot restart ([`ParentProcess::updates`]). The receiver closes if the
+    /// child does not read.
     pub fn copy(&self) -> (Vec<Bytes>, mpsc::Receiver<Bytes>) {
         self.0.shared.state().copy()
     }

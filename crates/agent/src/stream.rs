@@ -13,7 +13,9 @@ use leno_identity::{AuthorityKeyId, Membership};
 use leno_wire::v1::discovery_client::DiscoveryClient;
 use leno_wire::v1::from_node;
 use leno_wire::v1::to_node::Message;
-use leno_wire::{Content, MAX_MESSAGE, PROTOCOLS, Question, RELEASE, Resource, Subject, TERM, Version, messages, v1};
+use leno_wire::{
+    BadPayload, Content, MAX_MESSAGE, PROTOCOLS, Question, RELEASE, Resource, Subject, TERM, Version, messages, v1,
+};
 use prost::Message as _;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -442,7 +444,7 @@ impl Session {
             match read(&subject, version, &sent.payload) {
                 Ok(resource) => changes.push(Change::Set(resource)),
                 Err(reason) if release == RELEASE => {
-                    rejected.insert(subject.clone(), reason);
+                    rejected.insert(subject.clone(), reason.to_string());
                 }
                 Err(reason) => {
                     let releases = format!("this node is of release {RELEASE} and the control plane of {release}");
@@ -463,9 +465,18 @@ impl Session {
     }
 }
 
-fn read(subject: &Subject, version: Version, payload: &[u8]) -> Result<Resource, String> {
+/// A resource that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum BadResource {
+    #[error("the payload is not of the version that it says")]
+    OtherVersion,
+    #[error(transparent)]
+    Payload(#[from] BadPayload),
+}
+
+fn read(subject: &Subject, version: Version, payload: &[u8]) -> Result<Resource, BadResource> {
     if Version::of(payload) != version {
-        return Err("the payload is not of the version that it says".to_owned());
+        return Err(BadResource::OtherVersion);
     }
-    Resource::decode(subject, payload).map_err(|error| error.to_string())
+    Ok(Resource::decode(subject, payload)?)
 }

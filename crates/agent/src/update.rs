@@ -111,15 +111,10 @@ impl Update {
         self.answer.give();
     }
 
-    /// Accepts the update, or rejects all of it for one reason.
-    pub fn answer(self, outcome: Result<(), String>) {
-        match outcome {
-            Ok(()) => self.accept(),
-            Err(reason) => {
-                let subjects: Vec<_> = self.changes.iter().map(|change| (change.subject(), reason.clone())).collect();
-                self.reject(subjects);
-            }
-        }
+    /// Rejects all of the update for one reason.
+    pub fn reject_all(self, reason: &str) {
+        let subjects: Vec<_> = self.changes.iter().map(|change| (change.subject(), reason.to_owned())).collect();
+        self.reject(subjects);
     }
 }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Active rollouts by function. Counts live in memory only: after a restart, a step is judged by the requests that come then.
+/// Active rollouts by function. Counts live in memory only: after a restart, a step is judged by
+/// the requests that come then.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRollouts(BTreeMap<FunctionId, ActiveRollout>);
 
@@ -55,8 +56,8 @@ impl ActiveRollouts {
         self.0.remove(id);
     }
 
-    /// Takes in a node's cumulative counts. A node's first counts are only the baseline: it sends them before it routes the first request to a
-    /// revision.
+    /// Takes in a node's cumulative counts. A node's first counts are only the baseline: it sends
+    /// them before it routes the first request to a revision.
     pub(crate) fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         let Some(active) = self.0.get_mut(id) else { return };
         for (revision, now) in counts {

@@ -1,7 +1,8 @@
-//! Which nodes there are, and how a machine becomes one.
+//! Members of the mesh, and the join tokens by which machines become members.
 //!
-//! A join token lets one machine join once. It holds a secret, and the hash of a root certificate, by which the machine knows the
-//! control plane. After that the node proves itself by a certificate, as long as it is a member.
+//! A join token lets one machine join once. It holds a secret, and the hash of a root certificate,
+//! by which the machine knows the control plane. After that the node proves itself by a
+//! certificate, as long as it is a member.
 
 use crate::revocations::Revocations;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -15,21 +16,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// What an admitted node is for.
+/// The roles of an admitted node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admission {
     /// The functions that the node hosts.
     pub placement: Placement,
-    /// Whether the node runs a gateway. A gateway has an identity of its own.
+    /// Whether the node runs a gateway, which has a separate identity.
     pub gateway: bool,
     /// Where the node is: other nodes prefer the endpoints that are near.
     pub locality: Locality,
-    /// Whether it connects to what is outside of the mesh for the functions of all nodes, where the mesh has such nodes do that.
+    /// Whether the node is an egress node: it connects to external services for the functions of
+    /// all nodes.
     pub egress: bool,
 }
 
-/// The most that a node may offer, as the operator set it when the node joined. Without a value, it may offer as much as the largest machine has.
+/// The most that a node may offer, as the operator set it when the node joined. Without a value, it
+/// may offer as much as the largest machine has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapacityLimits {
@@ -63,13 +66,14 @@ impl CapacityLimits {
     }
 }
 
-/// What a join token allows.
+/// The grant of a join token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenGrant {
-    /// The name that the node must have; it replaces a member of that name. `None`: any name that no member has.
+    /// The name that the node must have; it replaces a member of that name. `None`: any name that
+    /// no member has.
     pub node: Option<String>,
-    /// What the node will be for.
+    /// The roles of the node.
     pub admission: Admission,
     /// Where other nodes may reach the node. Empty: only at the address from which it joins.
     pub addresses: Vec<IpNet>,
@@ -121,7 +125,8 @@ pub(crate) struct Member {
     pub admission: Admission,
     /// Where other nodes may reach it, confirmed by its certificate.
     pub addresses: Vec<IpAddr>,
-    /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the process.
+    /// SHA-256 of the join token's secret that made it a member; `None`: it was admitted within the
+    /// process.
     pub joined_by: Option<[u8; 32]>,
     /// An operator has cordoned it.
     pub cordoned: bool,
@@ -131,15 +136,16 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// What the member's certificates have in common, and those of an earlier member of the same name have not.
+    /// The mark of the member's certificates, which those of an earlier member of the same name do
+    /// not have.
     pub(crate) fn mark(&self) -> MembershipMark {
         let hash = self.joined_by.unwrap_or_default();
         MembershipMark(hash.first_chunk().copied().unwrap_or_default())
     }
 }
 
-/// Members and unused tokens. Tokens are kept as the SHA-256 of their secrets, so a comparison reveals nothing about a token and nothing here can
-/// print one.
+/// Members and unused tokens. Tokens are kept as the SHA-256 of their secrets, so a comparison
+/// reveals nothing about a token and nothing here can print one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Members {
     pub members: BTreeMap<Arc<str>, Member>,
@@ -151,8 +157,8 @@ pub(crate) struct Members {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Token {
     pub grant: TokenGrant,
-    /// SHA-256 of the certificate request that used it, and the name that was given to it. The answer may have been lost, so the same request is
-    /// answered again.
+    /// SHA-256 of the certificate request that used it, and the name that was given to it. The
+    /// answer may have been lost, so the same request is answered again.
     pub used: Option<([u8; 32], String)>,
 }
 
@@ -177,8 +183,8 @@ impl Members {
         self.tokens.get(&hash(secret)).is_some_and(|token| now < token.grant.expires)
     }
 
-    /// Makes `name` a member, if the token with this secret allows it. `from` is where the request came from, `address` where the node says that it
-    /// can be reached.
+    /// Makes `name` a member, if the token with this secret allows it. `from` is where the request
+    /// came from, `address` where the node says that it can be reached.
     pub(crate) fn join(
         &mut self,
         secret: &[u8],
@@ -193,7 +199,8 @@ impl Members {
         if token.used.as_ref().is_some_and(|used| *used != request) {
             return Err(JoinRefused::Token);
         }
-        // A token that was used answers for the membership that it made. It makes no other one: that node was revoked or replaced.
+        // A token that was used answers for the membership that it made. It makes no other one:
+        // that node was revoked or replaced.
         let is_member = self.members.get(name).is_some_and(|member| member.joined_by == Some(secret));
         if token.used.is_some() && !is_member {
             return Err(JoinRefused::Token);
@@ -216,7 +223,7 @@ impl Members {
         }
         token.used = Some(request);
         let (admission, limits) = (token.grant.admission.clone(), token.grant.limits);
-        // Another machine of that name changes nothing about what the operator wants of it.
+        // The operator's settings stay when another machine takes over the name.
         let cordoned = self.members.get(name).is_some_and(|member| member.cordoned);
         let member = Member { admission, addresses: vec![address], joined_by: Some(secret), cordoned, limits };
         self.members.insert(name.into(), member.clone());
@@ -228,7 +235,7 @@ impl Members {
         self.members.insert(name.into(), member);
     }
 
-    /// Changes what a member is for.
+    /// Changes the roles of a member.
     pub(crate) fn place(&mut self, name: &str, admission: Admission) {
         if let Some(member) = self.members.get_mut(name) {
             member.admission = admission;
@@ -241,8 +248,8 @@ impl Members {
         member.map(|member| member.cordoned = cordoned).is_some()
     }
 
-    /// Ends a membership. `longest_proof`: how long its certificates, or what they have proved, would count from now on. Returns whether there was such a
-    /// member.
+    /// Ends a membership. `longest_proof`: how long its certificates, or what they have proved,
+    /// would count from now on. Returns whether there was such a member.
     pub(crate) fn revoke(&mut self, name: &str, now: SystemTime, longest_proof: Duration) -> bool {
         let Some((name, member)) = self.members.remove_entry(name) else { return false };
         self.note_revoked(&name, &member, now, longest_proof);

@@ -1,4 +1,5 @@
-//! Questions to nodes, over their streams. Who asks waits for the answer; nothing is kept for a node that is away.
+//! Questions to nodes, over their streams. The caller waits for the answer; a node that is away
+//! gets no question later.
 
 use leno_wire::v1::{self, to_node};
 use leno_wire::{Answer, BadAnswer, BadQuestion, QUESTIONS, Question, RELEASE};
@@ -7,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that a node may have to answer at a time.
+/// Maximum number of unanswered questions of a node.
 const MAX_PENDING: usize = 32;
-/// Questions that may wait to be sent to a node.
+/// Maximum number of questions that wait to be sent to a node.
 const QUEUE: usize = MAX_PENDING;
 
 /// Why a node has not answered.
@@ -35,9 +36,9 @@ pub enum AskError {
     Answer(#[from] BadAnswer),
 }
 
-/// The streams on which nodes can be asked.
+/// The streams on which the control plane can query nodes.
 #[derive(Default)]
-pub(crate) struct Asking(Mutex<BTreeMap<Arc<str>, Stream>>);
+pub(crate) struct Questions(Mutex<BTreeMap<Arc<str>, Stream>>);
 
 struct Stream {
     session: u64,
@@ -47,12 +48,12 @@ struct Stream {
     pending: HashMap<u64, oneshot::Sender<v1::Answer>>,
 }
 
-impl Asking {
+impl Questions {
     fn streams(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Stream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in a node's stream. Returns what is to be sent on it.
+    /// Adds a node's stream. Returns the questions to send on it.
     pub(crate) fn connect(&self, node: &Arc<str>, session: u64, protocol: u32) -> mpsc::Receiver<v1::ToNode> {
         let (questions, to_send) = mpsc::channel(QUEUE);
         let stream = Stream { session, protocol, questions, next: 1, pending: HashMap::new() };
@@ -60,7 +61,7 @@ impl Asking {
         to_send
     }
 
-    /// Ends a node's stream. Whoever waits for its answers is told.
+    /// Removes a node's stream. Its pending questions fail.
     pub(crate) fn disconnect(&self, node: &str, session: u64) {
         let mut streams = self.streams();
         if streams.get(node).is_some_and(|stream| stream.session == session) {
@@ -68,7 +69,8 @@ impl Asking {
         }
     }
 
-    /// Takes a node's answer. Returns whether the node was asked at all; who has asked may have gone away.
+    /// Takes a node's answer. Returns whether it is one to a question; the caller may have gone
+    /// away.
     pub(crate) fn answer(&self, node: &str, session: u64, answer: v1::Answer) -> bool {
         let mut streams = self.streams();
         let Some(stream) = streams.get_mut(node).filter(|stream| stream.session == session) else { return false };
@@ -87,7 +89,7 @@ impl Asking {
         Ok(question.answered(answer)?)
     }
 
-    fn send<'a>(&'a self, node: &'a str, question: &Question) -> Result<Asked<'a>, AskError> {
+    fn send<'a>(&'a self, node: &'a str, question: &Question) -> Result<SentQuestion<'a>, AskError> {
         let mut question = question.to_wire(0)?;
         let mut streams = self.streams();
         let stream = streams.get_mut(node).ok_or(AskError::Away)?;
@@ -105,19 +107,19 @@ impl Asking {
         let (sender, answer) = oneshot::channel();
         stream.pending.insert(id, sender);
         drop(streams);
-        Ok(Asked { answer, _pending: Pending { asking: self, node, session, id } })
+        Ok(SentQuestion { answer, _pending: Pending { asking: self, node, session, id } })
     }
 }
 
 /// A question that was sent.
-struct Asked<'a> {
+struct SentQuestion<'a> {
     answer: oneshot::Receiver<v1::Answer>,
     _pending: Pending<'a>,
 }
 
-/// Ends the wait for an answer, however it ends. An answer that comes later is nobody's.
+/// Ends the wait for an answer on drop. A later answer is dropped.
 struct Pending<'a> {
-    asking: &'a Asking,
+    asking: &'a Questions,
     node: &'a str,
     session: u64,
     id: u64,
@@ -159,7 +161,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_is_taken_once_of_the_stream_that_was_asked() {
-        let (asking, question) = (Asking::default(), question());
+        let (asking, question) = (Questions::default(), question());
         assert_eq!(asking.ask("one", &question, TIMEOUT).await, Err(AskError::Away));
         let _old = asking.connect(&"one".into(), 1, QUESTIONS - 1);
         assert_eq!(asking.ask("one", &question, TIMEOUT).await, Err(AskError::Older));
@@ -175,8 +177,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_for_a_stream_that_ends_is_told() {
-        let (asking, question) = (Asking::default(), question());
+    async fn a_question_fails_when_its_stream_ends() {
+        let (asking, question) = (Questions::default(), question());
         let mut sent = asking.connect(&"one".into(), 1, QUESTIONS);
         let node = async {
             sent.recv().await.unwrap();
@@ -189,7 +191,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_has_only_so_many_questions_and_none_of_those_that_have_gone_away() {
-        let (asking, question) = (Asking::default(), question());
+        let (asking, question) = (Questions::default(), question());
         let mut sent = asking.connect(&"one".into(), 1, QUESTIONS);
         for _ in 0..2 * MAX_PENDING {
             let asked = asking.send("one", &question).unwrap();

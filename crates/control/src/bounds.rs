@@ -1,13 +1,14 @@
 //! Divides the instances that a function may have between nodes.
 //!
-//! At no moment may the nodes together have more instances than the function's maximum, also while bounds move. So a node's bound is lowered first,
-//! and another's is raised when the first node has acknowledged.
+//! At no moment may the nodes together have more instances than the function's maximum, also while
+//! bounds move. So a node's bound is lowered first, and another's is raised when the first node has
+//! acknowledged.
 
 use leno_wire::Bounds;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What the share of a node depends on.
+/// The inputs of a node's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     /// Instances that the node could have.
@@ -16,8 +17,9 @@ pub(crate) struct Share {
     pub wants: u32,
 }
 
-/// Divides a minimum and a maximum between nodes, the home first: `(least, most)` of each. The sum of the minima is `min`, if the nodes can hold it;
-/// the sum of the maxima is never above `max`. A node keeps what it has, as far as possible; the rest is divided evenly.
+/// Divides a minimum and a maximum between nodes, the home first: `(least, most)` of each. The sum
+/// of the minima is `min`, if the nodes can hold it; the sum of the maxima is never above `max`. A
+/// node keeps what it has, as far as possible; the rest is divided evenly.
 pub(crate) fn divide(min: u32, max: u32, nodes: &[Share]) -> Vec<(u32, u32)> {
     let limits: Vec<u32> = nodes.iter().map(|node| node.holds).collect();
     let nothing = vec![0; nodes.len()];
@@ -46,7 +48,8 @@ pub(crate) struct Claim {
     pub most: u32,
 }
 
-/// Divides a bound: first all get what they have to have, then what they have, then what they want, and the rest evenly.
+/// Divides a bound: first all get their minimum, then their present instances, then the instances
+/// that they want, and the rest evenly.
 pub(crate) fn apportion(bound: u32, claims: &[Claim]) -> Vec<u32> {
     let (mut levels, mut left) = (vec![0; claims.len()], bound);
     let steps: [fn(&Claim) -> u32; 4] =
@@ -86,7 +89,8 @@ pub(crate) type Delivery = (u64, u64);
 /// The bounds of one function on one node.
 #[derive(Default)]
 struct Grant {
-    /// Bounds that may be in force: first the last ones that were acknowledged, then those that were sent since.
+    /// Bounds that may be in force: first the last ones that were acknowledged, then those that
+    /// were sent since.
     sent: VecDeque<(Delivery, Vec<Bounds>)>,
     /// Bounds that the node should have. They are sent as they are; see [`Grants::set`].
     now: Vec<Bounds>,
@@ -101,8 +105,9 @@ impl Grant {
 }
 
 impl Grants {
-    /// Sets the bounds that nodes should have. `maxima` are the maxima of the revisions. Lower bounds hold at once, higher ones as far as no other node
-    /// may still have more. Nodes without a target get no instance. Returns the nodes whose bounds have changed.
+    /// Sets the bounds that nodes should have. `maxima` are the maxima of the revisions. Lower
+    /// bounds hold at once, higher ones as far as no other node may still have more. Nodes without
+    /// a target get no instance. Returns the nodes whose bounds have changed.
     pub(crate) fn set(
         &mut self,
         targets: &BTreeMap<Arc<str>, Vec<Bounds>>,
@@ -177,19 +182,21 @@ impl Grants {
         }
     }
 
-    /// A node refused a delivery and keeps what it had.
+    /// A node refused a delivery and keeps its previous bounds.
     pub(crate) fn rejected(&mut self, name: &str, delivery: Delivery) {
         if let Some(grant) = self.0.get_mut(name) {
             grant.sent.retain(|(sent, _)| *sent != delivery);
         }
     }
 
-    /// Whether it is not known which bounds the node has in force, because a stream ended before it acknowledged the last ones.
+    /// Whether it is not known which bounds the node has in force, because a stream ended before it
+    /// acknowledged the last ones.
     pub(crate) fn are_uncertain(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|grant| grant.sent.len() > 1)
     }
 
-    /// A node says which bounds it has in force, and the control plane did not know: it was started again.
+    /// A node says which bounds it has in force, and the control plane did not know: it was started
+    /// again.
     pub(crate) fn recall(&mut self, name: &Arc<str>, bounds: Vec<Bounds>) {
         let grant = self.0.entry(name.clone()).or_default();
         if grant.sent.is_empty() {

@@ -8,7 +8,7 @@ pub use authority::{AuthorityStatus, RootStatus, RotateError};
 pub(crate) use nodes::JoinError;
 
 use crate::admission::Members;
-use crate::asking::{AskError, Asking};
+use crate::asking::{AskError, Questions};
 use crate::definitions::{Compiled, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
@@ -18,7 +18,7 @@ use crate::rollout::Verdict;
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
-use crate::trust::{Authorities, Trust, TrustError};
+use crate::trust::{Authorities, Trust, TrustError, UnknownAuthority};
 use leno_config::revision::Template;
 use leno_config::slice::Container;
 use leno_config::{FunctionId, Permissions, Slice, revision};
@@ -34,7 +34,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, watch};
 
-/// How long certificates of nodes and of the control plane are valid. They are renewed at half of it.
+/// How long certificates of nodes and of the control plane are valid. They are renewed at half of
+/// it.
 pub(crate) const NODE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The mark in the control plane's own certificate.
 const NO_MEMBER: MembershipMark = MembershipMark([0; 8]);
@@ -50,15 +51,16 @@ struct Inner {
     state: Mutex<State>,
     /// How much of it each node has.
     shares: Shares,
-    /// Changes under way that have the state for long. The threads that serve nodes do not wait for them: see [`Control::when_free`].
+    /// Changes under way that have the state for long. The threads that serve nodes do not wait for
+    /// them: see [`Control::when_free`].
     long_changes: watch::Sender<usize>,
     members: Mutex<Members>,
-    /// Who signs, and the roots. Changed by whoever has locked the store.
+    /// The authority that signs, and the roots. The holder of the store's lock changes it.
     trust: Mutex<Trust>,
-    /// Nodes are told of what is in `trust`.
+    /// Nodes have been notified of `trust`.
     trust_in_force: AtomicBool,
     trust_domain: TrustDomain,
-    asking: Asking,
+    asking: Questions,
     /// The control plane's own certificate, for its listener.
     svids: Arc<SvidStore>,
     identity: SpiffeId,
@@ -74,19 +76,21 @@ struct Inner {
 /// Settings of a control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a node's endpoints and functions stay after its stream ended. A node that reconnects in time causes no change. A control plane that was
-    /// started again waits twenty times as long for the nodes that it had, before it places their functions elsewhere.
+    /// How long a node's endpoints and functions stay after its stream ended. A node that
+    /// reconnects in time causes no change. A control plane that was started again waits twenty
+    /// times as long for the nodes that it had, before it places their functions elsewhere.
     pub node_grace: Duration,
 }
 
 impl Default for Options {
-    /// `node_grace` is 500 ms. A machine that is dead is withdrawn within three seconds, because its stream ends after 2.5 s without an answer.
+    /// `node_grace` is 500 ms. A machine that is dead is withdrawn within three seconds, because
+    /// its stream ends after 2.5 s without an answer.
     fn default() -> Self {
         Self { node_grace: Duration::from_millis(500) }
     }
 }
 
-/// Counts what a publication changed.
+/// The number of changes of a publication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
     /// Functions that are in force after the publication.
@@ -129,11 +133,11 @@ pub(crate) enum CertifyError {
     Sign(#[from] SignError),
     #[error(transparent)]
     Svid(#[from] SvidError),
-    #[error("{0}")]
-    Authority(String),
+    #[error(transparent)]
+    Authority(#[from] UnknownAuthority),
 }
 
-/// Why definitions were not published. What was in force stays in force.
+/// Why definitions were not published. The previous ones stay in force.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
     /// The definitions contradict themselves or this control plane.
@@ -145,7 +149,8 @@ pub enum PublishError {
 }
 
 impl Control {
-    /// Makes a control plane for the authority's trust domain, with the definitions in the store. Blocks on the store.
+    /// Makes a control plane for the authority's trust domain, with the definitions in the store.
+    /// Blocks on the store.
     pub fn new(authority: Authority, store: Store, options: Options) -> Result<Self, StartError> {
         Self::with_authorities(Authorities::in_memory(authority), store, options)
     }
@@ -157,11 +162,12 @@ impl Control {
             error => StartError::Authority(error.to_string()),
         })?;
         let bundle = trust.bundle().clone();
-        let (signer, own) =
-            trust.signer().and_then(|signer| Ok((signer, trust.own_signer()?))).map_err(StartError::Authority)?;
+        let unknown = |error: UnknownAuthority| StartError::Authority(error.to_string());
+        let (signer, own) = (trust.signer().map_err(unknown)?, trust.own_signer().map_err(unknown)?);
         let (definitions, mut histories) = (store.definitions()?, store.histories()?);
         let compiled = match &definitions {
-            // Stored definitions of another trust domain are not for this mesh. The next publication replaces them.
+            // Stored definitions of another trust domain are not for this mesh. The next
+            // publication replaces them.
             Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
                 Compiled::new(stored, &stored.modules, &histories, &bundle)?
             }
@@ -194,7 +200,7 @@ impl Control {
             shares: Shares::default(),
             long_changes: watch::Sender::new(0),
             members: Mutex::new(members),
-            asking: Asking::default(),
+            asking: Questions::default(),
             svids,
             identity,
             trust: Mutex::new(trust),
@@ -207,14 +213,16 @@ impl Control {
         })))
     }
 
-    /// Replaces all definitions: first in the store, then for all nodes. Each node is sent at once what changed among its subscriptions. A function
-    /// whose template differs from its latest revision gets a new revision. Blocks on the store.
+    /// Replaces all definitions: first in the store, then for all nodes. Each node is sent at once
+    /// what changed among its subscriptions. A function whose template differs from its latest
+    /// revision gets a new revision. Blocks on the store.
     pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
         self.publish_after(definitions, || Ok(()))
     }
 
-    /// The same for definitions that were made of documents, which `commit` stores. It is called when nothing but the store can refuse the
-    /// definitions any more; if it fails, nothing changes.
+    /// The same for definitions that were made of documents, which `commit` stores. It is called
+    /// when nothing but the store can refuse the definitions any more; if it fails, nothing
+    /// changes.
     pub fn publish_after<E: From<PublishError>>(
         &self,
         definitions: &Definitions,
@@ -240,8 +248,9 @@ impl Control {
         Ok(published)
     }
 
-    /// Adds, replaces and removes functions together, after `commit` has stored what they were made of; see [`Control::publish_after`]. The mesh and
-    /// its modules are as they were published. Other functions are not looked at.
+    /// Adds, replaces and removes functions together, after `commit` has stored what they were made
+    /// of; see [`Control::publish_after`]. The mesh and its modules are as they were published.
+    /// Other functions are not looked at.
     pub fn change_after<E: From<PublishError>>(
         &self,
         slices: &[&Slice],
@@ -297,8 +306,8 @@ impl Control {
         Ok(modules)
     }
 
-    /// Adds one function or replaces its definition: first in the store, then for all nodes. Other functions are not looked at. Returns whether
-    /// anything changed. Blocks on the store.
+    /// Adds one function or replaces its definition: first in the store, then for all nodes. Other
+    /// functions are not looked at. Returns whether anything changed. Blocks on the store.
     pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let history = self.state().histories().record_one(slice, now_ms())?;
@@ -315,7 +324,8 @@ impl Control {
         self.state().events()
     }
 
-    /// Advances or rolls back each rollout that has a decision due. [`Control::serve`] calls this while a rollout is under way. Blocks on the store.
+    /// Advances or rolls back each rollout that has a decision due. [`Control::serve`] calls this
+    /// while a rollout is under way. Blocks on the store.
     pub(crate) fn roll_out(&self) -> Result<(), PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ms = now_ms();
@@ -360,13 +370,14 @@ impl Control {
         self.0.rollouts.clone()
     }
 
-    /// The root certificates of the trust domain: this authority's and, if the store has it, that of the process before; during
-    /// a rotation those of both authorities.
+    /// The root certificates of the trust domain: this authority's and, if the store has it, that
+    /// of the process before; during a rotation those of both authorities.
     pub fn bundle(&self) -> Arc<TrustBundle> {
         self.trust().bundle().clone()
     }
 
-    /// Functions, nodes, jobs and certificates as they are now. Jobs whose `ttl` has passed are left out.
+    /// Functions, nodes, jobs and certificates as they are now. Jobs whose `ttl` has passed are
+    /// left out.
     pub fn status(&self) -> Status {
         let mut status = self.state().status();
         let now = SystemTime::now();
@@ -374,12 +385,14 @@ impl Control {
         status
     }
 
-    /// Whether definitions were published or stored: without any, nodes would be told that nothing exists.
+    /// Whether definitions were published or stored: without any, nodes would be told that nothing
+    /// exists.
     pub fn has_definitions(&self) -> bool {
         self.state().has_definitions()
     }
 
-    /// What makes the latest revision of a function or job, as it was published; `None`: it never was.
+    /// What makes the latest revision of a function or job, as it was published; `None`: it never
+    /// was.
     pub fn latest(&self, id: &FunctionId) -> Option<Template> {
         self.state().histories().0.get(id)?.latest_template(id)
     }
@@ -394,12 +407,14 @@ impl Control {
         state.histories().0.iter().flat_map(of).collect()
     }
 
-    /// Takes in a node's report on a job. The end of a job is stored before it counts; from then on the job is not run again.
+    /// Takes in a node's report on a job. The end of a job is stored before it counts; from then on
+    /// the job is not run again.
     pub(crate) async fn job(&self, node: &str, session: u64, id: &FunctionId, report: JobReport) {
         let Some(outcome) = self.state().job(node, session, id, report) else { return };
         let (control, id) = (self.clone(), id.clone());
         let stored = tokio::task::spawn_blocking(move || control.end_job(&id, outcome)).await;
-        if let Err(error) = stored.map_err(|error| error.to_string()).flatten() {
+        let stored = stored.map_err(|error| error.to_string());
+        if let Err(error) = stored.and_then(|stored| stored.map_err(|error| error.to_string())) {
             tracing::error!(
                 node,
                 error,
@@ -408,17 +423,17 @@ impl Control {
         }
     }
 
-    fn end_job(&self, id: &FunctionId, outcome: Outcome) -> Result<(), String> {
+    fn end_job(&self, id: &FunctionId, outcome: Outcome) -> Result<(), StoreError> {
         // A publication in between may have started another run of the job.
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state().awaits_end(id, &outcome) {
-            store.save_outcome(id, &outcome).map_err(|error| error.to_string())?;
+            store.save_outcome(id, &outcome)?;
             self.state().end_job(id, outcome);
         }
         Ok(())
     }
 
-    /// What a node may know: its own status and that of what it hosts.
+    /// The status that a node may read: its own, and that of the functions that it hosts.
     pub(crate) fn status_for(&self, node: &str) -> Status {
         self.state().status_for(node)
     }
@@ -434,21 +449,22 @@ impl Control {
         }
     }
 
-    /// The nodes that have a function's slice in force: they may have records of its requests, and its instances.
+    /// The nodes that have a function's slice in force: they may have records of its requests, and
+    /// its instances.
     pub fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
         self.state().nodes_of(id)
     }
 
-    /// Asks a node about what it hosts, and waits for its answer.
+    /// Queries a node, and waits for its answer.
     pub async fn ask(&self, node: &str, question: &Question, timeout: Duration) -> Result<Answer, AskError> {
         self.0.asking.ask(node, question, timeout).await
     }
 
-    pub(crate) fn asking(&self) -> &Asking {
+    pub(crate) fn asking(&self) -> &Questions {
         &self.0.asking
     }
 
-    /// Totals of what was sent to an admitted node and received from it; `None` if no such node was admitted.
+    /// Totals of the messages to and from an admitted node; `None`: no such node was admitted.
     pub fn counters(&self, node: &str) -> Option<Counters> {
         self.state().counters(node)
     }
@@ -458,7 +474,8 @@ impl Control {
         self.state().is_up_to_date(node)
     }
 
-    /// The lock is held only briefly and never across an await. Nothing panics while holding it, so poisoning is ignored.
+    /// The lock is held only briefly and never across an await. Nothing panics while holding it, so
+    /// poisoning is ignored.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -481,8 +498,8 @@ impl Control {
         self.change_at_length(State::stop_awaiting);
     }
 
-    /// Waits until no change has the state for long. A thread that waited for the lock instead would answer no node's signs of life meanwhile, and all
-    /// of them would be taken for dead.
+    /// Waits until no change has the state for long. A thread that waited for the lock instead
+    /// would answer no node's signs of life meanwhile, and all of them would be taken for dead.
     pub(crate) async fn when_free(&self) {
         // The sender is there as long as this is.
         let _ = self.0.long_changes.subscribe().wait_for(|changes| *changes == 0).await;
@@ -493,8 +510,8 @@ impl Control {
         self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who signs for nodes and functions.
-    pub(crate) fn authority(&self) -> Result<Arc<Authority>, String> {
+    /// The authority that signs for nodes and functions.
+    pub(crate) fn authority(&self) -> Result<Arc<Authority>, UnknownAuthority> {
         self.trust().signer()
     }
 
@@ -505,7 +522,7 @@ impl Control {
 
     /// Renews the control plane's own certificate.
     pub(crate) fn renew(&self) -> Result<(), CertifyError> {
-        let own = self.trust().own_signer().map_err(CertifyError::Authority)?;
+        let own = self.trust().own_signer()?;
         certify(&own, &self.0.svids, &self.0.identity, &[], NO_MEMBER)
     }
 
@@ -524,7 +541,8 @@ impl WeakControl {
     }
 }
 
-/// Has the authority sign a certificate for an identity of this process, and puts it into the store.
+/// Has the authority sign a certificate for an identity of this process, and puts it into the
+/// store.
 fn certify(
     authority: &Authority,
     svids: &SvidStore,

@@ -22,7 +22,8 @@ pub struct Definitions {
     pub mesh: MeshSlice,
     /// The slices of all functions and jobs, by name.
     pub slices: BTreeMap<FunctionId, Slice>,
-    /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not included.
+    /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not
+    /// included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     /// Which policies permit calls to which functions. It is not stored.
     pub permissions: Permissions,
@@ -64,7 +65,7 @@ pub(crate) enum Put {
     Changed,
 }
 
-/// What the control plane needs to know of a function to decide which node gets what.
+/// The part of a function's definition that decides which node gets which resources.
 pub(crate) struct Function {
     pub identity: SpiffeId,
     pub callees: Vec<FunctionId>,
@@ -75,9 +76,9 @@ pub(crate) struct Function {
     pub modules: BTreeSet<ModuleHash>,
     /// `None`: a function, not a job.
     pub job: Option<JobDefinition>,
-    /// Who connects to it; `None`: it is not outside of the mesh.
-    pub outside: Option<Carrier>,
-    /// What its instances need of a node.
+    /// The nodes that connect to it; `None`: it is not an external service.
+    pub egress: Option<EgressPolicy>,
+    /// The demand of its instances.
     pub demand: Demand,
     /// The revisions whose instances nodes start.
     pub scaled: Vec<ScaledRevision>,
@@ -87,12 +88,12 @@ pub(crate) struct Function {
     pub limits: Vec<(String, u32)>,
 }
 
-/// Which nodes connect to something outside of the mesh. They host it.
+/// The nodes that connect to an external service, and so host it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    /// Each that hosts a caller.
+pub(crate) enum EgressPolicy {
+    /// Each node that hosts a caller.
     Callers,
-    /// Those with the egress role, and no others.
+    /// Only nodes with the egress role.
     EgressNodes,
 }
 
@@ -107,8 +108,10 @@ pub(crate) struct ScaledRevision {
 }
 
 impl Function {
-    /// The subjects that a node wants because this function exists, without its modules. `hosts` tells whether the node hosts the function;
-    /// `explicit` are the node's subscriptions. Endpoints of callees that do not exist yet are included, so that the node gets them once they exist.
+    /// The subjects that a node wants because this function exists, without its modules. `hosts`
+    /// tells whether the node hosts the function; `explicit` are the node's subscriptions.
+    /// Endpoints of callees that do not exist yet are included, so that the node gets them once
+    /// they exist.
     pub(crate) fn brings(&self, id: &FunctionId, hosts: bool, explicit: &BTreeSet<Subject>) -> Vec<Subject> {
         let hosted = hosts && explicit.contains(&Subject::Hosted);
         let routed = explicit.contains(&Subject::Routes) && self.exposed;
@@ -142,7 +145,8 @@ impl Compiled {
         Ok(compiled)
     }
 
-    /// Compiles definitions. `modules` and `histories` are those after the publication of `definitions`.
+    /// Compiles definitions. `modules` and `histories` are those after the publication of
+    /// `definitions`.
     pub(crate) fn new(
         definitions: &Definitions,
         modules: &Modules,
@@ -182,7 +186,8 @@ impl Compiled {
         self.add(Subject::Bundle, Content::of_bundle(bundle))
     }
 
-    /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been published.
+    /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been
+    /// published.
     pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {
             return Err(DefinitionsError::NoMesh { function: slice.id.clone() });
@@ -208,13 +213,14 @@ impl Compiled {
 
     /// Whether egress nodes connect to the function.
     pub(crate) fn is_on_egress_nodes(&self, id: &FunctionId) -> bool {
-        self.functions.get(id).is_some_and(|function| function.outside == Some(Carrier::EgressNodes))
+        self.functions.get(id).is_some_and(|function| function.egress == Some(EgressPolicy::EgressNodes))
     }
 
     /// The callees of a function to which its own nodes connect.
     pub(crate) fn callees_on_callers_nodes(&self, id: &FunctionId) -> Vec<FunctionId> {
         let callees = self.functions.get(id).into_iter().flat_map(|function| &function.callees);
-        let on_callers = |id: &&FunctionId| self.functions.get(*id).and_then(|it| it.outside) == Some(Carrier::Callers);
+        let on_callers =
+            |id: &&FunctionId| self.functions.get(*id).and_then(|it| it.egress) == Some(EgressPolicy::Callers);
         callees.filter(on_callers).cloned().collect()
     }
 
@@ -222,7 +228,8 @@ impl Compiled {
         self.functions.get(id).is_some_and(|function| function.job.is_some())
     }
 
-    /// Removes one function. Returns whether it was there. Its modules stay until everything is published again.
+    /// Removes one function. Returns whether it was there. Its modules stay until everything is
+    /// published again.
     pub(crate) fn remove(&mut self, id: &FunctionId) -> bool {
         let Some(function) = self.functions.remove(id) else { return false };
         self.forget_identity(&function.identity, id);
@@ -269,9 +276,9 @@ impl Compiled {
             revisions: slice.revisions.clone(),
             modules,
             job,
-            outside: match &slice.run {
-                Run::Egress(egress) if egress.by_egress_nodes => Some(Carrier::EgressNodes),
-                Run::Egress(_) => Some(Carrier::Callers),
+            egress: match &slice.run {
+                Run::Egress(egress) if egress.by_egress_nodes => Some(EgressPolicy::EgressNodes),
+                Run::Egress(_) => Some(EgressPolicy::Callers),
                 _ => None,
             },
             demand: demand(slice),
@@ -306,7 +313,7 @@ impl Compiled {
     }
 }
 
-/// What the instances of a function need of a node: as much as those of its greediest revision.
+/// The demand of a function's instances: that of its largest revision.
 fn demand(slice: &Slice) -> Demand {
     let mut demand = Demand::default();
     for revision in slice.all_revisions() {

@@ -31,7 +31,8 @@ pub enum DefinitionsError {
         /// Why the identity cannot be parsed.
         reason: BadSpiffeId,
     },
-    /// A function's identity is outside of the trust domain, has no path, or is in a namespace of the mesh itself.
+    /// A function's identity is outside of the trust domain, has no path, or is in a namespace of
+    /// the mesh itself.
     #[error(
         "the identity of {function} cannot be `{identity}`: it is outside the trust domain, or in a namespace of the mesh itself"
     )]

@@ -1,5 +1,5 @@
-//! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the other end. Each function panics if a property does not
-//! hold.
+//! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the
+//! other end. Each function panics if a property does not hold.
 
 use crate::admission::{Member, Token};
 use crate::history::History;
@@ -17,7 +17,8 @@ use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Decodes a node's message as the control plane does. What is understood must survive a round trip unchanged.
+/// Decodes a node's message as the control plane does. A valid message must survive a round trip
+/// unchanged.
 pub fn from_node(bytes: &[u8]) {
     let Ok(message) = v1::FromNode::decode(bytes) else { return };
     same_message(&message);
@@ -81,7 +82,8 @@ pub fn from_node(bytes: &[u8]) {
     }
 }
 
-/// Decodes a control plane's message as a node does. What is understood must survive a round trip unchanged.
+/// Decodes a control plane's message as a node does. A valid message must survive a round trip
+/// unchanged.
 pub fn to_node(bytes: &[u8]) {
     let Ok(message) = v1::ToNode::decode(bytes) else { return };
     same_message(&message);
@@ -135,7 +137,7 @@ pub fn payload(payload: &[u8]) {
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }
 
-/// Decodes what a control plane stores. What is understood must survive a round trip unchanged.
+/// Decodes what a control plane stores. A valid message must survive a round trip unchanged.
 pub fn stored(value: &[u8]) {
     fn same<T: Serialize + DeserializeOwned>(value: &[u8]) {
         let Ok(read) = from_bytes::<T>(value) else { return };

@@ -1,8 +1,10 @@
-//! Frozen payloads, stored values and messages, in `tests/golden`, stand for the releases that wrote them. Today's code must read them as the same
-//! values and write the same bytes.
+//! Frozen payloads, stored values and messages, in `tests/golden`, stand for the releases that
+//! wrote them. Today's code must read them as the same values and write the same bytes.
 //!
-//! A field or variant that is new is in no file yet, and a test says so: use it in a value here, under a new name, and have the file written with
-//! `LENO_BLESS=1 cargo test --release -p leno-control golden`. That never changes a file which is there. Beside each file is a readable form of it.
+//! A field or variant that is new is in no file yet, and a test says so: use it in a value here,
+//! under a new name, and have the file written with `LENO_BLESS=1 cargo test --release -p
+//! leno-control golden`. That never changes a file which is there. Beside each file is a readable
+//! form of it.
 
 mod coverage;
 mod dump;

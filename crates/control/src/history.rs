@@ -1,5 +1,5 @@
-//! The revisions of each function. A changed template makes a new, numbered revision. Old revisions are kept or collected, and traffic is divided
-//! between revisions.
+//! The revisions of each function. A changed template makes a new, numbered revision. Old revisions
+//! are kept or collected, and traffic is divided between revisions.
 
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
@@ -10,8 +10,8 @@ use leno_wire::encoding::{EncodingError, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a function's revisions that are kept: so many times its latest one, and not less than this. Without it, a namespace could have a thousand times its documents
-/// kept.
+/// Bytes of a function's revisions that are kept: so many times its latest one, and not less than
+/// this. Without it, a namespace could have a thousand times its documents kept.
 const KEPT_LATEST: usize = 16;
 const MIN_KEPT_BYTES: usize = 256 << 10;
 
@@ -27,11 +27,13 @@ pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
 pub(crate) struct History {
     /// In ascending order; the last one is the latest revision. Numbers are never reused.
     pub kept: Vec<Kept>,
-    /// The revision that gets all traffic that neither the plan nor the candidate gets; 0: none yet.
+    /// The revision that gets all traffic that neither the plan nor the candidate gets; 0: none
+    /// yet.
     pub stable: u32,
     /// The revision that is being rolled out.
     pub candidate: Option<Candidate>,
-    /// The function, so that an entry that has come under another key is found out; `None`: an earlier release wrote it.
+    /// The function, so that an entry that has come under another key is found out; `None`: an
+    /// earlier release wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionId>,
 }
@@ -106,26 +108,26 @@ impl History {
         Self { kept: vec![kept(1), kept(2)], ..Self::default() }
     }
 
-    /// Why a history that was read is none of this function.
-    pub(crate) fn check(&self, id: &FunctionId) -> Result<(), String> {
+    /// Checks that a stored history is one of this function.
+    pub(crate) fn check(&self, id: &FunctionId) -> Result<(), BadHistory> {
         if let Some(other) = self.function.as_ref().filter(|other| *other != id) {
-            return Err(format!("it has the revisions of {other}"));
+            return Err(BadHistory::OtherFunction(other.clone()));
         }
         let numbers: Vec<u32> = self.kept.iter().map(|kept| kept.number).collect();
         let is_kept = |number: u32| numbers.contains(&number);
         if numbers.first() == Some(&0) || numbers.last() == Some(&u32::MAX) || !numbers.is_sorted_by(|a, b| a < b) {
-            return Err("its revisions are not numbered in ascending order from 1".to_owned());
+            return Err(BadHistory::Order);
         }
         if self.stable != 0 && !is_kept(self.stable) {
-            return Err(format!("its stable revision {} is not among those kept", self.stable));
+            return Err(BadHistory::Stable(self.stable));
         }
         match &self.candidate {
             Some(candidate) if !is_kept(candidate.number) || candidate.step > MAX_STEP => {
-                return Err(format!("its candidate {} is not among those kept, or at no step", candidate.number));
+                return Err(BadHistory::Candidate(candidate.number));
             }
             _ => {}
         }
-        self.kept.iter().try_for_each(|kept| kept.template(id).map(drop)).map_err(|error| error.to_string())
+        Ok(self.kept.iter().try_for_each(|kept| kept.template(id).map(drop))?)
     }
 
     pub(crate) fn latest(&self) -> u32 {
@@ -154,7 +156,8 @@ impl History {
         match &plan.rollout {
             Some(_) if self.stable == 0 => self.stable = latest,
             Some(_) if new => self.candidate = Some(Candidate { number: latest, step: 0, since_ms: now_ms }),
-            // The plan may have fewer steps than before. A candidate beyond the last step continues there.
+            // The plan may have fewer steps than before. A candidate beyond the last step continues
+            // there.
             Some(rollout) => {
                 if let Some(candidate) = &mut self.candidate {
                     candidate.step = candidate.step.min(rollout.steps.len().saturating_sub(1));
@@ -186,7 +189,8 @@ impl History {
         }
     }
 
-    /// Drops the oldest surplus revisions that are not in use, and of those that are large also some that get traffic: publishing them is refused then.
+    /// Drops the oldest surplus revisions that are not in use, and of those that are large also
+    /// some that get traffic: publishing them is refused then.
     fn collect(&mut self, plan: &Plan) {
         let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));
         let (latest, stable, candidate) =
@@ -210,7 +214,8 @@ impl History {
         });
     }
 
-    /// The slice with its primary revision (see [`History::targets`]) and all others that get traffic.
+    /// The slice with its primary revision (see [`History::targets`]) and all others that get
+    /// traffic.
     pub(crate) fn slice_for_delivery(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
         let (primary, targets) = self.targets(&slice.revisions.plan);
         let mut resolved = slice.clone();
@@ -225,8 +230,9 @@ impl History {
         Ok(resolved)
     }
 
-    /// The primary revision, whose template is the slice's own, and all targets with "the latest" replaced by its number. With a rollout plan the
-    /// primary revision is the stable one; otherwise it is the one with the largest share.
+    /// The primary revision, whose template is the slice's own, and all targets with "the latest"
+    /// replaced by its number. With a rollout plan the primary revision is the stable one;
+    /// otherwise it is the one with the largest share.
     fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
         let latest = self.latest();
         let named = |target: &Target| Target {
@@ -293,6 +299,21 @@ impl Kept {
     fn template(&self, id: &FunctionId) -> Result<Template, DefinitionsError> {
         from_bytes(&self.template).map_err(|error| encoding(id, &error))
     }
+}
+
+/// A stored history that is not one of its function.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum BadHistory {
+    #[error("it has the revisions of {0}")]
+    OtherFunction(FunctionId),
+    #[error("its revisions are not numbered in ascending order from 1")]
+    Order,
+    #[error("its stable revision {0} is not among those kept")]
+    Stable(u32),
+    #[error("its candidate {0} is not among those kept, or at no step")]
+    Candidate(u32),
+    #[error(transparent)]
+    Template(#[from] DefinitionsError),
 }
 
 fn encoding(id: &FunctionId, error: &EncodingError) -> DefinitionsError {

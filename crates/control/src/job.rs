@@ -1,11 +1,12 @@
-//! Jobs as the control plane sees them. A job runs on one node, which reports its progress. How it ended is kept.
+//! Jobs in the control plane. A job runs on one node, which reports its progress. The control plane
+//! stores its outcome.
 
 use leno_config::FunctionId;
 use leno_wire::{JobReport, JobState};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};
 
-/// What the control plane needs to know of a job's definition.
+/// The part of a job's definition that the control plane uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JobDefinition {
     pub run: String,

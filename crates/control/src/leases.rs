@@ -1,8 +1,9 @@
 //! Divides the rate limits of a function between its nodes.
 //!
-//! At no moment may the shares of a limit that nodes hold come to more than the limit. They move as bounds do ([`Grants`]): one is lowered first, and
-//! another is raised when the first node has acknowledged. The share of a node that is cut off stays taken until the node's term is over, because
-//! until then the node may use it.
+//! At no moment may the shares of a limit that nodes hold come to more than the limit. They move as
+//! bounds do ([`Grants`]): one is lowered first, and another is raised when the first node has
+//! acknowledged. The share of a node that is cut off stays taken until the node's term is over,
+//! because until then the node may use it.
 
 use crate::bounds::{Delivery, Grants};
 use leno_policy::quota::PARTS;
@@ -11,13 +12,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the control plane waits before it gives a silent node's shares to others: a term, and what clocks may differ within it.
+/// How long the control plane waits before it gives a silent node's shares to others: a term, and
+/// what clocks may differ within it.
 pub(crate) const TAKEN: Duration = Duration::from_secs(11);
 /// Interval between divisions.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Units in which a limit is divided, at most. They divide [`PARTS`].
 const UNITS: u32 = 720;
-/// One in so many units is divided evenly, so that a node can admit something before its demand is known.
+/// One in so many units is divided evenly, so that a node can admit something before its demand is
+/// known.
 const FLOOR: u32 = 40;
 /// Shares that would move by less than one in so many parts of the limit stay.
 const HYSTERESIS: u32 = 50;
@@ -27,7 +30,8 @@ const HYSTERESIS: u32 = 50;
 pub(crate) struct Leases {
     /// The shares, as bounds: a limit's number is in the place of a revision's.
     grants: Grants,
-    /// Each limit that the function has ever had. A node that still holds a share of a limit that was removed holds it also if it comes back.
+    /// Each limit that the function has ever had. A node that still holds a share of a limit that
+    /// was removed holds it also if it comes back.
     limits: BTreeMap<String, Limit>,
     demands: BTreeMap<Arc<str>, BTreeMap<u32, Demand>>,
     divided: Duration,
@@ -44,7 +48,7 @@ struct Limit {
     aim: Vec<u32>,
     /// Nodes that were sent a share.
     opened: BTreeSet<Arc<str>>,
-    /// Shares of it have moved, so what a node is given may be used up.
+    /// Shares of it have moved, so a node's new share may be used up.
     moved: bool,
 }
 
@@ -59,7 +63,8 @@ struct Demand {
 }
 
 impl Leases {
-    /// For a function that an earlier control plane may have divided: nothing new is given to a node before `until`.
+    /// For a function that an earlier control plane may have divided: nothing new is given to a
+    /// node before `until`.
     pub(crate) fn frozen(until: Duration) -> Self {
         Self { frozen_until: until, ..Self::default() }
     }
@@ -76,7 +81,7 @@ impl Leases {
         }
     }
 
-    /// Takes in what was asked of a limit on a node since the node has the function.
+    /// Adds a node's totals of a limit since the node has the function.
     pub(crate) fn report(&mut self, name: &Arc<str>, limit: &str, admitted: u64, refused: u64) {
         let Some(limit) = self.limits.get(limit) else { return };
         let demand = self.demands.entry(name.clone()).or_default().entry(limit.number).or_default();
@@ -119,7 +124,7 @@ impl Leases {
         }
         let changed = self.grants.set(&targets, &maxima);
         for limit in self.limits.values_mut() {
-            // Whoever was sent a share and has another one now may have used what it loses.
+            // A node may have used the part of its previous share that it loses.
             limit.moved |= limit.opened.iter().any(|name| {
                 let sent = self.grants.highest(name, limit.number);
                 let now = self.grants.of(name).unwrap_or_default().iter().find(|now| now.revision == limit.number);
@@ -149,7 +154,7 @@ impl Leases {
         Some(wanted()).filter(|wanted| wanted.iter().zip(&limit.aim).any(far))
     }
 
-    /// What a node holds, or is to hold; `None`: nothing was divided for it.
+    /// The shares of a node; `None`: it has none.
     pub(crate) fn of(&self, node: &str) -> Option<Lease> {
         let bounds = self.grants.of(node)?;
         let share = |(name, limit): (&String, &Limit)| {
@@ -178,7 +183,8 @@ impl Leases {
         }
     }
 
-    /// A node that has connected says what it holds. Only an earlier control plane can have given it what this one does not know.
+    /// Stores the shares of a node that has connected. Unknown shares are from an earlier control
+    /// plane.
     pub(crate) fn recall(&mut self, name: &Arc<str>, lease: &Lease, now: Duration) {
         if now >= self.frozen_until {
             return;
@@ -209,8 +215,8 @@ impl Leases {
     }
 }
 
-/// Divides a limit of so many requests by the weights of nodes. The sum is [`PARTS`]; each node with any weight gets a whole request, as far as there
-/// are enough.
+/// Divides a limit of so many requests by the weights of nodes. The sum is [`PARTS`]; each node
+/// with any weight gets a whole request, as far as there are enough.
 fn shares(capacity: u32, weights: &[f64]) -> Vec<u32> {
     let count = weights.len() as u32;
     if count == 0 {

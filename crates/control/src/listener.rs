@@ -24,12 +24,13 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes at a time, and those of one source. Further ones of a source are closed.
 const HANDSHAKES: usize = 512;
 const HANDSHAKES_OF_SOURCE: usize = 128;
-/// Connections without a certificate at a time, those of one source, and how long one may last: enough to join. Nodes are not counted, so nobody can
-/// take their place.
+/// Connections without a certificate at a time, those of one source, and how long one may last:
+/// enough to join. Nodes are not counted, so nobody can take their place.
 const GUESTS: usize = 128;
 const GUESTS_OF_SOURCE: usize = 16;
 const VISIT: Duration = Duration::from_secs(30);
-/// Connections of one node at a time, and of all of them. Of a node that has too many, the oldest one ends.
+/// Connections of one node at a time, and of all of them. Of a node that has too many, the oldest
+/// one ends.
 const OF_NODE: usize = 16;
 const OF_NODES: usize = 65_536;
 /// Pause after an error of `accept`, such as too many open files.
@@ -117,7 +118,7 @@ pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> Receiv
                 };
                 match shaken {
                     Ok(Ok(connection)) => {
-                        // Nobody takes connections any more when the server has ended.
+                        // This fails once the server has ended.
                         let _ = connections.send(Ok(connection)).await;
                     }
                     Ok(Err(error)) => refusals.tell(from, &error),
@@ -136,7 +137,8 @@ async fn handshake(
     from: SocketAddr,
     shares: Shares,
 ) -> io::Result<Connection> {
-    // Messages are small and awaited. Waiting to fill a packet would cost a delayed acknowledgement, 40 ms.
+    // Messages are small and awaited. Waiting to fill a packet would cost a delayed
+    // acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
     let at = stream.local_addr().ok().map(|address| address.ip());
     let stream = acceptor.accept(stream).await?;

@@ -1,7 +1,7 @@
-//! How much of the control plane one node, or one machine that wants to join, has.
+//! The share of the control plane's time that one node has, or one machine that wants to join.
 //!
-//! What nodes say is taken in under the lock that changes of documents and other nodes need. A node has a small part of its time: after a burst it waits, and the
-//! others do not.
+//! Reports of nodes are applied under the lock that changes of documents and other nodes need. A
+//! node has a small part of the time: after a burst it waits, and the others do not.
 
 use std::collections::HashMap;
 use std::hash::Hash;

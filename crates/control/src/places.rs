@@ -1,6 +1,8 @@
-//! Places for connections: bounded in all, and for each source, so that one source cannot keep the others out.
+//! Places for connections: bounded in all, and for each source, so that one source cannot keep the
+//! others out.
 //!
-//! Where no place is left, the source that has most of them gives one back to a source that has fewer.
+//! Where no place is left, the source that has most of them gives one back to a source that has
+//! fewer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -65,8 +67,9 @@ impl<K: Eq + Hash + Clone> Places<K> {
         Arc::new(Self { limit, limit_of_source, taken })
     }
 
-    /// A place for a connection of this source; `None`: there is none for it. A connection without requests gives way: one of the same source, or where no place is
-    /// left one of the source that has most, with requests if need be.
+    /// A place for a connection of this source; `None`: there is none for it. A connection without
+    /// requests gives way: one of the same source, or where no place is left one of the source that
+    /// has most, with requests if need be.
     pub fn take(self: &Arc<Self>, source: K) -> Option<Place<K>> {
         let mut taken = self.taken();
         let own = taken.by_source.get(&source).map_or(0, BTreeMap::len);
@@ -170,7 +173,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// An IPv4 address, or the network of an IPv6 address: whoever has one address there has 2⁶⁴.
+/// An IPv4 address, or the /64 network of an IPv6 address: a host with one address there has 2⁶⁴.
 pub fn source(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,4 +1,5 @@
-//! The memberships that were revoked, as long as a certificate of them, or something that it has proved, may count on a node.
+//! Revoked memberships, as long as a node may accept one of their certificates, or a connection
+//! that it opened.
 
 use leno_identity::MembershipMark;
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,8 @@ use std::time::{Duration, SystemTime};
 
 /// Maximum number of revoked memberships in the list that the control plane sends to nodes.
 const MAX: usize = 10_000;
-/// What was being signed at the moment of the revocation ends later than what was signed before, and clocks differ.
+/// Margin for certificates that were being signed at the moment of the revocation, and for clocks
+/// that differ.
 const MARGIN: Duration = Duration::from_secs(300);
 
 /// The revoked memberships.
@@ -25,7 +27,8 @@ pub(crate) struct Revocation {
 }
 
 impl Revocations {
-    /// Adds a membership that counts nowhere any more once `longest_proof` is over, and drops those for which that is so by `now`.
+    /// Adds a membership that counts nowhere any more once `longest_proof` is over, and drops those
+    /// for which that is so by `now`.
     pub(crate) fn add(&mut self, mark: MembershipMark, node: &str, now: SystemTime, longest_proof: Duration) {
         self.0.retain(|_, revocation| now < revocation.until);
         while self.0.len() >= MAX {

@@ -1,4 +1,5 @@
-//! Decides whether a rollout advances, waits or is rolled back: a pure function of request counts and time.
+//! Decides whether a rollout advances, waits or is rolled back: a pure function of request counts
+//! and time.
 
 use leno_config::revision::Rollout;
 use leno_wire::RevisionCounts;
@@ -16,15 +17,17 @@ pub(crate) enum Verdict {
     RollBack(Reason),
 }
 
-/// Why a revision is rolled back. `share` is of the new revision's requests in the step, `before` of the previous revision's.
+/// Why a revision is rolled back. `share` is of the new revision's requests in the step, `before`
+/// of the previous revision's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Reason {
     Failures { share: f64, before: f64, requests: u64 },
     Slowness { share: f64, before: f64, requests: u64, limit: Duration },
 }
 
-/// Judges a step after `elapsed`, by the requests that the new and the previous revision got in it. The previous revision's share counts only if it
-/// had enough requests. Otherwise it is taken as 0, so that an idle old revision excuses nothing.
+/// Judges a step after `elapsed`, by the requests that the new and the previous revision got in it.
+/// The previous revision's share counts only if it had enough requests. Otherwise it is taken as 0,
+/// so that an idle old revision excuses nothing.
 pub(crate) fn judge(rollout: &Rollout, elapsed: Duration, new: &RevisionCounts, before: &RevisionCounts) -> Verdict {
     if new.requests < rollout.min_requests {
         return Verdict::Wait;

@@ -1,7 +1,9 @@
-//! Replaces the authority of a running mesh, as a pure function of what nodes have said. See docs/decisions/0023-rotation.md.
+//! Rotation of the authority of a running mesh, as a pure function of the nodes' reports. See
+//! docs/decisions/0023-rotation.md.
 //!
-//! First every node trusts both roots and proves it; then the other authority signs, and nodes renew what they have; at last the first root leaves
-//! the bundle. At no time does anybody show a certificate that somebody else who is waited for does not trust.
+//! First every node trusts both roots and proves it; then the other authority signs, and nodes
+//! renew their certificates; at last the first root leaves the bundle. At no time does a node
+//! present a certificate that another node, for which the rotation waits, does not trust.
 
 use leno_identity::AuthorityKeyId;
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,7 @@ const LONGEST_DRILL: u64 = 60;
 /// Clocks differ, and a certificate that has expired there may be valid here.
 const MARGIN: Duration = Duration::from_secs(300);
 
-/// What is remembered of the authority, so that a restart changes nothing.
+/// The stored state of the authority, so that a restart changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Remembered {
@@ -55,7 +57,7 @@ pub(crate) struct Rotation {
 pub enum Phase {
     /// Nodes are given both roots, and prove that they would take certificates of the candidate.
     Trust,
-    /// The other authority signs, and nodes renew what they have.
+    /// The other authority signs, and nodes renew their certificates.
     Renew,
     /// The other root is taken from nodes.
     Withdraw,
@@ -77,7 +79,7 @@ pub struct Ended {
     pub failed: BTreeMap<String, String>,
 }
 
-/// What is known of a node.
+/// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub connected: bool,
@@ -93,10 +95,10 @@ pub(crate) struct Seen {
     pub issuers: BTreeSet<AuthorityKeyId>,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// For these nodes, and what they lack.
+    /// Wait for these nodes, for these reasons.
     Wait(BTreeMap<String, String>),
     /// The phase is over.
     Next(Rotation),
@@ -113,8 +115,8 @@ impl Rotation {
         }
     }
 
-    /// Key identifier of the authority that signed the control plane's own certificate. As long as there may be nodes that know the first root alone,
-    /// it is the first.
+    /// Key identifier of the authority that signed the control plane's own certificate. As long as
+    /// there may be nodes that know the first root alone, it is the first.
     pub(crate) fn signs_own(&self) -> &[u8] {
         match self.phase {
             Phase::Trust | Phase::Renew => &self.original,
@@ -148,7 +150,7 @@ impl Rotation {
         (!self.aborted).then(|| Self { phase, aborted: true, since: now, ..self.clone() })
     }
 
-    /// What comes next. `lifetime` is the longest that a certificate is valid.
+    /// The next step. `lifetime` is the longest that a certificate is valid.
     pub(crate) fn step(&self, nodes: &BTreeMap<String, Seen>, lifetime: Duration, now: u64) -> Step {
         let is_over = |from: u64| now >= from.saturating_add((lifetime + MARGIN).as_secs());
         let waited_for = nodes.iter().filter(|(name, _)| !self.without.contains(*name));
@@ -177,7 +179,8 @@ impl Rotation {
         }
     }
 
-    /// What a node lacks for the next phase. `over`: what was signed before this phase has expired.
+    /// Why a node is not ready for the next phase. `over`: certificates from before this phase have
+    /// expired.
     fn lacks(&self, node: &Seen, over: bool) -> Option<String> {
         let lacks = match self.phase {
             Phase::Renew if self.has_renewed(node) => return None,

@@ -1,11 +1,15 @@
-//! Decides on which nodes functions are. It has no clock and does no I/O: the same events in the same order give the same placement.
+//! Decides on which nodes functions are. It has no clock and does no I/O: the same events in the
+//! same order give the same placement.
 //!
-//! Each function is on at least one node, its home, also while it has no instance. It is on further nodes while one cannot hold its instances, and
-//! while its minimum asks for several instances, which are spread. A node is chosen by, in this order: the zone with the fewest nodes of the function;
-//! a node that keeps the function's image; the node of which the smallest share is used, and then the one with the fewest functions. A function stays
-//! where it is until its node is gone, cordoned or too small.
+//! Each function is on at least one node, its home, also while it has no instance. It is on further
+//! nodes while one cannot hold its instances, and while its minimum asks for several instances,
+//! which are spread. A node is chosen by, in this order: the zone with the fewest nodes of the
+//! function; a node that keeps the function's image; the node of which the smallest share is used,
+//! and then the one with the fewest functions. A function stays where it is until its node is gone,
+//! cordoned or too small.
 //!
-//! Nodes are ranked within their zones and functions are known by node, so an event costs what it concerns, not what there is.
+//! Nodes are ranked within their zones and functions are indexed by node, so the cost of an event
+//! depends on the functions and nodes that it concerns.
 
 use leno_config::{FunctionId, Locality};
 use leno_wire::Capacity;
@@ -22,10 +26,10 @@ const SLACK: usize = 8;
 /// Functions that are tried again when a node may have got room.
 const RETRIES: usize = 8;
 
-/// What the placement of a function depends on.
+/// The inputs of a function's placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// What one instance needs. What a document does not say needs nothing.
+    /// The resources of one instance. Those that the document omits count as none.
     pub instance: Capacity,
     /// The image of its instances, by name with digest.
     pub image: Option<String>,
@@ -37,16 +41,16 @@ pub(crate) struct Demand {
     pub single: bool,
 }
 
-/// What the scheduler knows of a node.
+/// A node's state for the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeState {
     pub locality: Locality,
     pub capacity: Capacity,
     /// Images that the node keeps.
     pub images: BTreeSet<String>,
-    /// The node gets nothing new, and what it has goes elsewhere.
+    /// The node gets no further functions, and its functions move to other nodes.
     pub cordoned: bool,
-    /// The node gets nothing new, and what it has stays.
+    /// The node gets no further functions, and its functions stay.
     pub behind: bool,
     /// An operator has said how large it is.
     pub sized: bool,
@@ -105,7 +109,7 @@ impl Node {
 }
 
 impl Scheduler {
-    /// Adds a node, or changes what is known of it. Returns the functions whose nodes may have changed.
+    /// Adds or changes a node. Returns the functions whose nodes may have changed.
     pub(crate) fn set_node(&mut self, name: &Arc<str>, state: NodeState) -> BTreeSet<FunctionId> {
         if self.nodes.get(name).is_some_and(|node| node.state == state) {
             return BTreeSet::new();
@@ -143,7 +147,7 @@ impl Scheduler {
                 concerned.insert(id);
             }
         } else if returns {
-            // What is still here may stay where it has found no other node.
+            // The functions that found no other node may stay.
             let homeless: Vec<_> = on_it.into_iter().filter(|id| self.nodes_of(id).is_empty()).collect();
             for id in homeless {
                 self.keep(&id, name);
@@ -186,8 +190,9 @@ impl Scheduler {
         node.functions.into_keys().collect()
     }
 
-    /// Adds a function, or changes what it demands; what it should have by its load stays. `awaited`: a node that is not there yet may have it, so no other is chosen for now. Returns whether
-    /// its nodes may have changed.
+    /// Adds a function, or changes what it demands; what it should have by its load stays.
+    /// `awaited`: a node that is not there yet may have it, so no other is chosen for now. Returns
+    /// whether its nodes may have changed.
     pub(crate) fn set_function(&mut self, id: &FunctionId, demand: Demand, awaited: bool) -> bool {
         let placed = self.functions.entry(id.clone()).or_default();
         let demand = Demand { desired: placed.demand.desired, ..demand };
@@ -209,14 +214,16 @@ impl Scheduler {
         self.settle(id)
     }
 
-    /// How many instances the function should have by its load. Returns whether its nodes may have changed.
+    /// How many instances the function should have by its load. Returns whether its nodes may have
+    /// changed.
     pub(crate) fn set_desired(&mut self, id: &FunctionId, desired: u32) -> bool {
         let Some(placed) = self.functions.get_mut(id) else { return false };
         placed.demand.desired = desired;
         self.settle(id)
     }
 
-    /// Whether this is what the function should have already, and it is on all nodes that it needs for that.
+    /// Whether the function has this number of instances already, and all nodes that it needs for
+    /// them.
     pub(crate) fn is_settled(&self, id: &FunctionId, desired: u32) -> bool {
         self.functions.get(id).is_some_and(|placed| placed.demand.desired == desired) && !self.short.contains(id)
     }
@@ -229,7 +236,8 @@ impl Scheduler {
         }
     }
 
-    /// Puts a function on a node that has it already, if it is on none. Returns whether it is there now.
+    /// Puts a function on a node that has it already, if it is on none. Returns whether it is there
+    /// now.
     pub(crate) fn adopt(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {
         let fits = self.nodes.get(name).is_some_and(|node| !node.state.cordoned);
         let free = self.functions.get(id).is_some_and(|placed| placed.nodes.is_empty());
@@ -264,7 +272,8 @@ impl Scheduler {
         waited
     }
 
-    /// Reserves room on a node for instances that the function has there, or must have. Returns functions that have found a node because room was freed.
+    /// Reserves room on a node for instances that the function has there, or must have. Returns
+    /// functions that have found a node because room was freed.
     pub(crate) fn reserve(&mut self, id: &FunctionId, name: &str, instances: u32) -> BTreeSet<FunctionId> {
         let Some(placed) = self.functions.get(id) else { return BTreeSet::new() };
         let instance = placed.demand.instance;
@@ -320,7 +329,8 @@ impl Scheduler {
         short.into_iter().filter(|id| self.settle(id)).collect()
     }
 
-    /// Adds nodes that the function needs and takes away those that it does not need any more. Returns whether any changed.
+    /// Adds nodes that the function needs and takes away those that it does not need any more.
+    /// Returns whether any changed.
     fn settle(&mut self, id: &FunctionId) -> bool {
         let Some(placed) = self.functions.get(id) else { return false };
         if placed.awaited {
@@ -345,7 +355,8 @@ impl Scheduler {
                 placed.leaving.remove(&chosen);
                 placed.nodes.push(chosen.clone());
             }
-            // Until it is known how many instances there are, room for one that there must be is not given to the next function.
+            // Until it is known how many instances there are, room for one that there must be is
+            // not given to the next function.
             let first = u32::from(self.nodes_of(id).len() <= demand.least as usize);
             self.with_node(&chosen, |node| {
                 if let Entry::Vacant(vacant) = node.functions.entry(id.clone()) {
@@ -376,7 +387,8 @@ impl Scheduler {
         on.filter_map(of).sum()
     }
 
-    /// A node without instances is given up if the others could have twice what is needed: less would bring it back soon.
+    /// A node without instances is given up if the others could have twice what is needed: less
+    /// would bring it back soon.
     fn leave_surplus(&mut self, id: &FunctionId, spread: usize, needed: u32) -> bool {
         let nodes = self.nodes_of(id);
         if nodes.len() <= spread {
@@ -420,8 +432,8 @@ impl Scheduler {
         chosen.or_else(|| best(&mut self.nodes.keys())).map(|(.., name)| name)
     }
 
-    /// Functions that a node of which no operator has said how large it is has at most, as long as others have room. Else the one that says to be the largest
-    /// would have most of them.
+    /// Functions that a node of which no operator has said how large it is has at most, as long as
+    /// others have room. Else the one that says to be the largest would have most of them.
     fn fair_share(&self) -> usize {
         let placed: usize = self.nodes.values().map(|node| node.functions.len()).sum();
         2 * (placed / self.nodes.len().max(1)) + SLACK

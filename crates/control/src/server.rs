@@ -25,22 +25,24 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Deltas that may wait for a node to read them. Further changes are merged.
+/// Maximum number of deltas that wait for a node to read them. Further changes are merged.
 const QUEUE: usize = 4;
-/// Bytes of a request that is one message: to join, to have something signed, to ask for something.
+/// Maximum size of a request of one message in bytes: to join, to have a certificate signed, to
+/// query.
 const MAX_UNARY: usize = 16 << 10;
-/// A certificate by which a node proves that it would take others like it.
+/// Lifetime of a certificate by which a node proves that it accepts the candidate authority.
 const PROOF_LIFETIME: Duration = Duration::from_secs(300);
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
-/// A node is asked for a sign of life this long after the last one, and its stream ends if none comes within the timeout. So a machine that is dead is
-/// noticed within 2.5 s.
+/// Interval between HTTP/2 PINGs to a node, and the time for their answers. So the control plane
+/// notices a dead machine within 2.5 s.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Requests of one connection at a time. Further ones wait at the client.
+/// Maximum number of concurrent requests of one connection. Further ones wait at the client.
 const STREAMS: u32 = 32;
 /// How long connections have to end when the control plane stops serving.
 const CLOSING: Duration = Duration::from_secs(2);
-/// Nodes have so many times their grace to come back to a control plane that was started again, or that many nodes have left at a time.
+/// Multiple of the grace period in which nodes may come back to a restarted control plane, or to
+/// one that many nodes have left at once.
 const RESTART_GRACES: u32 = 20;
 
 /// Why the control plane cannot serve.
@@ -73,7 +75,8 @@ impl Control {
         let scaling = scale(self.downgrade());
         let (rotating, watching) = (rotate(self.downgrade()), watch_expiry(self.downgrade()));
         let service = Service { control: self.clone(), closed: closed.clone() };
-        // Requests of one message are read before anybody asks who sent them, and whoever has yet to join may connect. So they are small.
+        // The server reads requests of one message before it knows their sender, and machines that
+        // have yet to join may connect. So these requests are small.
         let identity = IdentityServer::new(service.clone()).max_decoding_message_size(MAX_UNARY);
         let status = StatusServer::new(service.clone()).max_decoding_message_size(MAX_UNARY);
         let discovery = DiscoveryServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
@@ -105,7 +108,8 @@ impl Control {
     }
 }
 
-/// Resolves when connections have had their time to end. Whoever connects could hold one open with a request that it never completes.
+/// Resolves when connections have had their time to end. A client could hold one open with a
+/// request that it never completes.
 async fn overdue(mut closed: tokio::sync::watch::Receiver<bool>) {
     // The sender is there as long as the server is.
     if closed.wait_for(|closed| *closed).await.is_ok() {
@@ -120,7 +124,8 @@ struct Service {
 }
 
 impl Service {
-    /// Refuses when the control plane has stopped serving: it may have lost its lease, and another one decides.
+    /// Refuses when the control plane has stopped serving: it may have lost its lease, and another
+    /// one decides.
     fn serves(&self) -> Result<(), Status> {
         if *self.closed.borrow() { Err(stopping()) } else { Ok(()) }
     }
@@ -181,7 +186,8 @@ impl Conversation {
             Ok(hello) => hello,
             Err(status) => return self.end(status).await,
         };
-        // It may have been revoked while its hello was awaited, and another machine may have its name by now.
+        // The node may have been revoked before its hello arrived, and another machine may have its
+        // name.
         let is_member = |(_, member): (_, &Member)| self.peer.membership == Some(member.mark());
         if !self.control.members().get(&self.node).is_some_and(is_member) {
             return self.end(Status::permission_denied("this node was revoked")).await;
@@ -221,7 +227,8 @@ impl Conversation {
         let Self { control, node, from_node, to_node, .. } = self;
         drop((from_node, to_node));
         let grace = control.options().node_grace;
-        // During the grace period only a weak handle is held, so that a control plane that ends can close its store.
+        // During the grace period only a weak handle is held, so that a control plane that ends can
+        // close its store.
         let weak = control.downgrade();
         drop(control);
         for (time, wait) in [(grace, Wait::Again), (grace.saturating_mul(RESTART_GRACES), Wait::Last)] {
@@ -295,7 +302,8 @@ async fn push(
     to_node: &mpsc::Sender<Result<v1::ToNode, Status>>,
 ) -> Option<Status> {
     loop {
-        // The place in the queue comes first: the content of a delta is decided when it can be sent, not before.
+        // The place in the queue comes first, so that a delta has the content of the moment when it
+        // is sent.
         let place = to_node.reserve().await.ok()?;
         control.when_free().await;
         let next = control.state().next_delta(node, session);
@@ -314,18 +322,18 @@ async fn push(
     }
 }
 
-/// Sends the node what it is asked, until another stream takes this one's place.
+/// Sends questions to the node, until another stream replaces this one.
 async fn ask(mut questions: mpsc::Receiver<v1::ToNode>, to_node: &mpsc::Sender<Result<v1::ToNode, Status>>) {
     while let Some(question) = questions.recv().await {
         if to_node.send(Ok(question)).await.is_err() {
             return;
         }
     }
-    // `push` says why it ends.
+    // `push` returns the reason of the end.
     std::future::pending().await
 }
 
-/// Handles a node's messages until the stream ends or a message makes no sense.
+/// Handles a node's messages until the stream ends or a message is invalid.
 async fn receive(
     control: &Control,
     node: &Arc<str>,
@@ -418,7 +426,7 @@ impl Identity for Service {
             }
             return self.sign_node((&node, &peer), &identity, &csr, (&candidate, PROOF_LIFETIME));
         }
-        let authority = self.control.authority().map_err(trouble)?;
+        let authority = self.control.authority().map_err(|error| trouble(error.to_string()))?;
         if identity.node_name() == Some(&node) {
             return self.sign_node((&node, &peer), &identity, &csr, (&authority, NODE_LIFETIME));
         }

@@ -1,23 +1,25 @@
 //! The part of each node, decided without sockets, clocks and files.
 //!
-//! A node may subscribe to its own part only: the functions that it hosts decide what that covers. Its
-//! other subscriptions, and its reports about functions that it does not host, are refused and counted.
+//! A node may subscribe to its own part only: the functions that it hosts decide what that covers.
+//! Its other subscriptions, and its reports about functions that it does not host, are refused and
+//! counted.
 //!
-//! A session is the stream of a connected node. It has the versions that were sent on it and a set of
-//! subjects that may have changed. A change marks subjects in the sessions that want them and wakes
-//! these sessions. [`State::next_delta`] then compares versions and composes the next message. Changes
-//! that come faster than a node reads are merged, and no change waits.
+//! A session is the stream of a connected node. It has the versions that were sent on it and a set
+//! of subjects that may have changed. A change marks subjects in the sessions that want them and
+//! wakes these sessions. [`State::next_delta`] then compares versions and composes the next
+//! message. Changes that come faster than a node reads are merged, and no change waits.
 //!
-//! The state has five parts. The methods of a part take the other parts that they read as arguments, and
-//! return the consequences for them as [`Effect`]s, which [`State::carry_out`] carries out. A file
-//! imports only files before it: `effect`, `session`, `notices`, `node`, `nodes`, `catalog`, `jobs`,
-//! `hosting`, `load`, `quotas`, `scaling`, `leasing`, this file, and then the events that it handles:
-//! `publishing`, `membership`, `reports`, `delivery`, `trust`, `listing`.
+//! The state has five parts. The methods of a part take the other parts that they read as
+//! arguments, and return the consequences for them as [`Effect`]s, which [`State::carry_out`]
+//! carries out. A file imports only files before it: `effect`, `session`, `notices`, `node`,
+//! `nodes`, `catalog`, `jobs`, `hosting`, `load`, `quotas`, `scaling`, `leasing`, this file, and
+//! then the events that it handles: `publishing`, `membership`, `reports`, `delivery`, `trust`,
+//! `listing`.
 //!
-//! Functions are indexed by the nodes that host them, and subjects by the nodes that want them. So the
-//! cost of a change depends on the functions and nodes that it concerns, and not on how many there are.
-//! These indexes are hash maps: an ordered map of ten thousand names compares some fifty texts for each
-//! lookup. No decision depends on their order.
+//! Functions are indexed by the nodes that host them, and subjects by the nodes that want them. So
+//! the cost of a change depends on the functions and nodes that it concerns, and not on how many
+//! there are. These indexes are hash maps: an ordered map of ten thousand names compares some fifty
+//! texts for each lookup. No decision depends on their order.
 
 mod catalog;
 pub(crate) mod delivery;
@@ -175,8 +177,8 @@ impl State {
         self.nodes.name(name)
     }
 
-    /// Advances the time. A caller that has waited for the lock may bring an earlier time than the last
-    /// one.
+    /// Advances the time. A caller that has waited for the lock may bring an earlier time than the
+    /// last one.
     fn advance(&mut self, now: Duration) {
         self.now = self.now.max(now);
     }

@@ -46,7 +46,8 @@ pub struct FunctionStatus {
 pub struct FunctionNode {
     /// Name of the node.
     pub node: String,
-    /// How many instances it may have, and must; empty: the scheduler does not decide about this node.
+    /// How many instances it may have, and must; empty: the scheduler does not decide about this
+    /// node.
     pub bounds: Vec<Bounds>,
     /// The function is being moved off the node.
     pub leaving: bool,
@@ -65,7 +66,8 @@ pub struct RevisionStatus {
     pub tags: Vec<String>,
     /// Whether headers select it.
     pub headers: bool,
-    /// Current step of its rollout, counted from 1, and the number of steps; `None`: it is not being rolled out.
+    /// Current step of its rollout, counted from 1, and the number of steps; `None`: it is not
+    /// being rolled out.
     pub step: Option<(u32, u32)>,
     /// Why it was rolled back; `None`: it was not.
     pub failed: Option<String>,
@@ -115,7 +117,7 @@ pub struct NodeStatus {
     pub counters: Counters,
     /// Where it is.
     pub locality: Locality,
-    /// It gets nothing new, and what it has goes elsewhere.
+    /// The node gets no further functions, and its functions move to other nodes.
     pub cordoned: bool,
     /// For how long it has left configuration unacknowledged.
     pub unacknowledged_seconds: u64,
@@ -123,15 +125,18 @@ pub struct NodeStatus {
     pub behind: bool,
     /// It may be a gateway.
     pub gateway: bool,
-    /// It connects to the outside for the functions of all nodes, where the mesh has such nodes do that.
+    /// It connects to the outside for the functions of all nodes, where the mesh has such nodes do
+    /// that.
     pub egress: bool,
-    /// What it offers to instances; `None`: it has said nothing, so the scheduler places nothing on it.
+    /// Its capacity for instances; `None`: it has reported none, so the scheduler places no
+    /// function on it.
     pub capacity: Option<Capacity>,
     /// The offer that it reports, where that is more than its membership allows.
     pub claimed: Option<Capacity>,
     /// Instances that it has, or must have.
     pub reserved: u32,
-    /// The certificates that it shows; `None`: it has not said, perhaps because its release does not.
+    /// The certificates that it shows; `None`: it has not said, perhaps because its release does
+    /// not.
     pub certificates: Option<Certificates>,
 }
 

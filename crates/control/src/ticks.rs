@@ -71,7 +71,8 @@ pub(crate) async fn watch_expiry(control: WeakControl) -> Infallible {
     }
 }
 
-/// Lets the autoscaler decide on functions that have load, also while their nodes report nothing new.
+/// Lets the autoscaler decide on functions that have load, also while their nodes report nothing
+/// new.
 pub(crate) async fn scale(control: WeakControl) -> Infallible {
     loop {
         tokio::time::sleep(SCALE_TICK).await;

@@ -33,7 +33,7 @@ pub(crate) enum TrustError {
     Bundle(#[from] BundleError),
 }
 
-/// What is signed with and trusted at the moment.
+/// The signing authority and the trusted roots of the moment.
 #[derive(Clone)]
 pub(crate) struct Trust {
     /// The one that signed before a rotation, and perhaps the candidate.
@@ -45,7 +45,7 @@ pub(crate) struct Trust {
 }
 
 impl Trust {
-    /// Goes on with what the store knows of the authority.
+    /// Continues from the stored state of the authority.
     pub(crate) fn recall(given: Authorities, store: &Store) -> Result<Self, TrustError> {
         let Authorities { held, file, replace } = given;
         let authorities: Vec<Arc<Authority>> = held.into_iter().map(Arc::new).collect();
@@ -93,7 +93,7 @@ impl Trust {
         Ok(trust)
     }
 
-    /// What is remembered, if this control plane can go on with it.
+    /// The stored state, if this control plane can continue from it.
     fn remembered_of(
         &self,
         known: Remembered,
@@ -154,14 +154,14 @@ impl Trust {
         Ok(changed)
     }
 
-    /// Who signs for nodes and functions.
-    pub(crate) fn signer(&self) -> Result<Arc<Authority>, String> {
+    /// The authority that signs for nodes and functions.
+    pub(crate) fn signer(&self) -> Result<Arc<Authority>, UnknownAuthority> {
         let key = self.remembered.rotation.as_ref().map_or(&self.remembered.key[..], Rotation::signs);
         self.of(key)
     }
 
-    /// Who signs the control plane's own certificate.
-    pub(crate) fn own_signer(&self) -> Result<Arc<Authority>, String> {
+    /// The authority that signs the control plane's own certificate.
+    pub(crate) fn own_signer(&self) -> Result<Arc<Authority>, UnknownAuthority> {
         let key = self.remembered.rotation.as_ref().map_or(&self.remembered.key[..], Rotation::signs_own);
         self.of(key)
     }
@@ -172,11 +172,9 @@ impl Trust {
         (rotation.phase == Phase::Trust).then(|| self.of(&rotation.candidate).ok())?
     }
 
-    fn of(&self, key: &[u8]) -> Result<Arc<Authority>, String> {
-        // Whoever changes this has looked for it.
-        find(&self.authorities, key)
-            .cloned()
-            .ok_or_else(|| format!("the authority with the key {} is not here", hex(key)))
+    fn of(&self, key: &[u8]) -> Result<Arc<Authority>, UnknownAuthority> {
+        // The caller has checked that there is one.
+        find(&self.authorities, key).cloned().ok_or_else(|| UnknownAuthority(hex(key)))
     }
 
     pub(crate) fn authorities(&self) -> &[Arc<Authority>] {
@@ -196,6 +194,11 @@ impl Trust {
     }
 }
 
+/// The control plane does not have the authority with this key.
+#[derive(Debug, thiserror::Error)]
+#[error("the authority with the key {0} is not here")]
+pub(crate) struct UnknownAuthority(String);
+
 fn find<'a>(authorities: &'a [Arc<Authority>], key: &[u8]) -> Option<&'a Arc<Authority>> {
     authorities.iter().find(|authority| authority.key_id().as_bytes() == key)
 }
@@ -214,7 +217,8 @@ fn bundle_of(domain: &TrustBundle, rotation: &Rotation) -> Result<TrustBundle, B
     TrustBundle::new(domain.trust_domain(), rotation.bundle().into_iter().map(CertificateDer::from))
 }
 
-/// The roots of this authority and of the process before it, whose certificates are valid until they are renewed.
+/// The roots of this authority and of the process before it, whose certificates are valid until
+/// they are renewed.
 fn overlapping(own: &TrustBundle, before: Option<Vec<u8>>) -> TrustBundle {
     let before = before.and_then(|der| TrustBundle::new(own.trust_domain(), [CertificateDer::from(der)]).ok());
     before.and_then(|before| own.merge(&before).ok()).unwrap_or_else(|| own.clone())

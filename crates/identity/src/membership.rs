@@ -38,8 +38,8 @@ impl Membership {
         self.save_in(folder, &mut self.saved())
     }
 
-    /// Restores a membership from `folder`; `None`: the folder has none. Fails if the certificate has
-    /// expired: then the node has to join again.
+    /// Restores a membership from `folder`; `None`: the folder has none. Fails if the certificate
+    /// has expired: then the node has to join again.
     pub fn restore(folder: &Path) -> Result<Option<Self>, SavedError> {
         let Some((svids, node)) = SvidStore::restore(folder)? else { return Ok(None) };
         let trust_domain = svids.bundle().trust_domain().clone();
@@ -61,8 +61,8 @@ impl Membership {
     }
 
     /// Reads the certificate that another process of this node has saved. `roots`: also the roots,
-    /// which the control plane does not deliver to this process yet. Returns whether the certificate is
-    /// new.
+    /// which the control plane does not deliver to this process yet. Returns whether the
+    /// certificate is new.
     pub fn reload(&self, roots: bool) -> bool {
         let folder = self.saved().as_ref().map(|saved| saved.folder.clone());
         // The other process may be between the two files. The next time they agree.

@@ -1,5 +1,5 @@
-//! Applies the control plane's updates on this node: loads programs, supervises instances, certifies
-//! identities, and then publishes a new snapshot.
+//! Applies the control plane's updates on this node: loads programs, supervises instances,
+//! certifies identities, and then publishes a new snapshot.
 //!
 //! Loads run in separate tasks, one at a time but for [`crate::loads`]. So updates and reloads take
 //! effect in the order of their arrival, and reports do not wait for them.
@@ -37,7 +37,8 @@ use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 /// Interval between reports of request counts, for functions with several revisions.
 const REQUEST_COUNTS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The node reports changes of instances within this time together, so that a burst takes few messages.
+/// The node reports changes of instances within this time together, so that a burst takes few
+/// messages.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 
 /// Interval between reports of load, if anything has changed.
@@ -58,8 +59,8 @@ pub(crate) struct Reconciler {
     pub capacity: Option<Capacity>,
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
-    /// The identities of the node itself and, if it is a gateway, of gateways. They are certified whatever
-    /// functions the node hosts.
+    /// The identities of the node itself and, if it is a gateway, of gateways. They are certified
+    /// whatever functions the node hosts.
     pub own: BTreeSet<SpiffeId>,
     /// Whether the node is a gateway.
     pub gateway: bool,
@@ -123,7 +124,8 @@ impl Reconciler {
                 },
                 () = sleep_until(overtaken_at.unwrap_or_else(Instant::now)), if overtaken_at.is_some() => {}
                 Some((id, _)) = fetched_keys.recv(), if loading.are_over() => {
-                    // The configuration that came with the key set may be older than the last update.
+                    // The configuration that came with the key set may be older than the last
+                    // update.
                     if let Some(slice) = state.keys.latest(&id) {
                         self.load(Purpose::Keys(id), vec![slice], &mut loading);
                     }
@@ -282,8 +284,8 @@ impl Reconciler {
         self.node.telemetry.connections.retain(|function| known.contains(function));
     }
 
-    /// Whether an update may change which modules are fetched. A new function without modules does not,
-    /// so the other functions are not examined.
+    /// Whether an update may change which modules are fetched. A new function without modules does
+    /// not, so the other functions are not examined.
     fn changes_fetches(&self, update: &Update) -> bool {
         let snapshot = self.node.snapshot.load();
         update.changes.iter().any(|change| match change {

@@ -46,7 +46,7 @@ impl JoinToken {
         Ok(Self { secret, pin, trust_domain })
     }
 
-    /// The token as text, for the node. Pass it only over a channel that nobody else can read.
+    /// The token as text, for the node. Pass it only over a confidential channel.
     pub fn reveal(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(Vec::with_capacity(SECRET + PIN + self.trust_domain.as_str().len()));
         bytes.extend_from_slice(&*self.secret);

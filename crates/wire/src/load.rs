@@ -1,4 +1,4 @@
-//! What nodes offer, and what the functions on them do.
+//! The capacity of nodes, and the load of the functions on them.
 
 use leno_config::FunctionId;
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 pub use leno_autoscaler::Observation;
 
-/// How long a node may use its shares after it has asked for another term.
+/// How long a node may use its shares after it has requested another term.
 pub const TERM: Duration = Duration::from_secs(10);
 
-/// What a node offers to instances, or what instances use.
+/// A node's capacity for instances, or the resources of instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Capacity {
     /// Thousandths of a processor.
@@ -66,7 +66,7 @@ pub struct LimitShare {
     pub unused: bool,
 }
 
-/// What was asked of a rate limit on a node since the node has the function.
+/// The demand for a rate limit on a node since the node has the function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitDemand {
     /// Name of the function.

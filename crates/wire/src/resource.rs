@@ -9,7 +9,7 @@ use crate::placement::Placement;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_config::{FunctionId, Locality, MeshSlice, ModuleHash, Route, Slice};
-use leno_identity::{CertificateDer, TrustBundle};
+use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -31,15 +31,15 @@ pub enum Subject {
     Quota(FunctionId),
     /// A WebAssembly module that slices name.
     Module(ModuleHash),
-    /// What one function's sidecars and supervisor need. A subscription also covers the modules
-    /// that the slice names.
+    /// The configuration of one function's sidecars and supervisor. A subscription also covers the
+    /// modules that the slice names.
     Slice(FunctionId),
-    /// What a gateway needs of an exposed function that its node does not host.
+    /// A gateway's route to an exposed function that its node does not host.
     Route(FunctionId),
     /// The other nodes on which a function can be reached.
     Endpoints(FunctionId),
-    /// What a gateway needs. A subscription covers the endpoints of all exposed functions, and the
-    /// routes to those that the node does not host.
+    /// The marker of a gateway's routes. A subscription covers the endpoints of all exposed
+    /// functions, and the routes to those that the node does not host.
     Routes,
     /// The node's placement. A subscription also covers the slices of the functions that the node
     /// hosts and the endpoints of their callees.
@@ -59,9 +59,9 @@ pub enum Resource {
     Quota(FunctionId, Lease),
     /// A WebAssembly module that slices name, with its hash.
     Module(ModuleHash, Bytes),
-    /// What one function's sidecars and supervisor need.
+    /// The configuration of one function's sidecars and supervisor.
     Slice(Box<Slice>),
-    /// What a gateway needs of an exposed function that its node does not host.
+    /// A gateway's route to an exposed function that its node does not host.
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
@@ -178,7 +178,10 @@ impl Resource {
         Ok(match subject {
             Subject::Mesh => Self::Mesh(from_bytes_observed(payload, observe).map_err(unread)?),
             Subject::Bundle => {
-                Self::Bundle(bundle(from_bytes_observed(payload, observe).map_err(unread)?).map_err(bad)?)
+                let Roots { trust_domain, roots } = from_bytes_observed(payload, observe).map_err(unread)?;
+                let trust_domain = trust_domain.parse().map_err(|error: BadSpiffeId| bad(error.to_string()))?;
+                let roots = roots.into_iter().map(CertificateDer::from);
+                Self::Bundle(TrustBundle::new(&trust_domain, roots).map_err(|error| bad(error.to_string()))?)
             }
             Subject::Module(hash) if ModuleHash::of(payload) == *hash => {
                 Self::Module(*hash, Bytes::copy_from_slice(payload))
@@ -212,13 +215,8 @@ impl Resource {
     }
 }
 
-fn bundle(sent: Roots) -> Result<TrustBundle, String> {
-    let trust_domain = sent.trust_domain.parse().map_err(|error| format!("{error}"))?;
-    TrustBundle::new(&trust_domain, sent.roots.into_iter().map(CertificateDer::from)).map_err(|error| error.to_string())
-}
-
 impl Content {
-    /// Encodes a value. What cannot be encoded is, for example, a path that is not UTF-8.
+    /// Encodes a value. Fails, for example, for a path that is not UTF-8.
     pub fn new(value: &impl Serialize) -> Result<Self, EncodingError> {
         let payload = Bytes::from(to_bytes(value)?);
         Ok(Self { version: Version::of(&payload), payload })

@@ -41,7 +41,8 @@ fn a_home_alone_may_have_all_and_two_nodes_have_half_each() {
     assert_eq!(divide(0, u32::MAX, &[idle, idle]), [(0, 50), (0, 50)], "no maximum, but the nodes' own");
 }
 
-/// A node of the model: the bounds that it has in force, and the deliveries that it has not answered.
+/// A node of the model: the bounds that it has in force, and the deliveries that it has not
+/// answered.
 #[derive(Default)]
 struct Peer {
     in_force: Vec<Bounds>,

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Before a root or an intermediate expires, this is told so long: time to have another one signed, and to rotate.
+/// Before a root or an intermediate expires, this is told so long: time to have another one signed,
+/// and to rotate.
 const ALARM: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Why a rotation did not begin or change.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
-    /// What is asked does not fit to what is under way.
+    /// The request does not fit the rotation under way.
     #[error("{0}")]
     Conflict(String),
     /// It is not stored, or the roots are no use.
@@ -35,7 +36,8 @@ impl From<TrustError> for RotateError {
 pub struct AuthorityStatus {
     /// Key identifier of the authority that signs for nodes and functions.
     pub signs: String,
-    /// The file that its key is kept in, on the control plane that leads; `None`: it is in memory only, and lost with the process.
+    /// The file that its key is kept in, on the control plane that leads; `None`: it is in memory
+    /// only, and lost with the process.
     pub file: Option<String>,
     /// When nothing that it signs is valid any more, in seconds since 1970.
     pub not_after: u64,
@@ -49,13 +51,13 @@ pub struct AuthorityStatus {
     pub aborted: bool,
     /// When the phase began, in seconds since 1970; 0: there is none.
     pub since: u64,
-    /// The nodes that are waited for, and what they lack.
+    /// The nodes that the rotation waits for, and why.
     pub waiting: BTreeMap<String, String>,
     /// The nodes that are not waited for.
     pub without: BTreeSet<String>,
     /// How the last rotation or drill ended.
     pub last: Option<Ended>,
-    /// What is to be done about soon.
+    /// Problems that an operator must solve soon.
     pub warnings: Vec<String>,
 }
 
@@ -71,8 +73,8 @@ pub struct RootStatus {
 }
 
 impl Control {
-    /// Begins to replace the authority by `candidate`, or with `drill` only tries whether all nodes would take that. Nodes that are named in
-    /// `without` are not waited for. Blocks on the store.
+    /// Begins to replace the authority by `candidate`, or with `drill` only tries whether all nodes
+    /// would take that. Nodes that are named in `without` are not waited for. Blocks on the store.
     pub fn rotate(&self, candidate: Authority, drill: bool, without: BTreeSet<String>) -> Result<(), RotateError> {
         self.known(&without)?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +107,8 @@ impl Control {
         self.put_trust_into_force(changed)
     }
 
-    /// Goes back to the authority that was before the rotation, unless its root is being withdrawn already. Blocks on the store.
+    /// Goes back to the authority that was before the rotation, unless its root is being withdrawn
+    /// already. Blocks on the store.
     pub fn abort_rotation(&self) -> Result<(), RotateError> {
         let abort = |rotation: &Rotation| {
             let late = || RotateError::Conflict("it is too late: one of the roots is being withdrawn".to_owned());
@@ -116,7 +119,8 @@ impl Control {
         Ok(())
     }
 
-    /// Does not wait for these nodes any more. They have to join again if they come back after the end. Blocks on the store.
+    /// Does not wait for these nodes any more. They have to join again if they come back after the
+    /// end. Blocks on the store.
     pub fn rotate_without(&self, nodes: &BTreeSet<String>) -> Result<(), RotateError> {
         self.known(nodes)?;
         self.change_rotation(|rotation| {
@@ -142,7 +146,8 @@ impl Control {
         self.put_trust_into_force(changed)
     }
 
-    /// Takes a rotation as far as nodes are. Called while the control plane serves. Blocks on the store.
+    /// Takes a rotation as far as nodes are. Called while the control plane serves. Blocks on the
+    /// store.
     pub(crate) fn advance_rotation(&self) -> Result<(), RotateError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let trust = self.trust().clone();
@@ -174,7 +179,8 @@ impl Control {
         self.put_trust_into_force(changed)
     }
 
-    /// What is stored counts from now on. The order matters: certificates that everybody trusts first, then the roots.
+    /// Applies the stored state. The order matters: first certificates that all nodes trust, then
+    /// the roots.
     fn put_trust_into_force(&self, changed: Trust) -> Result<(), RotateError> {
         let failed = |error: &dyn std::fmt::Display| RotateError::Failed(error.to_string());
         let (svids, identity) = self.own();
@@ -199,7 +205,7 @@ impl Control {
         self.trust().remembered().rotation.is_some() || !self.0.trust_in_force.load(Ordering::Relaxed)
     }
 
-    /// What is known of nodes, and the longest that a certificate is valid.
+    /// The state of nodes, and the longest lifetime of a certificate.
     fn seen(&self) -> (BTreeMap<String, crate::rotation::Seen>, Duration) {
         let mut state = self.state();
         (state.seen(now()), state.svid_lifetime().max(super::NODE_LIFETIME))
@@ -237,7 +243,8 @@ impl Control {
         }
     }
 
-    /// Key identifiers of the authorities whose keys are needed: of the one that signs, and of both during a rotation.
+    /// Key identifiers of the authorities whose keys are needed: of the one that signs, and of both
+    /// during a rotation.
     pub fn authorities(&self) -> Vec<leno_identity::AuthorityKeyId> {
         self.trust().authorities().iter().map(|authority| authority.key_id().clone()).collect()
     }

@@ -1,4 +1,4 @@
-//! The state, for what a node says: within the node's share of its time.
+//! Access to the state for reports of a node, within the node's share of the time.
 
 use super::Control;
 use crate::node_share::Shares;

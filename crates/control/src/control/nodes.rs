@@ -23,8 +23,8 @@ pub(crate) enum JoinError {
 }
 
 impl Control {
-    /// Admits a node of this process under its permanent name, or another one on this machine that shares its memory with nobody else. It can be
-    /// reached at loopback addresses only.
+    /// Admits a node of this process under its permanent name, or another one on this machine that
+    /// shares its memory with nobody else. It can be reached at loopback addresses only.
     pub fn admit(&self, node: &str, admission: Admission) -> Result<Membership, AdmitError> {
         self.admit_at(node, admission, &[])
     }
@@ -45,7 +45,7 @@ impl Control {
             cordoned: false,
             limits: CapacityLimits::default(),
         };
-        let authority = self.authority().map_err(AdmitError::Certificate)?;
+        let authority = self.authority().map_err(|error| failed(&error))?;
         certify(&authority, &svids, &identity, &member.addresses, member.mark()).map_err(|error| failed(&error))?;
         let addresses = member.addresses.clone();
         self.members().insert(node, member);
@@ -56,15 +56,17 @@ impl Control {
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
     }
 
-    /// The addresses of the mesh's machines that are known: of nodes, and of the control plane as nodes reach it.
+    /// The addresses of the mesh's machines that are known: of nodes, and of the control plane as
+    /// nodes reach it.
     pub fn machine_addresses(&self) -> Vec<IpAddr> {
         self.state().machine_addresses()
     }
 
-    /// Makes a token with which a machine can join once. Blocks on the store. `noted` is stored with it or not at all, here and in what follows.
+    /// Makes a token with which a machine can join once. Blocks on the store. `noted` is stored
+    /// with it or not at all, here and in what follows.
     pub fn grant(&self, grant: TokenGrant, noted: Transaction) -> Result<JoinToken, AdmitError> {
         // Of the authority by which the control plane can be known until the end of a rotation.
-        let authority = self.trust().own_signer().map_err(AdmitError::Certificate)?;
+        let authority = self.trust().own_signer().map_err(|error| AdmitError::Certificate(error.to_string()))?;
         let bundle = authority.bundle();
         let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +103,7 @@ impl Control {
         if let Some((name, replaced)) = replaced {
             members.note_revoked(name, replaced, now, longest_proof);
         }
-        let authority = self.authority().map_err(JoinError::Request)?;
+        let authority = self.authority().map_err(|error| JoinError::Request(error.to_string()))?;
         let signed = authority.sign_node(csr, &identity, &member.addresses, member.mark(), NODE_LIFETIME);
         let chain = signed.map_err(|error| request(&error))?;
         if before != members {
@@ -110,7 +112,7 @@ impl Control {
         let revoked: Vec<_> = members.revocations.marks().collect();
         *self.members() = members;
         let mut state = self.state();
-        // Its stream and its endpoints end, and what it has open with other nodes.
+        // Its stream, its endpoints and its connections with other nodes end.
         if replaced.is_some() {
             state.expel(name);
             state.set_revoked(revoked);
@@ -121,9 +123,10 @@ impl Control {
         Ok(chain)
     }
 
-    /// Ends a node's membership: its stream and its endpoints end at once, and its certificates are worth nothing any more, here and on all nodes that are
-    /// connected; they end what they have open with it. Others do so when they connect. Returns whether there was such a node. Blocks on the store; if it
-    /// cannot be written, the node is out until the control plane starts again.
+    /// Ends a node's membership: its stream and its endpoints end at once, and its certificates are
+    /// worth nothing any more, here and on all nodes that are connected; they end what they have
+    /// open with it. Others do so when they connect. Returns whether there was such a node. Blocks
+    /// on the store; if it cannot be written, the node is out until the control plane starts again.
     pub fn revoke(&self, node: &str, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let longest_proof = self.longest_proof(node);
@@ -131,7 +134,8 @@ impl Control {
         if !self.members().revoke(node, SystemTime::now(), longest_proof) {
             return Ok(false);
         }
-        // Requests of nodes are answered while the store is waited for, so the lock is not held then.
+        // Requests of nodes are answered while the store is waited for, so the lock is not held
+        // then.
         let after = self.members().clone();
         let mut state = self.state();
         state.expel(node);
@@ -141,13 +145,14 @@ impl Control {
         Ok(true)
     }
 
-    /// For how long certificates of a node, or what they have proved, may count on other nodes from now on.
+    /// For how long from now other nodes may accept certificates of a node, or keep connections
+    /// that it opened.
     fn longest_proof(&self, node: &str) -> Duration {
         self.state().longest_proof(node, now_ms() / 1000)
     }
 
-    /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler placed on it goes elsewhere. Returns whether there is
-    /// such a node. Blocks on the store.
+    /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler
+    /// placed on it goes elsewhere. Returns whether there is such a node. Blocks on the store.
     pub fn cordon(&self, node: &str, cordoned: bool, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();
@@ -160,7 +165,8 @@ impl Control {
         Ok(self.state().cordon(node, cordoned))
     }
 
-    /// Changes the placement and gateway role of an admitted node. Its certificate stays valid. Blocks on the store.
+    /// Changes the placement and gateway role of an admitted node. Its certificate stays valid.
+    /// Blocks on the store.
     pub fn place(&self, node: &str, admission: Admission) -> Result<(), StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();

@@ -196,7 +196,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..200)
 }
 
-/// Whoever is alive is accepted by whoever is alive, and by the control plane, and accepts the control plane.
+/// Whoever is alive is accepted by whoever is alive, and by the control plane, and accepts the
+/// control plane.
 fn check(mesh: &[Real], signs_own: u8, bundle: &[Vec<u8>], now: u64) {
     let alive: Vec<&Real> = mesh.iter().filter(|node| node.ends > now).collect();
     for node in &alive {
@@ -233,7 +234,8 @@ proptest! {
         for event in events {
             match event {
                 Event::Leave(node) => mesh[node].connected = false,
-                // It says again what it has. One whose certificate has expired has to join again, and gets all that is new.
+                // It says again what it has. One whose certificate has expired has to join again,
+                // and gets all that is new.
                 Event::Return(node) => {
                     let node = &mut mesh[node];
                     if node.ends <= now {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// Maximum number of stored decisions on rollouts.
 const MAX_EVENTS: usize = 100;
-/// Maximum number of removed functions with stored policies. Nodes close the open exchanges of further
-/// ones.
+/// Maximum number of removed functions with stored policies. Nodes close the open exchanges of
+/// further ones.
 const MAX_REMOVED: usize = 65_536;
 
 /// All definitions.
@@ -25,8 +25,8 @@ pub(super) struct Catalog {
     pub rollouts: ActiveRollouts,
     /// The last decisions on rollouts, oldest first.
     events: VecDeque<RolloutEvent>,
-    /// Removed functions whose callers are still permitted: all policies that the function had are still
-    /// defined. Nodes drain them, and close the open exchanges of other removed functions.
+    /// Removed functions whose callers are still permitted: all policies that the function had are
+    /// still defined. Nodes drain them, and close the open exchanges of other removed functions.
     removals: BTreeMap<FunctionId, Removal>,
 }
 
@@ -87,8 +87,8 @@ impl Catalog {
         self.events.iter().cloned().collect()
     }
 
-    /// Stores the policies of a function that is about to be removed. The permissions have to be the
-    /// previous ones.
+    /// Stores the policies of a function that is about to be removed. The permissions have to be
+    /// the previous ones.
     pub(super) fn prepare_removal(&mut self, id: &FunctionId) {
         let content = self.compiled.contents.get(&Subject::Slice(id.clone()));
         if let (Some(content), Some(policies)) = (content, self.compiled.permissions.of(id)) {
@@ -97,8 +97,8 @@ impl Catalog {
         }
     }
 
-    /// Replaces the policies. Returns the removed functions whose policies have changed, each with the
-    /// nodes that drain it.
+    /// Replaces the policies. Returns the removed functions whose policies have changed, each with
+    /// the nodes that drain it.
     pub(super) fn set_permissions(&mut self, permissions: Permissions) -> Vec<(FunctionId, BTreeSet<Arc<str>>)> {
         self.compiled.permissions = permissions;
         let Self { removals, compiled, .. } = self;
@@ -111,8 +111,8 @@ impl Catalog {
         ended.into_iter().map(|(id, removal)| (id, removal.nodes)).collect()
     }
 
-    /// The last version of a function that `name` is to stop hosting, if its callers are still permitted:
-    /// it is defined for other nodes, or the node drains it.
+    /// The last version of a function that `name` is to stop hosting, if its callers are still
+    /// permitted: it is defined for other nodes, or the node drains it.
     pub(super) fn drain(&mut self, id: &FunctionId, name: &Arc<str>) -> Option<Version> {
         if let Some(content) = self.compiled.contents.get(&Subject::Slice(id.clone())) {
             return Some(content.version);

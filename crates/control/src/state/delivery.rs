@@ -4,7 +4,7 @@ use super::State;
 use super::effect::Effect;
 use super::node::ready;
 use super::session::Unanswered;
-use crate::definitions::Carrier;
+use crate::definitions::EgressPolicy;
 use leno_config::FunctionId;
 use leno_wire::{Content, Endpoint, MAX_REASON, Subject, Version, messages, v1};
 use prost::Message;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 /// Payload bytes after which a delta is sent and another begun.
 const DELTA_BYTES: usize = 512 << 10;
-/// Maximum number of unacknowledged deltas of a node. Changes are merged meanwhile, so the node never
-/// gets a long history.
+/// Maximum number of unacknowledged deltas of a node. Changes are merged meanwhile, so the node
+/// never gets a long history.
 const MAX_UNANSWERED: usize = 16;
-/// The same for a node that is behind: an update without an answer must not hold back the removals after
-/// it.
+/// The same for a node that is behind: an update without an answer must not hold back the removals
+/// after it.
 const MAX_UNANSWERED_BEHIND: usize = 64;
 
 /// The next step of a session.
@@ -65,8 +65,8 @@ impl State {
         self.refresh(name);
     }
 
-    /// Whether a node is connected and has answered every change. Deltas of an earlier stream never get
-    /// an answer, and do not count.
+    /// Whether a node is connected and has answered every change. Deltas of an earlier stream never
+    /// get an answer, and do not count.
     pub(crate) fn is_up_to_date(&self, name: &str) -> bool {
         let session = self.nodes.all.get(name).and_then(|node| node.session.as_ref());
         session.is_some_and(|session| session.pending.is_empty() && session.unanswered.is_empty())
@@ -153,8 +153,8 @@ impl State {
         }
     }
 
-    /// A node has applied the configuration of a function. Returns whether the function's instances may
-    /// be divided anew.
+    /// A node has applied the configuration of a function. Returns whether the function's instances
+    /// may be divided anew.
     fn has_applied(&mut self, id: &FunctionId, name: &str) -> bool {
         let (scheduled, carried) = (self.nodes.is_scheduled(name), self.catalog.compiled.is_on_egress_nodes(id));
         self.hosting.abandoned.remove(id);
@@ -164,7 +164,8 @@ impl State {
         scheduled && !carried
     }
 
-    /// The next delta for a session, limited in size. Removals are sent only after all other changes.
+    /// The next delta for a session, limited in size. Removals are sent only after all other
+    /// changes.
     pub(crate) fn next_delta(&mut self, name: &str, number: u64) -> Next {
         let Some(name) = self.nodes.name(name) else { return Next::Ended };
         let behind = self.nodes.all.get(&name).is_some_and(|node| node.behind);
@@ -242,8 +243,8 @@ impl State {
         changes
     }
 
-    /// Whether a node that stops hosting a function has to close the function's open exchanges. If not,
-    /// it drains the function.
+    /// Whether a node that stops hosting a function has to close the function's open exchanges. If
+    /// not, it drains the function.
     fn is_withdrawn(&mut self, name: &Arc<str>, id: &FunctionId) -> bool {
         let Some(last) = self.catalog.drain(id, name) else { return true };
         let Some(node) = self.nodes.all.get(name) else { return true };
@@ -268,8 +269,8 @@ impl State {
         }
     }
 
-    /// Whether these are the endpoints of a function with nodes that have not come back yet. The other
-    /// nodes would have to take all requests; without any, the requests would fail.
+    /// Whether these are the endpoints of a function with nodes that have not come back yet. The
+    /// other nodes would have to take all requests; without any, the requests would fail.
     fn awaits_hosts(&self, name: &str, subject: &Subject) -> bool {
         let Subject::Endpoints(function) = subject else { return false };
         let hosting = &self.hosting;
@@ -298,7 +299,7 @@ impl State {
         let Self { catalog, nodes, hosting, scaling, .. } = self;
         // A job cannot be called, and the caller's own node connects to an external service itself.
         let function = catalog.compiled.functions.get(id);
-        let callable = function.is_some_and(|it| it.job.is_none() && it.outside != Some(Carrier::Callers));
+        let callable = function.is_some_and(|it| it.job.is_none() && it.egress != Some(EgressPolicy::Callers));
         let carried = catalog.compiled.is_on_egress_nodes(id);
         let others = hosting.hosts(id).filter(|other| callable && ***other != *name);
         let endpoint = |other: &Arc<str>| {

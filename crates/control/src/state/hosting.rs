@@ -3,7 +3,7 @@
 use super::effect::Effect;
 use super::jobs::Jobs;
 use super::nodes::{Names, Nodes};
-use crate::definitions::{Carrier, Compiled, Function};
+use crate::definitions::{Compiled, EgressPolicy, Function};
 use crate::scheduler::{NodeState, Scheduler};
 use leno_config::FunctionId;
 use leno_wire::{Placement, Subject, Version};
@@ -29,10 +29,11 @@ pub(super) struct Hosting {
     /// Definitions are older than this process, so nodes that have not reconnected yet may have
     /// functions.
     pub awaiting: bool,
-    /// Nodes of an earlier process that have not come back yet. When all of them have, the wait ends.
+    /// Nodes of an earlier process that have not come back yet. When all of them have, the wait
+    /// ends.
     pub awaited: BTreeSet<Arc<str>>,
-    /// Functions whose nodes stay away. Callers keep their endpoints until another node has applied the
-    /// configuration, because the nodes may still serve the function.
+    /// Functions whose nodes stay away. Callers keep their endpoints until another node has applied
+    /// the configuration, because the nodes may still serve the function.
     pub abandoned: BTreeSet<FunctionId>,
 }
 
@@ -96,7 +97,7 @@ impl Hosting {
         for callee in &function.callees {
             self.callers.entry(callee.clone()).or_default().insert(id.clone());
         }
-        if function.outside.is_some() || function.job.is_some() {
+        if function.egress.is_some() || function.job.is_some() {
             self.scheduler.remove_function(id);
         } else {
             self.scheduler.set_function(id, function.demand.clone(), self.awaiting);
@@ -165,13 +166,13 @@ impl Hosting {
             let can_run = |name: &Arc<str>| nodes.all.get(name).is_some_and(|node| node.may_run(id));
             return self.jobs.node_of(id).into_iter().filter(can_run).collect();
         }
-        if function.outside == Some(Carrier::EgressNodes) {
+        if function.egress == Some(EgressPolicy::EgressNodes) {
             return self.egress.clone();
         }
         let mut names = self.everything.clone();
         names.extend(self.named.get(id).into_iter().flatten().cloned());
         names.extend(self.scheduler.nodes_of(id).iter().chain(self.scheduler.leaving(id)).cloned());
-        if function.outside == Some(Carrier::Callers) {
+        if function.egress == Some(EgressPolicy::Callers) {
             let callers = self.callers.get(id).into_iter().flatten();
             let hosts = callers.flat_map(|caller| self.hosts(caller));
             names.extend(hosts.filter(|name| nodes.is_scheduled(name)).cloned());
@@ -223,9 +224,9 @@ impl Hosting {
         (moved, effects)
     }
 
-    /// Keeps functions that are on no node on a node that has connected and has their configuration. It
-    /// must have the version of today: a node that names the version, a hash, has seen it. Otherwise any
-    /// node could get any function by claiming to have it.
+    /// Keeps functions that are on no node on a node that has connected and has their
+    /// configuration. It must have the version of today: a node that names the version, a hash, has
+    /// seen it. Otherwise any node could get any function by claiming to have it.
     pub(super) fn adopt(
         &mut self,
         name: &Arc<str>,
@@ -267,9 +268,9 @@ impl Hosting {
         placed.into_iter().map(|id| Effect::Rehost(vec![id])).collect()
     }
 
-    /// Whether a node gets requests of a function. A node that the scheduler has chosen gets them once it
-    /// has the configuration; one that the function is leaving gets them until then. The same holds for
-    /// egress nodes, and for those of them that are cordoned.
+    /// Whether a node gets requests of a function. A node that the scheduler has chosen gets them
+    /// once it has the configuration; one that the function is leaving gets them until then. The
+    /// same holds for egress nodes, and for those of them that are cordoned.
     pub(super) fn takes_requests(&self, name: &str, id: &FunctionId, compiled: &Compiled, nodes: &Nodes) -> bool {
         if compiled.is_on_egress_nodes(id) {
             let cordoned = |name: &str| nodes.all.get(name).is_some_and(|node| node.cordoned);

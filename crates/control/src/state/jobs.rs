@@ -1,10 +1,10 @@
 //! Jobs: their nodes and their progress.
 //!
-//! Each job that has not ended is assigned to one present node whose placement covers it: the one with
-//! the fewest jobs, and of those the first by name. Without such a node, the scheduler chooses one. The
-//! job stays on its node until it has ended, or until the node was away for longer than the grace
-//! period. Then it begins anew on another node. So a job runs at least once, and twice if a node that is
-//! cut off continues it.
+//! Each job that has not ended is assigned to one present node whose placement covers it: the one
+//! with the fewest jobs, and of those the first by name. Without such a node, the scheduler chooses
+//! one. The job stays on its node until it has ended, or until the node was away for longer than
+//! the grace period. Then it begins anew on another node. So a job runs at least once, and twice if
+//! a node that is cut off continues it.
 
 use super::node::Node;
 use super::nodes::Nodes;
@@ -30,7 +30,8 @@ struct Job {
     node: Option<Arc<str>>,
     report: JobReport,
     events: VecDeque<JobEvent>,
-    /// The job is older than this process, so a node that has not reconnected yet may be running it.
+    /// The job is older than this process, so a node that has not reconnected yet may be running
+    /// it.
     awaited: bool,
 }
 
@@ -85,7 +86,8 @@ impl Jobs {
         self.0.get(id).filter(|job| !job.has_ended())?.node.clone()
     }
 
-    /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a node.
+    /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a
+    /// node.
     pub(super) fn restore(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
         for job in self.0.values_mut() {
             job.awaited = true;
@@ -174,8 +176,8 @@ impl Jobs {
         self.0.keys().filter(|id| self.node_of(id).as_deref() == Some(name)).count()
     }
 
-    /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets them.
-    /// Returns those jobs.
+    /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets
+    /// them. Returns those jobs.
     pub(super) fn assign_reported(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) -> Vec<FunctionId> {
         let mut assigned = Vec::new();
         for (id, report) in reports {
@@ -190,8 +192,8 @@ impl Jobs {
         assigned
     }
 
-    /// Applies a node's report. If the job has ended, returns its outcome instead, which counts once it
-    /// is stored ([`Jobs::end`]).
+    /// Applies a node's report. If the job has ended, returns its outcome instead, which counts
+    /// once it is stored ([`Jobs::end`]).
     pub(super) fn report(&mut self, name: &str, id: &FunctionId, report: JobReport) -> Option<Outcome> {
         let job = self.0.get_mut(id)?;
         let own = job.node.as_deref() == Some(name);

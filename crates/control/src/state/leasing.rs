@@ -23,7 +23,8 @@ pub(super) struct Leasing {
 }
 
 impl Leasing {
-    /// Stores the rate limits of a function. `awaiting`: nodes of an earlier process may still return.
+    /// Stores the rate limits of a function. `awaiting`: nodes of an earlier process may still
+    /// return.
     pub(super) fn define(&mut self, id: &FunctionId, compiled: &Compiled, awaiting: bool, now: Duration) {
         let limits = compiled.functions.get(id).map(|function| &function.limits[..]).unwrap_or_default();
         if limits.is_empty() && !self.leases.contains_key(id) {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Maximum number of instances in a report of a node that reports no capacity.
 pub(super) const MAX_INSTANCES: u32 = 10_000;
-/// Maximum number of requests in a node's buffer, of requests that its instances handle, and of seconds
-/// of requests since the last report.
+/// Maximum number of requests in a node's buffer, of requests that its instances handle, and of
+/// seconds of requests since the last report.
 const MAX_WAITING: u32 = 16_384;
 const MAX_IN_FLIGHT: u32 = 1_000_000;
 const MAX_SECONDS: f64 = 1e7;
@@ -48,8 +48,8 @@ impl FunctionLoad {
         })
     }
 
-    /// Instances of its revisions that nodes may have, without those of replaced revisions, which are
-    /// about to end.
+    /// Instances of its revisions that nodes may have, without those of replaced revisions, which
+    /// are about to end.
     pub(super) fn may_have(&self) -> u32 {
         self.revisions.keys().map(|revision| self.grants.total(*revision)).fold(0, u32::saturating_add)
     }

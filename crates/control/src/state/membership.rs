@@ -50,7 +50,8 @@ pub(crate) struct Hello {
 }
 
 impl State {
-    /// Waits for these nodes, which an earlier process knew, before their functions are placed elsewhere.
+    /// Waits for these nodes, which an earlier process knew, before their functions are placed
+    /// elsewhere.
     pub(crate) fn await_nodes(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
         self.hosting.awaited.extend(names);
         self.hosting.awaiting |= !self.hosting.awaited.is_empty();
@@ -123,16 +124,16 @@ impl State {
         self.issued.retain(|(_, node), _| **node != *name);
         let effects = self.scaling.expel(&name);
         self.carry_out(effects);
-        // Other nodes may still have its endpoints. They must not keep them until the wait for nodes ends,
-        // or until another node has the functions.
+        // Other nodes may still have its endpoints. They must not keep them until the wait for
+        // nodes ends, or until another node has the functions.
         self.stop_awaiting();
         let abandoned = mem::take(&mut self.hosting.abandoned);
         self.announce_endpoints(&abandoned);
         self.carry_out([Effect::PlaceJobs]);
     }
 
-    /// Cordons a node, or ends that. A cordoned node gets no further functions, and the scheduler moves
-    /// its functions to other nodes.
+    /// Cordons a node, or ends that. A cordoned node gets no further functions, and the scheduler
+    /// moves its functions to other nodes.
     pub(crate) fn cordon(&mut self, name: &str, cordoned: bool) -> bool {
         let Some(name) = self.nodes.name(name) else { return false };
         if let Some(node) = self.nodes.all.get_mut(&name) {
@@ -155,8 +156,8 @@ impl State {
         self.nodes.notices.machines.addresses()
     }
 
-    /// Begins a session and returns its number. An older session of the same node ends. `None`: no such
-    /// node was admitted.
+    /// Begins a session and returns its number. An older session of the same node ends. `None`: no
+    /// such node was admitted.
     pub(crate) fn connect(&mut self, name: &str, hello: Hello, wake: Arc<Notify>) -> Option<u64> {
         let name = self.nodes.name(name)?;
         self.nodes.sessions += 1;
@@ -188,8 +189,8 @@ impl State {
         self.offer(&name);
         let effects = self.hosting.adopt(&name, &held, &self.catalog.compiled, &self.nodes);
         self.carry_out(effects);
-        // Instances of functions that were moved away while the node was taken for lost may still be
-        // draining. They do not count.
+        // Instances of functions that were moved away while the node was taken for lost may still
+        // be draining. They do not count.
         instances.retain(|id, _| self.nodes.may_report(&name, id));
         self.subscribe(&name, number, subscribe, &[]);
         self.refresh(&name);
@@ -220,7 +221,8 @@ impl State {
         wake: Arc<Notify>,
     ) -> Session {
         let known = held.iter().map(|(subject, _)| subject.clone()).collect();
-        // A lost stream leaves it unknown which bounds the node has applied, so they are sent again.
+        // A lost stream leaves it unknown which bounds the node has applied, so they are sent
+        // again.
         let certain = |subject: &Subject| match subject {
             Subject::Scale(id) => !self.scaling.are_uncertain(id, name),
             _ => true,
@@ -240,12 +242,12 @@ impl State {
         }
     }
 
-    /// Withdraws a node that has not reconnected since the session `number`: its endpoints go, and its
-    /// functions are placed elsewhere.
+    /// Withdraws a node that has not reconnected since the session `number`: its endpoints go, and
+    /// its functions are placed elsewhere.
     ///
-    /// If half of all nodes or more are away at once, the control plane itself is probably cut off. A
-    /// node would come back to find its functions on their previous node. So [`Wait::Again`] changes
-    /// nothing, and the caller asks again later.
+    /// If half of all nodes or more are away at once, the control plane itself is probably cut off.
+    /// A node would come back to find its functions on their previous node. So [`Wait::Again`]
+    /// changes nothing, and the caller asks again later.
     #[must_use]
     pub(crate) fn forget(&mut self, name: &str, number: u64, wait: Wait) -> Departure {
         let Some((key, node)) = self.nodes.all.get_key_value(name) else { return Departure::Settled };

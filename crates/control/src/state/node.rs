@@ -33,8 +33,8 @@ pub(super) struct Node {
     pub last_session: u64,
     pub in_force: HashMap<Subject, Version>,
     pub rejected: BTreeMap<Subject, (Version, String)>,
-    /// Removed functions that the node drains and whose permissions were withdrawn since, each with the
-    /// delta that withdraws them.
+    /// Removed functions that the node drains and whose permissions were withdrawn since, each with
+    /// the delta that withdraws them.
     pub withdrawn: BTreeMap<FunctionId, Option<u64>>,
     pub counters: Counters,
     pub certificates: Option<NodeCertificates>,
@@ -87,8 +87,8 @@ impl Node {
         self.capacity = self.claimed.map(|claimed| self.limits.cap(&claimed));
     }
 
-    /// Counts a subscription or report that the node may not make. The log has the first one, and then
-    /// ever fewer.
+    /// Counts a subscription or report that the node may not make. The log has the first one, and
+    /// then ever fewer.
     pub(super) fn refuse(&mut self, name: &str, what: &dyn std::fmt::Display) {
         self.counters.refused += 1;
         let refused = self.counters.refused;
@@ -112,8 +112,8 @@ impl Node {
         self.present && self.in_force.contains_key(&Subject::Slice(id.clone()))
     }
 
-    /// Whether the node may subscribe to the subject. Its other subjects follow from the functions that
-    /// it hosts.
+    /// Whether the node may subscribe to the subject. Its other subjects follow from the functions
+    /// that it hosts.
     pub(super) fn may_subscribe(&self, subject: &Subject) -> bool {
         match subject {
             Subject::Mesh | Subject::Bundle | Subject::Hosted => true,

@@ -59,8 +59,8 @@ impl Nodes {
         self.all.get(name).is_some_and(|node| node.has_in_force(id))
     }
 
-    /// Whether a node may report on a function: it hosts the function, or has reported instances of it
-    /// before. Other reports are refused.
+    /// Whether a node may report on a function: it hosts the function, or has reported instances of
+    /// it before. Other reports are refused.
     pub(super) fn may_report(&mut self, name: &str, id: &FunctionId) -> bool {
         let Some(node) = self.all.get_mut(name) else { return false };
         let may = node.hosted.contains(id) || node.instances.contains_key(id);
@@ -78,7 +78,8 @@ impl Nodes {
         };
     }
 
-    /// Ends the session of a node, if it has one. The cost depends on the subjects that the node wants.
+    /// Ends the session of a node, if it has one. The cost depends on the subjects that the node
+    /// wants.
     pub(super) fn end_session(&mut self, name: &str) {
         let Some(session) = self.all.get_mut(name).and_then(|node| node.session.take()) else { return };
         for subject in session.wanted.keys() {
@@ -120,8 +121,8 @@ impl Nodes {
         subjects
     }
 
-    /// Recomputes the subjects that a session's subscriptions cover, and marks the differences. The cost
-    /// depends on the functions that the node hosts and routes to.
+    /// Recomputes the subjects that a session's subscriptions cover, and marks the differences. The
+    /// cost depends on the functions that the node hosts and routes to.
     pub(super) fn refresh(&mut self, name: &str, compiled: &Compiled, exposed: &BTreeSet<FunctionId>) {
         let Some((name, node)) = self.all.get_key_value(name) else { return };
         let (name, Some(session)) = (name.clone(), &node.session) else { return };
@@ -180,8 +181,8 @@ impl Nodes {
         }
     }
 
-    /// Stores the source address of a node's stream, and the address at which it has reached the control
-    /// plane.
+    /// Stores the source address of a node's stream, and the address at which it has reached the
+    /// control plane.
     pub(super) fn located(&mut self, name: &str, from: Option<IpAddr>, at: Option<IpAddr>) {
         let Some(node) = self.all.get_mut(name) else { return };
         if self.notices.machines.located(&mut node.from, from, at) {

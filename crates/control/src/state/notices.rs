@@ -67,8 +67,8 @@ impl Machines {
         self.encode(added || removed)
     }
 
-    /// Replaces the source address of a node's stream, and adds an address of the control plane. Returns
-    /// whether the list has changed.
+    /// Replaces the source address of a node's stream, and adds an address of the control plane.
+    /// Returns whether the list has changed.
     pub(super) fn located(&mut self, known: &mut Option<IpAddr>, from: Option<IpAddr>, at: Option<IpAddr>) -> bool {
         let from = from.and_then(public);
         let before = mem::replace(known, from);

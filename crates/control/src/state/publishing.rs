@@ -45,8 +45,8 @@ impl State {
         changed
     }
 
-    /// Adds or replaces one function. Returns whether anything changed. The cost does not depend on the
-    /// number of other functions.
+    /// Adds or replaces one function. Returns whether anything changed. The cost does not depend on
+    /// the number of other functions.
     pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
         let id = prepared.id.clone();
         self.catalog.set_history(&id, history);
@@ -123,8 +123,8 @@ impl State {
         self.carry_out(changed.iter().cloned().map(Effect::Announce).chain([Effect::PlaceJobs]));
     }
 
-    /// Replaces the policies. Nodes close the open exchanges of removed functions whose policies have
-    /// changed.
+    /// Replaces the policies. Nodes close the open exchanges of removed functions whose policies
+    /// have changed.
     fn set_permissions(&mut self, permissions: Permissions) {
         for (id, nodes) in self.catalog.set_permissions(permissions) {
             for name in nodes {

@@ -1,10 +1,10 @@
-//! The number of instances that the functions of a namespace may have together, in the whole mesh: the
-//! `instances` of its quota.
+//! The number of instances that the functions of a namespace may have together, in the whole mesh:
+//! the `instances` of its quota.
 //!
-//! If the maxima of its functions are within the quota, each function has its own maximum. Otherwise
-//! each has a share, which moves: a function keeps its instances, and gets the instances that its load
-//! needs from those that others do not use. A share rises only after the nodes have applied the lower
-//! share of another function, so the sum holds at each moment.
+//! If the maxima of its functions are within the quota, each function has its own maximum.
+//! Otherwise each has a share, which moves: a function keeps its instances, and gets the instances
+//! that its load needs from those that others do not use. A share rises only after the nodes have
+//! applied the lower share of another function, so the sum holds at each moment.
 
 use super::load::FunctionLoad;
 use crate::bounds::{self, Claim};
@@ -84,8 +84,8 @@ impl Quotas {
         }
     }
 
-    /// Computes the shares of a namespace's functions anew, if this function needs more than it has or
-    /// documents have changed. Returns the functions whose shares have changed.
+    /// Computes the shares of a namespace's functions anew, if this function needs more than it has
+    /// or documents have changed. Returns the functions whose shares have changed.
     pub(super) fn share_out(&mut self, id: &FunctionId, loads: &mut Loads, now: Duration) -> Vec<FunctionId> {
         let short = loads.get(id).is_some_and(FunctionLoad::is_short);
         let Some(quota) = self.0.get_mut(&id.namespace) else { return Vec::new() };

@@ -50,7 +50,8 @@ impl State {
         self.carry_out([Effect::PlaceJobs]);
     }
 
-    /// Applies a node's report on the load of its functions. `now` is measured from any fixed moment.
+    /// Applies a node's report on the load of its functions. `now` is measured from any fixed
+    /// moment.
     pub(crate) fn load(&mut self, name: &str, number: u64, loads: Vec<Load>, now: Duration) {
         let Some(name) = self.connected(name, number) else { return };
         self.advance(now);
@@ -91,16 +92,16 @@ impl State {
         }
     }
 
-    /// Divides rate limits anew. Call it about twice a second. `now` is measured from the start of the
-    /// control plane.
+    /// Divides rate limits anew. Call it about twice a second. `now` is measured from the start of
+    /// the control plane.
     pub(crate) fn lease(&mut self, now: Duration) {
         self.advance(now);
         let effects = self.leasing.tick(&self.catalog.compiled, &self.hosting, &self.nodes, self.now);
         self.carry_out(effects);
     }
 
-    /// Computes which nodes are behind. Such a node still gets every change, but no further functions and
-    /// instances. Call it about twice a second.
+    /// Computes which nodes are behind. Such a node still gets every change, but no further
+    /// functions and instances. Call it about twice a second.
     pub(crate) fn watch_acknowledgements(&mut self, now: Duration) {
         let changed = self.nodes.watch_acknowledgements(now);
         changed.iter().for_each(|name| self.offer(name));
@@ -109,14 +110,15 @@ impl State {
         }
     }
 
-    /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a node.
+    /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a
+    /// node.
     pub(crate) fn recall(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
         self.hosting.jobs.define_all(&self.catalog.compiled.functions);
         self.hosting.jobs.restore(outcomes);
     }
 
-    /// Applies a node's report on a job. If the job has ended, returns its outcome instead, which counts
-    /// once it is stored ([`State::end_job`]).
+    /// Applies a node's report on a job. If the job has ended, returns its outcome instead, which
+    /// counts once it is stored ([`State::end_job`]).
     pub(crate) fn job(&mut self, name: &str, number: u64, id: &FunctionId, report: JobReport) -> Option<Outcome> {
         self.nodes.session(name, number)?;
         self.nodes.all.get_mut(name)?.counters.reports += 1;

@@ -1,8 +1,9 @@
 //! The number of instances of each function on each node.
 //!
-//! Nodes report the load of their functions. The control plane sums it up, the autoscaler decides how
-//! many instances there should be in the whole mesh, and the control plane divides them between the
-//! function's nodes. A node scales by itself within its bounds, so no burst waits for the control plane.
+//! Nodes report the load of their functions. The control plane sums it up, the autoscaler decides
+//! how many instances there should be in the whole mesh, and the control plane divides them between
+//! the function's nodes. A node scales by itself within its bounds, so no burst waits for the
+//! control plane.
 
 use super::effect::Effect;
 use super::hosting::Hosting;
@@ -80,8 +81,8 @@ impl Scaling {
         }
     }
 
-    /// Decides how many instances a function should have, and places them. With `is_tick`, no report has
-    /// arrived: nothing follows unless time alone demands another number.
+    /// Decides how many instances a function should have, and places them. With `is_tick`, no
+    /// report has arrived: nothing follows unless time alone demands another number.
     pub(super) fn decide(
         &mut self,
         id: &FunctionId,
@@ -102,8 +103,8 @@ impl Scaling {
         Effect::moved(moved).into_iter().chain(then).collect()
     }
 
-    /// Reserves capacity for the instances of a function on its nodes. Returns functions that have moved
-    /// because capacity became free.
+    /// Reserves capacity for the instances of a function on its nodes. Returns functions that have
+    /// moved because capacity became free.
     fn reserve(&self, id: &FunctionId, scheduler: &mut Scheduler) -> BTreeSet<FunctionId> {
         let Some(load) = self.loads.get(id) else { return BTreeSet::new() };
         let names = scheduler.nodes_of(id).iter().chain(scheduler.leaving(id));
@@ -175,8 +176,8 @@ impl Scaling {
         Some(Effect::Rebalance(id.clone()))
     }
 
-    /// Forgets a node. Without this, its reported instances of functions that other nodes host would
-    /// count against their maxima forever.
+    /// Forgets a node. Without this, its reported instances of functions that other nodes host
+    /// would count against their maxima forever.
     pub(super) fn expel(&mut self, name: &str) -> Vec<Effect> {
         let ids: BTreeSet<_> = self.loads.keys().cloned().collect();
         let forgotten =
@@ -184,7 +185,8 @@ impl Scaling {
         forgotten.map(Effect::Rebalance).collect()
     }
 
-    /// Takes a function from nodes that it is leaving, once another node has it and they have no instance.
+    /// Takes a function from nodes that it is leaving, once another node has it and they have no
+    /// instance.
     pub(super) fn leave_idle_nodes(&mut self, id: &FunctionId, hosting: &mut Hosting, nodes: &Nodes) -> Option<Effect> {
         if !hosting.is_served(id, nodes) {
             return None;

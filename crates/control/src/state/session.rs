@@ -94,7 +94,8 @@ impl Session {
         }
     }
 
-    /// Records the content of a delta. Forgets a subject that neither exists nor has a subscription.
+    /// Records the content of a delta. Forgets a subject that neither exists nor has a
+    /// subscription.
     pub(super) fn record_sent(&mut self, delivered: &[(Subject, Option<Version>)]) {
         for (subject, version) in delivered {
             if version.is_some() || self.explicit.contains(subject) {

@@ -1,4 +1,5 @@
-//! Random histories: whatever happens in whatever order, in the end each node has exactly what it should.
+//! Random histories: whatever happens in whatever order, in the end each node has exactly what it
+//! should.
 
 mod egress;
 mod machines;
@@ -305,7 +306,8 @@ impl World {
         }
     }
 
-    /// What a node should have, worked out from the definitions without sessions, versions or differences.
+    /// What a node should have, worked out from the definitions without sessions, versions or
+    /// differences.
     fn expected(&self, name: &'static str) -> BTreeMap<Subject, Version> {
         let explicit = &self.peers[name].explicit;
         let mut wanted = explicit.clone();
@@ -376,7 +378,8 @@ fn every_history_ends_with_everybody_having_what_they_should() {
     }
 }
 
-/// A control plane that was started again, and three nodes that have not come back yet: the first one's function calls that of the others.
+/// A control plane that was started again, and three nodes that have not come back yet: the first
+/// one's function calls that of the others.
 fn caller_and_two_hosts() -> World {
     let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut world = World::new(&bundle);

@@ -2,7 +2,7 @@
 
 use super::State;
 use super::node::{Node, Proof};
-use crate::definitions::Carrier;
+use crate::definitions::EgressPolicy;
 use crate::error::DefinitionsError;
 use crate::rotation::Seen;
 use leno_config::FunctionId;
@@ -53,8 +53,8 @@ impl State {
         }
     }
 
-    /// For how long from now certificates of a node, or connections that they opened, may count on other
-    /// nodes.
+    /// For how long from now certificates of a node, or connections that they opened, may count on
+    /// other nodes.
     pub(crate) fn longest_proof(&self, name: &str, now: u64) -> Duration {
         let of_node = self.issued.iter().filter(|((_, node), _)| **node == *name);
         let known = of_node.map(|(_, not_after)| not_after.saturating_sub(now)).max().unwrap_or_default();
@@ -70,8 +70,8 @@ impl State {
         }
     }
 
-    /// Requests a proof from the nodes that have the present roots: that they accept certificates of the
-    /// candidate authority.
+    /// Requests a proof from the nodes that have the present roots: that they accept certificates
+    /// of the candidate authority.
     pub(crate) fn ask_for_proofs(&mut self, now: u64) {
         let Some(bundle) = self.catalog.compiled.contents.get(&Subject::Bundle).map(|content| content.version) else {
             return;
@@ -116,8 +116,8 @@ impl State {
         self.catalog.compiled.svid_lifetime
     }
 
-    /// The state of all nodes, for a rotation. A node counts as away since the first call that finds it
-    /// away.
+    /// The state of all nodes, for a rotation. A node counts as away since the first call that
+    /// finds it away.
     pub(crate) fn seen(&mut self, now: u64) -> BTreeMap<String, Seen> {
         let bundle = self.catalog.compiled.contents.get(&Subject::Bundle).map(|content| content.version);
         let seen = |node: &mut Node| {
@@ -135,14 +135,15 @@ impl State {
         self.nodes.all.iter_mut().map(|(name, node)| (name.to_string(), seen(node))).collect()
     }
 
-    /// How long a certificate for `identity` on the node is valid; `None`: the node hosts no function with
-    /// that identity.
+    /// How long a certificate for `identity` on the node is valid; `None`: the node hosts no
+    /// function with that identity.
     pub(crate) fn may_sign(&self, name: &str, identity: &SpiffeId) -> Option<Duration> {
         let (node, compiled) = (self.nodes.all.get(name)?, &self.catalog.compiled);
         let mut functions = compiled.by_identity.get(identity).into_iter().flatten();
-        // Other nodes do not call a node that connects to an external service for its own functions only.
+        // Other nodes do not call a node that connects to an external service for its own functions
+        // only.
         let is_called =
-            |id: &FunctionId| compiled.functions.get(id).and_then(|it| it.outside) != Some(Carrier::Callers);
+            |id: &FunctionId| compiled.functions.get(id).and_then(|it| it.egress) != Some(EgressPolicy::Callers);
         let hosted = functions.any(|id| node.hosted.contains(id) && is_called(id));
         let gateway = node.admission.gateway && compiled.gateway.as_ref() == Some(identity);
         (hosted || gateway).then_some(compiled.svid_lifetime)

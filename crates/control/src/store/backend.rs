@@ -1,10 +1,11 @@
-//! What a store has to do, whatever keeps the entries.
+//! The interface of a store's back end.
 
 use std::fmt;
 use std::path::PathBuf;
 use tokio::sync::{mpsc, watch};
 
-/// Keeps entries: texts with values, and a revision that grows with each commit. Methods block on the file or the network.
+/// Keeps entries: texts with values, and a revision that grows with each commit. Methods block on
+/// the file or the network.
 pub trait Backend: Send + Sync {
     /// What errors call it: the path of a file, or the address of a server.
     fn name(&self) -> String;
@@ -21,16 +22,20 @@ pub trait Backend: Send + Sync {
     /// All entries whose keys begin with `prefix`, ordered by key, as they were at one moment.
     fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
 
-    /// Does everything in the transaction or nothing. Returns the revision, which is also the version of each entry that was put.
+    /// Does everything in the transaction or nothing. Returns the revision, which is also the
+    /// version of each entry that was put.
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError>;
 
-    /// Commits after the revision `after` that change entries whose keys begin with `prefix`. The watch ends when it misses any.
+    /// Commits after the revision `after` that change entries whose keys begin with `prefix`. The
+    /// watch ends when it misses any.
     fn watch(&self, prefix: &str, after: u64) -> Result<Watch, StoreError>;
 
-    /// Tries once to become the one control plane that may commit. `address` is where users find this one. `None`: another one leads.
+    /// Tries once to become the one control plane that may commit. `address` is where users find
+    /// this one. `None`: another one leads.
     fn try_lead(&self, address: &str) -> Result<Option<Term>, StoreError>;
 
-    /// The address of the control plane that leads; `None`: none does, or there can be only this one.
+    /// The address of the control plane that leads; `None`: none does, or there can be only this
+    /// one.
     fn leader(&self) -> Result<Option<String>, StoreError>;
 }
 
@@ -54,7 +59,8 @@ pub struct Listing {
     pub entries: Vec<Entry>,
 }
 
-/// Changes that are done together, if entries are still as they were seen. No key may be changed twice.
+/// Changes that are done together, if entries are still as they were seen. No key may be changed
+/// twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// Keys and the versions that they must have; 0: there must be none.
@@ -85,7 +91,7 @@ impl Transaction {
         changes.sum::<usize>() + self.expected.iter().map(|(key, _)| key.len()).sum::<usize>()
     }
 
-    /// Refuses what is more than a store takes at once.
+    /// Refuses a transaction beyond the store's limits.
     pub(crate) fn check(&self, limits: Limits) -> Result<(), StoreError> {
         let (changes, bytes) = (self.changes.len().max(self.expected.len()), self.bytes());
         if changes > limits.changes || bytes > limits.bytes {
@@ -137,10 +143,11 @@ pub struct Term {
 }
 
 impl Term {
-    /// Resolves once the term has ended without being dropped. Nothing can be committed from then on.
+    /// Resolves once the term has ended without being dropped. Nothing can be committed from then
+    /// on.
     pub async fn lost(&mut self) {
         if self.lost.wait_for(|lost| *lost).await.is_err() {
-            // Nobody can end it any more.
+            // Its holder is gone, so it never ends.
             std::future::pending().await
         }
     }
@@ -182,7 +189,7 @@ pub enum StoreError {
         store: String,
         /// Key of the entry.
         entry: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// Reading or writing failed. Nothing was written.
@@ -223,7 +230,7 @@ pub enum StoreError {
         changes: usize,
         /// Their bytes.
         bytes: usize,
-        /// What the store takes.
+        /// The store's limit.
         limits: Limits,
     },
 }

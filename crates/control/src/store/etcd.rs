@@ -1,7 +1,7 @@
 //! Entries in etcd, for several control planes of which one leads.
 //!
-//! Who leads is an entry with a lease. Each commit compares the revision that created that entry, so a control plane that lost its lease without
-//! noticing commits nothing.
+//! Who leads is an entry with a lease. Each commit compares the revision that created that entry,
+//! so a control plane that lost its lease without noticing commits nothing.
 
 use crate::store::backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Transaction, Watch};
 use etcd_client::{
@@ -26,7 +26,8 @@ const LONGEST: Duration = Duration::from_secs(5);
 const PAGE: i64 = 128;
 /// An answer: a page of the largest entries that etcd takes has 192 MiB.
 const LARGEST_ANSWER: usize = 256 << 20;
-/// etcd refuses more than 128 operations and 1.5 MiB, unless it is told otherwise. A few are for the lease and the framing.
+/// etcd by default refuses more than 128 operations and 1.5 MiB. A few are for the lease and the
+/// framing.
 const LIMITS: Limits = Limits { changes: 120, bytes: 1 << 20 };
 /// Commits that a watch may be behind.
 const BEHIND: usize = 256;
@@ -51,7 +52,8 @@ pub struct Etcd(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    /// Operations run here, so that callers may be threads of any runtime or of none. `None` while it is dropped.
+    /// Operations run here, so that callers may be threads of any runtime or of none. `None` while
+    /// it is dropped.
     runtime: Option<Runtime>,
     options: EtcdOptions,
     /// The revision that created the entry of this leader; `None`: this one does not lead.
@@ -59,11 +61,11 @@ struct Inner {
 }
 
 impl Etcd {
-    /// Connects, and checks the format of what is there. Blocks on the network.
+    /// Connects, and checks the format of the stored entries. Blocks on the network.
     pub fn connect(options: EtcdOptions) -> Result<Self, StoreError> {
         let name = options.endpoints.join(",");
         let failed = |reason: String| StoreError::Failed { store: name.clone(), reason };
-        check(&options).map_err(failed)?;
+        check(&options).map_err(|error| failed(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("leno-etcd")
@@ -79,23 +81,36 @@ impl Etcd {
     }
 }
 
+/// Options with which the control plane does not use etcd.
+#[derive(Debug, thiserror::Error)]
+enum BadOptions {
+    #[error("there is no address of etcd")]
+    NoEndpoint,
+    #[error("{0} is not on loopback and has no TLS; expected https://HOST:PORT")]
+    Plaintext(String),
+    #[error("`{0}` is no address of etcd; expected https://HOST:PORT")]
+    Endpoint(String),
+    #[error("a lease of {0:?} is too short; expected at least 2 s")]
+    Lease(Duration),
+}
+
 /// Definitions hold the environment of functions, so they cross no network in the clear.
-fn check(options: &EtcdOptions) -> Result<(), String> {
+fn check(options: &EtcdOptions) -> Result<(), BadOptions> {
     if options.endpoints.is_empty() {
-        return Err("there is no address of etcd".to_owned());
+        return Err(BadOptions::NoEndpoint);
     }
     for endpoint in &options.endpoints {
         let plain = endpoint.strip_prefix("http://");
         let host = plain.map(|rest| rest.trim_end_matches('/').rsplit_once(':').map_or(rest, |(host, _)| host));
         match host {
             Some("127.0.0.1" | "localhost" | "[::1]") => {}
-            Some(_) => return Err(format!("{endpoint} is not on loopback and has no TLS; expected https://HOST:PORT")),
+            Some(_) => return Err(BadOptions::Plaintext(endpoint.clone())),
             None if endpoint.starts_with("https://") => {}
-            None => return Err(format!("`{endpoint}` is no address of etcd; expected https://HOST:PORT")),
+            None => return Err(BadOptions::Endpoint(endpoint.clone())),
         }
     }
     if options.lease < Duration::from_secs(2) {
-        return Err(format!("a lease of {:?} is too short; expected at least 2 s", options.lease));
+        return Err(BadOptions::Lease(options.lease));
     }
     Ok(())
 }
@@ -323,7 +338,8 @@ impl Backend for Etcd {
                         message = stream.message() => message,
                         () = sender.closed() => return,
                     };
-                    // Ended, or what was missed is compacted: the reader lists again.
+                    // The watch has ended, or missed revisions are compacted: the reader lists
+                    // again.
                     let Ok(Some(message)) = message else { return };
                     if message.canceled() {
                         return;

@@ -1,11 +1,13 @@
-//! What a control plane remembers: documents, the revisions of functions, how jobs ended, and records such as tokens. Instances, endpoints and
-//! counters are not stored; nodes tell them again.
+//! The stored state of a control plane: documents, the revisions of functions, the outcomes of
+//! jobs, and records such as tokens. Instances, endpoints and counters are not stored; nodes report
+//! them again.
 //!
-//! There are two back ends: [`Redb`], a file of one control plane, and [`Etcd`], which several control planes share. In etcd nothing is kept that
-//! can be made of the documents again.
+//! There are two back ends: [`Redb`], a file of one control plane, and [`Etcd`], which several
+//! control planes share. In etcd, the store has only entries that the documents do not imply.
 //!
-//! The authority's private key is never stored. Its root certificate is: the next process trusts it beside its own new root, until the certificates
-//! that it signed have expired. So is how far a change of the authority is.
+//! The authority's private key is never stored. Its root certificate is: the next process trusts it
+//! beside its own new root, until the certificates that it signed have expired. The phase of a
+//! rotation is stored too.
 
 mod backend;
 mod etcd;
@@ -87,7 +89,8 @@ impl Store {
     pub(crate) fn histories(&self) -> Result<Histories, StoreError> {
         let histories: BTreeMap<FunctionId, History> = self.of_functions(REVISIONS)?;
         for (id, history) in &histories {
-            if let (Err(reason), Some(backend)) = (history.check(id), &self.0) {
+            if let (Err(error), Some(backend)) = (history.check(id), &self.0) {
+                let reason = error.to_string();
                 return Err(StoreError::Damaged { store: backend.name(), entry: format!("{REVISIONS}{id}"), reason });
             }
         }
@@ -105,8 +108,9 @@ impl Store {
         entries.iter().map(|entry| Ok((function(&**backend, entry, prefix)?, decode(&**backend, entry)?))).collect()
     }
 
-    /// Saves a publication, whose revisions were `before`. In a file it is all or nothing. In etcd it may take several transactions; what is missing
-    /// after a failure is saved by the next publication.
+    /// Saves a publication, whose revisions were `before`. In a file it is all or nothing. In etcd
+    /// it may take several transactions; what is missing after a failure is saved by the next
+    /// publication.
     pub(crate) fn save(
         &self,
         definitions: &Definitions,
@@ -199,8 +203,9 @@ impl Store {
         self.put_one(&format!("{OUTCOMES}{id}"), outcome)
     }
 
-    /// Nodes that joined, join tokens, and revoked memberships. A node or a token whose entry cannot be read is none; the log says which. A revocation that
-    /// cannot be read is an error: the node would be trusted again.
+    /// Nodes that joined, join tokens, and revoked memberships. A node or a token whose entry
+    /// cannot be read is none; the log says which. A revocation that cannot be read is an error:
+    /// the node would be trusted again.
     pub(crate) fn members(&self) -> Result<Members, StoreError> {
         let Some(backend) = &self.0 else { return Ok(Members::default()) };
         let backend = &**backend;
@@ -224,7 +229,8 @@ impl Store {
         Ok(members)
     }
 
-    /// Saves what differs. Nodes that were admitted within the process end with it and are not saved.
+    /// Saves what differs. Nodes that were admitted within the process end with it and are not
+    /// saved.
     pub(crate) fn save_members(
         &self,
         before: &Members,
@@ -268,13 +274,13 @@ impl Store {
         Ok(backend.get(ROOT)?.map(|entry| entry.value))
     }
 
-    /// What is remembered of the authority; `None`: the store is of a release that did not.
+    /// The stored state of the authority; `None`: the store is of a release without it.
     pub(crate) fn authority(&self) -> Result<Option<Remembered>, StoreError> {
         let Some(backend) = &self.0 else { return Ok(None) };
         backend.get(AUTHORITY)?.map(|entry| decode(&**backend, &entry)).transpose()
     }
 
-    /// Saves what is to be remembered of the authority, and the root (DER) of the one that signs.
+    /// Saves the state of the authority, and the root (DER) of the one that signs.
     pub(crate) fn save_authority(&self, remembered: &Remembered, root: &[u8]) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let mut transaction = Transaction::default();

@@ -20,7 +20,8 @@ const FORMAT: &str = "2";
 /// Commits that a watch may be behind.
 const BEHIND: usize = 256;
 
-/// A store in an embedded database. Its owner only can read the file, because definitions hold the environment of functions.
+/// A store in an embedded database. Its owner only can read the file, because definitions hold the
+/// environment of functions.
 pub struct Redb {
     database: Database,
     path: PathBuf,

@@ -207,7 +207,7 @@ async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
     let rejected = control.status().nodes[0].rejected[0].clone();
     assert_eq!((rejected.reason.as_str(), rejected.in_force), ("the node did not apply it", None));
     control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
-    next(&mut updates).await.answer(Err("no memory".to_owned()));
+    next(&mut updates).await.reject_all("no memory");
     eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 2).await;
     assert_eq!(control.status().nodes[0].rejected[0].reason, "no memory");
     assert_eq!(agent.held().len(), 1);

@@ -68,8 +68,8 @@ impl Reconciler {
             self.carry_out(step, &mut pass, state);
         }
         let (rejected, is_complete) = (mem::take(&mut pass.rejected), pass.is_complete);
-        // Endpoints precede the functions that call them. They change far more often than functions, and
-        // then no other step follows.
+        // Endpoints precede the functions that call them. They change far more often than
+        // functions, and then no other step follows.
         self.node.endpoints.set(mem::take(&mut pass.endpoints));
         if !only_endpoints {
             self.publish(pass, state);
@@ -178,12 +178,13 @@ impl Reconciler {
                 self.supervisor.apply_all(self.specs(&entry.slice, bounds));
             }
         }
-        // The control plane counts from this report on. The report must precede the first request to a new
-        // revision.
+        // The control plane counts from this report on. The report must precede the first request
+        // to a new revision.
         self.report_request_counts();
         self.hosted.set(functions.clone());
         let snapshot = Arc::new(next.finish());
-        // An exchange that does not find a function in the new snapshot finds it among the draining ones.
+        // An exchange that does not find a function in the new snapshot finds it among the draining
+        // ones.
         let drain_timeout = snapshot.mesh.limits.drain_timeout;
         self.supervisor.set_drain_timeout(drain_timeout);
         draining.add(&self.node, before, removed, drain_timeout);
@@ -197,7 +198,8 @@ impl Reconciler {
             let several = entry.slice.revisions.split.is_some();
             self.node.revision_stats.keep(&entry.slice.id, if several { &keep } else { &[] });
         }
-        // Requests from the gateway and within this node need no certificate, so they do not wait for keys.
+        // Requests from the gateway and within this node need no certificate, so they do not wait
+        // for keys.
         if has_removals || has_replaced {
             self.set_wanted(snapshot.functions.values().chain(draining.entries()));
         } else {

@@ -33,8 +33,8 @@ pub(super) enum Step {
     Reject(Subject, String),
 }
 
-/// The steps for these changes, in their order. `loaded` has the functions, routes and modules of the
-/// changes.
+/// The steps for these changes, in their order. `loaded` has the functions, routes and modules of
+/// the changes.
 pub(super) fn steps(changes: &[Change], mut loaded: Loaded) -> Vec<Step> {
     changes.iter().cloned().filter_map(|change| step(change, &mut loaded)).collect()
 }

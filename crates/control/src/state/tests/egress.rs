@@ -1,4 +1,5 @@
-//! Who gets what of something outside of the mesh that egress nodes connect to: they, and nobody else.
+//! Who gets what of something outside of the mesh that egress nodes connect to: they, and nobody
+//! else.
 
 use super::*;
 use leno_config::slice::{Egress, EgressPort, EgressProtocol, EgressTls, Run};
@@ -34,7 +35,8 @@ fn outside(by_egress_nodes: bool) -> Slice {
 }
 
 impl Mesh {
-    /// `home` has the caller, `all` hosts everything but has no role, and `out` and `exit` are egress nodes.
+    /// `home` has the caller, `all` hosts everything but has no role, and `out` and `exit` are
+    /// egress nodes.
     fn new() -> Self {
         let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
         let definitions = Definitions {

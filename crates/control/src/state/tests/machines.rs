@@ -36,7 +36,8 @@ fn nodes_hear_of_the_addresses_of_all_machines_and_of_changes() {
     assert_eq!(machines(&mut state, "one", one), Some(addresses(&all)));
     assert_eq!(machines(&mut state, "one", one), None, "said once");
 
-    // A node of an earlier release does not know the message, and its stream comes from yet another address.
+    // A node of an earlier release does not know the message, and its stream comes from yet another
+    // address.
     let two = state.connect("two", greeting(leno_wire::AUTHORITIES, "192.0.2.22"), Arc::default()).unwrap();
     assert_eq!(machines(&mut state, "two", two), None);
     let more = ["192.0.2.1", "192.0.2.22", "198.51.100.7", "203.0.113.1", "2001:db8::2"];

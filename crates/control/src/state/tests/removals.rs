@@ -72,7 +72,8 @@ impl Mesh {
         }
     }
 
-    /// Reads and acknowledges everything. Returns the functions that are removed, and those that are withdrawn.
+    /// Reads and acknowledges everything. Returns the functions that are removed, and those that
+    /// are withdrawn.
     fn read(&mut self) -> (Vec<String>, Vec<String>) {
         let (mut removed, mut withdrawn) = (Vec::new(), Vec::new());
         while let Some(delta) = self.next() {

@@ -1,5 +1,6 @@
-//! Random histories of nodes whose functions the scheduler places: at no moment do present nodes have more instances in force than a function's
-//! maximum, and in the end each function is on a node that has it.
+//! Random histories of nodes whose functions the scheduler places: at no moment do present nodes
+//! have more instances in force than a function's maximum, and in the end each function is on a
+//! node that has it.
 
 use super::*;
 use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
