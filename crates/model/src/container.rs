@@ -42,7 +42,7 @@ pub struct Volume {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Pull {
-    /// When the node is told of the function, ahead of its first start.
+    /// When the node gets the function, ahead of its first start.
     #[default]
     Ahead,
     /// When it is to be started.

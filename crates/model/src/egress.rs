@@ -50,10 +50,10 @@ pub enum EgressProtocol {
     /// HTTP with TLS that begins in the node: functions send plain HTTP, and the mesh judges each
     /// request.
     Https,
-    /// TLS that begins in the function. It has to name one of `hosts` (SNI); what is inside, the
-    /// mesh does not see.
+    /// TLS that begins in the function. It has to name one of `hosts` (SNI); the mesh does not see
+    /// its content.
     Tls,
-    /// Whatever the function speaks. The mesh judges the connection.
+    /// Any protocol. The mesh judges the connection.
     Tcp,
 }
 

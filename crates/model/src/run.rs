@@ -159,11 +159,11 @@ pub struct Port {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PortProtocol {
-    /// Whatever the program speaks.
+    /// Any protocol.
     #[default]
     Tcp,
     /// TLS that begins in the caller and ends in the function. Its client has to name the function
-    /// (SNI); what is inside, nobody in between sees.
+    /// (SNI); nodes do not see its content.
     Tls,
 }
 
@@ -171,13 +171,13 @@ pub enum PortProtocol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// `strict` where the node can make rooms, else `process`.
+    /// `strict` where the node can make jails, else `process`.
     #[default]
     Auto,
-    /// In a room of its own: namespaces for users, network, files, processes, IPC and host name; no
+    /// In a separate jail: namespaces for users, network, files, processes, IPC and host name; no
     /// capability; a list of system calls; a read-only view of `/usr`, the working directory and
     /// `readOnlyPaths`. It is reached, and reaches others, through the mesh only. Where the node
-    /// cannot make rooms, it is not started.
+    /// cannot make jails, it is not started.
     Strict,
     /// A process of the machine like any other. It can be reached, and can reach anything, past the
     /// mesh; its account's other processes can read its memory and its environment, and the
