@@ -41,7 +41,7 @@ pub struct EgressPort {
     pub http2: bool,
 }
 
-/// What a port outside of the mesh is.
+/// Protocol of a port outside the mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EgressProtocol {

@@ -348,7 +348,7 @@ impl Default for Scale {
     }
 }
 
-/// What a function's load is counted in.
+/// Unit of a function's load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
