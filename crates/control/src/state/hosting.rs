@@ -298,3 +298,28 @@ fn remove(of: &mut HashMap<FunctionId, Names>, id: &FunctionId, name: &str) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_for_nodes_ends_once() {
+        let (mut hosting, compiled) = (Hosting::new(true), Compiled::default());
+        hosting.awaited.insert("one".into());
+        assert_eq!(hosting.stop_awaiting(&compiled), [Effect::PlaceJobs]);
+        assert!(!hosting.awaiting && hosting.awaited.is_empty());
+    }
+
+    #[test]
+    fn a_placement_moves_only_the_functions_that_it_names() {
+        let (id, other): (FunctionId, FunctionId) = ("a/one".parse().unwrap(), "a/two".parse().unwrap());
+        let (mut hosting, name) = (Hosting::default(), "one".into());
+        let [none, one] = [BTreeSet::new(), BTreeSet::from([id.clone()])].map(Placement::Only);
+        let all = || [id.clone(), other.clone()].into_iter();
+        assert_eq!(hosting.place(&name, &none, &one, all), [id.clone()]);
+        assert_eq!(hosting.place(&name, &one, &one, all), []);
+        assert_eq!(hosting.place(&name, &one, &Placement::Everything, all), [id.clone(), other.clone()]);
+        assert_eq!(hosting.place(&name, &Placement::Everything, &none, all), [id.clone(), other.clone()]);
+    }
+}

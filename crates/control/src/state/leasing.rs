@@ -149,19 +149,13 @@ impl Leasing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leno_identity::{Authority, TrustBundle};
-
-    fn compiled() -> Compiled {
-        let bundle: TrustBundle = Authority::new(&crate::slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
-        Compiled::nothing(&bundle).unwrap()
-    }
 
     #[test]
     fn limits_of_an_undefined_function_have_no_leases() {
         let (mut leasing, id) = (Leasing::default(), "shop/checkout".parse().unwrap());
-        leasing.define(&id, &compiled(), false, Duration::ZERO);
+        leasing.define(&id, &Compiled::default(), false, Duration::ZERO);
         assert_eq!(leasing.divide(&id, &["one".into()], Duration::ZERO), None);
         assert_eq!(leasing.shares(&id, "one"), None);
-        assert_eq!(leasing.tick(&compiled(), &Hosting::default(), &Nodes::default(), Duration::ZERO), []);
+        assert_eq!(leasing.tick(&Compiled::default(), &Hosting::default(), &Nodes::default(), Duration::ZERO), []);
     }
 }

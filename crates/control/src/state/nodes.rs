@@ -244,3 +244,37 @@ fn lose_interest(interest: &mut HashMap<Subject, Names>, subject: &Subject, name
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Admission;
+    use leno_wire::Placement;
+    use std::mem;
+
+    #[test]
+    fn a_change_is_announced_only_to_sessions_that_want_the_subject() {
+        let mut nodes = Nodes::default();
+        for name in ["one", "two"] {
+            let (placement, locality) = (Placement::Everything, Default::default());
+            let mut node = Node::new(Admission { placement, gateway: false, locality, egress: false });
+            let (sent, known, wake) = Default::default();
+            node.session = Some(Session::new(1, 1, sent, known, wake));
+            nodes.all.insert(name.into(), node);
+        }
+        let wanted = BTreeMap::from([("one".into(), vec![Subject::Bundle])]);
+        nodes.rewant(BTreeMap::new(), wanted.clone());
+        let pending = |nodes: &mut Nodes| {
+            ["one", "two"].map(|name| mem::take(&mut nodes.session(name, 1).unwrap().pending).len())
+        };
+        assert_eq!(pending(&mut nodes), [1, 0], "a new subject is sent");
+        nodes.announce(&Subject::Mesh);
+        assert_eq!(pending(&mut nodes), [0, 0]);
+        nodes.announce(&Subject::Bundle);
+        assert_eq!(pending(&mut nodes), [1, 0]);
+        nodes.rewant(wanted, BTreeMap::new());
+        assert_eq!(pending(&mut nodes), [1, 0], "a subject that is wanted no more is removed");
+        nodes.announce(&Subject::Bundle);
+        assert_eq!(pending(&mut nodes), [0, 0]);
+    }
+}
