@@ -1,7 +1,7 @@
 //! Any bytes as the answer of an external authorizer: it is not understood, or what comes of it may go into a message, and is only what the policy names.
 #![no_main]
 
-use leno_config::slice::{Authorizer, AuthorizerProtocol};
+use leno_model::{Authorizer, AuthorizerProtocol};
 use leno_http::edits;
 use leno_policy::reserved::is_reserved;
 use libfuzzer_sys::fuzz_target;

@@ -9,7 +9,7 @@ use aws_lc_rs::signature::{
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leno_config::jwks;
-use leno_config::slice::{PublicKey, VerificationKey};
+use leno_model::{PublicKey, VerificationKey};
 use leno_policy::spec::{Algorithm, Key};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};

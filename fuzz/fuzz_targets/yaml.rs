@@ -2,7 +2,8 @@
 //! the encoding in which nodes get it, and whose programs are accepted by who runs them.
 #![no_main]
 
-use leno_config::{Slice, load_text};
+use leno_config::{load_text};
+use leno_model::{FunctionConfig};
 use leno_policy::abi;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
@@ -13,7 +14,7 @@ fuzz_target!(|text: &str| {
             for id in snapshot.functions() {
                 let slice = snapshot.slice(id).expect("a slice for each function");
                 let encoded = postcard::to_allocvec(&slice).expect("a slice is written");
-                assert_eq!(postcard::from_bytes::<Slice>(&encoded).as_ref(), Ok(&slice));
+                assert_eq!(postcard::from_bytes::<FunctionConfig>(&encoded).as_ref(), Ok(&slice));
                 for program in [&slice.inbound, &slice.outbound] {
                     let program = postcard::to_allocvec(program).expect("a program is written");
                     assert!(abi::init(&program).is_ok());

@@ -10,8 +10,8 @@ use crate::stream::{self, Connection, ParentProcess, Term};
 use crate::update::Update;
 use backon::ExponentialBuilder;
 use bytes::Bytes;
-use leno_config::FunctionId;
 use leno_identity::{CertificateDer, Membership, SpiffeId, SvidStore, TlsError};
+use leno_model::FunctionId;
 use leno_wire::v1::from_node::Message;
 use leno_wire::{
     Capacity, Instance, JobReport, LimitDemand, Load, NodeCertificates, RevisionCounts, Subject, Version, messages,

@@ -5,8 +5,8 @@
 use crate::shared::Shared;
 use crate::update::{Change, PARENT_STREAM, Update};
 use bytes::Bytes;
-use leno_config::slice::Run;
-use leno_config::{FunctionId, Slice};
+use leno_model::Run;
+use leno_model::{FunctionConfig, FunctionId};
 use leno_wire::{Resource, Subject, messages, v1};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) enum ChildUpdate {
 
 /// The functions of the parent process.
 #[derive(Default)]
-pub(crate) struct DrainingProcess(HashMap<FunctionId, Slice>);
+pub(crate) struct DrainingProcess(HashMap<FunctionId, FunctionConfig>);
 
 impl DrainingProcess {
     /// The part of a delta that concerns this process.
@@ -59,7 +59,8 @@ impl DrainingProcess {
             if let Run::External(_) | Run::Egress(_) = running.run {
                 continue;
             }
-            let Slice { run, protocol, concurrency, queue, scale, revisions, chain, bounds, .. } = running.clone();
+            let FunctionConfig { run, protocol, concurrency, queue, scale, revisions, chain, bounds, .. } =
+                running.clone();
             (slice.run, slice.protocol, slice.concurrency, slice.queue) = (run, protocol, concurrency, queue);
             (slice.scale, slice.revisions, slice.chain, slice.bounds) = (scale, revisions, chain, bounds);
         }

@@ -2,8 +2,8 @@
 
 use crate::channel;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use leno_config::{Locality, MeshSlice};
 use leno_identity::{CertificateDer, KeyRequest, Membership, SpiffeId, SvidStore, TrustBundle};
+use leno_model::{Locality, MeshConfig};
 use leno_wire::v1::membership_client::MembershipClient;
 use leno_wire::{JoinToken, Resource, Subject, check_node_name, v1};
 use std::fmt;
@@ -81,7 +81,7 @@ pub async fn settings(
     control: &[String],
     membership: &Membership,
     backoff: ExponentialBuilder,
-) -> Result<(MeshSlice, Locality), JoinFailure> {
+) -> Result<(MeshConfig, Locality), JoinFailure> {
     let refused = |error: &dyn fmt::Display| JoinFailure::Refused(error.to_string());
     let client = MembershipClient::new(channel::of_member(control, membership).map_err(|error| refused(&error))?);
     let mut pauses = backoff.build();

@@ -1,7 +1,7 @@
 //! The node's subscriptions and reports. They outlive each stream.
 
 use bytes::Bytes;
-use leno_config::{FunctionId, Slice};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_wire::v1::from_node::Message;
 use leno_wire::v1::to_node;
 use leno_wire::{
@@ -215,7 +215,7 @@ impl NodeState {
     }
 
     /// The configuration of a function that is in force.
-    pub(crate) fn slice(&self, id: &FunctionId) -> Option<Slice> {
+    pub(crate) fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
         let subject = Subject::Slice(id.clone());
         match Resource::decode(&subject, self.payloads.get(&subject)?).ok()? {
             Resource::Slice(slice) => Some(*slice),

@@ -2,7 +2,7 @@
 
 use crate::node_state::from_node;
 use crate::shared::Shared;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::v1::from_node::Message;
 use leno_wire::{Bounds, Content, Lease, Resource, Subject, v1};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Output of instances, by page, as control plane and node return it.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Output, OutputLine, OutputMark, ReadOutput};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

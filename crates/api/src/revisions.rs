@@ -1,8 +1,8 @@
 //! Views of revisions: listings and metrics.
 
-use leno_config::slice::Container;
-use leno_config::{FunctionId, revision};
 use leno_control::{Control, RolloutEvent};
+use leno_model::Container;
+use leno_model::{FunctionId, revision};
 use leno_proxy::Node;
 use leno_telemetry::stats::Counts;
 use prometheus_client::collector::Collector;

@@ -1,6 +1,6 @@
 //! Views of the autoscaler: listings and metrics.
 
-use leno_config::{FunctionId, revision};
+use leno_model::{FunctionId, revision};
 use leno_supervisor::{FunctionStatus, InstanceState, LossEvent, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};

@@ -22,7 +22,7 @@ mod tests;
 pub use reason::{Mode, Reason};
 
 use average::{Averages, Largest};
-use leno_config::slice::{Metric, Scale};
+use leno_model::{Metric, Scale};
 use std::time::Duration;
 
 /// A function's instances and load at one moment.

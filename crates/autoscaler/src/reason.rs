@@ -1,6 +1,6 @@
 //! Why a function has as many instances as it has, in the terms of the configuration.
 
-use leno_config::slice::Metric;
+use leno_model::Metric;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;

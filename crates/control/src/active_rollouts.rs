@@ -2,8 +2,8 @@
 
 use crate::history::{Candidate, Histories, History};
 use crate::rollout::{self, Verdict};
-use leno_config::FunctionId;
-use leno_config::revision::Rollout;
+use leno_model::FunctionId;
+use leno_model::revision::Rollout;
 use leno_wire::RevisionCounts;
 use std::collections::BTreeMap;
 use std::sync::Arc;

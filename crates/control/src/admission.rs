@@ -7,8 +7,8 @@
 use crate::revocations::Revocations;
 use aws_lc_rs::digest::{SHA256, digest};
 use ipnet::IpNet;
-use leno_config::Locality;
 use leno_identity::{MembershipMark, RootPin, TrustDomain};
+use leno_model::Locality;
 use leno_wire::{BadNodeName, Capacity, JoinToken, NoRandomness, Placement, check_node_name};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

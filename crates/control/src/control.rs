@@ -19,13 +19,14 @@ use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
 use crate::trust::{Authorities, Trust, TrustError, UnknownAuthority};
-use leno_config::revision::Template;
-use leno_config::slice::Container;
-use leno_config::{FunctionId, Permissions, Slice, revision};
+use leno_config::Permissions;
 use leno_identity::{
     Authority, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
     TrustDomain,
 };
+use leno_model::Container;
+use leno_model::revision::Template;
+use leno_model::{FunctionConfig, FunctionId, revision};
 use leno_wire::{Answer, JobReport, Question, Subject};
 use std::fmt;
 use std::net::IpAddr;
@@ -253,13 +254,13 @@ impl Control {
     /// Other functions are not looked at.
     pub fn change_after<E: From<PublishError>>(
         &self,
-        slices: &[&Slice],
+        slices: &[&FunctionConfig],
         removed: &[FunctionId],
         permissions: &Permissions,
         commit: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let prepare = |slice: &Slice| {
+        let prepare = |slice: &FunctionConfig| {
             let history = self.state().histories().record_one(slice, now_ms())?;
             let resolved = history.slice_for_delivery(slice)?;
             let prepared = self.state().prepare_put(&resolved, &self.0.trust_domain)?;
@@ -268,7 +269,7 @@ impl Control {
         let prepared = slices.iter().map(|slice| prepare(slice)).collect::<Result<Vec<_>, _>>();
         let prepared = prepared.map_err(PublishError::from)?;
         commit()?;
-        let kept: Vec<(&Slice, &History)> =
+        let kept: Vec<(&FunctionConfig, &History)> =
             slices.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
         store.change(&kept, removed).map_err(PublishError::from)?;
         self.change_at_length(|state| state.change(prepared, removed, permissions));
@@ -308,7 +309,7 @@ impl Control {
 
     /// Adds one function or replaces its definition: first in the store, then for all nodes. Other
     /// functions are not looked at. Returns whether anything changed. Blocks on the store.
-    pub fn put(&self, slice: &Slice) -> Result<bool, PublishError> {
+    pub fn put(&self, slice: &FunctionConfig) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let history = self.state().histories().record_one(slice, now_ms())?;
         let prepared = self.state().prepare_put(&history.slice_for_delivery(slice)?, &self.0.trust_domain)?;

@@ -4,10 +4,11 @@ use crate::error::DefinitionsError;
 use crate::history::Histories;
 use crate::job::JobDefinition;
 use crate::scheduler::Demand;
-use leno_config::revision::{Revision, Revisions, Template};
-use leno_config::slice::{Container, Run, Scale};
-use leno_config::{FunctionId, MeshSlice, ModuleHash, Permissions, Route, Slice};
+use leno_config::Permissions;
 use leno_identity::{SpiffeId, TrustBundle, TrustDomain};
+use leno_model::revision::{Revision, Revisions, Template};
+use leno_model::{Container, Run, Scale};
+use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash, Route};
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use leno_wire::encoding::EncodingError;
 use leno_wire::{Capacity, Content, Subject, run_of};
@@ -19,9 +20,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definitions {
     /// Mesh-wide settings, which every node needs.
-    pub mesh: MeshSlice,
+    pub mesh: MeshConfig,
     /// The slices of all functions and jobs, by name.
-    pub slices: BTreeMap<FunctionId, Slice>,
+    pub slices: BTreeMap<FunctionId, FunctionConfig>,
     /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not
     /// included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
@@ -188,7 +189,11 @@ impl Compiled {
 
     /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been
     /// published.
-    pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
+    pub(crate) fn prepare_put(
+        &self,
+        slice: &FunctionConfig,
+        trust_domain: &TrustDomain,
+    ) -> Result<Prepared, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {
             return Err(DefinitionsError::NoMesh { function: slice.id.clone() });
         }
@@ -249,7 +254,7 @@ impl Compiled {
 
     fn prepare(
         &self,
-        slice: &Slice,
+        slice: &FunctionConfig,
         trust_domain: &TrustDomain,
         is_there: impl Fn(&ModuleHash) -> bool,
     ) -> Result<Prepared, DefinitionsError> {
@@ -314,7 +319,7 @@ impl Compiled {
 }
 
 /// The demand of a function's instances: that of its largest revision.
-fn demand(slice: &Slice) -> Demand {
+fn demand(slice: &FunctionConfig) -> Demand {
     let mut demand = Demand::default();
     for revision in slice.all_revisions() {
         let (resources, count, least) = match &revision.template.run {
@@ -337,7 +342,7 @@ fn demand(slice: &Slice) -> Demand {
     demand
 }
 
-fn scaled(slice: &Slice) -> Vec<ScaledRevision> {
+fn scaled(slice: &FunctionConfig) -> Vec<ScaledRevision> {
     let scaled = |revision: Revision| {
         let Run::Command(command) = &revision.template.run else { return None };
         let Template { scale, concurrency, .. } = revision.template;
@@ -355,11 +360,11 @@ fn capacity(limit: &RateLimit) -> u32 {
 }
 
 /// The modules of a slice that the control plane delivers. Nodes fetch the others.
-fn delivered(slice: &Slice) -> BTreeSet<ModuleHash> {
+fn delivered(slice: &FunctionConfig) -> BTreeSet<ModuleHash> {
     slice.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
 }
 
-fn job(slice: &Slice) -> Result<Option<JobDefinition>, DefinitionsError> {
+fn job(slice: &FunctionConfig) -> Result<Option<JobDefinition>, DefinitionsError> {
     let Run::Job(job) = &slice.run else { return Ok(None) };
     let run = run_of(slice).ok_or_else(|| DefinitionsError::Encoding {
         subject: Subject::Slice(slice.id.clone()),
@@ -368,7 +373,7 @@ fn job(slice: &Slice) -> Result<Option<JobDefinition>, DefinitionsError> {
     Ok(Some(JobDefinition { run, completions: job.completions, ttl: job.ttl }))
 }
 
-fn identity(slice: &Slice, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {
+fn identity(slice: &FunctionConfig, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {
     let bad = |reason| DefinitionsError::Identity { function: slice.id.clone(), reason };
     let identity: SpiffeId = slice.identity.parse().map_err(bad)?;
     if identity.trust_domain() != trust_domain.as_str() || identity.path().is_empty() || identity.is_reserved() {

@@ -1,7 +1,7 @@
 //! Why definitions are refused.
 
-use leno_config::{FunctionId, ModuleHash};
 use leno_identity::{BadSpiffeId, SpiffeId, TrustDomain};
+use leno_model::{FunctionId, ModuleHash};
 use leno_wire::Subject;
 
 /// Why definitions cannot be published.

@@ -6,8 +6,8 @@ use crate::history::History;
 use crate::job::Outcome;
 use crate::rotation::Remembered;
 use crate::server::greeting;
-use leno_config::revision::Template;
-use leno_config::{CandidatePrograms, FunctionId, ModuleHash, Route, Slice};
+use leno_model::revision::Template;
+use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, ModuleHash, Route};
 use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::v1::{from_node, to_node};
 use leno_wire::{
@@ -132,7 +132,7 @@ pub fn payload(payload: &[u8]) {
         id.into_iter().flat_map(|id| [Subject::Endpoints(id.clone()), Subject::Scale(id.clone()), Subject::Quota(id)]),
     );
     // A slice must carry the name under which it is sent, so the name is read from the payload.
-    subjects.extend(from_bytes::<Slice>(payload).map(|slice| Subject::Slice(slice.id)));
+    subjects.extend(from_bytes::<FunctionConfig>(payload).map(|slice| Subject::Slice(slice.id)));
     subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }

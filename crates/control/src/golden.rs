@@ -18,13 +18,13 @@ use crate::history::{Candidate, History};
 use crate::job::Outcome;
 use crate::revocations::Revocation;
 use crate::rotation::{Ended, Phase, Remembered, Rotation};
-use leno_config::revision::Template;
-use leno_config::slice::{
+use leno_identity::{Authority, CertificateDer, TrustBundle};
+use leno_model::revision::Template;
+use leno_model::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, ImageRegistry, Images, Limits,
     RedisQuotas, RedisTransport, RegistryCredentials, TrustedProxies, UpstreamLimits,
 };
-use leno_config::{CandidatePrograms, FunctionId, Locality, MeshSlice, Route};
-use leno_identity::{Authority, CertificateDer, TrustBundle};
+use leno_model::{CandidatePrograms, FunctionId, Locality, MeshConfig, Route};
 use leno_wire::encoding::{from_bytes_observed, to_bytes};
 use leno_wire::{Bounds, Endpoint, JobReport, JobState, Lease, LimitShare, Placement, Resource, Subject};
 use serde::Serialize;
@@ -71,27 +71,27 @@ fn readable(name: &str, encoded: &[u8]) {
 #[test]
 fn golden_files_are_read_and_written_as_they_were() {
     resource("mesh", &Resource::Mesh(Box::new(mesh())));
-    let other = MeshSlice {
+    let other = MeshConfig {
         admin: AdminListener::Socket("/run/leno/admin.sock".into()),
         trusted_proxies: TrustedProxies::Hops(2),
         accounts: Accounts::Node,
         ..mesh()
     };
     resource("mesh-socket", &Resource::Mesh(Box::new(other)));
-    let other = MeshSlice { stream_lifetime: Some(Duration::from_secs(7200)), ..mesh() };
+    let other = MeshConfig { stream_lifetime: Some(Duration::from_secs(7200)), ..mesh() };
     resource("mesh-streams", &Resource::Mesh(Box::new(other)));
-    let other = MeshSlice { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
+    let other = MeshConfig { admin: AdminListener::Usual, trusted_proxies: TrustedProxies::None, ..mesh() };
     resource("mesh-usual", &Resource::Mesh(Box::new(other)));
     for (name, quotas) in [("mesh-redis", redis(RedisTransport::Plain)), ("mesh-redis-tls", redis(secured()))] {
-        resource(name, &Resource::Mesh(Box::new(MeshSlice { quotas: Some(quotas), ..mesh() })));
+        resource(name, &Resource::Mesh(Box::new(MeshConfig { quotas: Some(quotas), ..mesh() })));
     }
     let keep_alive = Duration::from_secs(30);
     let upstream = UpstreamLimits { head_bytes: 40_000, headers: 500, keep_alive, ..UpstreamLimits::default() };
     let limits = Limits { upstream, ..mesh().limits };
-    resource("mesh-upstream", &Resource::Mesh(Box::new(MeshSlice { limits, ..mesh() })));
+    resource("mesh-upstream", &Resource::Mesh(Box::new(MeshConfig { limits, ..mesh() })));
     let upstream = UpstreamLimits { tcp_keep_alive: Duration::from_secs(15), ..UpstreamLimits::default() };
     let limits = Limits { upstream, ..mesh().limits };
-    resource("mesh-tcp", &Resource::Mesh(Box::new(MeshSlice { limits, ..mesh() })));
+    resource("mesh-tcp", &Resource::Mesh(Box::new(MeshConfig { limits, ..mesh() })));
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
@@ -281,7 +281,7 @@ fn secured() -> RedisTransport {
     RedisTransport::Tls { ca_file: Some("/etc/leno/ca.pem".into()), server_name: "redis.example".to_owned() }
 }
 
-fn mesh() -> MeshSlice {
+fn mesh() -> MeshConfig {
     let address = |port: u16| format!("127.0.0.1:{port}").parse().unwrap();
     let credentials = [
         RegistryCredentials::Password { username: "ci".to_owned(), file: "/etc/leno/password".into() },
@@ -294,7 +294,7 @@ fn mesh() -> MeshSlice {
         insecure: true,
         credentials: Some(credentials),
     };
-    MeshSlice {
+    MeshConfig {
         trust_domain: "orders.example".to_owned(),
         engine: Some(Engine::Wasm),
         mtls_same_node: true,

@@ -3,9 +3,9 @@
 
 use crate::error::DefinitionsError;
 use crate::status::RevisionStatus;
-use leno_config::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
-use leno_config::slice::{Container, Run, Wasm};
-use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_model::revision::{self, Plan, Revision, Revisions, Split, Target, Template};
+use leno_model::{Container, Run, Wasm};
+use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_wire::encoding::{EncodingError, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +63,7 @@ impl Histories {
     /// The histories after a publication of exactly these functions.
     pub(crate) fn record_publication(
         &self,
-        slices: &BTreeMap<FunctionId, Slice>,
+        slices: &BTreeMap<FunctionId, FunctionConfig>,
         now_ms: u64,
     ) -> Result<Self, DefinitionsError> {
         let each = slices.iter().map(|(id, slice)| Ok((id.clone(), self.record_one(slice, now_ms)?)));
@@ -71,7 +71,7 @@ impl Histories {
     }
 
     /// The history of one function after its publication.
-    pub(crate) fn record_one(&self, slice: &Slice, now_ms: u64) -> Result<History, DefinitionsError> {
+    pub(crate) fn record_one(&self, slice: &FunctionConfig, now_ms: u64) -> Result<History, DefinitionsError> {
         let mut history = self.0.get(&slice.id).cloned().unwrap_or_default();
         history.record_publication(slice, now_ms)?;
         Ok(history)
@@ -91,7 +91,7 @@ impl Histories {
     }
 
     /// The slice of a function as nodes get it.
-    pub(crate) fn slice_for_delivery(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
+    pub(crate) fn slice_for_delivery(&self, slice: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
         match self.0.get(&slice.id) {
             Some(history) => history.slice_for_delivery(slice),
             None => Ok(slice.clone()),
@@ -144,7 +144,7 @@ impl History {
         self.kept.iter().filter_map(container)
     }
 
-    fn record_publication(&mut self, slice: &Slice, now_ms: u64) -> Result<(), DefinitionsError> {
+    fn record_publication(&mut self, slice: &FunctionConfig, now_ms: u64) -> Result<(), DefinitionsError> {
         self.function = Some(slice.id.clone());
         let template = to_bytes(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
@@ -216,7 +216,7 @@ impl History {
 
     /// The slice with its primary revision (see [`History::targets`]) and all others that get
     /// traffic.
-    pub(crate) fn slice_for_delivery(&self, slice: &Slice) -> Result<Slice, DefinitionsError> {
+    pub(crate) fn slice_for_delivery(&self, slice: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
         let (primary, targets) = self.targets(&slice.revisions.plan);
         let mut resolved = slice.clone();
         resolved.set_revision(self.revision(slice, primary)?);
@@ -285,7 +285,7 @@ impl History {
         self.kept.iter().map(status).collect()
     }
 
-    fn revision(&self, slice: &Slice, number: u32) -> Result<Revision, DefinitionsError> {
+    fn revision(&self, slice: &FunctionConfig, number: u32) -> Result<Revision, DefinitionsError> {
         let kept = self.kept.iter().find(|kept| kept.number == number).ok_or_else(|| DefinitionsError::Revision {
             function: slice.id.clone(),
             revision: revision::name(&slice.id, number),

@@ -1,7 +1,7 @@
 //! Jobs in the control plane. A job runs on one node, which reports its progress. The control plane
 //! stores its outcome.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{JobReport, JobState};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime};

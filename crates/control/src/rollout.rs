@@ -1,7 +1,7 @@
 //! Decides whether a rollout advances, waits or is rolled back: a pure function of request counts
 //! and time.
 
-use leno_config::revision::Rollout;
+use leno_model::revision::Rollout;
 use leno_wire::RevisionCounts;
 use std::fmt;
 use std::time::Duration;

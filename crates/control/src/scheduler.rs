@@ -11,7 +11,7 @@
 //! Nodes are ranked within their zones and functions are indexed by node, so the cost of an event
 //! depends on the functions and nodes that it concerns.
 
-use leno_config::{FunctionId, Locality};
+use leno_model::{FunctionId, Locality};
 use leno_wire::Capacity;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

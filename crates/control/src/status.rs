@@ -1,8 +1,8 @@
 //! The control plane's status, for people (`leno get`) and experiments.
 
 use crate::job::JobStatus;
-use leno_config::{FunctionId, Locality};
 use leno_identity::SpiffeId;
+use leno_model::{FunctionId, Locality};
 use leno_wire::{Bounds, Capacity, Instance, Subject, Version, messages, v1};
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -1,7 +1,6 @@
 //! Keeps this process from others of its account, and what it starts from what it has. Before any other thread exists.
 
 use anyhow::{Context, Result, ensure};
-use leno_config::slice;
 use leno_supervisor::Accounts;
 use rustix::process::{DumpableBehavior, geteuid};
 
@@ -19,14 +18,14 @@ pub(crate) fn process(debuggable: bool) -> Result<()> {
 }
 
 /// Under which accounts instances run here.
-pub(crate) fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Accounts> {
+pub(crate) fn accounts(wanted: leno_model::Accounts, node_account: bool) -> Result<Accounts> {
     let root = geteuid().is_root();
     match wanted {
-        slice::Accounts::PerNamespace { first, .. } if root && !node_account => {
+        leno_model::Accounts::PerNamespace { first, .. } if root && !node_account => {
             tracing::info!("instances without a room: each namespace has an account of its own, from {first} on");
             Ok(Accounts::per_namespace(first))
         }
-        slice::Accounts::PerNamespace { required, .. } => {
+        leno_model::Accounts::PerNamespace { required, .. } => {
             ensure!(
                 !required || node_account,
                 "only root can give each namespace an account of its own: run leno as root, or set `instances: {{accounts: node}}` in the Mesh document"
@@ -36,6 +35,6 @@ pub(crate) fn accounts(wanted: slice::Accounts, node_account: bool) -> Result<Ac
             );
             Ok(Accounts::node())
         }
-        slice::Accounts::Node => Ok(Accounts::node()),
+        leno_model::Accounts::Node => Ok(Accounts::node()),
     }
 }

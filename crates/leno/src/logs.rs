@@ -6,7 +6,7 @@ use crate::remote::{Connection, Server};
 use crate::screen::{shown, shown_json};
 use anyhow::{Context, Result, ensure};
 use leno_api::log_page::{LogLine, LogPage};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;

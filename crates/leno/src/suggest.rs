@@ -4,7 +4,7 @@ use crate::NodeAddress;
 use crate::client::Node;
 use crate::screen::{shown, shown_all, shown_json};
 use anyhow::{Context, Result, bail, ensure};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_telemetry::destinations::{Destination, DestinationKind};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -316,7 +316,7 @@ mod tests {
         let loaded = leno_config::load_text("suggested.yaml".as_ref(), &(text.clone() + caller));
         let snapshot = loaded.unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
         let slice = snapshot.slice(&FunctionId::new("shop", "api-example-com").unwrap()).unwrap();
-        let leno_config::slice::Run::Egress(egress) = slice.run else { panic!("it is outside") };
+        let leno_model::Run::Egress(egress) = slice.run else { panic!("it is outside") };
         assert_eq!(egress.http_port(80).unwrap().number, 443);
         assert_eq!(slice.inbound.authorization.len(), 1);
     }

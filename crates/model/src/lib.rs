@@ -19,6 +19,7 @@ pub mod revision;
 mod route;
 mod run;
 mod secret;
+pub mod size;
 pub mod special_address;
 mod spiffe;
 

@@ -1,7 +1,7 @@
 //! Instances that prove with a credential who they are when they call through the outbound listener. While two processes of a node accept from it, each
 //! knows those of the other.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_proxy::credential::{Credentials, Minted, OpenerCheck};
 use leno_supervisor::Processes;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,7 @@
 //! function. So the instances, credentials and certificates of removed functions stay until nothing uses them, but no longer than the drain timeout. The
 //! proxy then closes the exchanges that are still open. Where the permission went with the function, they have [`leno_proxy::GRACE`].
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_proxy::{FunctionEntry, GRACE, Node, NodeSnapshot, Removed};
 use leno_supervisor::Supervisor;
 use std::collections::{BTreeMap, BTreeSet};

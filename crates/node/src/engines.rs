@@ -1,6 +1,6 @@
 //! Chooses the sandbox engine of each function.
 
-use leno_config::{Snapshot, slice};
+use leno_config::Snapshot;
 use leno_policy::engine::EngineKind;
 use leno_sandbox::{Engine, EngineError};
 use std::sync::OnceLock;
@@ -44,13 +44,17 @@ impl Engines {
 
     /// The engine of a function: its own choice, or else the mesh's, and never another one. Where neither chooses: microvm if it works, otherwise
     /// wasm.
-    pub fn choose(&self, function: Option<slice::Engine>, mesh: Option<slice::Engine>) -> Result<&Engine, NoEngine> {
+    pub fn choose(
+        &self,
+        function: Option<leno_model::Engine>,
+        mesh: Option<leno_model::Engine>,
+    ) -> Result<&Engine, NoEngine> {
         if let Some(engine) = &self.only {
             return Ok(engine);
         }
         match function.or(mesh) {
-            Some(slice::Engine::Wasm) => self.wasm(),
-            Some(slice::Engine::Microvm) => {
+            Some(leno_model::Engine::Wasm) => self.wasm(),
+            Some(leno_model::Engine::Microvm) => {
                 self.microvm().as_ref().map_err(|error| NoEngine::Microvm(error.to_string()))
             }
             None => self.microvm().as_ref().or_else(|_| self.wasm()),
@@ -70,7 +74,7 @@ impl Engines {
     }
 
     /// Describes the mesh's engine, for the start of the node.
-    pub fn describe(&self, mesh: Option<slice::Engine>) -> Result<String, NoEngine> {
+    pub fn describe(&self, mesh: Option<leno_model::Engine>) -> Result<String, NoEngine> {
         let kind = self.choose(None, mesh)?.kind();
         Ok(match (self.microvm.get(), mesh) {
             (Some(Err(error)), None) => format!("{kind}, because the microvm engine does not work here: {error}"),
@@ -92,7 +96,7 @@ mod tests {
     #[test]
     fn what_is_asked_for_is_run_or_refused() {
         let engines = without_microvm();
-        let (microvm, wasm) = (Some(slice::Engine::Microvm), Some(slice::Engine::Wasm));
+        let (microvm, wasm) = (Some(leno_model::Engine::Microvm), Some(leno_model::Engine::Wasm));
         for (function, mesh) in [(None, None), (wasm, None), (None, wasm), (wasm, microvm)] {
             assert_eq!(engines.choose(function, mesh).unwrap().kind(), EngineKind::Wasm, "{function:?} {mesh:?}");
         }
@@ -108,7 +112,7 @@ mod tests {
     #[test]
     fn an_engine_that_nobody_asks_for_is_not_started() {
         let engines = Engines::default();
-        assert_eq!(engines.choose(None, Some(slice::Engine::Wasm)).unwrap().kind(), EngineKind::Wasm);
+        assert_eq!(engines.choose(None, Some(leno_model::Engine::Wasm)).unwrap().kind(), EngineKind::Wasm);
         assert!(engines.microvm.get().is_none());
     }
 

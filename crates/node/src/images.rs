@@ -6,7 +6,6 @@ mod registries;
 pub use registries::registries;
 pub(crate) use registries::secret;
 
-use leno_config::slice;
 use leno_files::FileAccess;
 use leno_jail::{DEFAULT_WRITABLE, Volume};
 use leno_namespaces::{Namespace, Namespaces};
@@ -21,7 +20,7 @@ use tokio::task::spawn_blocking;
 
 /// Brings images to this node.
 pub(crate) struct Images {
-    settings: slice::Images,
+    settings: leno_model::Images,
     /// Why this node runs no containers; `None`: as far as is known, it does.
     no_containers: Option<String>,
     store: OnceCell<Store>,
@@ -40,7 +39,7 @@ pub(crate) struct Namer {
 }
 
 impl Images {
-    pub(crate) fn new(settings: slice::Images, rooms: &Rooms, namespaces: Arc<Namespaces>) -> Arc<Self> {
+    pub(crate) fn new(settings: leno_model::Images, rooms: &Rooms, namespaces: Arc<Namespaces>) -> Arc<Self> {
         let no_containers = match rooms {
             Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
             Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
@@ -74,19 +73,21 @@ impl Images {
     }
 
     /// A container, whose image comes ahead of its first start if it says so.
-    pub(crate) fn container(self: &Arc<Self>, container: &slice::Container, namer: Namer) -> Arc<ContainerSpec> {
-        let slice::Container { image, digest, command, args, directory, user, volumes, read_only, writable, pull } =
+    pub(crate) fn container(self: &Arc<Self>, container: &leno_model::Container, namer: Namer) -> Arc<ContainerSpec> {
+        let leno_model::Container { image, digest, command, args, directory, user, volumes, read_only, writable, pull } =
             container.clone();
         let name = match &digest {
             Some(digest) if !image.contains('@') => format!("{image}@{digest}"),
             _ => image.clone(),
         };
         let source = self.pull(&name, image, digest, namer);
-        if pull == slice::Pull::Ahead {
+        if pull == leno_model::Pull::Ahead {
             source.begin_ahead();
         }
-        let volume =
-            |slice::Volume { path, size }: slice::Volume| Volume { path, size: size.unwrap_or(DEFAULT_WRITABLE) };
+        let volume = |leno_model::Volume { path, size }: leno_model::Volume| Volume {
+            path,
+            size: size.unwrap_or(DEFAULT_WRITABLE),
+        };
         Arc::new(ContainerSpec {
             image: name,
             source: Source::new(source),

@@ -3,7 +3,7 @@
 use crate::callers::Callers;
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_namespaces::{Importance, Namespaces, Source};
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;

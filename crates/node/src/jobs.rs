@@ -2,8 +2,8 @@
 
 use crate::images::{Images, Namer};
 use leno_agent::Agent;
-use leno_config::{FunctionId, Slice, slice};
 use leno_identity::{SpiffeId, SvidStore};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_proxy::Requester;
 use leno_supervisor::{JobSpec, Supervisor};
 use leno_wire::{JobReport, JobState, run_of};
@@ -29,7 +29,7 @@ impl Jobs {
     }
 
     /// Adds a job, or another run of it.
-    pub(crate) fn apply(&mut self, slice: &Slice, job: &slice::Job) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, slice: &FunctionConfig, job: &leno_model::Job) -> Result<(), String> {
         let run = run_of(slice).ok_or("its run cannot be named")?;
         let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);

@@ -1,7 +1,7 @@
 //! The kernel's part of this node: it knows which connections the instances in rooms may make, and carries bytes from room to room.
 
-use leno_config::FunctionId;
 use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
+use leno_model::FunctionId;
 use leno_proxy::Node;
 use leno_proxy::connections::{self, Way};
 use leno_proxy::kernel::{Kernel, Spliced};

@@ -1,7 +1,7 @@
 //! Where a node listens.
 
-use leno_config::MeshSlice;
-use leno_config::slice::AdminListener;
+use leno_model::AdminListener;
+use leno_model::MeshConfig;
 use std::net::SocketAddr;
 
 /// Where this node listens, as far as it is not where the Mesh document says. Nodes on one machine, or with addresses of their own, differ in it.
@@ -23,7 +23,7 @@ pub struct Listeners {
 
 impl Listeners {
     /// The settings of the mesh as they are on this node.
-    pub fn apply(&self, mut mesh: MeshSlice) -> MeshSlice {
+    pub fn apply(&self, mut mesh: MeshConfig) -> MeshConfig {
         mesh.inbound = self.inbound.unwrap_or(mesh.inbound);
         mesh.outbound = self.outbound.unwrap_or(mesh.outbound);
         if let Some(admin) = &self.admin {

@@ -3,7 +3,7 @@
 
 use crate::engines::Engines;
 use bytes::Bytes;
-use leno_config::{FunctionId, ModuleHash, Route, Slice, slice};
+use leno_model::{FunctionConfig, FunctionId, ModuleHash, Route};
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
 use leno_proxy::{ComponentSecrets, FunctionEntry, Node};
@@ -26,11 +26,11 @@ pub(crate) struct Loader {
 pub(crate) struct Wanted {
     /// Compiled before any slice is loaded, because slices name them.
     pub modules: Vec<(ModuleHash, Bytes)>,
-    pub slices: Vec<Slice>,
+    pub slices: Vec<FunctionConfig>,
     /// The gateway's routes to functions of other nodes.
     pub routes: Vec<Route>,
     /// The engine of functions that choose none.
-    pub engine: Option<slice::Engine>,
+    pub engine: Option<leno_model::Engine>,
 }
 
 /// The result of loading.
@@ -43,7 +43,7 @@ pub(crate) struct Loaded {
 }
 
 enum Load {
-    Function(Box<Slice>),
+    Function(Box<FunctionConfig>),
     Route(Box<Route>),
 }
 
@@ -97,7 +97,7 @@ impl Loader {
         loaded
     }
 
-    fn load_route(&self, route: Route, engine: Option<slice::Engine>) -> Result<Arc<FunctionEntry>, String> {
+    fn load_route(&self, route: Route, engine: Option<leno_model::Engine>) -> Result<Arc<FunctionEntry>, String> {
         let engine = self.engines.choose(route.engine, engine).map_err(|error| error.to_string())?;
         let entry = FunctionEntry::route(engine, route);
         entry.share_in(&self.node.telemetry.namespaces);
@@ -109,8 +109,8 @@ impl Loader {
 
     fn load_one(
         &self,
-        slice: Slice,
-        engine: Option<slice::Engine>,
+        slice: FunctionConfig,
+        engine: Option<leno_model::Engine>,
         secrets: &ComponentSecrets,
     ) -> Result<Arc<FunctionEntry>, String> {
         if let Some((isolation, least)) = slice.weaker_isolation() {
@@ -151,7 +151,7 @@ async fn on_thread<T: Send + 'static>(load: impl FnOnce() -> Result<T, String> +
 }
 
 /// Fails if an extension is not ready although its module was delivered. A module that is fetched may come later, or never.
-fn delivered(specs: &[slice::Extension], loaded: &[Extension]) -> Result<(), String> {
+fn delivered(specs: &[leno_model::Extension], loaded: &[Extension]) -> Result<(), String> {
     for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
         if let Err(reason) = &extension.plugin {
             return Err(format!("its extension {} cannot be loaded: {reason}", spec.name));

@@ -5,7 +5,7 @@
 
 use crate::loader::Loaded;
 use leno_agent::{Change, Update};
-use leno_config::{FunctionId, ModuleHash, Slice};
+use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_proxy::NodeSnapshot;
 use leno_wire::{Resource, Subject};
 use std::collections::{BTreeSet, VecDeque};
@@ -125,7 +125,7 @@ fn concerns(update: &Update) -> BTreeSet<Subject> {
 
 /// Whether an update needs nothing that another one brings: it changes functions that are in force, without further modules, or takes something away.
 fn stands_alone(update: &Update, present: &NodeSnapshot) -> bool {
-    let modules = |slice: &Slice| slice.modules().map(|(module, _)| module).collect::<BTreeSet<_>>();
+    let modules = |slice: &FunctionConfig| slice.modules().map(|(module, _)| module).collect::<BTreeSet<_>>();
     update.changes.iter().all(|change| match change {
         Change::Set(Resource::Slice(slice)) => {
             let before = present.functions.get(&slice.id);

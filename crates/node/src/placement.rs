@@ -1,8 +1,8 @@
 //! What this node offers to a control plane that places functions on it, the bounds within which it scales them, and the demand for its shares of their
 //! rate limits.
 
-use leno_config::FunctionId;
-use leno_config::slice::Scale;
+use leno_model::FunctionId;
+use leno_model::Scale;
 use leno_proxy::ledger::{Ledger, Tally};
 use leno_supervisor::{FunctionSpec, Supervisor};
 use leno_wire::{Bounds, Capacity, LimitDemand, Load, Observation};
@@ -118,7 +118,7 @@ impl ReportedDemands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leno_config::slice::{AppProtocol, Run};
+    use leno_model::{AppProtocol, Run};
 
     fn spec(revision: u32) -> FunctionSpec {
         FunctionSpec {

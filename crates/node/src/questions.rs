@@ -5,7 +5,7 @@
 use crate::engines::Engines;
 use crate::output;
 use leno_agent::{PendingQuestion, Questions};
-use leno_config::{CandidatePrograms, FunctionId};
+use leno_model::{CandidatePrograms, FunctionId};
 use leno_proxy::replay::{self, Records};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::Supervisor;

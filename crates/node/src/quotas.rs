@@ -13,7 +13,7 @@ mod script;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use connection::Connection;
-use leno_config::slice::RedisQuotas;
+use leno_model::RedisQuotas;
 use leno_proxy::ledger::{Arrival, CounterName, FunctionState, Ledger, Question, Store};
 use script::Settling;
 use std::sync::atomic::Ordering;

@@ -18,9 +18,9 @@ use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
 use crate::warm::Warm;
 use leno_agent::{Agent, Change, Term, Update, Updates};
-use leno_config::slice::Run;
-use leno_config::{FunctionId, ModuleHash, Slice};
 use leno_identity::SpiffeId;
+use leno_model::Run;
+use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_proxy::jwks::{JwksFetcher, Pace};
 use leno_proxy::shards::Shards;
 use leno_proxy::{Download, FunctionEntry, ModuleFetcher, Node};
@@ -175,7 +175,7 @@ impl Reconciler {
         loads.begin(Purpose::Update(update), &[], task);
     }
 
-    fn load(&self, purpose: Purpose, slices: Vec<Slice>, loads: &mut Loads) {
+    fn load(&self, purpose: Purpose, slices: Vec<FunctionConfig>, loads: &mut Loads) {
         if slices.is_empty() {
             return;
         }

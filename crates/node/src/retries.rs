@@ -2,7 +2,7 @@
 //! extension refuses.
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_proxy::FunctionEntry;
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;

@@ -15,9 +15,9 @@ use crate::reconciler::Reconciler;
 use crate::warm::Warm;
 use anyhow::{Context, Result};
 use leno_agent::{Agent, BACKOFF, Identities, Options};
-use leno_config::{Locality, MeshSlice};
 use leno_identity::{Membership, SpiffeId, SvidStore};
 use leno_jail::Half;
+use leno_model::{Locality, MeshConfig};
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Machines, Node, NodeSnapshot};
 use leno_supervisor::{Rooms, Settings, Supervisor};
@@ -98,7 +98,7 @@ pub struct Join {
 /// Starts a node and joins the control plane. When this returns, the node's listeners are bound. They accept connections once the first configuration is in
 /// force. `modules` may hold modules that are compiled already. With a predecessor, the node accepts connections after [`Running::take_over`].
 pub async fn start(
-    mesh: MeshSlice,
+    mesh: MeshConfig,
     workers: Option<NonZeroUsize>,
     engines: Arc<Engines>,
     modules: Arc<Modules>,
@@ -355,10 +355,10 @@ impl Running {
         let snapshot = self.node.snapshot.load();
         let revisions = snapshot.functions.values().flat_map(|entry| entry.slice.all_revisions());
         let graces = revisions.map(|revision| match revision.template.run {
-            leno_config::slice::Run::Command(command) => command.grace,
-            leno_config::slice::Run::Wasm(wasm) => wasm.grace,
-            leno_config::slice::Run::Job(job) => job.process.grace,
-            leno_config::slice::Run::External(_) | leno_config::slice::Run::Egress(_) => Duration::ZERO,
+            leno_model::Run::Command(command) => command.grace,
+            leno_model::Run::Wasm(wasm) => wasm.grace,
+            leno_model::Run::Job(job) => job.process.grace,
+            leno_model::Run::External(_) | leno_model::Run::Egress(_) => Duration::ZERO,
         });
         graces.max().unwrap_or_default() + Duration::from_secs(5)
     }

@@ -1,6 +1,6 @@
 //! How many instances another process of this node has, so that this one starts as many before it takes over.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_supervisor::{FunctionSpec, FunctionStatus, InstanceState, Supervisor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

@@ -9,8 +9,8 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leno_config::slice::{AppProtocol, PublicKey, Run, VerificationKey};
-use leno_config::{FunctionId, Slice};
+use leno_model::{AppProtocol, PublicKey, Run, VerificationKey};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Sidecar, Target, Tracing};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> Stri
 }
 
 /// A function without any policy: nobody may call it, and it may call nobody.
-pub(crate) fn slice(name: &str) -> Slice {
+pub(crate) fn slice(name: &str) -> FunctionConfig {
     let id: FunctionId = name.parse().unwrap();
     let program = |direction, targets| ProgramSpec {
         function: name.to_owned(),
@@ -112,7 +112,7 @@ pub(crate) fn slice(name: &str) -> Slice {
         access_log: AccessLog { name: String::new(), enabled: true, statuses: Vec::new(), request_headers: Vec::new() },
         targets,
     };
-    Slice {
+    FunctionConfig {
         identity: format!("spiffe://td.example/ns/{}/sa/{}", id.namespace, id.name),
         id,
         inbound: program(Direction::Inbound, vec![target(name)]),

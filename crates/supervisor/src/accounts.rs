@@ -1,6 +1,6 @@
 //! Operating system accounts under which instances run.
 
-use leno_config::id::FunctionId;
+use leno_model::FunctionId;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -13,7 +13,7 @@ mod share;
 
 use crate::processes;
 use legacy::{Groups, Hierarchies};
-use leno_config::slice::Resources;
+use leno_model::Resources;
 use owner::Owner;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};

@@ -13,12 +13,12 @@ use crate::secret::{RoomSecrets, Secrets};
 use crate::spec::{Rooms, Settings};
 use crate::status::{Board, Isolation};
 use crate::tree::ProcessTree;
-use leno_config::id::FunctionId;
-use leno_config::size::Size;
-use leno_config::slice::{self, Resources};
-use leno_config::{SecretValue, secret_values};
 use leno_files::{FileAccess, readers};
 use leno_jail::{Refusals, Room};
+use leno_model::FunctionId;
+use leno_model::Resources;
+use leno_model::size::Size;
+use leno_model::{SecretValue, secret_values};
 use leno_namespaces::{Importance, Permit, Resource, Source, Turns};
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -97,7 +97,7 @@ impl Owner {
         let _turn = self.starts.take(&self.function.namespace, "").await;
         if program.container.is_some() {
             return match (program.isolation, &self.settings.rooms) {
-                (slice::Isolation::Process, _) => Err(std::io::Error::new(
+                (leno_model::Isolation::Process, _) => Err(std::io::Error::new(
                     std::io::ErrorKind::InvalidInput,
                     "a container runs in a room: `isolation: process` is about programs of the machine",
                 )),
@@ -108,13 +108,13 @@ impl Owner {
             };
         }
         match (program.isolation, &self.settings.rooms) {
-            (slice::Isolation::Strict | slice::Isolation::Auto, Rooms::Open(rooms)) => {
+            (leno_model::Isolation::Strict | leno_model::Isolation::Auto, Rooms::Open(rooms)) => {
                 self.start_in_room(rooms, program, given).await
             }
-            (slice::Isolation::Strict, Rooms::None(reason)) => {
+            (leno_model::Isolation::Strict, Rooms::None(reason)) => {
                 Err(std::io::Error::other(format!("`isolation: strict` cannot be had on this node: {reason}")))
             }
-            (slice::Isolation::Auto, Rooms::None(_)) | (slice::Isolation::Process, _) => {
+            (leno_model::Isolation::Auto, Rooms::None(_)) | (leno_model::Isolation::Process, _) => {
                 let secrets = self.secrets(program).await?;
                 self.reach_files(program).await?;
                 self.start_process(program, secrets, given)
@@ -145,7 +145,7 @@ impl Owner {
 
     /// Whether a program is started in a room here.
     pub(crate) fn uses_rooms(&self, program: &Program<'_>) -> bool {
-        let wants = program.container.is_some() || program.isolation != slice::Isolation::Process;
+        let wants = program.container.is_some() || program.isolation != leno_model::Isolation::Process;
         wants && matches!(self.settings.rooms, Rooms::Open(_))
     }
 

@@ -6,7 +6,7 @@ use crate::error::AcquireError;
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, LossEvent, ScaleEvent};
-use leno_config::id::FunctionId;
+use leno_model::FunctionId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::time::Instant;

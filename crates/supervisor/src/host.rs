@@ -3,8 +3,8 @@
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 use crate::processes::Processes;
-use leno_config::FunctionId;
 use leno_jail::{Entrances, Refused};
+use leno_model::FunctionId;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;

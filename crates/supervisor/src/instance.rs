@@ -15,7 +15,7 @@ use crate::reach::Reach;
 use crate::readiness;
 use crate::status::{InstanceState, InstanceStatus, Isolation};
 use crate::tree::ProcessTree;
-use leno_config::slice::{AppProtocol, Command};
+use leno_model::{AppProtocol, Command};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,6 +1,6 @@
 //! Names of instances.
 
-use leno_config::{FunctionId, revision};
+use leno_model::{FunctionId, revision};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::scaling::Scaler;
 use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
 use crate::status::{Board, InstanceState, InstanceStatus};
 use backon::{BackoffBuilder, ExponentialBackoff};
-use leno_config::slice::{IN_NODE, Run};
+use leno_model::{IN_NODE, Run};
 use leno_namespaces::{Namespace, Permit, Resource, Turns};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

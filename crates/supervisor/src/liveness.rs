@@ -11,7 +11,7 @@
 use crate::dispatcher::{Dispatcher, Slot};
 use crate::reach::{Reach, is_refusal};
 use crate::readiness::{self, NotReady};
-use leno_config::slice::{AppProtocol, Liveness, Readiness};
+use leno_model::{AppProtocol, Liveness, Readiness};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What instances write to standard output and standard error, line by line.
 
 use crate::instance_id::InstanceId;
-use leno_config::id::FunctionId;
+use leno_model::FunctionId;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, SystemTime};

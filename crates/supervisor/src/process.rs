@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, ChildStderr, ChildStdout};
 
-use leno_config::slice::{Command, Isolation, Process, Resources, Secret};
+use leno_model::{Command, Isolation, Process, Resources, Secret};
 use std::collections::BTreeMap;
 
 /// Longest wait for a killed group to vanish. After that it is left to the kernel.

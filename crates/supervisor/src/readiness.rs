@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leno_config::slice::{AppProtocol, Readiness};
+use leno_model::{AppProtocol, Readiness};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use crate::dispatcher::Dispatcher;
 use crate::spec::FunctionSpec;
 use crate::status::{Board, ScaleEvent};
 use leno_autoscaler::{Autoscaler, Observation, Reason};
-use leno_config::slice::Scale;
+use leno_model::Scale;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;

@@ -1,6 +1,6 @@
 //! Secrets of an instance. They are read from files of the node when the instance starts, and passed in its environment or in files of its own.
 
-use leno_config::SecretValue;
+use leno_model::SecretValue;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown, fchown};

@@ -3,10 +3,10 @@
 use crate::accounts::Accounts;
 use crate::container::ContainerSpec;
 use backon::ExponentialBuilder;
-use leno_config::id::FunctionId;
-use leno_config::revision::{Revision, Template};
-use leno_config::slice::{AppProtocol, Command, Run, Scale, Slice};
 use leno_files::FileAccess;
+use leno_model::FunctionId;
+use leno_model::revision::{Revision, Template};
+use leno_model::{AppProtocol, Command, FunctionConfig, Run, Scale};
 use leno_namespaces::Namespaces;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,8 +47,8 @@ pub struct ChainMemory {
     pub large_pages: bool,
 }
 
-impl From<&Slice> for FunctionSpec {
-    fn from(slice: &Slice) -> Self {
+impl From<&FunctionConfig> for FunctionSpec {
+    fn from(slice: &FunctionConfig) -> Self {
         Self {
             id: slice.id.clone(),
             revision: slice.revisions.number,
@@ -66,7 +66,7 @@ impl From<&Slice> for FunctionSpec {
 
 impl FunctionSpec {
     /// The specs of all revisions that get requests, the slice's own first.
-    pub fn all(slice: &Slice) -> Vec<Self> {
+    pub fn all(slice: &FunctionConfig) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
             let chain = chain(slice, protocol);
             Self { revision: number, run, protocol, chain, concurrency, scale, ..Self::from(slice) }
@@ -113,7 +113,7 @@ impl FunctionSpec {
     }
 }
 
-fn chain(slice: &Slice, protocol: AppProtocol) -> Option<ChainMemory> {
+fn chain(slice: &FunctionConfig, protocol: AppProtocol) -> Option<ChainMemory> {
     let chain = slice.chain.as_ref().filter(|_| protocol == AppProtocol::Chain)?;
     Some(ChainMemory { chain: chain.chain.clone(), bytes: chain.memory, large_pages: chain.large_pages })
 }

@@ -1,6 +1,6 @@
 //! The status of functions and their instances.
 
-use leno_config::id::FunctionId;
+use leno_model::FunctionId;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -67,7 +67,7 @@ pub struct InstanceStatus {
     pub pid: Option<u32>,
     /// How its processes are kept apart; `None` for external instances and components, and while it waits for its image.
     pub isolation: Option<Isolation>,
-    /// Address on which it listens. In a room it listens on 127.0.0.1 and this port; the address names it, and leads nowhere. A component does not listen and has [`leno_config::slice::IN_NODE`].
+    /// Address on which it listens. In a room it listens on 127.0.0.1 and this port; the address names it, and leads nowhere. A component does not listen and has [`leno_model::IN_NODE`].
     pub address: SocketAddr,
     /// Number of instances of this function that failed before this one.
     pub restarts: u32,

@@ -1,8 +1,8 @@
 //! Jobs, as their nodes report them.
 
 use crate::resource::Content;
-use leno_config::slice::Run;
-use leno_config::{FunctionId, Slice};
+use leno_model::Run;
+use leno_model::{FunctionConfig, FunctionId};
 use serde::{Deserialize, Serialize};
 use std::time::SystemTime;
 
@@ -73,7 +73,7 @@ impl JobReport {
 
 /// Names the run of a job. Equal commands, settings and callees give the same name, whatever the
 /// policies are. `None`: the slice is a function's, or cannot be encoded.
-pub fn run_of(slice: &Slice) -> Option<String> {
+pub fn run_of(slice: &FunctionConfig) -> Option<String> {
     let Run::Job(job) = &slice.run else { return None };
     let callees: Vec<&FunctionId> = slice.callees.iter().map(|callee| &callee.id).collect();
     let content = Content::new(&(job, callees)).ok()?;

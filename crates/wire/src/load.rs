@@ -1,6 +1,6 @@
 //! The capacity of nodes, and the load of the functions on them.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

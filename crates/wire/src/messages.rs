@@ -6,9 +6,9 @@ use crate::load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observ
 use crate::resource::{Content, Instance, InstanceState, Subject, Version};
 use crate::v1;
 use bytes::Bytes;
-use leno_config::id::BadFunctionId;
-use leno_config::{FunctionId, ModuleHash};
 use leno_identity::{AuthorityKeyId, CertificateDer, MembershipMark};
+use leno_model::BadFunctionId;
+use leno_model::{FunctionId, ModuleHash};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};

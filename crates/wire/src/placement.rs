@@ -1,6 +1,6 @@
 //! The placement of a node.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

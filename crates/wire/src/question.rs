@@ -4,8 +4,8 @@
 use crate::encoding::{self, EncodingError};
 use crate::messages::{self, MAX_REASON};
 use crate::v1::{self, answer, question};
-use leno_config::id::BadFunctionId;
-use leno_config::{CandidatePrograms, FunctionId};
+use leno_model::BadFunctionId;
+use leno_model::{CandidatePrograms, FunctionId};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 

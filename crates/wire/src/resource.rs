@@ -8,8 +8,8 @@ use crate::load::{Bounds, Lease};
 use crate::placement::Placement;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
-use leno_config::{FunctionId, Locality, MeshSlice, ModuleHash, Route, Slice};
 use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
+use leno_model::{FunctionConfig, FunctionId, Locality, MeshConfig, ModuleHash, Route};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ pub enum Subject {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resource {
     /// Mesh-wide settings, which every node needs.
-    Mesh(Box<MeshSlice>),
+    Mesh(Box<MeshConfig>),
     /// The root certificates of the trust domain.
     Bundle(TrustBundle),
     /// How many instances of each revision of a function the node may have, and must.
@@ -60,7 +60,7 @@ pub enum Resource {
     /// A WebAssembly module that slices name, with its hash.
     Module(ModuleHash, Bytes),
     /// The configuration of one function's sidecars and supervisor.
-    Slice(Box<Slice>),
+    Slice(Box<FunctionConfig>),
     /// A gateway's route to an exposed function that its node does not host.
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
@@ -188,7 +188,7 @@ impl Resource {
             }
             Subject::Module(_) => return Err(bad("it has another hash".to_owned())),
             Subject::Slice(id) => {
-                let slice: Box<Slice> = from_bytes_observed(payload, observe).map_err(unread)?;
+                let slice: Box<FunctionConfig> = from_bytes_observed(payload, observe).map_err(unread)?;
                 if slice.id != *id {
                     return Err(bad(format!("it is that of {}", slice.id)));
                 }

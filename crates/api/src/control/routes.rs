@@ -17,7 +17,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_telemetry::metrics::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::{Value, json};

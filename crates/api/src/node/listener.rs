@@ -5,7 +5,7 @@ use super::address::{self, Address};
 use anyhow::{Context, Result, bail};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use hyper::header::{AUTHORIZATION, HeaderMap};
-use leno_config::slice::AdminListener;
+use leno_model::AdminListener;
 use leno_supervisor::{descends_from, descends_from_the_node};
 use rustix::fs::{FlockOperation, Mode, OFlags, fchmod, flock};
 use rustix::io::Errno;

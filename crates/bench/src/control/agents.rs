@@ -5,7 +5,7 @@ use super::relay::Relay;
 use super::world::{INSTANCE_MIB, World};
 use anyhow::{Context, bail, ensure};
 use leno_agent::{Agent, BACKOFF, Change, Connection, JoinOptions, Options, Updates, enrol, join};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Capacity, Instance, InstanceState, Load, Observation, Resource, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

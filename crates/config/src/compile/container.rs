@@ -3,7 +3,7 @@
 use super::{Context, fields, process};
 use crate::document::Volume;
 use crate::problem::{Origin, Scope};
-use crate::size::Size;
+use leno_model::size::Size;
 use leno_model::{Isolation, Pull};
 use std::path::{Component, Path, PathBuf};
 

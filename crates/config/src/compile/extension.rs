@@ -4,8 +4,8 @@ use super::{Context, fields, module};
 use crate::document::{Direction, Extension, FailMode, Phase};
 use crate::duration::Duration;
 use crate::problem::Scope;
-use crate::size::Size;
 use crate::snapshot;
+use leno_model::size::Size;
 
 const SHORTEST_DEADLINE: Duration = Duration(std::time::Duration::from_micros(50));
 /// A runaway module holds a worker thread this long.

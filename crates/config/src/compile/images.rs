@@ -3,7 +3,7 @@
 use super::fields;
 use crate::document;
 use crate::problem::Scope;
-use crate::size::Size;
+use leno_model::size::Size;
 use leno_model::{ImageRegistry, Images, RegistryCredentials};
 use std::cell::RefCell;
 use std::path::{Component, Path, PathBuf};

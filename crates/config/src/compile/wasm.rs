@@ -5,7 +5,7 @@ use super::{Context, confine, fields, module};
 use crate::document::{FunctionSpec, SecretAs, Wasm};
 use crate::duration::Duration;
 use crate::problem::Scope;
-use crate::size::Size;
+use leno_model::size::Size;
 
 const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);

@@ -1,7 +1,7 @@
 //! `kind: Chain`.
 
 use super::value::{ApiVersion, Metadata};
-use crate::size::Size;
+use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! `spec.resources` and `spec.secrets` of functions and jobs.
 
-use crate::size::Size;
+use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! `spec.extensions` of a policy.
 
 use crate::duration::Duration;
-use crate::size::Size;
+use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! `spec.volumes` of functions and jobs, and `spec.images` of the mesh.
 
-use crate::size::Size;
+use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use super::confine::{Resources, Secret};
 use super::image::Volume;
 use super::value::{ApiVersion, Metadata};
 use crate::duration::Duration;
-use crate::size::Size;
+use leno_model::size::Size;
 use leno_model::{Isolation, Pull};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

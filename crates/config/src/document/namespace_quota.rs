@@ -1,9 +1,9 @@
 //! `kind: NamespaceQuota`.
 
 use super::value::ApiVersion;
-use crate::size::Size;
 use leno_model::Engine;
 use leno_model::Isolation;
+use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

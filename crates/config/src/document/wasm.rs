@@ -1,6 +1,6 @@
 //! `spec.wasm` of a function.
 
-use crate::size::Size;
+use leno_model::size::Size;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

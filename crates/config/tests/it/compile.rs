@@ -1,7 +1,8 @@
 //! What comes out of good documents.
 
-use leno_config::slice::{AppProtocol, ChainLink, RedisTransport, Run};
-use leno_config::{FunctionId, Slice, Snapshot, load_text};
+use leno_config::{Snapshot, load_text};
+use leno_model::{AppProtocol, ChainLink, RedisTransport, Run};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_policy::spec::{Action, Counts, Direction, Target};
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +19,7 @@ fn orders() -> Snapshot {
     parse(include_str!("../documents/orders.yaml"))
 }
 
-fn slice(snapshot: &Snapshot, id: &str) -> Slice {
+fn slice(snapshot: &Snapshot, id: &str) -> FunctionConfig {
     snapshot.slice(&id.parse().unwrap()).unwrap()
 }
 
@@ -26,7 +27,7 @@ fn slice(snapshot: &Snapshot, id: &str) -> Slice {
 #[test]
 fn slices_are_what_they_were() {
     let snapshot = orders();
-    let slices: Vec<Slice> = snapshot.functions().map(|id| snapshot.slice(id).unwrap()).collect();
+    let slices: Vec<FunctionConfig> = snapshot.functions().map(|id| snapshot.slice(id).unwrap()).collect();
     let json = serde_json::to_string_pretty(&(snapshot.mesh_slice(), slices)).unwrap() + "\n";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/orders.slices.json");
     if std::env::var_os("LENO_BLESS").is_some() {
@@ -236,7 +237,7 @@ fn a_large_mesh_compiles() {
 }
 
 /// The scale of a function with these fields in its `spec`.
-fn scale(spec: &str) -> leno_config::slice::Scale {
+fn scale(spec: &str) -> leno_model::Scale {
     let snapshot = parse(&format!(
         "{}---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: scaled}}\nspec:\n  command: [a]\n{spec}",
         "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {trustDomain: td.example}\n"
@@ -247,7 +248,7 @@ fn scale(spec: &str) -> leno_config::slice::Scale {
 #[test]
 fn the_scale_has_knatives_defaults_and_starts_with_nothing() {
     let scale = scale("  env: {}\n");
-    assert_eq!(scale, leno_config::slice::Scale::default());
+    assert_eq!(scale, leno_model::Scale::default());
     assert_eq!((scale.min, scale.initial, scale.max), (0, 0, u32::MAX));
 }
 
@@ -343,7 +344,7 @@ fn a_change_of_a_callers_labels_changes_the_slice_of_the_callee() {
         );
         slice(&parse(&text), "default/a")
     };
-    let callers = |slice: &Slice| slice.inbound.authorization[0].from[0].labels.clone().unwrap().identities;
+    let callers = |slice: &FunctionConfig| slice.inbound.authorization[0].from[0].labels.clone().unwrap().identities;
     let (with, without) = (slice_with("{app: web}"), slice_with("{}"));
     assert_eq!(callers(&with), ["spiffe://leno.local/ns/default/sa/web"]);
     assert_eq!(callers(&without), [""; 0]);

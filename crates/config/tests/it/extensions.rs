@@ -1,7 +1,8 @@
 //! Extensions: which functions get them, and their modules.
 
-use leno_config::slice::ModuleUrl;
-use leno_config::{ModuleHash, Slice, Snapshot, load_text};
+use leno_config::{Snapshot, load_text};
+use leno_model::ModuleUrl;
+use leno_model::{FunctionConfig, ModuleHash};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +22,7 @@ fn load(folder: &Path, policies: &str) -> Result<Snapshot, Vec<leno_config::Prob
     load_text(&folder.join("app.yaml"), &format!("{functions}{policies}"))
 }
 
-fn slice(snapshot: &Snapshot, id: &str) -> Slice {
+fn slice(snapshot: &Snapshot, id: &str) -> FunctionConfig {
     snapshot.slice(&id.parse().unwrap()).unwrap()
 }
 

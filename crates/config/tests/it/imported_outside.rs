@@ -1,8 +1,9 @@
 //! Where policies of other projects let functions call outside of the mesh: as `tests/imported/outside.yaml` says, and, for rules made at random, no more
 //! than Cilium would allow.
 
-use leno_config::slice::{Callee, EgressProtocol, PortProtocol, Run};
-use leno_config::{FunctionId, Snapshot, egress, load_text};
+use leno_config::{Snapshot, load_text};
+use leno_model::{Callee, EgressProtocol, PortProtocol, Run};
+use leno_model::{FunctionId, egress};
 use leno_policy::connection;
 use leno_policy::input::{Peer, RequestInput, TargetLoad};
 use leno_policy::outcome::{Outcome, Verdict};

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leno_config::jwks::{KeySet, parse};
-use leno_config::slice::PublicKey;
+use leno_model::PublicKey;
 use leno_policy::spec::Algorithm;
 use serde_json::{Value, json};
 

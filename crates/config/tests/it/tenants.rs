@@ -1,7 +1,7 @@
 //! Documents of tenants neither block documents of other tenants, nor take their hosts, nor learn their names.
 
-use leno_config::slice::Run;
 use leno_config::{Document, Problem, Snapshot};
+use leno_model::Run;
 use std::path::Path;
 
 const API: &str = "apiVersion: leno.dev/v1alpha1\n";

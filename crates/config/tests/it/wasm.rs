@@ -1,7 +1,8 @@
 //! Functions that are components.
 
-use leno_config::slice::{ModuleUrl, Run};
-use leno_config::{ModuleHash, Slice, load_text};
+use leno_config::load_text;
+use leno_model::{FunctionConfig, ModuleHash};
+use leno_model::{ModuleUrl, Run};
 use std::fs;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ fn function(spec: &str) -> String {
     format!("apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: a}}\nspec:\n{spec}\n")
 }
 
-fn slice(snapshot: &leno_config::Snapshot) -> Slice {
+fn slice(snapshot: &leno_config::Snapshot) -> FunctionConfig {
     snapshot.slice(&"default/a".parse().unwrap()).unwrap()
 }
 

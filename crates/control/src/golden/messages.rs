@@ -2,8 +2,8 @@
 
 use super::{at, dump, file, id, outcome};
 use crate::server::greeting;
-use leno_config::{CandidatePrograms, ModuleHash};
 use leno_identity::MembershipMark;
+use leno_model::{CandidatePrograms, ModuleHash};
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
     Answer, Content, Instance, InstanceState, JobState, Output, OutputLine, OutputMark, Question, ReadOutput,

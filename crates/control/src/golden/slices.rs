@@ -1,20 +1,20 @@
 //! Slices that together use every field and every variant.
 
 use super::programs::{inbound, outbound};
-use leno_config::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
-use leno_config::slice::{
+use leno_model::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
+use leno_model::{
     AppProtocol, Authorizer, AuthorizerCache, AuthorizerProtocol, Callee, ChainLink, Command, Container, Credential,
     CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls, Engine, Expose, Extension, Isolation, Job,
     JwksFetch, Liveness, Metric, ModuleUrl, Port, PortProtocol, Process, PublicKey, Pull, Readiness, Resources, Run,
     Scale, Secret, VerificationKey, Volume, Wasm,
 };
-use leno_config::{FunctionId, ModuleHash, NamespaceBounds, Slice};
+use leno_model::{FunctionConfig, FunctionId, ModuleHash, NamespaceBounds};
 use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A function of processes, with a rollout and everything that policies can say.
-pub(super) fn command() -> Slice {
+pub(super) fn command() -> FunctionConfig {
     let template = Template { run: component(), protocol: AppProtocol::Grpc, concurrency: 10, scale: scale() };
     let target = |revision, percent| Target {
         revision,
@@ -29,7 +29,7 @@ pub(super) fn command() -> Slice {
         latency: Some(Latency { limit: Duration::from_millis(250), slow_share: 0.05 }),
         min_requests: 100,
     };
-    Slice {
+    FunctionConfig {
         id: id("shop/checkout"),
         identity: "spiffe://orders.example/ns/shop/sa/checkout".to_owned(),
         inbound: inbound(),
@@ -74,19 +74,19 @@ pub(super) fn command() -> Slice {
 }
 
 /// A function whose instances are watched in another way than usual.
-pub(super) fn watched() -> Slice {
+pub(super) fn watched() -> FunctionConfig {
     let liveness = Some(Liveness { interval: Duration::from_secs(2), failures: 5 });
-    Slice { run: Run::Command(Command { liveness, ..processes() }), ..command() }
+    FunctionConfig { run: Run::Command(Command { liveness, ..processes() }), ..command() }
 }
 
 /// A function with an authorizer that wants headers as they came.
-pub(super) fn raw() -> Slice {
+pub(super) fn raw() -> FunctionConfig {
     let authorizer = Authorizer { raw_headers: true, ..authorizer(AuthorizerProtocol::Grpc) };
-    Slice { authorizers: vec![authorizer], ..command() }
+    FunctionConfig { authorizers: vec![authorizer], ..command() }
 }
 
 /// A function that gets paths as they came, as its callees do.
-pub(super) fn as_received() -> Slice {
+pub(super) fn as_received() -> FunctionConfig {
     let mut slice = command();
     let targets = slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets);
     targets.for_each(|target| target.as_received = true);
@@ -94,7 +94,7 @@ pub(super) fn as_received() -> Slice {
 }
 
 /// A member of a chain.
-pub(super) fn chained() -> Slice {
+pub(super) fn chained() -> FunctionConfig {
     let chain = ChainLink {
         chain: "shop/boutique".to_owned(),
         memory: 16 << 20,
@@ -102,7 +102,7 @@ pub(super) fn chained() -> Slice {
         to: vec![id("shop/stock")],
         direct: false,
     };
-    Slice {
+    FunctionConfig {
         protocol: AppProtocol::Chain,
         callees: command().callees,
         chain: Some(chain),
@@ -111,19 +111,19 @@ pub(super) fn chained() -> Slice {
 }
 
 /// A member of one whose calls the kernel may judge.
-pub(super) fn direct() -> Slice {
+pub(super) fn direct() -> FunctionConfig {
     let chain = chained().chain.map(|chain| ChainLink { direct: true, ..chain });
-    Slice { chain, ..chained() }
+    FunctionConfig { chain, ..chained() }
 }
 
 /// A member of one with large pages.
-pub(super) fn large() -> Slice {
+pub(super) fn large() -> FunctionConfig {
     let chain = chained().chain.map(|chain| ChainLink { large_pages: true, ..chain });
-    Slice { chain, ..chained() }
+    FunctionConfig { chain, ..chained() }
 }
 
 /// A function whose namespace has a quota with every bound.
-pub(super) fn bounded() -> Slice {
+pub(super) fn bounded() -> FunctionConfig {
     let bounds = NamespaceBounds {
         instances: Some(20),
         cpu_millis: Some(2500),
@@ -141,29 +141,29 @@ pub(super) fn bounded() -> Slice {
         egress: Some(vec![block("10.0.0.0", 8)]),
         metadata: None,
     };
-    Slice { bounds, ..external() }
+    FunctionConfig { bounds, ..external() }
 }
 
 /// A function that names a metadata service which its namespace may not name.
-pub(super) fn bounded_metadata() -> Slice {
+pub(super) fn bounded_metadata() -> FunctionConfig {
     let bounds = NamespaceBounds { metadata: Some(vec![block("169.254.170.0", 24)]), ..NamespaceBounds::default() };
     let run = Run::External(vec!["169.254.169.254:80".parse().unwrap()]);
-    Slice { bounds, run, ..external() }
+    FunctionConfig { bounds, run, ..external() }
 }
 
 /// A function whose namespace has bounds for its images.
-pub(super) fn bounded_images() -> Slice {
+pub(super) fn bounded_images() -> FunctionConfig {
     let bounds = NamespaceBounds { image_bytes: Some(3 << 30), image_files: Some(70_000), ..bounded().bounds };
-    Slice { bounds, ..external() }
+    FunctionConfig { bounds, ..external() }
 }
 
 /// A function that somebody else runs, with hardly anything else.
-pub(super) fn external() -> Slice {
+pub(super) fn external() -> FunctionConfig {
     let addresses = vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()];
     plain("shop/legacy", Run::External(addresses))
 }
 
-pub(super) fn job() -> Slice {
+pub(super) fn job() -> FunctionConfig {
     let process = Process {
         argv: vec!["report".to_owned()],
         directory: "/srv/report".into(),
@@ -183,10 +183,10 @@ pub(super) fn job() -> Slice {
         active_deadline: Some(Duration::from_secs(3600)),
         ttl: Some(Duration::from_secs(86_400)),
     };
-    Slice { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
+    FunctionConfig { engine: Some(Engine::Wasm), ..plain("shop/report", Run::Job(job)) }
 }
 
-pub(super) fn egress(by_egress_nodes: bool) -> Slice {
+pub(super) fn egress(by_egress_nodes: bool) -> FunctionConfig {
     let protocols = [EgressProtocol::Http, EgressProtocol::Https, EgressProtocol::Tls, EgressProtocol::Tcp];
     let port = |(number, protocol)| EgressPort { number, protocol, http2: true };
     let forms =
@@ -212,8 +212,8 @@ pub(super) fn egress(by_egress_nodes: bool) -> Slice {
     )
 }
 
-fn plain(name: &str, run: Run) -> Slice {
-    Slice {
+fn plain(name: &str, run: Run) -> FunctionConfig {
+    FunctionConfig {
         id: id(name),
         run,
         inbound: ProgramSpec { direction: Direction::Inbound, ..outbound() },

@@ -1,12 +1,12 @@
 use super::*;
 use crate::slices;
-use leno_config::revision::Rollout;
+use leno_model::revision::Rollout;
 use proptest::prelude::*;
 use std::time::Duration;
 
-fn slice(content: u32, plan: &Plan) -> Slice {
+fn slice(content: u32, plan: &Plan) -> FunctionConfig {
     let revisions = Revisions { plan: plan.clone(), ..Revisions::default() };
-    Slice { revisions, concurrency: content, ..slices::slice("shop/checkout", &[], 1) }
+    FunctionConfig { revisions, concurrency: content, ..slices::slice("shop/checkout", &[], 1) }
 }
 
 fn numbers(history: &History) -> Vec<u32> {

@@ -1,5 +1,5 @@
 use super::*;
-use leno_config::revision::Latency;
+use leno_model::revision::Latency;
 use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);

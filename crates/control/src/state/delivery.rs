@@ -5,7 +5,7 @@ use super::effect::Effect;
 use super::node::ready;
 use super::session::Unanswered;
 use crate::definitions::EgressPolicy;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Content, Endpoint, MAX_REASON, Subject, Version, messages, v1};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,6 +1,6 @@
 //! Consequences of a change for other parts of the state.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::Subject;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::jobs::Jobs;
 use super::nodes::{Names, Nodes};
 use crate::definitions::{Compiled, EgressPolicy, Function};
 use crate::scheduler::{NodeState, Scheduler};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;

@@ -11,7 +11,7 @@ use super::nodes::Nodes;
 use crate::definitions::{Compiled, Function};
 use crate::job::{JobDefinition, JobEvent, JobStatus, Outcome};
 use crate::scheduler::Scheduler;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{JobReport, JobState};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem;

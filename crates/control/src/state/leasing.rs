@@ -6,7 +6,7 @@ use super::nodes::Nodes;
 use crate::bounds::Delivery;
 use crate::definitions::Compiled;
 use crate::leases::{Leases, TAKEN};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Lease, LimitDemand, Subject};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use crate::definitions::Function;
 use crate::status::{
     Certificates, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion, Status,
 };
-use leno_config::FunctionId;
 use leno_identity::SpiffeId;
+use leno_model::FunctionId;
 use leno_wire::{Instance, NodeCertificates, Subject};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use crate::bounds::{Claim, Grants};
 use crate::definitions::ScaledRevision;
 use leno_autoscaler::Autoscaler;
-use leno_config::slice::Metric;
+use leno_model::Metric;
 use leno_wire::{Load, Observation};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::effect::Effect;
 use super::node::{Node, ready};
 use super::session::Session;
 use crate::admission::{Admission, CapacityLimits};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Bounds, Capacity, Instance, JobReport, Lease, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;

@@ -3,7 +3,7 @@
 use super::session::Session;
 use crate::admission::{Admission, CapacityLimits};
 use crate::status::Counters;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Capacity, Instance, InstanceState, NodeCertificates, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};

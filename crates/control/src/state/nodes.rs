@@ -4,7 +4,7 @@ use super::node::Node;
 use super::notices::Notices;
 use super::session::Session;
 use crate::definitions::Compiled;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::Subject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -9,8 +9,9 @@ use crate::history::{Candidate, Histories, History};
 use crate::rollout::Verdict;
 use crate::status::RolloutEvent;
 use bytes::Bytes;
-use leno_config::{FunctionId, Permissions, Slice};
+use leno_config::Permissions;
 use leno_identity::TrustDomain;
+use leno_model::{FunctionConfig, FunctionId};
 use leno_wire::{Resource, Subject};
 use std::collections::BTreeSet;
 
@@ -142,7 +143,11 @@ impl State {
     }
 
     /// Checks a function that [`State::put`] is to add or replace.
-    pub(crate) fn prepare_put(&self, slice: &Slice, trust_domain: &TrustDomain) -> Result<Prepared, DefinitionsError> {
+    pub(crate) fn prepare_put(
+        &self,
+        slice: &FunctionConfig,
+        trust_domain: &TrustDomain,
+    ) -> Result<Prepared, DefinitionsError> {
         self.catalog.compiled.prepare_put(slice, trust_domain)
     }
 
@@ -156,7 +161,7 @@ impl State {
     }
 
     /// The configuration of a function in the form that nodes get.
-    pub(crate) fn slice(&self, id: &FunctionId) -> Option<Slice> {
+    pub(crate) fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
         let subject = Subject::Slice(id.clone());
         let content = self.catalog.compiled.contents.get(&subject)?;
         match Resource::decode(&subject, &content.payload).ok()? {

@@ -9,7 +9,7 @@
 use super::load::FunctionLoad;
 use crate::bounds::{self, Claim};
 use crate::definitions::Function;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;
 use std::time::Duration;

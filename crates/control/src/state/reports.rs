@@ -5,7 +5,7 @@ use super::effect::Effect;
 use super::node::ready;
 use crate::job::Outcome;
 use crate::status::Counters;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Capacity, Instance, JobReport, LimitDemand, Load, RevisionCounts};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -13,7 +13,7 @@ use super::quotas::{Loads, Quotas};
 use crate::bounds::{self, Claim, Delivery, Share};
 use crate::definitions::Function;
 use crate::scheduler::Scheduler;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::{Bounds, Load, Subject};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

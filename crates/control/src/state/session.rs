@@ -1,7 +1,7 @@
 //! The stream of a connected node.
 
 use bytes::Bytes;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_wire::v1::to_node;
 use leno_wire::{Subject, Version, v1};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};

@@ -13,7 +13,7 @@ use super::*;
 use crate::admission::Admission;
 use crate::definitions::Definitions;
 use crate::history::Histories;
-use leno_config::Slice;
+use leno_model::FunctionConfig;
 use leno_wire::{
     Bounds, Capacity, Content, Endpoint, Instance, InstanceState, Placement, Resource, Subject, Version, messages, v1,
 };
@@ -60,7 +60,7 @@ struct Peer {
 struct World {
     state: State,
     bundle: TrustBundle,
-    slices: BTreeMap<FunctionId, leno_config::Slice>,
+    slices: BTreeMap<FunctionId, leno_model::FunctionConfig>,
     placements: BTreeMap<&'static str, Placement>,
     peers: BTreeMap<&'static str, Peer>,
 }
@@ -339,7 +339,7 @@ impl World {
             Subject::Slice(id) => self.slices.get(id).map(|slice| Content::new(&slices::delivered(slice.clone()))),
             Subject::Route(id) => {
                 let slice = self.slices.get(id).map(|slice| slices::delivered(slice.clone()));
-                slice.and_then(|slice| leno_config::Route::of(&slice)).map(|route| Content::new(&route))
+                slice.and_then(|slice| leno_model::Route::of(&slice)).map(|route| Content::new(&route))
             }
             Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
             Subject::Routes => return self.state.catalog.compiled.contents.get(subject).map(|content| content.version),

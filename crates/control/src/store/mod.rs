@@ -23,8 +23,9 @@ use crate::history::{Histories, History};
 use crate::job::Outcome;
 use crate::revocations::Revocation;
 use crate::rotation::Remembered;
-use leno_config::{FunctionId, ModuleHash, Permissions, Slice};
+use leno_config::Permissions;
 use leno_identity::MembershipMark;
+use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::{check_node_name, run_of};
 use serde::Serialize;
@@ -72,7 +73,7 @@ impl Store {
         let mesh = decode(&**backend, &mesh)?;
         let mut slices = BTreeMap::new();
         for entry in backend.list(SLICES)?.entries {
-            slices.insert(function(&**backend, &entry, SLICES)?, decode::<Slice>(&**backend, &entry)?);
+            slices.insert(function(&**backend, &entry, SLICES)?, decode::<FunctionConfig>(&**backend, &entry)?);
         }
         let mut modules = BTreeMap::new();
         for entry in backend.list(MODULES)?.entries {
@@ -156,12 +157,16 @@ impl Store {
     }
 
     /// Adds or replaces one function.
-    pub(crate) fn put(&self, slice: &Slice, history: &History) -> Result<(), StoreError> {
+    pub(crate) fn put(&self, slice: &FunctionConfig, history: &History) -> Result<(), StoreError> {
         self.change(&[(slice, history)], &[])
     }
 
     /// Adds, replaces and removes functions, as [`Store::save`] saves them.
-    pub(crate) fn change(&self, kept: &[(&Slice, &History)], removed: &[FunctionId]) -> Result<(), StoreError> {
+    pub(crate) fn change(
+        &self,
+        kept: &[(&FunctionConfig, &History)],
+        removed: &[FunctionId],
+    ) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let backend = &**backend;
         let mut transaction = Transaction::default();

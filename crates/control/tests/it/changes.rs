@@ -2,8 +2,8 @@
 
 use crate::support::slices::{function, slice};
 use crate::support::*;
-use leno_config::{FunctionId, Slice};
 use leno_control::{Control, PublishError, Store, StoreError};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_testkit::eventually_async;
 use leno_wire::Subject;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 const NAMES: [&str; 4] = ["a/one", "a/two", "b/three", "b/four"];
 
-type World = BTreeMap<FunctionId, Slice>;
+type World = BTreeMap<FunctionId, FunctionConfig>;
 
 /// For each function: whether it is there, what it calls, and its content.
 fn worlds() -> impl Strategy<Value = Vec<World>> {
@@ -20,7 +20,7 @@ fn worlds() -> impl Strategy<Value = Vec<World>> {
     let world = one.prop_map(|functions| {
         let each = NAMES.iter().zip(functions).filter(|(_, (there, ..))| *there);
         each.map(|(name, (_, callee, content, template))| {
-            let slice = Slice { concurrency: template, ..slice(name, &[NAMES[callee]], content) };
+            let slice = FunctionConfig { concurrency: template, ..slice(name, &[NAMES[callee]], content) };
             (function(name), slice)
         })
         .collect()
@@ -29,7 +29,7 @@ fn worlds() -> impl Strategy<Value = Vec<World>> {
 }
 
 fn change(control: &Control, before: &World, after: &World) -> Result<(), PublishError> {
-    let differing: Vec<&Slice> =
+    let differing: Vec<&FunctionConfig> =
         after.iter().filter(|(id, slice)| before.get(*id) != Some(slice)).map(|(_, slice)| slice).collect();
     let removed: Vec<FunctionId> = before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
     control.change_after(&differing, &removed, &Default::default(), || Ok(()))

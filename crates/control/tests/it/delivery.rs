@@ -3,7 +3,7 @@
 use crate::support::slices::{delivered, exposed, function, mesh, slice};
 use crate::support::*;
 use leno_agent::Change;
-use leno_config::Route;
+use leno_model::Route;
 use leno_testkit::eventually_async;
 use leno_wire::{Endpoint, Resource, Subject};
 use std::collections::BTreeSet;
@@ -476,7 +476,7 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
 async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
     let control = control();
     let module: std::sync::Arc<[u8]> = vec![7; 3 << 20].into();
-    let hash = leno_config::ModuleHash::of(&module);
+    let hash = leno_model::ModuleHash::of(&module);
     let with = |edition| {
         let mut definitions = definitions([
             slices::extended(slice(FRONTEND, &[], edition), &module),

@@ -3,9 +3,9 @@
 use crate::support::slices::{function, identity, job, slice};
 use crate::support::*;
 use leno_agent::{Agent, Updates};
-use leno_config::Slice;
 use leno_control::{Control, JobStatus, Options, Store};
 use leno_identity::Membership;
+use leno_model::FunctionConfig;
 use leno_testkit::eventually_async;
 use leno_wire::{JobReport, JobState, Subject, run_of};
 use std::path::Path;
@@ -17,7 +17,7 @@ const SERVER: &str = "batch/server";
 /// Longer than any test.
 const LONG: Options = Options { node_grace: Duration::from_secs(3600) };
 
-fn server() -> Slice {
+fn server() -> FunctionConfig {
     slice(SERVER, &[], 1)
 }
 
@@ -196,7 +196,7 @@ async fn a_job_under_way_stays_where_it_is_when_the_control_plane_restarts() {
 #[tokio::test]
 async fn an_ended_job_is_listed_for_its_time() {
     let mut slice = job(REPORT, &[], 1);
-    let leno_config::slice::Run::Job(job) = &mut slice.run else { panic!("it is a job") };
+    let leno_model::Run::Job(job) = &mut slice.run else { panic!("it is a job") };
     job.ttl = Some(Duration::ZERO);
     let control = control_with(Store::memory(), LONG);
     control.publish(&definitions([slice.clone()])).unwrap();

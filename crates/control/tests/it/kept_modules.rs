@@ -2,11 +2,11 @@
 
 use crate::support::slices::{DOMAIN, slice};
 use crate::support::*;
-use leno_config::revision::{Plan, Target};
-use leno_config::slice::{Run, Wasm};
-use leno_config::{ModuleHash, Slice};
 use leno_control::{Control, Definitions, Options, Store};
 use leno_identity::Authority;
+use leno_model::revision::{Plan, Target};
+use leno_model::{FunctionConfig, ModuleHash};
+use leno_model::{Run, Wasm};
 use leno_wire::Subject;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn edition(component: &[u8], half: bool) -> Definitions {
     let module = ModuleHash::of(component);
     let (memory, env, secrets, grace) = (1 << 20, BTreeMap::new(), Vec::new(), Duration::ZERO);
     let run = Run::Wasm(Wasm { module, url: None, memory, env, secrets, grace });
-    let mut slice = Slice { run, ..slice(ORDERS, &[], 1) };
+    let mut slice = FunctionConfig { run, ..slice(ORDERS, &[], 1) };
     if half {
         let share = |revision| Target { revision, percent: 50, ..Target::default() };
         slice.revisions.plan = Plan { traffic: vec![share(1), share(0)], ..Plan::default() };

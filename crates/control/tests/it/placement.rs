@@ -3,10 +3,10 @@
 use crate::support::slices::{function, slice};
 use crate::support::*;
 use leno_agent::{Agent, Change, Updates};
-use leno_config::Slice;
-use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_control::{Control, FunctionStatus, Options, Store, Transaction};
 use leno_identity::Membership;
+use leno_model::FunctionConfig;
+use leno_model::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_testkit::eventually_async;
@@ -19,7 +19,7 @@ const FRONTEND: &str = "orders/frontend";
 const ORDERS: &str = "orders/order-service";
 
 /// A function whose instances nodes start.
-fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
+fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
     let command = Command {
         argv: vec!["function".to_owned()],
         directory: "/".into(),
@@ -36,7 +36,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
         container: None,
         grace: Duration::ZERO,
     };
-    Slice { run: Run::Command(command), scale, ..slice(name, callees, 1) }
+    FunctionConfig { run: Run::Command(command), scale, ..slice(name, callees, 1) }
 }
 
 fn most(max: u32) -> Scale {
@@ -125,7 +125,7 @@ fn homes(control: &Control, name: &str) -> Vec<String> {
     status(control, name).nodes.into_iter().filter(|node| !node.leaving).map(|node| node.node).collect()
 }
 
-fn control_of(functions: impl IntoIterator<Item = Slice>) -> Control {
+fn control_of(functions: impl IntoIterator<Item = FunctionConfig>) -> Control {
     let control = control_with(Store::memory(), Options { node_grace: Duration::from_millis(100) });
     control.publish(&definitions(functions)).unwrap();
     control

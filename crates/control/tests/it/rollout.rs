@@ -3,9 +3,9 @@
 use crate::support::slices::{function, slice};
 use crate::support::*;
 use leno_agent::{Agent, Change, Updates};
-use leno_config::Slice;
-use leno_config::revision::{Plan, Revisions, Rollout};
 use leno_control::{Control, RolloutEvent, Store};
+use leno_model::FunctionConfig;
+use leno_model::revision::{Plan, Revisions, Rollout};
 use leno_testkit::eventually_async;
 use leno_wire::{Resource, RevisionCounts, Subject};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const ORDERS: &str = "orders/order-service";
 
-fn with_content(content: u32) -> Slice {
+fn with_content(content: u32) -> FunctionConfig {
     let rollout = Rollout {
         steps: vec![10, 50],
         interval: Duration::from_millis(1),
@@ -22,7 +22,11 @@ fn with_content(content: u32) -> Slice {
         min_requests: 10,
     };
     let plan = Plan { rollout: Some(rollout), ..Plan::default() };
-    Slice { concurrency: content, revisions: Revisions { plan, ..Default::default() }, ..slice(ORDERS, &[], 1) }
+    FunctionConfig {
+        concurrency: content,
+        revisions: Revisions { plan, ..Default::default() },
+        ..slice(ORDERS, &[], 1)
+    }
 }
 
 fn control_at(path: &Path) -> Control {
@@ -92,7 +96,7 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     assert_eq!((revision.as_str(), why), ("order-service-00003", format!("rolled back: {reason}")));
 
     // A change of something else than the template does not bring it back, and a restart does not either.
-    let moved = Slice { queue: 7, ..with_content(3) };
+    let moved = FunctionConfig { queue: 7, ..with_content(3) };
     control.publish(&definitions([moved.clone()])).unwrap();
     assert_eq!(shares(&mut updates).await, (2, vec![]));
     served.stop().await;

@@ -2,9 +2,9 @@
 
 use crate::support::slices::{extended, function, slice};
 use crate::support::*;
-use leno_config::{ModuleHash, Slice};
 use leno_control::{DefinitionsError, PublishError, Store, StoreError};
 use leno_identity::{Authority, CertificateDer};
+use leno_model::{FunctionConfig, ModuleHash};
 use leno_testkit::eventually_async;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn functions_that_were_added_alone_survive() {
     let first = control_at(&path);
     first.publish(&definitions([slice(FRONTEND, &[ORDERS], 1)])).unwrap();
     assert!(first.put(&slice(ORDERS, &[], 1)).unwrap());
-    let stranger = Slice { identity: "spiffe://elsewhere.example/ns/a/sa/b".into(), ..slice("a/b", &[], 1) };
+    let stranger = FunctionConfig { identity: "spiffe://elsewhere.example/ns/a/sa/b".into(), ..slice("a/b", &[], 1) };
     assert!(matches!(first.put(&stranger), Err(PublishError::Definitions(DefinitionsError::Foreign { .. }))));
     let versions = first.status().functions;
     drop(first);
@@ -217,8 +217,8 @@ fn a_store_of_another_format_or_with_damage_is_refused() {
 use crate::support::slices;
 
 /// The slice with another template.
-fn with_content(content: u32) -> Slice {
-    Slice { concurrency: content, ..slice(ORDERS, &[], 1) }
+fn with_content(content: u32) -> FunctionConfig {
+    FunctionConfig { concurrency: content, ..slice(ORDERS, &[], 1) }
 }
 
 fn revisions(control: &leno_control::Control) -> Vec<(String, u8)> {
@@ -242,7 +242,7 @@ fn revisions_keep_their_numbers_and_contents_over_a_restart() {
     assert_eq!(second.status().functions, before);
     assert_eq!(second.publish(&definitions([with_content(2)])).unwrap().changed, 0);
     let mut divided = with_content(1);
-    let target = |revision, percent| leno_config::revision::Target { revision, percent, ..Default::default() };
+    let target = |revision, percent| leno_model::revision::Target { revision, percent, ..Default::default() };
     divided.revisions.plan.traffic = vec![target(1, 30), target(2, 50), target(0, 20)];
     second.publish(&definitions([divided.clone()])).unwrap();
     let shares = ["00001", "00002", "00003"].map(|number| format!("order-service-{number}")).into_iter();

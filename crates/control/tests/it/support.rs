@@ -3,9 +3,9 @@
 pub(crate) mod slices;
 
 use leno_agent::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
-use leno_config::Slice;
 use leno_control::{Admission, Control, Definitions, Store};
 use leno_identity::{Authority, Membership};
+use leno_model::FunctionConfig;
 use leno_wire::{Instance, InstanceState, Placement, Resource, Subject};
 use slices::{DOMAIN, function, mesh};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 /// So that a broken test fails instead of hanging.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) fn definitions(slices: impl IntoIterator<Item = Slice>) -> Definitions {
+pub(crate) fn definitions(slices: impl IntoIterator<Item = FunctionConfig>) -> Definitions {
     let slices: BTreeMap<_, _> = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
     let permissions = slices.keys().cloned().collect();
     Definitions { mesh: mesh(), slices, modules: BTreeMap::new(), permissions }

@@ -1,7 +1,7 @@
 //! After a hand-over, the successor counts for rate limits. What the predecessor still lets through, it asks for, one question at a time, on a socket of
 //! its own: a worker waits for the answer, which is no longer than a function call in the other process takes.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};

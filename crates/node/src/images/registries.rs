@@ -1,7 +1,7 @@
 //! What the Mesh document says of registries, as those who speak to them take it.
 
-use leno_config::slice::{self, ImageRegistry, RegistryCredentials};
 use leno_files::FileAccess;
+use leno_model::{ImageRegistry, RegistryCredentials};
 use leno_oci::{Credentials, Registries, Registry};
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const MAX_SECRET: usize = 64 << 10;
 ///
 /// # Errors
 /// Names the file that cannot be used.
-pub fn registries(images: &slice::Images, files: &FileAccess) -> Result<Registries, String> {
+pub fn registries(images: &leno_model::Images, files: &FileAccess) -> Result<Registries, String> {
     let mut registries = Registries {
         files: files.clone(),
         default_registry: images.default_registry.clone(),

@@ -1,8 +1,8 @@
 //! A connection to a Redis server.
 
 use crate::images::secret;
-use leno_config::slice::{RedisQuotas, RedisTransport};
 use leno_files::{FileAccess, readers};
+use leno_model::{RedisQuotas, RedisTransport};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, Value};
 use std::io;

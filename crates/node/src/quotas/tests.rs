@@ -1,6 +1,6 @@
 use super::*;
-use leno_config::FunctionId;
-use leno_config::slice::RedisTransport;
+use leno_model::FunctionId;
+use leno_model::RedisTransport;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_proxy::ledger::{Answer, Refused};
 use leno_testkit::free_port;

@@ -6,8 +6,8 @@ use crate::instances::Revisions;
 use crate::loader::Loaded;
 use crate::placement::DeliveredBounds;
 use leno_agent::Update;
-use leno_config::slice::Run;
-use leno_config::{FunctionId, MeshSlice, Slice};
+use leno_model::Run;
+use leno_model::{FunctionConfig, FunctionId, MeshConfig};
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::{FunctionEntry, NodeSnapshot, Requester, SnapshotChange};
 use leno_supervisor::FunctionSpec;
@@ -112,7 +112,7 @@ impl Reconciler {
         }
     }
 
-    fn set_mesh(&self, mesh: MeshSlice, pass: &mut Pass) {
+    fn set_mesh(&self, mesh: MeshConfig, pass: &mut Pass) {
         let mesh = self.listeners.apply(mesh);
         let fixed = pass.before.mesh.fixed_at_start(&mesh);
         if fixed.is_empty() {
@@ -211,7 +211,7 @@ impl Reconciler {
     }
 
     /// The instances of a function on this node, by revision.
-    fn specs(&self, slice: &Slice, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
+    fn specs(&self, slice: &FunctionConfig, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
         let requester = Requester::of(slice);
         let bounded = |spec| self.warm.raise(bounds.limit(self.images.contain(spec, &requester)));

@@ -2,8 +2,8 @@
 
 use crate::loader::Loaded;
 use leno_agent::Change;
-use leno_config::{FunctionId, MeshSlice, ModuleHash};
 use leno_identity::TrustBundle;
+use leno_model::{FunctionId, MeshConfig, ModuleHash};
 use leno_proxy::FunctionEntry;
 use leno_proxy::endpoints::Endpoint;
 use leno_wire::{Bounds, Lease, Placement, Resource, Subject};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A step of an update.
 pub(super) enum Step {
-    SetMesh(Box<MeshSlice>),
+    SetMesh(Box<MeshConfig>),
     SetBundle(TrustBundle),
     /// Run the function, job or egress here.
     Host(Arc<FunctionEntry>),

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::header::{ACCEPT, USER_AGENT};
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use leno_config::Slice;
-use leno_config::slice::{JwksFetch, ModuleUrl};
+use leno_model::FunctionConfig;
+use leno_model::{JwksFetch, ModuleUrl};
 use leno_runtime::client::{self, CaFile, ClientError, with_causes};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,16 +55,16 @@ pub struct Download {
 
 impl Download {
     /// A key set that a function's documents name.
-    pub(crate) fn key_set(slice: &Slice, fetch: &JwksFetch) -> Self {
+    pub(crate) fn key_set(slice: &FunctionConfig, fetch: &JwksFetch) -> Self {
         Self::of(slice, &fetch.url, fetch.ca_file.as_ref())
     }
 
     /// A module that a function's documents name.
-    pub fn module(slice: &Slice, url: &ModuleUrl) -> Self {
+    pub fn module(slice: &FunctionConfig, url: &ModuleUrl) -> Self {
         Self::of(slice, &url.url, url.ca_file.as_ref())
     }
 
-    fn of(slice: &Slice, url: &str, ca_file: Option<&PathBuf>) -> Self {
+    fn of(slice: &FunctionConfig, url: &str, ca_file: Option<&PathBuf>) -> Self {
         let (namespace, access) = (&slice.id.namespace, slice.bounds.file_access());
         let ca_file = ca_file.map(|path| CaFile::new(path.clone(), namespace.clone(), access));
         Self { url: url.to_owned(), ca_file, requester: Requester::of(slice) }

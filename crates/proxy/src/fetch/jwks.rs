@@ -1,6 +1,6 @@
 //! Fetches key sets, because sandboxes have no network.
 //!
-//! A slice may name URLs of key sets ([`leno_config::slice::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys that
+//! A slice may name URLs of key sets ([`leno_model::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys that
 //! are known. From then on, whenever its keys change, the completed slice is sent to the receiver.
 //!
 //! Until an issuer's first key set has arrived, a token of that issuer is neither good nor bad. Requests with such a token get 503, so that
@@ -15,7 +15,7 @@ use crate::state::egress_guard::EgressGuard;
 use crate::state::ledger::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
-use leno_config::{FunctionId, Slice};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_namespaces::Turns;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,9 +97,9 @@ struct State {
 #[derive(Debug)]
 struct Followed {
     /// Its slice as given to [`JwksFetcher::follow`].
-    slice: Slice,
+    slice: FunctionConfig,
     /// The slice as last completed with keys.
-    complete: Slice,
+    complete: FunctionConfig,
     /// The origin of each of its key sets.
     sources: Vec<Download>,
 }
@@ -128,7 +128,7 @@ impl JwksFetcher {
         unknown: Arc<UnknownKeyReports>,
         guard: EgressGuard,
         pace: Pace,
-    ) -> (Self, mpsc::UnboundedReceiver<(FunctionId, Slice)>) {
+    ) -> (Self, mpsc::UnboundedReceiver<(FunctionId, FunctionConfig)>) {
         let turns = Turns::new(MAX_FETCHES, MAX_FETCHES_OF_NAMESPACE, MAX_FETCHES_OF_SERVER);
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace, turns });
         let (sender, receiver) = mpsc::unbounded_channel();
@@ -138,14 +138,14 @@ impl JwksFetcher {
 
     /// Follows a slice's key sets, in place of those that the function had before. Returns the slice completed with the keys that are
     /// known, so that a change of configuration does not lose them for a moment.
-    pub fn follow(&self, slice: Slice) -> Slice {
+    pub fn follow(&self, slice: FunctionConfig) -> FunctionConfig {
         let complete = self.shared.state().follow(slice, &self.shared.pace);
         self.shared.changed.notify_one();
         complete
     }
 
     /// A followed function's slice, completed with all keys that are known. The receiver may still hold older slices.
-    pub fn latest(&self, function: &FunctionId) -> Option<Slice> {
+    pub fn latest(&self, function: &FunctionId) -> Option<FunctionConfig> {
         self.shared.state().functions.get(function).map(|followed| followed.complete.clone())
     }
 
@@ -156,7 +156,7 @@ impl JwksFetcher {
 }
 
 impl Shared {
-    async fn run(self: Arc<Self>, sender: mpsc::UnboundedSender<(FunctionId, Slice)>) {
+    async fn run(self: Arc<Self>, sender: mpsc::UnboundedSender<(FunctionId, FunctionConfig)>) {
         let mut fetches: JoinSet<Fetched> = JoinSet::new();
         loop {
             let now = Instant::now();
@@ -234,7 +234,7 @@ impl State {
         result: Result<KeySet, FetchError>,
         pace: &Pace,
         now: Instant,
-    ) -> Vec<(FunctionId, Slice)> {
+    ) -> Vec<(FunctionId, FunctionConfig)> {
         let Some(known) = self.sources.get_mut(source) else { return Vec::new() };
         let (refresh, _) = known.times();
         known.under_way = false;
@@ -261,7 +261,7 @@ impl State {
         self.changed_functions(source)
     }
 
-    fn changed_functions(&mut self, source: &Download) -> Vec<(FunctionId, Slice)> {
+    fn changed_functions(&mut self, source: &Download) -> Vec<(FunctionId, FunctionConfig)> {
         let users: Vec<FunctionId> =
             self.sources.get(source).map(|known| known.users.keys().cloned().collect()).unwrap_or_default();
         let mut changed = Vec::new();
@@ -292,7 +292,7 @@ impl State {
     }
 
     /// Follows a slice. Returns it completed with all keys that are known.
-    fn follow(&mut self, slice: Slice, pace: &Pace) -> Slice {
+    fn follow(&mut self, slice: FunctionConfig, pace: &Pace) -> FunctionConfig {
         let sources: Vec<Download> = slice.jwks.iter().map(|fetch| Download::key_set(&slice, fetch)).collect();
         let before = self.functions.remove(&slice.id);
         for (source, fetch) in sources.iter().zip(&slice.jwks) {
@@ -328,7 +328,7 @@ impl State {
     }
 
     /// A slice completed with all keys that are known. `sources`: of its key sets.
-    fn complete(&self, slice: &Slice, sources: &[Download]) -> Slice {
+    fn complete(&self, slice: &FunctionConfig, sources: &[Download]) -> FunctionConfig {
         let mut complete = slice.clone();
         for (fetch, source) in slice.jwks.iter().zip(sources) {
             let keys = self.sources.get(source).and_then(|known| known.keys.as_ref());

@@ -4,7 +4,7 @@ use super::download::{Download, download};
 use crate::state::egress_guard::EgressGuard;
 use crate::state::modules::Modules;
 use backon::{BackoffBuilder, ExponentialBuilder};
-use leno_config::ModuleHash;
+use leno_model::ModuleHash;
 use leno_namespaces::Turns;
 use leno_sandbox::component::LARGEST_COMPONENT;
 use std::collections::{HashMap, HashSet};

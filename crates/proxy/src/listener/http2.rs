@@ -8,7 +8,6 @@ use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body::Body as _;
-use leno_config::slice::Limits;
 use leno_http::body::Body;
 use leno_http::failure::Failure;
 use leno_http::head::Malformed;
@@ -16,6 +15,7 @@ use leno_http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, STREAM_WINDOW,
 use leno_http::inflow::PeerSettings;
 use leno_http::interim::InterimQueue;
 use leno_http::wire::{HeadLimits, StreamBody, WireBody};
+use leno_model::Limits;
 use leno_policy::spec::Protocol;
 use leno_runtime::clock;
 use leno_runtime::schedule;

@@ -14,9 +14,9 @@ use crate::pipeline::open::LAST_BYTES;
 use crate::pipeline::worker::Worker;
 use crate::state::admission::{Bounds, Holder, Refused};
 use crate::state::node::Node;
-use leno_config::slice::MeshSlice;
 use leno_http::peer::TrafficDirection;
 use leno_identity::TlsError;
+use leno_model::MeshConfig;
 use leno_runtime::random::Random;
 use leno_runtime::schedule;
 use leno_runtime::schedule::Class;
@@ -243,7 +243,7 @@ struct Bound {
 /// Binds all addresses.
 fn bind(
     node: &Node,
-    mesh: &MeshSlice,
+    mesh: &MeshConfig,
     workers: usize,
     mut inherited: Vec<std::net::TcpListener>,
 ) -> Result<Listeners, ServeError> {

@@ -1,10 +1,10 @@
 //! Finds the client's address where a load balancer speaks the PROXY protocol to the gateway.
 
 use super::Listener;
-use leno_config::slice::TrustedProxies;
 use leno_http::forwarded::is_trusted;
 use leno_http::peer::TrafficDirection;
 use leno_http::proxy_header::{self, Header, Malformed};
+use leno_model::TrustedProxies;
 use std::io;
 use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;

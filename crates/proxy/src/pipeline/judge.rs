@@ -26,9 +26,9 @@ use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
 use http::{request, response};
-use leno_config::FunctionId;
 use leno_http::edits::BadOutput;
 use leno_http::peer::{Peer, TrafficDirection};
+use leno_model::FunctionId;
 use leno_policy::engine::EngineKind;
 use leno_policy::input::{Input, RequestInput, ResponseInput, TargetLoad};
 use leno_policy::outcome::{

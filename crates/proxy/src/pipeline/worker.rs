@@ -7,7 +7,7 @@ use crate::state::function::{EVENT, FunctionEntry};
 use crate::state::node::Node;
 use crate::state::snapshot::NodeSnapshot;
 use http::HeaderValue;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_namespaces::{Importance, Namespaces, Source};
 use leno_runtime::random::Random;
 use leno_telemetry::recorder::Recorder;

@@ -2,7 +2,7 @@
 //!
 //! They mean something in rooms only, where every address leads to the node. They are of a range that no network of the machine's uses (RFC 6598).
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};

@@ -3,7 +3,6 @@
 use super::ledger::token::{Digest, Recent};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
-use leno_config::slice;
 use leno_http::edits::Edit;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +14,7 @@ const LARGEST_REMEMBERED: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     /// Its definition.
-    pub spec: slice::Authorizer,
+    pub spec: leno_model::Authorizer,
     /// Answers, and when they are forgotten: at most 4096 of each authorizer, less than 10 MB.
     remembered: Recent<(Instant, Arc<Answer>)>,
 }
@@ -41,7 +40,7 @@ pub(crate) struct Refused {
 }
 
 impl Authorizer {
-    pub(super) fn new(spec: &slice::Authorizer) -> Self {
+    pub(super) fn new(spec: &leno_model::Authorizer) -> Self {
         Self { spec: spec.clone(), remembered: Recent::default() }
     }
 
@@ -74,12 +73,12 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leno_config::slice::{AuthorizerCache, AuthorizerProtocol};
+    use leno_model::{AuthorizerCache, AuthorizerProtocol};
     use std::time::Duration;
 
     #[test]
     fn answers_are_forgotten_and_large_ones_not_remembered() {
-        let authorizer = Authorizer::new(&slice::Authorizer {
+        let authorizer = Authorizer::new(&leno_model::Authorizer {
             name: "p/externalAuthorization/a".to_owned(),
             authority: "a.b".to_owned(),
             protocol: AuthorizerProtocol::Http,

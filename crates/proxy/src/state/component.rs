@@ -2,8 +2,8 @@
 
 use crate::state::function::Share;
 use crate::state::modules::Modules;
-use leno_config::slice::{Run, Secret, Wasm};
-use leno_config::{SecretValue, Slice, secret_values};
+use leno_model::{FunctionConfig, SecretValue, secret_values};
+use leno_model::{Run, Secret, Wasm};
 use leno_namespaces::{Importance, Source};
 use leno_sandbox::component::{Program, Settings};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ type Environment = Vec<(String, String)>;
 
 impl ComponentSecrets {
     /// Reads the secrets of all components among a function's revisions. A secret that cannot be read fails when it is used.
-    pub async fn read(slice: &Slice) -> Self {
+    pub async fn read(slice: &FunctionConfig) -> Self {
         let mut read = Self::default();
         let access = slice.bounds.file_access();
         for revision in slice.all_revisions() {

@@ -3,8 +3,8 @@
 use super::function::FunctionEntry;
 use super::node::Node;
 use super::snapshot::NodeSnapshot;
-use leno_config::FunctionId;
-use leno_config::slice::{Callee, Port};
+use leno_model::FunctionId;
+use leno_model::{Callee, Port};
 use leno_policy::connection;
 use leno_policy::input::Peer;
 use std::net::{IpAddr, Ipv4Addr};

@@ -7,7 +7,7 @@
 //! mesh.
 
 use super::machines::Machines;
-use leno_config::{Slice, egress};
+use leno_model::{FunctionConfig, egress};
 use leno_policy::host::of_authority;
 use leno_policy::spec::Cidr;
 use leno_runtime::resolver::Resolver;
@@ -35,7 +35,7 @@ pub struct Requester {
 
 impl Requester {
     /// The requester of what a function's documents name.
-    pub fn of(slice: &Slice) -> Self {
+    pub fn of(slice: &FunctionConfig) -> Self {
         Self { namespace: slice.id.namespace.clone(), egress: slice.bounds.egress.clone() }
     }
 }

@@ -7,7 +7,7 @@ use crate::state::ledger::outlier::Outliers;
 use crate::state::ledger::{Attempt, TargetState};
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
-use leno_config::{Distance, FunctionId, Locality};
+use leno_model::{Distance, FunctionId, Locality};
 use leno_policy::spec::Outlier;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

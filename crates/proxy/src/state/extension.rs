@@ -6,7 +6,6 @@ mod budget;
 pub use budget::{Budget, Exhausted, Share};
 
 use super::modules::Modules;
-use leno_config::slice;
 use leno_sandbox::extension::{Plugin, Settings};
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ pub struct Extension {
 
 impl Extension {
     /// Configures the module. If it is missing or does not start, `plugin` holds the error.
-    pub(crate) fn load(modules: &Modules, function: &str, spec: &slice::Extension, outbound: bool) -> Self {
+    pub(crate) fn load(modules: &Modules, function: &str, spec: &leno_model::Extension, outbound: bool) -> Self {
         let plugin = modules.module(&spec.module).and_then(|module| {
             let memory = usize::try_from(spec.memory).unwrap_or(usize::MAX);
             let mut settings = Settings::new(function, &spec.name, spec.configuration.clone(), memory, spec.deadline);
@@ -48,7 +47,7 @@ impl Extension {
 ///
 /// # Errors
 /// What is wrong with its module, in words.
-pub fn check(modules: &Modules, spec: &slice::Extension) -> Result<(), String> {
+pub fn check(modules: &Modules, spec: &leno_model::Extension) -> Result<(), String> {
     let module = modules.module(&spec.module)?;
     let seen = (spec.request && module.sees_requests()) || (spec.response && module.sees_responses());
     if !seen {

@@ -7,8 +7,8 @@ use super::extension::Extension;
 use super::modules::Modules;
 use super::revisions::Revisions;
 use super::signature::PreparedKeys;
-use leno_config::egress::wildcard;
-use leno_config::{Route, Slice, slice};
+use leno_model::egress::wildcard;
+use leno_model::{FunctionConfig, Route};
 use leno_namespaces::{Bounds, Importance, Namespace, Namespaces, Source};
 use leno_policy::host::of_authority;
 use leno_policy::needs::Needs;
@@ -37,7 +37,7 @@ pub(crate) fn limit(time: Duration) -> Duration {
 #[derive(Debug)]
 pub struct FunctionEntry {
     /// The slice as it was delivered.
-    pub slice: Slice,
+    pub slice: FunctionConfig,
     /// `namespace/name`.
     pub name: Arc<str>,
     /// The revisions that get requests.
@@ -81,15 +81,15 @@ impl FunctionEntry {
 
     /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread. If a program does not load,
     /// [`LoadedProgram::image`] holds the error, and the program denies every request.
-    pub fn load(engine: &Engine, slice: Slice) -> Self {
+    pub fn load(engine: &Engine, slice: FunctionConfig) -> Self {
         Self::load_with(engine, &Modules::default(), slice, &ComponentSecrets::default())
     }
 
     /// Like [`FunctionEntry::load`], with modules for extensions and components. If an extension's module is missing or does not start,
     /// [`Extension::plugin`] holds the error; if a component cannot run, [`component::Component::program`] does.
-    pub fn load_with(engine: &Engine, modules: &Modules, slice: Slice, secrets: &ComponentSecrets) -> Self {
+    pub fn load_with(engine: &Engine, modules: &Modules, slice: FunctionConfig, secrets: &ComponentSecrets) -> Self {
         let (name, share): (Arc<str>, _) = (slice.id.to_string().into(), Share::default());
-        let hosts = |(index, callee): (usize, &slice::Callee)| {
+        let hosts = |(index, callee): (usize, &leno_model::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
         };
         let claims = slice.inbound.authentication.iter().flat_map(|issuer| &issuer.claims_to_headers);
@@ -110,7 +110,7 @@ impl FunctionEntry {
             callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
             networks: networks(&slice.callees),
             outside: match &slice.run {
-                slice::Run::Egress(egress) => {
+                leno_model::Run::Egress(egress) => {
                     Some(Arc::new(EgressTarget::new(egress, name.clone(), &slice.bounds.file_access())))
                 }
                 _ => None,
@@ -166,9 +166,9 @@ impl FunctionEntry {
     /// Whether it serves no HTTP at this port.
     pub(crate) fn serves_other(&self, port: u16) -> bool {
         match &self.slice.run {
-            slice::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
-            slice::Run::Egress(egress) => egress.http_port(port).is_none(),
-            slice::Run::External(_) | slice::Run::Wasm(_) | slice::Run::Job(_) => false,
+            leno_model::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
+            leno_model::Run::Egress(egress) => egress.http_port(port).is_none(),
+            leno_model::Run::External(_) | leno_model::Run::Wasm(_) | leno_model::Run::Job(_) => false,
         }
     }
 
@@ -179,7 +179,7 @@ impl FunctionEntry {
     }
 
     /// The callee that it means by this authority, with or without port. `None`: it may call none by this name or address.
-    pub(crate) fn callee(&self, authority: &str) -> Option<&slice::Callee> {
+    pub(crate) fn callee(&self, authority: &str) -> Option<&leno_model::Callee> {
         let host = of_authority(authority)?;
         let address = if self.networks.is_empty() { None } else { egress::literal(&host) };
         let index = match address {
@@ -201,8 +201,8 @@ impl FunctionEntry {
     }
 }
 
-fn networks(callees: &[slice::Callee]) -> Vec<(Cidr, usize)> {
-    let of = |(index, callee): (usize, &slice::Callee)| {
+fn networks(callees: &[leno_model::Callee]) -> Vec<(Cidr, usize)> {
+    let of = |(index, callee): (usize, &leno_model::Callee)| {
         callee.addresses.iter().map(move |block| (*block, index)).collect::<Vec<_>>()
     };
     let mut networks: Vec<_> = callees.iter().enumerate().flat_map(of).collect();
@@ -211,7 +211,7 @@ fn networks(callees: &[slice::Callee]) -> Vec<(Cidr, usize)> {
 }
 
 /// The bounds of a function's namespace.
-fn bounds(Slice { bounds, .. }: &Slice) -> Bounds {
+fn bounds(FunctionConfig { bounds, .. }: &FunctionConfig) -> Bounds {
     Bounds {
         instances: bounds.instances().into(),
         connections: bounds.connections.map(Into::into),
@@ -224,7 +224,7 @@ fn bounds(Slice { bounds, .. }: &Slice) -> Bounds {
     }
 }
 
-fn load_all(modules: &Modules, function: &str, list: &[slice::Extension], outbound: bool) -> Box<[Extension]> {
+fn load_all(modules: &Modules, function: &str, list: &[leno_model::Extension], outbound: bool) -> Box<[Extension]> {
     list.iter().map(|extension| Extension::load(modules, function, extension, outbound)).collect()
 }
 

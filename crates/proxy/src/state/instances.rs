@@ -3,7 +3,7 @@
 pub use leno_http::failure::{Unavailable, Unproven};
 
 use crate::state::kernel::Kernel;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use std::fmt;
 use std::future::Future;
 use std::io;

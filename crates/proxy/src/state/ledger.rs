@@ -17,7 +17,7 @@ pub use quota::{Demand, Elsewhere, Granted, LeaseTerm, LimitCounts, Quotas, Refu
 pub use token::{Digest, Known, Signatures, Tokens, VerifiedSignature};
 pub use unknown::UnknownKeyReports;
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_sandbox::extension::SharedData;
 use leno_telemetry::metrics::Entries;
 use std::collections::HashMap;

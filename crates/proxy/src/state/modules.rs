@@ -1,6 +1,6 @@
 //! The modules and components of this node, each compiled once and named by its hash.
 
-use leno_config::ModuleHash;
+use leno_model::ModuleHash;
 use leno_sandbox::EngineError;
 use leno_sandbox::component::{Component, Components};
 use leno_sandbox::extension::{Extensions, Module};

@@ -2,7 +2,7 @@
 
 use super::function::FunctionEntry;
 use super::snapshot::NodeSnapshot;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::time::Instant;

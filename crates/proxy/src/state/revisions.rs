@@ -2,9 +2,9 @@
 
 use super::component::Component;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use leno_config::revision::{self, Split, TAG_HEADER, Target};
-use leno_config::slice::{AppProtocol, Run};
-use leno_config::{FunctionId, Slice};
+use leno_model::revision::{self, Split, TAG_HEADER, Target};
+use leno_model::{AppProtocol, Run};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_telemetry::stats::RevisionLabel;
 use std::sync::{Arc, OnceLock};
 
@@ -44,7 +44,7 @@ struct Choice {
 
 impl Revisions {
     /// The revisions of a slice. `load` makes components of those that are.
-    pub fn new(slice: &Slice, load: impl Fn(&Run) -> Option<Component>) -> Self {
+    pub fn new(slice: &FunctionConfig, load: impl Fn(&Run) -> Option<Component>) -> Self {
         let revision = |number: u32, run: &Run, protocol: AppProtocol| {
             let name = revision::name(&slice.id, number).into();
             let label = Arc::new(RevisionLabel { number, name, stats: OnceLock::new() });

@@ -139,7 +139,7 @@ fn suffix_key(suffix: &str) -> String {
 mod tests {
     use super::*;
     use crate::testing;
-    use leno_config::slice::Expose;
+    use leno_model::Expose;
     use leno_sandbox::Engine;
 
     #[test]

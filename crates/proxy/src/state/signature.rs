@@ -10,7 +10,7 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use leno_config::slice::{PublicKey, VerificationKey};
+use leno_model::{PublicKey, VerificationKey};
 use leno_policy::spec::{Algorithm, KeyId};
 use std::collections::HashMap;
 use std::sync::OnceLock;

@@ -6,7 +6,7 @@
 use super::function::{FunctionEntry, limit};
 use super::routes::Routes;
 use super::shards::Shards;
-use leno_config::{FunctionId, MeshSlice};
+use leno_model::{FunctionId, MeshConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct NodeSnapshot {
     /// Grows by one with each change; for logs and `leno get`.
     pub version: u64,
     /// Settings of the whole mesh.
-    pub mesh: Arc<MeshSlice>,
+    pub mesh: Arc<MeshConfig>,
     /// Functions whose slices this node has.
     pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
     /// The gateway's routes, derived from `functions` and `elsewhere`.
@@ -31,7 +31,7 @@ pub struct NodeSnapshot {
 
 impl NodeSnapshot {
     /// Creates a snapshot of a mesh without functions.
-    pub fn new(mesh: MeshSlice) -> Self {
+    pub fn new(mesh: MeshConfig) -> Self {
         let longest_exchange = limit(mesh.limits.request_timeout);
         let (functions, routes, elsewhere) = Default::default();
         let gateway = gateway(&mesh);
@@ -74,7 +74,7 @@ impl NodeSnapshot {
 #[derive(Debug)]
 pub struct Change {
     version: u64,
-    mesh: Arc<MeshSlice>,
+    mesh: Arc<MeshConfig>,
     functions: Shards<FunctionId, Arc<FunctionEntry>>,
     routes: Routes,
     gateway: Arc<str>,
@@ -85,7 +85,7 @@ pub struct Change {
 
 impl Change {
     /// Replaces the settings of the whole mesh.
-    pub fn mesh(&mut self, mesh: MeshSlice) -> &mut Self {
+    pub fn mesh(&mut self, mesh: MeshConfig) -> &mut Self {
         self.gateway = gateway(&mesh);
         self.mesh = Arc::new(mesh);
         self.longest_exchange = None;
@@ -155,6 +155,6 @@ impl Change {
 }
 
 /// The SPIFFE ID of gateways. No function can have it.
-fn gateway(mesh: &MeshSlice) -> Arc<str> {
+fn gateway(mesh: &MeshConfig) -> Arc<str> {
     format!("spiffe://{}/ns/leno-system/sa/gateway", mesh.trust_domain).into()
 }

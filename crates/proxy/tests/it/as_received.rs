@@ -5,7 +5,7 @@ use crate::mesh::{Builder, Mesh, allow_all};
 use crate::raw::{self, Raw};
 use crate::upstream::{self, Answer, connect_h2, connect_http1, empty, full};
 use http::{Request, Response};
-use leno_config::slice::{AppProtocol, Expose};
+use leno_model::{AppProtocol, Expose};
 use leno_policy::path::Readings;
 use leno_policy::spec::{
     Action, AuthorizationRule, Counts, KeyPart, Matches, Operation, PathMatch, QuotaAlgorithm, RateLimit, StringMatch,
@@ -76,7 +76,7 @@ fn rule(name: &str, action: Action, path: &str) -> AuthorizationRule {
 }
 
 /// Denies `/admin`, allows everything else.
-fn no_admin(slice: &mut leno_config::Slice) {
+fn no_admin(slice: &mut leno_model::FunctionConfig) {
     slice.inbound.authorization = vec![rule("admin", Action::Deny, "/admin"), allow_all()];
 }
 
@@ -259,7 +259,7 @@ async fn calls_arrive_as_they_came_on_a_node_and_between_nodes() {
 /// The caller's own rules see every reading too, before anything is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callers_rules_deny_every_reading() {
-    let narrow = |slice: &mut leno_config::Slice| {
+    let narrow = |slice: &mut leno_model::FunctionConfig| {
         slice.outbound.authorization = vec![rule("admin", Action::Deny, "/admin")];
     };
     let upstream = upstream::http1(upstream::echo).await;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

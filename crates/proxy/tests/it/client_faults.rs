@@ -7,7 +7,7 @@ use crate::upstream::{self, Upstream, channel, connect_h2, connect_http1, echo, 
 use bytes::Bytes;
 use http::Request;
 use hyper::body::Frame;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_policy::spec::{Outlier, RetryOn};
 use leno_testkit::eventually_async;
 

@@ -5,7 +5,7 @@ use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
 use crate::upstream::{self, Upstream, connect_http1, echo, empty};
 use http::Request;
-use leno_config::slice::{AppProtocol, TrustedProxies};
+use leno_model::{AppProtocol, TrustedProxies};
 use leno_policy::spec::{Cidr, Counts, KeyPart, Matches, QuotaAlgorithm, RateLimit, Source};
 use leno_testkit::eventually_async;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

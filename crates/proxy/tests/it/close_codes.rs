@@ -11,7 +11,7 @@ use crate::withdrawn::{no_longer_allowed, remove};
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use leno_config::slice::{AppProtocol, Expose};
+use leno_model::{AppProtocol, Expose};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use crate::mesh::{Builder, Mesh};
 use crate::raw::{Raw, server};
 use crate::upstream::{Answer, connect_http1, echo, empty, http1};
 use http::Request;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;

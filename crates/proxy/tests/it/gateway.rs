@@ -4,7 +4,7 @@ use crate::mesh::{Builder, Mesh, id};
 use crate::raw;
 use crate::upstream::{self, answer, connect_h2, connect_http1, echo, empty, get};
 use http::Request;
-use leno_config::slice::{AppProtocol, Expose};
+use leno_model::{AppProtocol, Expose};
 use leno_policy::spec::{Issuer, TokenSource};
 use leno_testkit::eventually_async;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_policy::spec::{Breaker, Outlier, Retry, RetryOn};
 use leno_testkit::eventually_async;
 use std::future::poll_fn;

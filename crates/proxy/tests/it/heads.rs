@@ -3,7 +3,7 @@
 use crate::mesh::Builder;
 use crate::raw::{Raw, status};
 use crate::upstream::{echo, http1};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use tokio::io::AsyncReadExt;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_policy::spec::{Condition, ConditionKey, Matches, Protocol, RetryOn, Source, StringMatch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,7 +95,7 @@ async fn a_call_arrives_the_same_on_both_ways() {
 async fn verdicts_are_the_same_on_both_ways() {
     for mtls in WAYS {
         let upstream = upstream::http1(echo).await;
-        let only_caller = |slice: &mut leno_config::Slice| {
+        let only_caller = |slice: &mut leno_model::FunctionConfig| {
             let allow = slice.inbound.authorization.last_mut().unwrap();
             let identities = Matches { any: vec![StringMatch::Exact(spiffe("caller").to_string())], none: vec![] };
             allow.from = vec![Source { identities, ..Source::default() }];

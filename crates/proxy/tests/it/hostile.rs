@@ -3,7 +3,7 @@
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
 use crate::upstream::{self, Upstream, echo};
-use leno_config::slice::{AppProtocol, Limits};
+use leno_model::{AppProtocol, Limits};
 use std::fmt::Write;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use crate::frames::{ACK, GOAWAY, PING, RST_STREAM, SETTINGS, server};
 use crate::mesh::{Builder, Mesh, retry};
 use crate::upstream::{Answer, connect_http1, empty, full};
 use http::Request;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_policy::spec::RetryOn;
 use leno_testkit::eventually_async;
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@ use crate::mesh::{Builder, Mesh};
 use crate::upstream::{self, answer, echo, empty};
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leno_config::slice::{AppProtocol, GatewayTls};
+use leno_model::{AppProtocol, GatewayTls};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

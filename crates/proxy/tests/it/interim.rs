@@ -9,7 +9,7 @@ use crate::upstream::{echo, http1};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Request, StatusCode};
-use leno_config::slice::{AppProtocol, EgressProtocol, Run};
+use leno_model::{AppProtocol, EgressProtocol, Run};
 use leno_testkit::eventually_async;
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, SocketAddr};

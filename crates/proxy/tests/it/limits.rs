@@ -5,7 +5,7 @@ use crate::raw::{self, Raw};
 use crate::upstream::{self, answer, channel, connect_h2, connect_http1, echo, empty, get};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

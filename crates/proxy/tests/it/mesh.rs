@@ -3,9 +3,9 @@
 use crate::upstream::Body;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leno_config::slice::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshSlice, Run};
-use leno_config::{FunctionId, Locality, NamespaceBounds, Route, Slice};
 use leno_identity::{Authority, KeyRequest, MembershipMark, SpiffeId, SvidStore, TrustDomain};
+use leno_model::{AccessLogSink, AppProtocol, Callee, Expose, GatewayTls, Limits, MeshConfig, Run};
+use leno_model::{FunctionConfig, FunctionId, Locality, NamespaceBounds, Route};
 use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
     RetryOn, Sidecar, StringMatch, Target, Tracing,
@@ -27,15 +27,15 @@ pub(crate) const TRUST_DOMAIN: &str = "test.example";
 
 /// What a test changes of a mesh before it starts.
 pub(crate) struct Builder {
-    pub mesh: MeshSlice,
-    functions: Vec<Slice>,
+    pub mesh: MeshConfig,
+    functions: Vec<FunctionConfig>,
     addresses: HashMap<FunctionId, Vec<SocketAddr>>,
     workers: usize,
     connections: usize,
     /// Of the other nodes of the same mesh.
     authority: Option<Arc<Authority>>,
     /// The gateway's routes to functions of other nodes.
-    routes: Vec<Slice>,
+    routes: Vec<FunctionConfig>,
     locality: Locality,
     bounds: NamespaceBounds,
 }
@@ -167,7 +167,7 @@ const OF_THE_MESH: u64 = u64::MAX;
 impl Builder {
     pub(crate) fn new() -> Self {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let mesh = MeshSlice {
+        let mesh = MeshConfig {
             trust_domain: TRUST_DOMAIN.into(),
             engine: None,
             mtls_same_node: false,
@@ -179,20 +179,20 @@ impl Builder {
             proxy_protocol: false,
             outbound: free,
             inbound: free,
-            admin: leno_config::slice::AdminListener::Usual,
+            admin: leno_model::AdminListener::Usual,
             control: free,
             access_log: AccessLogSink { json: true, file: None },
             otlp: None,
             name_servers: Vec::new(),
             quotas: None,
-            images: leno_config::slice::Images {
+            images: leno_model::Images {
                 folder: "/nonexistent".into(),
                 size: 0,
                 default_registry: None,
                 docker_config: None,
                 registries: Vec::new(),
             },
-            accounts: leno_config::slice::Accounts::Node,
+            accounts: leno_model::Accounts::Node,
             limits: Limits {
                 head_bytes: 16 * 1024,
                 headers: 50,
@@ -204,7 +204,7 @@ impl Builder {
                 drain_timeout: Duration::from_secs(10),
                 connections: 1000,
                 connections_per_address: 0,
-                extension_instances: leno_config::slice::ExtensionInstances { per_function: 100, per_namespace: 250 },
+                extension_instances: leno_model::ExtensionInstances { per_function: 100, per_namespace: 250 },
             },
         };
         Self {
@@ -223,7 +223,7 @@ impl Builder {
     /// A function with one instance, exposed under its name as host, and everywhere if it is called `web`.
     pub(crate) fn function(mut self, name: &str, protocol: AppProtocol, address: SocketAddr) -> Self {
         let hosts = if name == "web" { vec![name.to_owned(), "*".to_owned()] } else { vec![name.to_owned()] };
-        self.functions.push(Slice {
+        self.functions.push(FunctionConfig {
             id: id(name),
             identity: spiffe(name).to_string(),
             inbound: program(name, Direction::Inbound, vec![target(name)]),
@@ -272,7 +272,7 @@ impl Builder {
         self
     }
 
-    pub(crate) fn slice(mut self, name: &str, change: impl FnOnce(&mut Slice)) -> Self {
+    pub(crate) fn slice(mut self, name: &str, change: impl FnOnce(&mut FunctionConfig)) -> Self {
         change(self.functions.iter_mut().find(|slice| slice.id == id(name)).unwrap());
         self
     }
@@ -349,7 +349,7 @@ impl Builder {
         let engine = leno_sandbox::Engine::inline();
         let limit = self.mesh.limits.request_timeout.as_millis() as u64;
         let mut change = NodeSnapshot::new(self.mesh).change();
-        let set_limit = |slice: &mut Slice| {
+        let set_limit = |slice: &mut FunctionConfig| {
             for target in slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets) {
                 if target.timeout_ms == OF_THE_MESH {
                     target.timeout_ms = limit;
@@ -410,7 +410,7 @@ impl Mesh {
     }
 
     /// Puts a changed slice of each of these functions into force, all at once.
-    pub(crate) fn change(&self, names: &[&str], change: impl Fn(&mut Slice)) {
+    pub(crate) fn change(&self, names: &[&str], change: impl Fn(&mut FunctionConfig)) {
         let snapshot = self.node.snapshot.load_full();
         let mut next = snapshot.change();
         for name in names {

@@ -4,7 +4,7 @@ use crate::mesh::{Builder, Mesh, id};
 use crate::raw::{self, Raw};
 use crate::upstream::{self, connect_http1, echo, empty};
 use http::Request;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use crate::mesh::{Builder, Mesh};
 use crate::upstream::{self, Answer, Upstream, answer, connect_h2, empty};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use leno_config::slice::{AppProtocol, UpstreamLimits};
+use leno_model::{AppProtocol, UpstreamLimits};
 
 /// Answers `/FIELDS/BYTES` with so many fields of so many bytes each.
 async fn many(request: Request<Incoming>) -> Response<upstream::Body> {

@@ -6,8 +6,8 @@ use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Request, Response};
-use leno_config::Slice;
-use leno_config::slice::{AppProtocol, JwksFetch, PublicKey, VerificationKey};
+use leno_model::FunctionConfig;
+use leno_model::{AppProtocol, JwksFetch, PublicKey, VerificationKey};
 use leno_policy::spec::{Algorithm, Counts, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm, RateLimit, TokenSource};
 use leno_proxy::FunctionEntry;
 use leno_proxy::jwks::{JwksFetcher, Pace};
@@ -43,7 +43,7 @@ fn key_set(keys: &[&Ed25519KeyPair]) -> String {
 }
 
 /// Wants a token that this key has made.
-pub(crate) fn wants_tokens_of(slice: &mut Slice, key: &Ed25519KeyPair) {
+pub(crate) fn wants_tokens_of(slice: &mut FunctionConfig, key: &Ed25519KeyPair) {
     wants_tokens(slice, String::new());
     slice.jwks.clear();
     slice.inbound.rate_limits.clear();
@@ -55,7 +55,7 @@ pub(crate) fn wants_tokens_of(slice: &mut Slice, key: &Ed25519KeyPair) {
 }
 
 /// Wants a token of the issuer, and lets an address fail twice in an hour.
-fn wants_tokens(slice: &mut Slice, url: String) {
+fn wants_tokens(slice: &mut FunctionConfig, url: String) {
     slice.inbound.authentication.push(Issuer {
         name: "p/authentication/login".into(),
         issuer: "https://login.example".into(),

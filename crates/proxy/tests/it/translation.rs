@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 
 /// A mesh in front of `handler`, with an upstream of either version.
 async fn mesh<F, R>(h2_upstream: bool, handler: F) -> (Mesh, Upstream)

@@ -5,7 +5,7 @@ use crate::mesh::{Builder, Mesh};
 use crate::raw::{Raw, server};
 use crate::upstream::{Answer, Http1, Upstream, connect_http1, echo, empty, http1};
 use http::Request;
-use leno_config::slice::{AppProtocol, Authorizer, AuthorizerProtocol};
+use leno_model::{AppProtocol, Authorizer, AuthorizerProtocol};
 use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;

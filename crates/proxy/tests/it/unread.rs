@@ -4,7 +4,7 @@ use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
 use crate::upstream::{self, Upstream, echo};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::time::Duration;
 

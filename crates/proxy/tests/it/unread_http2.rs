@@ -4,7 +4,7 @@ use crate::frames::{Connection, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::Raw;
 use crate::upstream::{self, Upstream, echo};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_telemetry::ring::Explanation;
 use leno_testkit::eventually_async;
 use std::fmt::Write;

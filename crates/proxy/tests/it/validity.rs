@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leno_config::slice::{AppProtocol, Expose};
+use leno_model::{AppProtocol, Expose};
 use leno_policy::spec::{Issuer, TokenSource};
 use leno_testkit::eventually_async;
 use std::pin::Pin;

@@ -4,7 +4,7 @@
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
 use crate::websocket::HANDSHAKE;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

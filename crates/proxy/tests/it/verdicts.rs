@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use http_body_util::BodyExt;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::net::SocketAddr;
 use std::sync::Arc;

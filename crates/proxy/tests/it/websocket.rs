@@ -7,7 +7,7 @@ use crate::upstream::{self, echo, empty};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_testkit::eventually_async;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
-use leno_config::slice::{AppProtocol, Expose};
 use leno_identity::KeyRequest;
+use leno_model::{AppProtocol, Expose};
 use leno_policy::spec::{Counts, KeyPart, QuotaAlgorithm, RateLimit};
 use leno_proxy::Removed;
 use leno_telemetry::ring::Explanation;
@@ -114,7 +114,7 @@ pub(crate) fn expect_closed(told: &Explanation, policy: &str, words: &str) {
     assert!(failure.contains("not permitted any more") && failure.contains(words), "{failure}");
 }
 
-pub(crate) fn no_longer_allowed(slice: &mut leno_config::Slice) {
+pub(crate) fn no_longer_allowed(slice: &mut leno_model::FunctionConfig) {
     slice.inbound.authorization.retain(|rule| rule.name != "test/allow");
 }
 

@@ -3,7 +3,7 @@
 //! a program.
 
 use super::owner::Owner;
-use leno_config::slice::Resources;
+use leno_model::Resources;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

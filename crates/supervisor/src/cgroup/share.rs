@@ -2,8 +2,8 @@
 
 use super::legacy::{Groups, Hierarchies};
 use super::{CONTROLLERS, Cgroups, PREFIX, set_limits, switch};
-use leno_config::NamespaceBounds;
-use leno_config::slice::Resources;
+use leno_model::NamespaceBounds;
+use leno_model::Resources;
 use std::collections::HashMap;
 use std::fs;
 use std::io;

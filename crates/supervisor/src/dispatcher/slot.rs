@@ -5,7 +5,7 @@ use super::health::Health;
 use crate::instance_id::InstanceId;
 use crate::processes::NotTheInstance;
 use crate::reach::{ConnectError, Reach, is_refusal};
-use leno_config::id::FunctionId;
+use leno_model::FunctionId;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;

@@ -10,7 +10,7 @@ use crate::instance_id::InstanceId;
 use crate::process::Program;
 use crate::spec::LONGEST_PAUSE;
 use backon::{BackoffBuilder, ExponentialBackoff};
-use leno_config::slice::{Job, Process};
+use leno_model::{Job, Process};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,9 +1,9 @@
 //! Instances of each namespace under an account of their own. Only root can do that.
 
 use crate::support::*;
-use leno_config::NamespaceBounds;
-use leno_config::id::FunctionId;
-use leno_config::slice::Secret;
+use leno_model::FunctionId;
+use leno_model::NamespaceBounds;
+use leno_model::Secret;
 use leno_supervisor::{Accounts, AcquireError, Function, FunctionSpec, Settings, Supervisor};
 use rustix::process::geteuid;
 use std::fs;
@@ -28,7 +28,7 @@ fn supervisor() -> Option<Supervisor> {
     Some(Supervisor::start(settings, ()))
 }
 
-fn of(namespace: &str, command: leno_config::slice::Command) -> FunctionSpec {
+fn of(namespace: &str, command: leno_model::Command) -> FunctionSpec {
     FunctionSpec { id: FunctionId::new(namespace, "server").unwrap(), ..spec(command) }
 }
 

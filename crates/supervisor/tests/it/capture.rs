@@ -1,7 +1,7 @@
 //! Somebody else listens where an instance should.
 
 use crate::support::*;
-use leno_config::slice::Readiness;
+use leno_model::Readiness;
 use leno_supervisor::{AcquireError, ConnectError, NotTheInstance, Supervisor};
 use leno_testkit::{eventually_async, free_port};
 use rustix::net::{AddressFamily, SocketType, sockopt};

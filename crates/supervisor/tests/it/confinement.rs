@@ -1,7 +1,7 @@
 //! What instances are given, and held to, with real child processes.
 
 use crate::support::*;
-use leno_config::slice::{Command, Resources, Secret};
+use leno_model::{Command, Resources, Secret};
 use leno_supervisor::{AcquireError, Settings, Supervisor};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Instances and jobs that are containers. They need root, and the packages `busybox-static` and `crun`.
 
 use crate::support::*;
-use leno_config::slice::{Command, Isolation, Job, Process, Resources};
 use leno_jail::{DEFAULT_WRITABLE, Image, Launcher};
+use leno_model::{Command, Isolation, Job, Process, Resources};
 use leno_supervisor::{
     AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, InstanceState, JobSpec, JobState,
     Rooms, Settings, Source, Supervisor, Unpacked,

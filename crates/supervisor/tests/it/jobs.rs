@@ -1,8 +1,8 @@
 //! Jobs with real child processes.
 
 use crate::support::*;
-use leno_config::slice::{Isolation, Job, Process, Resources};
 use leno_files::FileAccess;
+use leno_model::{Isolation, Job, Process, Resources};
 use leno_supervisor::{JobSpec, JobState, JobStatus, Stream, Supervisor};
 use leno_testkit::eventually_async;
 use std::collections::BTreeMap;

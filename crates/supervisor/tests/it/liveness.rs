@@ -1,7 +1,7 @@
 //! Instances that were ready and do not serve any more are replaced, and those that are busy are not.
 
 use crate::support::*;
-use leno_config::slice::{Command, Liveness, Readiness};
+use leno_model::{Command, Liveness, Readiness};
 use leno_supervisor::{Function, InstanceId, InstanceState, Lease, Supervisor};
 use leno_testkit::eventually_async;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Several revisions of a function at a time, with real child processes.
 
 use crate::support::*;
-use leno_config::slice::Command;
+use leno_model::Command;
 use leno_supervisor::{AcquireError, FunctionSpec, InstanceState};
 use leno_testkit::eventually_async;
 

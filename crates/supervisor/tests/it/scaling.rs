@@ -1,8 +1,8 @@
 //! How many instances there are, with real child processes.
 
 use crate::support::*;
-use leno_config::id::FunctionId;
-use leno_config::slice::Scale;
+use leno_model::FunctionId;
+use leno_model::Scale;
 use leno_supervisor::{AcquireError, Function, FunctionSpec, InstanceState, Lease, Mode, Reason, Settings, Supervisor};
 use leno_testkit::eventually_async;
 use std::collections::BTreeSet;

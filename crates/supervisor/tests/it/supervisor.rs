@@ -1,7 +1,7 @@
 //! The supervisor with real child processes.
 
 use crate::support::*;
-use leno_config::slice::{Command, Readiness, Run};
+use leno_model::{Command, Readiness, Run};
 use leno_supervisor::{AcquireError, FunctionSpec, InstanceState, Stream, Supervisor};
 use leno_testkit::eventually_async;
 use std::collections::BTreeMap;

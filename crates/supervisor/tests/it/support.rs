@@ -1,7 +1,7 @@
 //! What the tests of the supervisor share.
 
-use leno_config::id::FunctionId;
-use leno_config::slice::{AppProtocol, Command, Isolation, Readiness, Resources, Run, Scale};
+use leno_model::FunctionId;
+use leno_model::{AppProtocol, Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_supervisor::{Function, FunctionSpec, Host, InstanceId, LogLine, Settings, Stream, Supervisor};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

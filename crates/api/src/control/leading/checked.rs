@@ -6,9 +6,10 @@ use super::super::service::{Kept, Service};
 use super::super::tokens::Caller;
 use super::super::types::{Action, ChangeAnswer, ChangeRequest, Changed, Wrong};
 use super::{Base, Leading};
-use leno_config::{CandidatePrograms, Document, DocumentId, Effort, FunctionId, Problem, Slice, Snapshot};
+use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_control::{Definitions, PublishError};
 use leno_intake::{Intake, Resolution, Tags, Unresolved};
+use leno_model::{CandidatePrograms, FunctionConfig, FunctionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -338,7 +339,7 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
 
 /// The programs that may decide requests differently from those in force. A new function has no
 /// recorded requests.
-fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<CandidatePrograms> {
+fn candidates(before: Option<&Definitions>, differing: &[&FunctionConfig]) -> Vec<CandidatePrograms> {
     let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
     let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
     candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
@@ -348,9 +349,9 @@ fn candidates(before: Option<&Definitions>, differing: &[&Slice]) -> Vec<Candida
 pub(super) fn difference<'a>(
     before: Option<&Definitions>,
     after: &'a Definitions,
-) -> (Vec<&'a Slice>, Vec<FunctionId>) {
+) -> (Vec<&'a FunctionConfig>, Vec<FunctionId>) {
     let nothing = BTreeMap::new();
-    let before: &BTreeMap<FunctionId, Slice> = before.map_or(&nothing, |before| &before.slices);
+    let before: &BTreeMap<FunctionId, FunctionConfig> = before.map_or(&nothing, |before| &before.slices);
     let differing = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice));
     let removed = before.keys().filter(|id| !after.slices.contains_key(*id));
     (differing.map(|(_, slice)| slice).collect(), removed.cloned().collect())

@@ -1,6 +1,6 @@
 //! Quotas of namespaces.
 
-use leno_config::NamespaceBounds;
+use leno_model::NamespaceBounds;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -2,7 +2,7 @@
 //! else.
 
 use super::*;
-use leno_config::slice::{Egress, EgressPort, EgressProtocol, EgressTls, Run};
+use leno_model::{Egress, EgressPort, EgressProtocol, EgressTls, Run};
 
 const CALLER: &str = "a/caller";
 const OUTSIDE: &str = "a/payments";
@@ -19,7 +19,7 @@ struct Mesh {
     ends: BTreeMap<&'static str, End>,
 }
 
-fn outside(by_egress_nodes: bool) -> Slice {
+fn outside(by_egress_nodes: bool) -> FunctionConfig {
     let egress = Egress {
         hosts: vec!["api.payments.example".to_owned()],
         addresses: Vec::new(),
@@ -31,7 +31,7 @@ fn outside(by_egress_nodes: bool) -> Slice {
         trace_context: false,
         by_egress_nodes,
     };
-    Slice { run: Run::Egress(egress), ..slices::slice(OUTSIDE, &[], 1) }
+    FunctionConfig { run: Run::Egress(egress), ..slices::slice(OUTSIDE, &[], 1) }
 }
 
 impl Mesh {
@@ -74,7 +74,7 @@ impl Mesh {
         self.state.admit(name, Admission { placement, gateway: false, locality: Default::default(), egress });
     }
 
-    fn put(&mut self, slice: &Slice) {
+    fn put(&mut self, slice: &FunctionConfig) {
         let history = self.state.histories().record_one(slice, 0).unwrap();
         let resolved = history.slice_for_delivery(slice).unwrap();
         let prepared = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap()).unwrap();
@@ -175,7 +175,7 @@ fn calls_go_to_nodes_that_have_it_in_force_and_leave_those_that_are_cordoned() {
     let refuse = |name: &str, subject: &Subject| name == "out" && matches!(subject, Subject::Slice(_));
     mesh.settle_but(refuse);
     assert_eq!(mesh.endpoints(), ["exit"], "a node that cannot read it is not called");
-    mesh.put(&Slice { queue: 2, ..outside(true) });
+    mesh.put(&FunctionConfig { queue: 2, ..outside(true) });
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["exit", "out"]);
     mesh.state.cordon("exit", true);

@@ -3,7 +3,7 @@
 //! node that has it.
 
 use super::*;
-use leno_config::slice::{Command, Isolation, Readiness, Resources, Run, Scale};
+use leno_model::{Command, Isolation, Readiness, Resources, Run, Scale};
 use leno_wire::{Load, Observation};
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ const MAX: u32 = 6;
 /// Instances of the namespace `a`, whose functions would have three times `MAX`.
 const QUOTA: u32 = 10;
 
-fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
+fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
     let command = Command {
         argv: vec!["function".to_owned()],
         directory: "/".into(),
@@ -29,7 +29,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> Slice {
         container: None,
         grace: Duration::ZERO,
     };
-    let mut slice = Slice { run: Run::Command(command), scale, ..slices::slice(name, callees, 1) };
+    let mut slice = FunctionConfig { run: Run::Command(command), scale, ..slices::slice(name, callees, 1) };
     slice.bounds.instances = name.starts_with("a/").then_some(QUOTA);
     slice
 }

@@ -1,9 +1,9 @@
 //! Slices as the configuration would make them, as far as the control plane looks at them.
 
-use leno_config::slice::{
+use leno_model::{
     AccessLogSink, AppProtocol, Callee, Expose, Extension, Isolation, Job, Limits, Process, Resources, Run,
 };
-use leno_config::{FunctionId, MeshSlice, ModuleHash, Slice};
+use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash};
 use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,8 +20,8 @@ pub(crate) fn identity(name: &str) -> String {
 }
 
 /// A function that may call `callees`, somewhat changed by `edition`.
-pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
-    Slice {
+pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> FunctionConfig {
+    FunctionConfig {
         id: function(name),
         identity: identity(name),
         inbound: program(name, Direction::Inbound),
@@ -47,13 +47,13 @@ pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> Slice {
 }
 
 /// The slice as it is delivered: all editions are the first revision of their function.
-pub(crate) fn delivered(mut slice: Slice) -> Slice {
+pub(crate) fn delivered(mut slice: FunctionConfig) -> FunctionConfig {
     slice.revisions.number = 1;
     slice
 }
 
 /// A job that may call `callees`; another edition is another run.
-pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
+pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> FunctionConfig {
     let process = Process {
         argv: vec!["job".to_owned()],
         directory: "/".into(),
@@ -66,11 +66,11 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> Slice {
         grace: Duration::ZERO,
     };
     let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
-    Slice { run: Run::Job(job), ..slice(name, callees, 1) }
+    FunctionConfig { run: Run::Job(job), ..slice(name, callees, 1) }
 }
 
 /// The slice with an extension of this module.
-pub(crate) fn extended(mut slice: Slice, module: &[u8]) -> Slice {
+pub(crate) fn extended(mut slice: FunctionConfig, module: &[u8]) -> FunctionConfig {
     slice.inbound_extensions.push(Extension {
         name: "p/extensions/x".to_owned(),
         module: ModuleHash::of(module),
@@ -85,7 +85,7 @@ pub(crate) fn extended(mut slice: Slice, module: &[u8]) -> Slice {
     slice
 }
 
-pub(crate) fn exposed(mut slice: Slice) -> Slice {
+pub(crate) fn exposed(mut slice: FunctionConfig) -> FunctionConfig {
     slice.expose.push(Expose { hosts: vec!["*".to_owned()], path: "/".to_owned() });
     slice
 }
@@ -121,9 +121,9 @@ fn program(name: &str, direction: Direction) -> ProgramSpec {
     }
 }
 
-pub(crate) fn mesh() -> MeshSlice {
+pub(crate) fn mesh() -> MeshConfig {
     let local = "127.0.0.1:0".parse().unwrap();
-    MeshSlice {
+    MeshConfig {
         trust_domain: DOMAIN.to_owned(),
         engine: None,
         mtls_same_node: false,
@@ -135,14 +135,14 @@ pub(crate) fn mesh() -> MeshSlice {
         proxy_protocol: false,
         outbound: local,
         inbound: local,
-        admin: leno_config::slice::AdminListener::Usual,
+        admin: leno_model::AdminListener::Usual,
         control: local,
         access_log: AccessLogSink { json: true, file: None },
         otlp: None,
         name_servers: Vec::new(),
         quotas: None,
-        accounts: leno_config::slice::Accounts::Node,
-        images: leno_config::slice::Images {
+        accounts: leno_model::Accounts::Node,
+        images: leno_model::Images {
             folder: "/var/lib/leno/images".into(),
             size: 1 << 30,
             default_registry: None,
@@ -160,7 +160,7 @@ pub(crate) fn mesh() -> MeshSlice {
             drain_timeout: Duration::from_secs(10),
             connections: 1000,
             connections_per_address: 0,
-            extension_instances: leno_config::slice::ExtensionInstances { per_function: 100, per_namespace: 250 },
+            extension_instances: leno_model::ExtensionInstances { per_function: 100, per_namespace: 250 },
         },
     }
 }

@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use super::table::{Case, Group, Request, Texts, merge};
-use leno_config::{FunctionId, Slice};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_policy::engine::EngineKind;
 use leno_policy::input::{
     Header, Input, Parent, Peer, QuotaEntry, QuotaState, RequestInput, ResponseInput, TargetLoad,
@@ -39,7 +39,7 @@ pub(crate) fn all() -> Vec<Engine> {
 
 /// A group's policies, compiled and loaded.
 pub(crate) struct Programs {
-    slice: Slice,
+    slice: FunctionConfig,
     keys: PreparedKeys,
     images: Vec<[Image; 2]>,
 }

@@ -2,8 +2,8 @@ use super::*;
 use crate::state::egress_guard::Requester;
 use crate::testing;
 use crate::testing::SigningKey;
-use leno_config::slice::JwksFetch;
 use leno_files::FileAccess;
+use leno_model::JwksFetch;
 use leno_policy::spec::{Algorithm, Issuer, KeyId, TokenSource};
 use leno_runtime::client::{CaFile, ClientError};
 use std::collections::VecDeque;
@@ -91,12 +91,12 @@ fn ok(body: &str) -> String {
 
 fn key_set(kid: &str) -> String {
     let key = SigningKey::generate(Algorithm::EdDSA);
-    let leno_config::slice::PublicKey::Ed25519(x) = key.verification_key(KeyId([0; 32])).key else { panic!() };
+    let leno_model::PublicKey::Ed25519(x) = key.verification_key(KeyId([0; 32])).key else { panic!() };
     let x = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, x);
     format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{x}"}}]}}"#)
 }
 
-fn slice(name: &str, url: &str) -> Slice {
+fn slice(name: &str, url: &str) -> FunctionConfig {
     let mut slice = testing::slice(name);
     slice.inbound.authentication.push(Issuer {
         name: "p/authentication/login".into(),
@@ -123,7 +123,7 @@ fn slice(name: &str, url: &str) -> Slice {
     slice
 }
 
-fn kids(slice: &Slice) -> Vec<&str> {
+fn kids(slice: &FunctionConfig) -> Vec<&str> {
     assert_eq!(slice.inbound.authentication[0].keys.len(), slice.keys.len());
     slice.inbound.authentication[0].keys.iter().filter_map(|key| key.kid.as_deref()).collect()
 }

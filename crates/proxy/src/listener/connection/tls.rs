@@ -3,8 +3,8 @@
 use super::{Connection, HANDSHAKE};
 use crate::state::admission::Refused;
 use crate::state::certificate::PeerCertificate;
-use leno_config::FunctionId;
 use leno_http::peer::TrafficDirection;
+use leno_model::FunctionId;
 use std::io;
 use tokio::net::TcpStream;
 

@@ -5,7 +5,6 @@ use super::envoy::{self, CheckResponse, DeniedHttpResponse, HeaderValueOption, H
 use crate::state::authorizer::{Answer, Refused};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
-use leno_config::slice;
 use leno_http::edits::{self, BadOutput};
 use leno_policy::outcome::RawEdit;
 use leno_policy::spec::Issuer;
@@ -38,7 +37,7 @@ pub(super) enum NoAnswer {
 }
 
 /// Reads the answer to a gRPC call that succeeded.
-pub(super) fn of_grpc(spec: &slice::Authorizer, issuers: &[Issuer], body: &[u8]) -> Result<Answer, NoAnswer> {
+pub(super) fn of_grpc(spec: &leno_model::Authorizer, issuers: &[Issuer], body: &[u8]) -> Result<Answer, NoAnswer> {
     let CheckResponse { status, http_response } = envoy::unframe(body).map_err(NoAnswer::Malformed)?;
     let status = match (status, &http_response) {
         (Some(status), _) => status,
@@ -66,7 +65,7 @@ pub(super) fn of_grpc(spec: &slice::Authorizer, issuers: &[Issuer], body: &[u8])
 
 /// Reads the answer to a request: 200 allows, a status from 300 to 499 refuses.
 pub(super) fn of_http(
-    spec: &slice::Authorizer,
+    spec: &leno_model::Authorizer,
     issuers: &[Issuer],
     status: StatusCode,
     headers: &HeaderMap,
@@ -86,7 +85,7 @@ fn fields(options: &[HeaderValueOption]) -> Vec<(&str, &[u8])> {
 }
 
 fn allows(
-    spec: &slice::Authorizer,
+    spec: &leno_model::Authorizer,
     issuers: &[Issuer],
     fields: &[(&str, &[u8])],
     removed: &[String],
@@ -99,7 +98,7 @@ fn allows(
 }
 
 fn refuses(
-    spec: &slice::Authorizer,
+    spec: &leno_model::Authorizer,
     status: u16,
     fields: &[(&str, &[u8])],
     body: Bytes,

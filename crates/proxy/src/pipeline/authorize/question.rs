@@ -8,9 +8,9 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Method, Request, Uri, Version, request};
-use leno_config::slice::{self, AuthorizerProtocol};
 use leno_http::body::Body;
 use leno_http::head;
+use leno_model::AuthorizerProtocol;
 use leno_policy::host::normal_authority;
 use leno_policy::spec::KeyPart;
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ const OF_CONNECTION: [HeaderName; 4] = [header::CONNECTION, header::UPGRADE, hea
 
 /// The question about a request. `None`: the authority of the authorizer is none, which the configuration has excluded.
 pub(super) fn question(
-    spec: &slice::Authorizer,
+    spec: &leno_model::Authorizer,
     exchange: &Exchange,
     head: &request::Parts,
     callee: &str,
@@ -57,7 +57,7 @@ pub(super) fn question(
 }
 
 fn check_request(
-    spec: &slice::Authorizer,
+    spec: &leno_model::Authorizer,
     exchange: &Exchange,
     head: &request::Parts,
     callee: &str,
@@ -116,7 +116,7 @@ fn check_request(
 /// The fields that a gRPC question has: as in Envoy, pseudo-headers come first, and a WebSocket has the fields of its handshake whichever
 /// HTTP version opened it. `includeHeaders` chooses among the others.
 fn fields<'a>(
-    spec: &'a slice::Authorizer,
+    spec: &'a leno_model::Authorizer,
     exchange: &'a Exchange,
     head: &'a request::Parts,
     authority: &'a str,
@@ -159,14 +159,14 @@ fn raw<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> HeaderMap {
 
 /// The fields that a question over HTTP repeats.
 fn shown<'a>(
-    spec: &'a slice::Authorizer,
+    spec: &'a leno_model::Authorizer,
     head: &'a request::Parts,
 ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
     let elsewhere = |name: &HeaderName| *name == header::HOST || OF_CONNECTION.contains(name);
     head.headers.iter().filter(move |(name, _)| !elsewhere(name) && is_shown(spec, name))
 }
 
-fn is_shown(spec: &slice::Authorizer, name: &HeaderName) -> bool {
+fn is_shown(spec: &leno_model::Authorizer, name: &HeaderName) -> bool {
     spec.shown.as_ref().is_none_or(|names| names.iter().any(|shown| shown == name.as_str()))
 }
 

@@ -3,8 +3,8 @@
 use http::HeaderMap;
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use leno_config::slice::ChainLink;
 use leno_http::body::{Body, BodyError, GRPC_MESSAGE, GRPC_STATUS};
+use leno_model::ChainLink;
 use leno_shm::Writer;
 use leno_shm::slab::Full;
 

@@ -9,7 +9,7 @@ use crate::state::channels::{self, Direct, Edge, Indirect, Open, Terms};
 use crate::state::credential::Caller;
 use crate::state::instances::Lease;
 use crate::state::kernel::{CHANNEL_VIOLATIONS, ChannelCounts, ChannelLimits};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_runtime::schedule::{self, Class};
 use leno_shm::Link;
 use leno_shm::handshake::{End, MOST_TEXT};

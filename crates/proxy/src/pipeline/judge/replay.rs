@@ -8,7 +8,7 @@ mod verdict;
 
 use crate::state::function::{FunctionEntry, LoadedProgram};
 use head::Head;
-use leno_config::{CandidatePrograms, FunctionId};
+use leno_model::{CandidatePrograms, FunctionId};
 use leno_policy::input::{Input, Peer, RequestInput, TargetLoad};
 use leno_policy::needs::Reads;
 use leno_policy::outcome::{Outcome, Output};

@@ -10,7 +10,7 @@ use super::*;
 use crate::testing;
 use crate::testing::{SigningKey, sign};
 use http::{Request, Response};
-use leno_config::Slice;
+use leno_model::FunctionConfig;
 use leno_policy::outcome::{Denial, Plan, Take, TracePlan};
 use leno_policy::spec::{
     Action, Algorithm, AuthorizationRule, Breaker, Counts, HeaderRule, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm,
@@ -42,7 +42,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(engine: &Engine, slice: Slice) -> Self {
+    fn new(engine: &Engine, slice: FunctionConfig) -> Self {
         let (telemetry, ledger) = (Telemetry::quiet("td.example"), Ledger::new());
         let random = Rc::new(Random::from_system().unwrap());
         Self {
@@ -119,7 +119,7 @@ fn rule(name: &str, action: Action) -> AuthorizationRule {
 }
 
 /// A function that lets everybody in.
-fn open_slice() -> Slice {
+fn open_slice() -> FunctionConfig {
     let mut slice = testing::slice("shop/orders");
     slice.inbound.authorization.push(rule("p/authorization/all", Action::Allow));
     slice
@@ -128,7 +128,7 @@ fn open_slice() -> Slice {
 const KEY: KeyId = KeyId([0xab; 32]);
 
 /// A function that requires a token signed with this key.
-fn token_slice(key: &SigningKey) -> Slice {
+fn token_slice(key: &SigningKey) -> FunctionConfig {
     let mut slice = open_slice();
     slice.keys = vec![key.verification_key(KEY)];
     slice.inbound.authentication.push(Issuer {

@@ -5,8 +5,8 @@
 //! however many requests of one namespace wait, the first request of another is next. A request that has waited too long is refused,
 //! whatever the extension's `failMode` says. Otherwise, whoever fills the node would turn off others' policies.
 
-use leno_config::FunctionId;
-use leno_config::slice::ExtensionInstances;
+use leno_model::ExtensionInstances;
+use leno_model::FunctionId;
 use leno_sandbox::extension::MOST_INSTANCES;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;

@@ -33,7 +33,7 @@ use allowance::Allowances;
 
 use counters::{Counters, Terms, Undo};
 use lease::Lease;
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};

@@ -1,6 +1,6 @@
 //! Functions that saw a token which matches none of their keys: their key sets may have changed.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;

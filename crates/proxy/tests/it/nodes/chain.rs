@@ -6,7 +6,7 @@ use crate::mesh::{Builder, Mesh, retry, spiffe};
 use crate::upstream::{self, Upstream, answer, connect_h2, connect_http1, echo, empty};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use leno_config::slice::AppProtocol;
+use leno_model::AppProtocol;
 use leno_policy::spec::RetryOn;
 use leno_testkit::eventually_async;
 use std::future::pending;

@@ -9,7 +9,7 @@ use crate::websocket::{HANDSHAKE, parrot};
 use http::{Request, Response};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use leno_config::slice::{AppProtocol, Egress, EgressPort, EgressProtocol, EgressTls, Run};
+use leno_model::{AppProtocol, Egress, EgressPort, EgressProtocol, EgressTls, Run};
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, PathMatch, Source, StringMatch, Target};
 use leno_testkit::eventually_async;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -75,7 +75,7 @@ async fn get(mesh: &Mesh, at: SocketAddr, more: (&str, &str)) -> upstream::Answe
 async fn paths_go_out_as_they_came_where_the_external_asks_for_that() {
     let outside = upstream::http1(|request| async move { Response::new(full(request.uri().to_string())) }).await;
     let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
-    let no_admin = |slice: &mut leno_config::Slice| {
+    let no_admin = |slice: &mut leno_model::FunctionConfig| {
         let paths = Matches { any: vec![PathMatch::Text(StringMatch::Prefix("/admin".into()))], none: vec![] };
         let to = vec![Operation { paths, ..Operation::default() }];
         slice.inbound.authorization.insert(0, AuthorizationRule { action: Action::Deny, to, ..allow_all() });

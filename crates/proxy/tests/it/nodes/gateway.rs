@@ -3,7 +3,7 @@
 use crate::mesh::{Builder, Mesh, gateway_identity, id, node_name, retry, spiffe};
 use crate::upstream::{self, Answer, Upstream, answer, connect_h2, connect_http1, echo, empty, full};
 use http::{Method, Request, Response};
-use leno_config::slice::{AppProtocol, TrustedProxies};
+use leno_model::{AppProtocol, TrustedProxies};
 use leno_policy::spec::{
     Action, AuthorizationRule, Cidr, Condition, ConditionKey, Matches, Operation, RetryOn, Source, StringMatch,
 };

@@ -5,8 +5,8 @@ use crate::mesh::{Builder, Mesh, id, spiffe};
 use crate::raw::TIMEOUT;
 use crate::upstream::{self, echo};
 use crate::withdrawn::remove;
-use leno_config::slice::{Command, Port, PortProtocol, Readiness, Run};
 use leno_identity::{KeyRequest, MembershipMark};
+use leno_model::{Command, Port, PortProtocol, Readiness, Run};
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
 use leno_proxy::{FunctionEntry, Removed};
 use leno_testkit::eventually_async;
@@ -245,8 +245,7 @@ async fn a_connection_ends_when_the_node_at_either_end_is_revoked() {
 async fn only_ports_that_serve_something_else_can_be_connected_to() {
     let http = upstream::http1(echo).await;
     let there = callee(&http).start();
-    let here =
-        Builder::new().function("caller", leno_config::slice::AppProtocol::Http1, http.address).with(&there).start();
+    let here = Builder::new().function("caller", leno_model::AppProtocol::Http1, http.address).with(&there).start();
     let mut client = there.as_sidecar(&here, &spiffe("caller"), "callee").await;
     for (target, status) in [(format!("callee.shop:{}", http.address.port()), 403), ("callee.shop:80".to_owned(), 403)]
     {

@@ -1,13 +1,13 @@
 use super::*;
 use crate::pipeline::authorize::envoy::{HeaderValue as EnvoyValue, HttpStatus, Status, frame};
 use http::{HeaderName, HeaderValue};
-use leno_config::slice::AuthorizerProtocol;
 use leno_http::edits::Edit;
+use leno_model::AuthorizerProtocol;
 use leno_policy::reserved::is_reserved;
 use proptest::prelude::*;
 
-fn spec() -> slice::Authorizer {
-    slice::Authorizer {
+fn spec() -> leno_model::Authorizer {
+    leno_model::Authorizer {
         name: "p/externalAuthorization/a".to_owned(),
         authority: "a.b".to_owned(),
         protocol: AuthorizerProtocol::Grpc,

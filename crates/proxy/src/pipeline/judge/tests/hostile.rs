@@ -31,7 +31,7 @@ fn a_head_that_no_sandbox_takes_is_refused() {
 }
 
 /// A program that compares each field `x-a` with thousands of texts. Its deadline is too short for many such fields.
-fn slow_slice() -> Slice {
+fn slow_slice() -> FunctionConfig {
     let mut slice = open_slice();
     let any = (0..200).map(|number| StringMatch::Suffix(format!("-{number}"))).collect();
     let slow = Condition { key: ConditionKey::Header("x-a".into()), values: Matches { any, none: Vec::new() } };

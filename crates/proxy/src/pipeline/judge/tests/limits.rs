@@ -77,7 +77,7 @@ fn workers_cannot_admit_more_than_the_limit_together() {
     }
 }
 
-fn guarded(max_requests: u32) -> Slice {
+fn guarded(max_requests: u32) -> FunctionConfig {
     let mut slice = open_slice();
     slice.inbound.targets[0].breaker = Some(Breaker {
         name: "p/circuitBreaker".into(),

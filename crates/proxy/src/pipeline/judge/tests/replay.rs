@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::pipeline::judge::replay::{Records, Replayed, replay};
-use leno_config::CandidatePrograms;
+use leno_model::CandidatePrograms;
 use leno_policy::spec::{Condition, ConditionKey, Matches, Operation, PathMatch, Source, StringMatch};
 
-fn replayed(engine: &Engine, bench: &Bench, candidate: &Slice) -> Replayed {
+fn replayed(engine: &Engine, bench: &Bench, candidate: &FunctionConfig) -> Replayed {
     let records = Records::of(&bench.telemetry.ring);
     let until = Instant::now() + Duration::from_secs(600);
     replay(engine, &CandidatePrograms::of(candidate), &bench.entry, &records, until).unwrap()
@@ -17,7 +17,7 @@ fn header_rule(header: &str, value: &str) -> AuthorizationRule {
     AuthorizationRule { when, ..rule(&format!("p/authorization/{header}"), Action::Allow) }
 }
 
-fn only(rules: Vec<AuthorizationRule>) -> Slice {
+fn only(rules: Vec<AuthorizationRule>) -> FunctionConfig {
     let mut slice = testing::slice("shop/orders");
     slice.inbound.authorization = rules;
     slice
@@ -48,7 +48,7 @@ fn namespace_rule(namespace: &str) -> AuthorizationRule {
 }
 
 /// Programs of many kinds; those with authentication take tokens of this key.
-fn programs(key: &SigningKey) -> Vec<Slice> {
+fn programs(key: &SigningKey) -> Vec<FunctionConfig> {
     let authenticated = |rules: Vec<AuthorizationRule>| {
         let mut slice = token_slice(key);
         slice.inbound.authorization = rules;
@@ -250,8 +250,9 @@ fn what_was_not_kept_is_said_and_not_guessed() {
         bench.ask(get("/orders?page=1").header("x-team", "blue").header("authorization", "Bearer a.b.c")).0,
     ));
     let key = SigningKey::generate(Algorithm::ES256);
-    let reason =
-        |candidate: &Slice| replayed(engine, &bench, candidate).unjudged.into_keys().next().unwrap_or_default();
+    let reason = |candidate: &FunctionConfig| {
+        replayed(engine, &bench, candidate).unjudged.into_keys().next().unwrap_or_default()
+    };
     assert_eq!(reason(&only(vec![header_rule("x-team", "blue")])), "the value of its header x-team was not kept");
     assert_eq!(reason(&only(vec![query_rule("page", "1")])), "its query was not kept");
     assert_eq!(reason(&token_slice(&key)), "nobody looked for a token in its header authorization when it was made");

@@ -89,7 +89,7 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
 }
 
 /// The same bench for another function.
-fn another(bench: Bench, engine: &Engine, mut slice: Slice) -> Bench {
+fn another(bench: Bench, engine: &Engine, mut slice: FunctionConfig) -> Bench {
     slice.id = "shop/invoices".parse().unwrap();
     slice.inbound.targets[0].function = "shop/invoices".into();
     Bench { entry: Arc::new(FunctionEntry::load(engine, slice)), target: Some("shop/invoices"), ..bench }
@@ -180,7 +180,7 @@ fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
     let inline = Bench::new(&engines()[0], slice.clone());
     assert_eq!(denied(inline.ask(with_token(&token)).0).status, 401);
     assert!(inline.ledger.unknown_keys.take().is_empty(), "its keys are part of the configuration");
-    slice.jwks.push(leno_config::slice::JwksFetch {
+    slice.jwks.push(leno_model::JwksFetch {
         issuer: 0,
         url: "https://login.example/keys".into(),
         ca_file: None,
@@ -204,7 +204,7 @@ fn until_a_key_set_has_come_requests_with_tokens_are_to_come_again() {
     let failures = RateLimit { counts: Counts::AuthenticationFailures, ..limit(1, vec![KeyPart::Address]) };
     let mut complete = token_slice(&key);
     complete.inbound.rate_limits = vec![failures];
-    complete.jwks.push(leno_config::slice::JwksFetch {
+    complete.jwks.push(leno_model::JwksFetch {
         issuer: 0,
         url: "https://login.example/keys".into(),
         ca_file: None,

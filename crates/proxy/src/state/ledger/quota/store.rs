@@ -3,7 +3,7 @@
 //! Requests take from what the node holds of a counter. What a counter lacks is asked for here. Somebody who speaks to the store takes the questions,
 //! and gives the answers to the ledger. The store itself is nothing that this crate knows.
 
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_policy::spec::QuotaAlgorithm;
 use leno_telemetry::metrics::StoreFigures;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -3,7 +3,7 @@
 use super::allowance::{Allowance, Allowances, Attempt};
 use super::store::{Answer, Arrival, CounterName, Question, Store};
 use super::{Demand, Granted, Quotas, Refused, SHARDS, Shard, capacity, shard_of};
-use leno_config::FunctionId;
+use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::Taken;
 use std::sync::MutexGuard;
