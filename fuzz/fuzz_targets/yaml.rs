@@ -2,8 +2,8 @@
 //! the encoding in which nodes get it, and whose programs are accepted by who runs them.
 #![no_main]
 
-use leno_config::{load_text};
-use leno_model::{FunctionConfig};
+use leno_config::load_text;
+use leno_model::FunctionConfig;
 use leno_policy::abi;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
