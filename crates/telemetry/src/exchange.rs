@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::names::workload;
-use super::record_ring;
+use super::record_encoding;
 use super::request_line::{self, RequestLine};
 use super::stats::RevisionLabel;
 use http::header::HeaderName;
@@ -26,7 +26,7 @@ pub struct ExchangeRecord<S = &'static str> {
     /// Direction of the request on this hop.
     pub direction: TrafficDirection,
     /// The peer that sent the request.
-    #[serde(with = "record_ring::peer")]
+    #[serde(with = "record_encoding::peer")]
     pub peer: Peer,
     /// Protocol as policies see it.
     pub protocol: Protocol,
@@ -34,21 +34,21 @@ pub struct ExchangeRecord<S = &'static str> {
     /// came.
     pub request_line: RequestLine,
     /// The callee: `namespace/name`.
-    #[serde(with = "record_ring::shared_option")]
+    #[serde(with = "record_encoding::shared_option")]
     pub target: Option<Arc<str>>,
     /// The callee's revision that got the request.
-    #[serde(with = "record_ring::revision")]
+    #[serde(with = "record_encoding::revision")]
     pub revision: Option<Arc<RevisionLabel>>,
     /// Wall clock at the start. All other times are monotonic.
     pub started_at: SystemTime,
     /// When the head was there.
-    #[serde(with = "record_ring::moment")]
+    #[serde(with = "record_encoding::moment")]
     pub started: Instant,
     /// When each stage was reached, indexed by [`Stage`].
-    #[serde(with = "record_ring::moments")]
+    #[serde(with = "record_encoding::moments")]
     pub stages: [Option<Instant>; 4],
     /// When the last handle to the record was dropped.
-    #[serde(with = "record_ring::moment")]
+    #[serde(with = "record_encoding::moment")]
     pub ended: Instant,
     /// Set once a sandbox has run for a verdict.
     pub judged: Option<JudgementRecord<S>>,
@@ -81,7 +81,7 @@ pub struct ExchangeRecord<S = &'static str> {
     /// Attempts to get a response, in order.
     pub attempts: Vec<Try<S>>,
     /// The node that the last attempt went to; `None`: this one.
-    #[serde(with = "record_ring::shared_option")]
+    #[serde(with = "record_encoding::shared_option")]
     pub node: Option<Arc<str>>,
     /// Status of the response; 0: there was none.
     pub status: u16,
@@ -116,7 +116,7 @@ pub enum Stage {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JudgementRecord<S = &'static str> {
     /// The function whose program judged: `namespace/name`.
-    #[serde(with = "record_ring::shared")]
+    #[serde(with = "record_encoding::shared")]
     pub function: Arc<str>,
     /// Engine of the run; `None`: the program is not loaded.
     pub engine: Option<EngineKind>,
@@ -277,7 +277,7 @@ pub struct EditedHeader<S = &'static str> {
     /// The edit: `set`, `append` or `remove`.
     pub how: S,
     /// Name of the header.
-    #[serde(with = "record_ring::name")]
+    #[serde(with = "record_encoding::name")]
     pub name: HeaderName,
 }
 
@@ -289,7 +289,7 @@ pub struct Try<S = &'static str> {
     /// How it ended.
     pub result: AttemptResult<S>,
     /// When it ended.
-    #[serde(with = "record_ring::moment")]
+    #[serde(with = "record_encoding::moment")]
     pub ended: Instant,
 }
 
@@ -363,7 +363,7 @@ impl<S> ExchangeRecord<S> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Observation<S = &'static str> {
     /// The extension: `<policy>/extensions/<name>`.
-    #[serde(with = "record_ring::shared")]
+    #[serde(with = "record_encoding::shared")]
     pub name: Arc<str>,
     /// The phase: `request` or `response`.
     pub phase: S,

@@ -5,7 +5,7 @@
 //! rules of the program read, the query if they read it, and a token without its signature, which
 //! cannot be used. Values that are credentials are never kept.
 
-use super::record_ring;
+use super::record_encoding;
 use super::request_line::VALUE;
 use http::HeaderMap;
 use leno_policy::needs::{Needs, Reads};
@@ -57,7 +57,7 @@ pub struct Inputs {
     /// The query.
     pub query: Query,
     /// Where the program looked for tokens.
-    #[serde(with = "record_ring::sources")]
+    #[serde(with = "record_encoding::sources")]
     pub sources: Arc<[TokenSource]>,
     /// The tokens that it found there.
     pub token: Token,

@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod names;
 mod namespaces;
 pub mod record;
+mod record_encoding;
 mod record_ring;
 pub mod recorder;
 pub mod request_line;
