@@ -1,5 +1,6 @@
 //! Checked configuration of a whole mesh, and what each function gets of it.
 
+mod callees;
 mod weight;
 
 pub(crate) use self::weight::uses;
@@ -10,12 +11,9 @@ use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
 use leno_files::FileAccess;
-use leno_model::FunctionId;
-use leno_model::NamespaceBounds;
-use leno_model::revision::{Plan, Revisions};
 use leno_model::{
-    self, AppProtocol, Callee, ChainLink, Engine, Expose, FunctionConfig, JwksFetch, MeshConfig, ModuleHash, Run,
-    Scale, VerificationKey,
+    AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
+    NamespaceBounds, Plan, Revisions, Run, Scale, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -392,91 +390,11 @@ impl Snapshot {
         authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
     }
 
-    fn callees<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = (&'a FunctionId, &'a Function)> {
-        let callees = function.callees.iter().filter_map(|id| self.functions.get_key_value(id));
-        callees.filter(|(id, callee)| self.may_call(function, id, callee))
-    }
-
     /// The function's chain, without callees that its translated policies do not let it call.
     fn chain(&self, function: &Function) -> Option<ChainLink> {
         let mut link = function.chain.clone()?;
         link.to.retain(|id| self.callees(function).any(|(callee, _)| callee == id));
         Some(link)
-    }
-
-    fn callee_rules<'a>(&'a self, function: &'a Function) -> impl Iterator<Item = &'a CalleeRules> {
-        self.applied(function).filter_map(|policy| policy.callee_rules.as_ref())
-    }
-
-    /// Whether the function's translated policies let it call a callee in some way.
-    fn may_call(&self, function: &Function, id: &FunctionId, callee: &Function) -> bool {
-        let denied = self.callee_rules(function).any(|rules| selects(&rules.deny, id, callee));
-        let mut rules = self.callee_rules(function).flat_map(|rules| &rules.allow);
-        let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
-        !denied && (!narrowed || rules.any(|rule| selects(&rule.to, id, callee)))
-    }
-
-    /// A callee, with those of its ports that serve something else than HTTP that the function's translated policies let it connect to.
-    fn narrowed(&self, id: &FunctionId, function: &Function, callee: &FunctionId, known: &Function) -> Callee {
-        let mut callee = self.callee(id, callee);
-        let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
-        if narrowed && !is_outside(known) {
-            let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
-            let allows = |port: u16, (operation, when): &(spec::Operation, Vec<spec::Condition>)| {
-                let spec::Operation { methods, hosts, ports, paths } = operation;
-                let http = !(methods.is_empty() && hosts.is_empty() && paths.is_empty() && when.is_empty());
-                !http && (ports.any.is_empty() || ports.any.contains(&port))
-            };
-            callee.ports.retain(|port| {
-                rules()
-                    .filter(|rule| selects(&rule.to, &callee.id, known))
-                    .any(|rule| rule.calls.is_empty() || rule.calls.iter().any(|call| allows(port.number, call)))
-            });
-        }
-        callee
-    }
-
-    /// Rules for how the callees may be called, if translated policies say that it may not be in any way.
-    fn calls(&self, id: &FunctionId, function: &Function) -> Vec<spec::AuthorizationRule> {
-        let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
-        let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
-        if !narrowed || rules().all(|rule| rule.calls.is_empty()) {
-            return Vec::new();
-        }
-        let anyhow = vec![(spec::Operation::default(), Vec::new())];
-        let inside = self.callees(function).filter(|(_, known)| !is_outside(known));
-        let hosts = inside.flat_map(|(callee, _)| self.callee(id, callee).hosts).map(spec::StringMatch::Exact);
-        // All callees but functions.
-        let outside = spec::Matches { any: Vec::new(), none: hosts.collect() };
-        let mut compiled = Vec::new();
-        for rule in rules() {
-            let selected = |outside| {
-                let chosen = self
-                    .callees(function)
-                    .filter(move |(callee, known)| is_outside(known) == outside && selects(&rule.to, callee, known));
-                chosen.map(|(callee, _)| callee)
-            };
-            if selected(true).next().is_some() {
-                // Their own policies say how they may be called.
-                let to = vec![spec::Operation { hosts: outside.clone(), ..spec::Operation::default() }];
-                compiled.push(allowing(rule.name.clone(), to, Vec::new()));
-            }
-            let hosts: Vec<_> = selected(false).flat_map(|callee| self.callee(id, callee).hosts).collect();
-            if hosts.is_empty() {
-                continue;
-            }
-            for (operation, when) in if rule.calls.is_empty() { &anyhow } else { &rule.calls } {
-                let to_callees = spec::Operation {
-                    hosts: spec::Matches {
-                        any: hosts.iter().cloned().map(spec::StringMatch::Exact).collect(),
-                        none: Vec::new(),
-                    },
-                    ..operation.clone()
-                };
-                compiled.push(allowing(rule.name.clone(), vec![to_callees], when.clone()));
-            }
-        }
-        compiled
     }
 
     fn extended(&self, function: &Function, outbound: bool) -> Vec<leno_model::Extension> {
@@ -522,25 +440,6 @@ impl Snapshot {
             as_received: function.as_received,
         }
     }
-
-    fn callee(&self, caller: &FunctionId, id: &FunctionId) -> Callee {
-        let FunctionId { namespace, name } = id;
-        let mut hosts = vec![
-            format!("{name}.{namespace}"),
-            format!("{name}.{namespace}.svc"),
-            format!("{name}.{namespace}.svc.cluster.local"),
-        ];
-        if caller.namespace == *namespace {
-            hosts.insert(0, name.clone());
-        }
-        let run = self.functions.get(id).map(|function| &function.run);
-        let ports = run.map(Run::other_ports).unwrap_or_default();
-        let mut addresses = Vec::new();
-        if let Some(Run::Egress(egress)) = run {
-            (hosts, addresses) = (egress.hosts.clone(), egress.addresses.clone());
-        }
-        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
-    }
 }
 
 /// What a program needs to know of an authorizer.
@@ -551,22 +450,6 @@ fn asked(Authorizer { only, slice, .. }: &Authorizer) -> spec::Authorizer {
         headers: slice.upstream_headers.clone(),
         audit: slice.audit,
     }
-}
-
-fn is_outside(function: &Function) -> bool {
-    matches!(function.run, Run::Egress(_))
-}
-
-/// Whether a callee is meant.
-fn selects(selector: &CalleeSelector, id: &FunctionId, callee: &Function) -> bool {
-    match callee.run {
-        Run::Egress(_) => selector.externals.contains(id),
-        _ => selector.functions.iter().any(|functions| functions.holds(&id.namespace, &callee.labels)),
-    }
-}
-
-fn allowing(name: String, to: Vec<spec::Operation>, when: Vec<spec::Condition>) -> spec::AuthorizationRule {
-    spec::AuthorizationRule { name, action: spec::Action::Allow, from: Vec::new(), to, when, audit: false }
 }
 
 /// `1 function`, `2 functions`
