@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
 
 /// The bytes that are passed on.
 fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
-    let (mut framing, mut passed, mut left) = (Framing::new(), Vec::new(), bytes.to_vec());
+    let (mut framing, mut passed, mut left) = (Framing::default(), Vec::new(), bytes.to_vec());
     while !left.is_empty() {
         let mut now = left[..piece.min(left.len())].to_vec();
         let good = framing.watch(&mut now);

@@ -79,9 +79,9 @@ enum Part {
     Unquoted,
 }
 
-impl Framing {
+impl Default for Framing {
     /// The beginning of a connection.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             state: State::RequestLine,
             line: Vec::new(),
@@ -92,7 +92,9 @@ impl Framing {
             is_connect: false,
         }
     }
+}
 
+impl Framing {
     /// Checks the next bytes. Returns how many of them may be passed on; if fewer than all, the
     /// rest is framed wrongly. A `#` in a request line is replaced by a byte that no parser
     /// accepts, so that the request is answered like any other malformed one. If the byte after
@@ -338,7 +340,7 @@ mod tests {
 
     /// The bytes passed on when the input arrives in pieces of this size.
     fn passed(bytes: &[u8], piece: usize) -> Vec<u8> {
-        let (mut framing, mut passed, mut left) = (Framing::new(), Vec::new(), bytes.to_vec());
+        let (mut framing, mut passed, mut left) = (Framing::default(), Vec::new(), bytes.to_vec());
         while !left.is_empty() {
             let mut now = left[..piece.clamp(1, left.len())].to_vec();
             let good = framing.watch(&mut now);

@@ -4,7 +4,7 @@
 use super::exchange::{ExchangeRecord, RecordedVerdict};
 use super::names::{direction_name, policy_name, protocol_name, workload};
 use super::request_line::cut;
-use super::ring::Ring;
+use super::ring::{After, Ring};
 use leno_model::FunctionId;
 use leno_runtime::clock::rfc3339;
 use serde::{Deserialize, Serialize};
@@ -309,13 +309,6 @@ impl Latest {
     }
 }
 
-/// The events after a position.
-pub(super) struct After<T> {
-    pub found: Vec<T>,
-    pub missed: u64,
-    pub next: Vec<u64>,
-}
-
 /// The events of a node since an earlier answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flows {
@@ -333,7 +326,7 @@ impl Flows {
         let (other, exchanged) = counts.split_first().map_or((0, &[][..]), |(other, rest)| (*other, rest));
         let (other, exchanged) = (others.after(other), ring.after(exchanged));
         let mut flows = other.found;
-        flows.extend(exchanged.found);
+        flows.extend(exchanged.found.iter().map(Flow::exchange));
         flows.sort_by(|one, other| one.time.cmp(&other.time));
         let next: Vec<String> = other.next.iter().chain(&exchanged.next).map(u64::to_string).collect();
         // The first answer has missed nothing.

@@ -5,9 +5,15 @@ mod explanation;
 pub use explanation::Explanation;
 
 use crate::exchange::ExchangeRecord;
-use crate::flows::{After, Flow};
 use crate::record_ring::RecordRing;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The events after a position.
+pub(crate) struct After<T> {
+    pub found: Vec<T>,
+    pub missed: u64,
+    pub next: Vec<u64>,
+}
 
 /// The recent records of all workers.
 #[derive(Debug, Default)]
@@ -40,7 +46,7 @@ impl Ring {
     }
 
     /// The exchanges that ended after those that were seen before, oldest first.
-    pub(super) fn after(&self, seen: &[u64]) -> After<Flow> {
+    pub(super) fn after(&self, seen: &[u64]) -> After<ExchangeRecord<Box<str>>> {
         let shards: Vec<Arc<Shard>> = self.shards.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (mut found, mut missed, mut next) = (Vec::new(), 0, Vec::new());
         for (index, shard) in shards.iter().enumerate() {
@@ -50,7 +56,7 @@ impl Ring {
             next.push(pushed);
         }
         found.sort_by_key(|observed| observed.ended);
-        After { found: found.iter().map(Flow::exchange).collect(), missed, next }
+        After { found, missed, next }
     }
 
     /// All records, still encoded. Each worker is kept waiting for as long as it takes to copy its

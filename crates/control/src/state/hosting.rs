@@ -317,7 +317,7 @@ mod tests {
         let (mut hosting, name) = (Hosting::default(), "one".into());
         let [none, one] = [BTreeSet::new(), BTreeSet::from([id.clone()])].map(Placement::Only);
         let all = || [id.clone(), other.clone()].into_iter();
-        assert_eq!(hosting.place(&name, &none, &one, all), [id.clone()]);
+        assert_eq!(hosting.place(&name, &none, &one, all), std::slice::from_ref(&id));
         assert_eq!(hosting.place(&name, &one, &one, all), []);
         assert_eq!(hosting.place(&name, &one, &Placement::Everything, all), [id.clone(), other.clone()]);
         assert_eq!(hosting.place(&name, &Placement::Everything, &none, all), [id.clone(), other.clone()]);

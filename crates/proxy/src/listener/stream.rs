@@ -89,7 +89,7 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
 
     /// Checks that everything read is framed exactly as HTTP/1.1 says.
     pub(super) fn strict(self) -> Self {
-        Self { framing: Some(Framing::new()), ..self }
+        Self { framing: Some(Framing::default()), ..self }
     }
 
     /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn. Bounds the HTTP/2 frames that carry nothing, keeps the client's
