@@ -1,8 +1,9 @@
-//! Memory files: how they are made, and how they are sealed so that one process alone writes to them.
+//! Memory files: their creation, and the seals that leave one process alone able to write to each.
 //!
-//! From the beginning a file can neither shrink nor grow, so nobody who reads it is killed. Whoever is to write to it maps it; then it is sealed against
-//! writing, and from then on the kernel lets nobody write to it but through a mapping that there is already. Readers get a descriptor that is open for
-//! reading only.
+//! A file can never shrink or grow, so a reader is never killed by `SIGBUS`. The producer maps the
+//! file for writing; then the file is sealed against writing. From then on the kernel allows writes
+//! only through the mappings that already exist. Readers get a descriptor that is open for reading
+//! only.
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, ftruncate, memfd_create, open};
 use std::io;
@@ -28,7 +29,7 @@ impl Unsealed {
             Err(rustix::io::Errno::INVAL) => memfd_create(name, flags),
             made => made,
         }?;
-        // Whoever has a descriptor cannot open the file anew for writing.
+        // A process with a descriptor cannot reopen the file for writing.
         fchmod(&file, Mode::RUSR)?;
         ftruncate(&file, bytes)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
@@ -41,10 +42,12 @@ impl Unsealed {
         &self.0
     }
 
-    /// Seals it: who has mapped it for writing may go on, and nobody else can begin. Returns it open for reading only.
+    /// Seals the file: existing writable mappings stay valid, and no new one can be made. Returns
+    /// the file open for reading only.
     ///
     /// # Errors
-    /// If it cannot be sealed any more, because somebody who has it has done so, or `/proc` is not there.
+    /// If the file cannot be sealed, because another process that holds it has sealed it already,
+    /// or if `/proc` is not mounted.
     pub fn seal(self) -> io::Result<OwnedFd> {
         fcntl_add_seals(&self.0, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         let path = format!("/proc/self/fd/{}", self.0.as_fd().as_raw_fd());
@@ -52,7 +55,7 @@ impl Unsealed {
     }
 }
 
-/// The size that an arena has of which so many bytes are wanted.
+/// The size of an arena for which so many bytes were requested.
 #[must_use]
 pub fn size(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX - GRAIN + 1)
@@ -69,7 +72,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
 
     fn map(file: BorrowedFd<'_>, protection: ProtFlags) -> Result<*mut std::ffi::c_void, Errno> {
-        // SAFETY: the kernel chooses the address, and what is mapped stays until the end of the test.
+        // SAFETY: the kernel chooses the address, and the mapping stays until the end of the test.
         unsafe { mmap(std::ptr::null_mut(), GRAIN as usize, protection, MapFlags::SHARED, file, 0) }
     }
 
@@ -81,7 +84,7 @@ mod tests {
         let producer = Mapping::writable(&writable, GRAIN).unwrap();
         let reader = arena.seal().unwrap();
 
-        // SAFETY: nobody else has these bytes.
+        // SAFETY: no other code refers to these bytes.
         unsafe { producer.slice_mut(0, 5) }.unwrap().copy_from_slice(b"hello");
         let mapped = Mapping::readable(&reader, GRAIN).unwrap();
         let mut read = [0; 5];
@@ -92,11 +95,12 @@ mod tests {
         assert_eq!(map(reader.as_fd(), ProtFlags::READ | ProtFlags::WRITE), Err(Errno::ACCESS));
         assert_eq!(pwrite(&reader, b"x", 0), Err(Errno::BADF));
         let shared = map(reader.as_fd(), ProtFlags::READ).unwrap();
-        // SAFETY: nobody uses this mapping.
+        // SAFETY: no code uses this mapping.
         let protect = unsafe { mprotect(shared, GRAIN as usize, MprotectFlags::READ | MprotectFlags::WRITE) };
         assert_eq!(protect, Err(Errno::ACCESS));
 
-        // With one for writing, as the producer has, or whoever opens the file anew, which root can.
+        // With a descriptor for writing: the producer's, or one that a process gets by reopening
+        // the file, which root can.
         let anew = format!("/proc/self/fd/{}", reader.as_raw_fd());
         let anew = open(anew, OFlags::RDWR, Mode::empty());
         for file in [Ok(writable), anew].into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! Descriptors: what goes through the socket. Each is 16 bytes, and says where a message is or what became of one.
+//! Descriptors, which the packets of the socket consist of. A descriptor has 16 bytes, and says
+//! where a message is or how a call ended.
 
 /// Bytes of a descriptor.
 pub const BYTES: usize = 16;
@@ -7,21 +8,25 @@ pub const UNIT: u64 = 64;
 /// Most descriptors in one packet.
 pub const MOST: usize = 64;
 
-/// What a descriptor says.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A call. The instance's are to anybody, and the message is in its own arena; the node's are to the instance, and the message is in the node's.
+    /// A call. An instance's call may be to any function, and its message is in the instance's
+    /// arena; the node's call is to the instance, and its message is in the node's arena.
     Call = 1,
-    /// The answer to the call of that number, which the other end began. Without a length there is none: the call has failed.
+    /// The answer to the call of that number, which the other end began. A length of 0 means that
+    /// the call has failed.
     Answer = 2,
-    /// From the instance: the answer of that number is not read any more.
+    /// From the instance: it no longer reads the answer of that number.
     Release = 3,
-    /// Nobody waits any more for the answer of that call, which this end began.
+    /// The call of that number, which this end began, has no waiter any more.
     Cancel = 4,
-    /// From the node: the message in that slot of the instance's arena, and its body, are held by nobody any more.
+    /// From the node: the message in that slot of the instance's arena, and its body, are no longer
+    /// in use.
     Free = 5,
-    /// From the instance: the call of that number is answered by another function, which the message is the call to.
+    /// From the instance: another function answers the call of that number. The message is the call
+    /// to that function.
     Forward = 6,
     /// From the node: no message will be in the announced arena of that number any more.
     Forget = 7,
@@ -47,13 +52,13 @@ impl Kind {
 /// A descriptor. Fields that its kind does not use are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// What it says.
+    /// The kind, which decides the meaning of the other fields.
     pub kind: Kind,
     /// Number of a call, of an arena for [`Kind::Forget`], of a channel for [`Kind::Withdraw`]. Not 0.
     pub number: u32,
     /// Where the message is, in units of [`UNIT`] bytes.
     pub slot: u32,
-    /// Bytes of the message's fixed part and head; 0 for an answer that is none.
+    /// Bytes of the message's fixed part and head; 0 if the call has failed.
     pub length: u32,
 }
 
@@ -72,13 +77,13 @@ pub enum BadDescriptor {
 }
 
 impl Descriptor {
-    /// One of a kind that tells of a message.
+    /// A descriptor of a kind that refers to a message.
     #[must_use]
     pub fn message(kind: Kind, number: u32, slot: u32, length: u32) -> Self {
         Self { kind, number, slot, length }
     }
 
-    /// One of a kind that has a number only.
+    /// A descriptor of a kind that has only a number.
     #[must_use]
     pub fn number(kind: Kind, number: u32) -> Self {
         Self { kind, number, slot: 0, length: 0 }
@@ -90,7 +95,7 @@ impl Descriptor {
         Self { kind: Kind::Free, number: 0, slot, length: 0 }
     }
 
-    /// As it is sent.
+    /// The descriptor's bytes in a packet.
     #[must_use]
     pub fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
@@ -101,7 +106,7 @@ impl Descriptor {
         bytes
     }
 
-    /// Reads one. What it returns encodes to the same bytes.
+    /// Decodes a descriptor. The result encodes to the same bytes.
     ///
     /// # Errors
     /// If the kind is unknown, or a field is set that this kind does not use, or not set that it needs.

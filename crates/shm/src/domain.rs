@@ -14,19 +14,19 @@ struct Inner {
 }
 
 impl Domain {
-    /// A new one.
+    /// Makes a new domain.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self(Arc::new(Inner { name: name.into(), statistics: Statistics::default() }))
     }
 
-    /// What people call it.
+    /// Its name for logs and metrics.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What was counted of all its links.
+    /// The counters of all its links together.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.0.statistics

@@ -1,6 +1,6 @@
 //! Packets that come with file descriptors: those with which a link begins, the announcement of an arena, and the offer of a channel.
 
-/// Version of all that goes over a link.
+/// Version of the protocol of a link.
 pub const VERSION: u32 = 1;
 /// Bytes of the longest one of these packets.
 pub const MOST_BYTES: usize = 40;
@@ -23,36 +23,39 @@ const TAKES_CHANNELS: u32 = 1;
 pub struct Welcome {
     /// Bytes of the instance's arena.
     pub instance: u64,
-    /// Bytes of the node's.
+    /// Bytes of the node's arena.
     pub node: u64,
     /// Most bytes of a head.
     pub head: u32,
-    /// The instance is to ask the kernel for large pages: who writes memory first has it made.
+    /// The instance is to ask the kernel for large pages: the kernel allocates a page for the
+    /// process that writes to it first.
     pub large_pages: bool,
 }
 
-/// From the instance: it has mapped its arena for writing, and nobody will do so any more.
+/// From the instance: it has mapped its arena for writing, and no further writable mapping will be
+/// made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// It knows what a [`Offer`] is.
+    /// The instance can handle an [`Offer`].
     pub takes_channels: bool,
 }
 
-/// From the node, with an arena of another function's instance, or of the node's for one. Messages may refer to it from now on.
+/// From the node, with an arena of another function's instance, or with one that the node writes
+/// for such an instance. Messages may refer to it from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// Its number on this link, greater than [`crate::message::NODE`].
+    /// The arena's number on this link, greater than [`crate::message::NODE`].
     pub number: u32,
-    /// Its bytes.
+    /// The arena's size in bytes.
     pub size: u64,
 }
 
 /// At which end of a channel an instance is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its calls go there.
+    /// The instance makes calls over the channel.
     Caller,
-    /// Calls come from there.
+    /// The instance receives calls over the channel.
     Callee,
 }
 
@@ -61,20 +64,21 @@ pub enum End {
 pub struct Offer {
     /// The channel's number on this link, greater than all before.
     pub number: u32,
-    /// Which end it is.
+    /// The end that this instance gets.
     pub end: End,
     /// Number of the announced arena in which the other instance writes.
     pub arena: u32,
     /// How long a call may take, in milliseconds; 0: for ever.
     pub timeout_ms: u32,
-    /// The names of the callee, with a comma between them. For a callee, then a line feed, and what `x-forwarded-client-cert` is to say.
+    /// The names of the callee, separated by commas. For a callee, a line feed and the value of
+    /// `x-forwarded-client-cert` follow.
     pub text: String,
 }
 
 /// Why a packet is not the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPacket {
-    /// It is another one, or none.
+    /// The packet is of another kind, or of no known kind.
     #[error("expected a packet `{0}`")]
     Other(&'static str),
     /// The other end speaks another version.

@@ -5,7 +5,7 @@ use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, Method, StatusCode};
 
-/// Most bytes of a head, unless an end is told otherwise.
+/// Most bytes of a head, unless the handshake sets another limit.
 pub const MOST_BYTES: u32 = 64 << 10;
 
 /// Fields about a connection, which a message of HTTP/2 does not have either (RFC 9113, 8.2.2).
@@ -19,7 +19,7 @@ pub const MOST_PLAIN: usize = 64;
 pub struct RequestHead {
     /// Not `CONNECT`.
     pub method: Method,
-    /// Who is called, without user information.
+    /// The callee, without user information.
     pub authority: Authority,
     /// Begins with `/`, or is `*`.
     pub path: PathAndQuery,
@@ -51,7 +51,7 @@ pub enum BadHead {
     /// A field that is missing.
     #[error("the field `{0}` is missing")]
     Missing(&'static str),
-    /// A field that is there once more.
+    /// A field that appears twice.
     #[error("the field `{0}` is there twice")]
     Twice(&'static str),
     /// A field of HTTP/2 that comes after others.
@@ -60,7 +60,7 @@ pub enum BadHead {
     /// A field about a connection.
     #[error("the field `{0}` is about a connection, and there is none")]
     OfConnection(&'static str),
-    /// There are more fields than anybody reads.
+    /// There are more fields than a reader accepts.
     #[error("there are too many fields")]
     TooMany,
     /// `content-length` does not agree with the body.
@@ -102,8 +102,9 @@ impl RequestHead {
         Ok(Self { method, authority, path, headers: parsed.headers })
     }
 
-    /// Whether there is nothing in it that a sidecar would look at twice: a path that others may take for another one, a field that only the mesh may set,
-    /// an expectation, or more than [`MOST_PLAIN`] fields.
+    /// Whether the head contains nothing that a sidecar would examine more closely: a path that
+    /// could be taken for another one, a field that only the mesh may set, an expectation, or more
+    /// than [`MOST_PLAIN`] fields.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
@@ -123,10 +124,11 @@ impl RequestHead {
             && !self.headers.keys().any(|name| is_the_meshs(name.as_str()))
     }
 
-    /// Checks what its types do not say, and that `content-length`, if it is there, is the body's.
+    /// Checks the rules that the types do not enforce, and that `content-length`, if present, is
+    /// the length of the body.
     ///
     /// # Errors
-    /// If somebody who reads it must refuse it.
+    /// If a reader must refuse the head.
     pub fn check(&self, body: u64) -> Result<(), BadHead> {
         if self.method == Method::CONNECT {
             return Err(BadHead::Value(":method".into()));
@@ -165,10 +167,11 @@ impl ResponseHead {
         Ok(Self { status, headers: parsed.headers })
     }
 
-    /// Checks what its types do not say, and that `content-length`, if it is there, is the body's. An answer without a body may have one (to `HEAD`).
+    /// Checks the rules that the types do not enforce, and that `content-length`, if present, is
+    /// the length of the body. An answer to `HEAD` may have one without a body.
     ///
     /// # Errors
-    /// If somebody who reads it must refuse it.
+    /// If a reader must refuse the head.
     pub fn check(&self, body: u64) -> Result<(), BadHead> {
         if self.status.is_informational() {
             return Err(BadHead::Value(":status".into()));
@@ -202,7 +205,8 @@ fn push_all(into: &mut Vec<u8>, headers: &HeaderMap) {
     }
 }
 
-/// Appends a field. The `http` crate keeps names below 2^16 bytes; a value of 4 GiB would be more than any head may have.
+/// Appends a field. The `http` crate keeps names below 2^16 bytes; a value of 4 GiB would exceed
+/// the limit of any head.
 fn push(into: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     into.extend_from_slice(&u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes());
     into.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -210,7 +214,7 @@ fn push(into: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     into.extend_from_slice(value);
 }
 
-/// A head whose fields with a colon are not judged yet.
+/// A head whose fields with a colon are not validated yet.
 struct Parsed {
     wanted: &'static [&'static str],
     values: [Option<Bytes>; 3],
@@ -264,7 +268,7 @@ fn field(bytes: &mut Bytes) -> Result<Option<(Bytes, Bytes)>, BadHead> {
     Ok(Some((bytes.split_to(name), bytes.split_to(value))))
 }
 
-/// A name that is none, for people to read.
+/// An invalid name, escaped for an error message.
 fn shown(name: &[u8]) -> String {
     name[..name.len().min(64)].escape_ascii().to_string()
 }

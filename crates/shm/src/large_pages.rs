@@ -1,17 +1,19 @@
-//! Large pages of shared memory: whether the kernel gives them to who asks.
+//! Large pages of shared memory: whether the kernel grants them on request.
 
 use std::fs;
 use std::path::Path;
 
 const SETTINGS: &str = "/sys/kernel/mm/transparent_hugepage";
-/// Says the same for pages of this size alone, since Linux 6.11. `inherit` stands for the setting of all sizes.
+/// The setting for pages of this size alone, since Linux 6.11. `inherit` stands for the setting of
+/// all sizes.
 const OF_THIS_SIZE: &str = "hugepages-2048kB/shmem_enabled";
 const OF_ALL_SIZES: &str = "shmem_enabled";
 
-/// Whether memory for which large pages are asked can have any. A chain works the same without.
+/// Whether the kernel grants large pages to memory that asks for them. A chain works the same
+/// without.
 ///
 /// # Errors
-/// If the kernel gives none, why.
+/// Why the kernel grants none.
 pub fn check() -> Result<(), String> {
     let settings = [OF_THIS_SIZE, OF_ALL_SIZES].map(|name| {
         let path = Path::new(SETTINGS).join(name);

@@ -1,13 +1,18 @@
-//! Chains: functions of one node that hand each other memory, through the node (`docs/decisions/0026-chains.md`).
+//! Chains: functions of one node that share memory with each other, through the node
+//! (`docs/decisions/0026-chains.md`).
 //!
-//! A [`Link`] connects the node with one instance. Descriptors of 16 bytes go through its socket ([`descriptor`]); they say where messages are
-//! ([`message`]): a head ([`head`]), which the node copies before anybody judges it, and a [`Body`], which stays where it is. What the instance says
-//! is input: whatever it must not say is refused, counted and named in the log, and it never makes a worker wait.
+//! A [`Link`] connects the node with one instance. Descriptors of 16 bytes go through its socket
+//! ([`descriptor`]) and say where messages are ([`message`]). A message has a head ([`head`]),
+//! which the node copies before it judges the call, and a [`Body`], which is not copied. The node
+//! treats everything that an instance sends as untrusted input: it refuses, counts and logs each
+//! violation, and an instance never makes a worker wait.
 //!
-//! Each instance has two arenas ([`arena`]): it alone writes to one, and the node alone to the other. What the node reads there may be written at the
-//! same time, so it only ever copies ([`mapping`]).
+//! Each instance has two arenas ([`arena`]): the instance alone writes to one, and the node alone
+//! to the other. The instance may write while the node reads, so the node only ever copies
+//! ([`mapping`]).
 //!
-//! Without the feature `node` this crate is what both ends need, without a runtime.
+//! Without the feature `node`, this crate contains the parts that both ends need, and depends on no
+//! async runtime.
 #![deny(unsafe_code)] // allowed in `mapping` and `pool` alone
 
 pub mod arena;

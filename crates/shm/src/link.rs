@@ -1,7 +1,7 @@
 //! The node's end of the socket of one instance.
 //!
-//! Any thread may begin calls to the instance ([`Link::call`]). One task reads what the instance says ([`Incoming::next`]) and must go on doing so: that
-//! is how calls get their answers.
+//! Any thread may begin calls to the instance ([`Link::call`]). One task reads the packets of the
+//! instance ([`Incoming::next`]) and must go on doing so, because answers to calls arrive there.
 
 mod call;
 mod inbound;
@@ -30,13 +30,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the node wants to know again when an instance calls somebody while it handles a call, such as the exchange.
+/// Data that the node attaches to a call, such as the exchange. The link returns it with each call
+/// that the instance makes while it handles that call.
 pub type Context = Arc<dyn Any + Send + Sync>;
 
-/// How large a link is.
+/// The limits of a link.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Bytes of the arena that the instance writes.
+    /// Bytes of the arena that the instance writes to.
     pub instance_arena: u64,
     /// Bytes of the arena that the node writes for it.
     pub node_arena: u64,
@@ -48,7 +49,8 @@ pub struct Settings {
     pub open_calls: usize,
     /// Most bytes of bodies that the instance may hold at once: those of calls that it has not answered, and of answers that it has not released.
     pub held_bytes: u64,
-    /// Most descriptors that wait for an instance that reads none. With more the link ends.
+    /// Most descriptors that are queued for an instance that does not read. With more the link
+    /// ends.
     pub queue: usize,
     /// Most violations. With more the link ends.
     pub violations: u64,
@@ -78,7 +80,7 @@ pub enum End {
     /// The instance has ended, or closed its socket.
     #[error("the instance has closed its link")]
     Closed,
-    /// The instance reads nothing of what it is sent.
+    /// The instance does not read its socket.
     #[error("the instance reads nothing of what it is sent")]
     Stuck,
     /// There were too many violations.
@@ -92,13 +94,14 @@ pub enum End {
     Stopped,
 }
 
-/// Why nothing was sent.
+/// Why a call or an answer was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The body is another chain's. It may be copied ([`Link::writer`]), by whoever may do so.
+    /// The body belongs to another chain. A caller that may cross chains can copy it
+    /// ([`Link::writer`]).
     #[error("the body is in memory of another chain")]
     OtherDomain,
-    /// There is no room in the node's arena for this instance.
+    /// The node's arena for this instance has no free block of that length.
     #[error(transparent)]
     Full(#[from] Full),
     /// There are as many open calls as there may be.
@@ -107,7 +110,7 @@ pub enum SendError {
     /// The instance holds as many bytes as it may.
     #[error("the instance holds too many bytes of bodies")]
     HoldsTooMuch,
-    /// The head is longer than may be.
+    /// The head is longer than the limit.
     #[error("the head is longer than {0} bytes")]
     Head(
         /// The limit.
@@ -121,10 +124,10 @@ pub enum SendError {
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The instance says that there is none.
+    /// The instance reports that it has failed to answer.
     #[error("the instance has failed to answer")]
     Failed,
-    /// What the instance said is no answer.
+    /// The instance sent an invalid answer.
     #[error("the answer of the instance breaks the rules")]
     Invalid,
     /// The link has ended.
@@ -132,7 +135,7 @@ pub enum CallError {
     Ended(#[from] End),
 }
 
-/// A link to an instance. Clones are the same one.
+/// A link to an instance. Clones refer to the same link.
 #[derive(Clone)]
 pub struct Link(Arc<Inner>);
 
@@ -153,7 +156,8 @@ impl Link {
         Ok((Self(inner.clone()), Incoming::new(inner)))
     }
 
-    /// Calls the instance. Whatever it calls while it handles this call comes with the context.
+    /// Calls the instance. Each call that the instance makes while it handles this one carries the
+    /// context.
     ///
     /// # Errors
     /// If nothing was sent.
@@ -175,7 +179,8 @@ impl Link {
         self.0.takes_channels
     }
 
-    /// Gives the instance one end of a channel to the instance of another link, with what an [`Offer`] says. Returns the channel's number on this link.
+    /// Gives the instance one end of a channel to the instance of another link, with the fields of
+    /// an [`Offer`]. Returns the channel's number on this link.
     ///
     /// # Errors
     /// If the two are of different chains, or nothing was sent.
@@ -187,7 +192,7 @@ impl Link {
         text: String,
         socket: OwnedFd,
     ) -> Result<u32, SendError> {
-        // Longer than that is for ever.
+        // A longer timeout counts as none.
         let timeout_ms = timeout.and_then(|timeout| u32::try_from(timeout.as_millis().max(1)).ok()).unwrap_or(0);
         self.0.offer(&peer.0, end, (timeout_ms, text), socket)
     }
@@ -197,7 +202,7 @@ impl Link {
         self.0.withdraw(channel);
     }
 
-    /// Bytes of the arena that the instance writes.
+    /// Bytes of the arena that the instance writes to.
     #[must_use]
     pub fn instance_arena(&self) -> u64 {
         self.0.instance.mapping().length()
@@ -221,7 +226,7 @@ impl Link {
         self.0.name()
     }
 
-    /// Calls to the instance that it has not answered, with those that were cancelled.
+    /// Calls to the instance that it has not answered, including cancelled ones.
     #[must_use]
     pub fn open_calls(&self) -> usize {
         self.0.open_calls()
@@ -233,12 +238,13 @@ impl Link {
         self.0.violations()
     }
 
-    /// Ends the link: its open calls fail, and the instance is told that it is closed. Nothing happens if it has ended.
+    /// Ends the link: its open calls fail, and the socket is closed. Does nothing if the link has
+    /// already ended.
     pub fn end(&self) {
         self.0.end(End::Stopped);
     }
 
-    /// Waits until it has ended.
+    /// Waits until the link has ended.
     pub async fn ended(&self) -> End {
         self.0.ended().await
     }

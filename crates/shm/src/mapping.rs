@@ -14,11 +14,11 @@ pub struct Mapping {
     writable: bool,
 }
 
-/// What was asked for is not within an arena.
+/// The requested range is not within the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{length} bytes at {offset} are not within an arena of {arena}")]
 pub struct OutOfBounds {
-    /// Where, in bytes.
+    /// Offset of the range, in bytes.
     pub offset: u64,
     /// How many bytes.
     pub length: u64,
@@ -28,11 +28,12 @@ pub struct OutOfBounds {
 
 // SAFETY: the memory belongs to the process, not to a thread, and is unmapped once. All access is by raw pointers, in the methods below.
 unsafe impl Send for Mapping {}
-// SAFETY: as above. Two threads write to different blocks, which is what the methods that write ask for.
+// SAFETY: as above. Two threads write to different blocks, as the methods that write require.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a file for reading. Its size must be sealed and at least `length`, for whoever reads beyond its end is killed.
+    /// Maps a file for reading. Its size must be sealed and at least `length`: reading beyond the
+    /// end would kill the process with `SIGBUS`.
     ///
     /// # Errors
     /// If the kernel does not map it, or `length` is 0.
@@ -56,9 +57,10 @@ impl Mapping {
         Ok(Self { start, length, writable: protection.contains(ProtFlags::WRITE) })
     }
 
-    /// Asks for large pages, where the kernel gives them for shared memory. It works the same without.
+    /// Asks for large pages, where the kernel gives them for shared memory. The mapping works the
+    /// same without.
     pub fn advise_large_pages(&self) {
-        // SAFETY: this changes how the memory is held, not what is in it.
+        // SAFETY: this changes the pages behind the memory, not its content.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxHugepage) };
     }
 
@@ -85,15 +87,17 @@ impl Mapping {
         Ok(unsafe { self.start.add(offset as usize) })
     }
 
-    /// Copies from it. What is copied may have been written by somebody meanwhile, so it may be anything; but it is read once, and stays as it is.
+    /// Copies from the mapping. Another process may have written the bytes meanwhile, so they may
+    /// be anything; but each is read once, and the copy does not change.
     ///
     /// # Errors
     /// If the range is not within it.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.at(offset, into.len() as u64)?;
-        // SAFETY: all of it is mapped for reading, and no part of `into`, which is nobody else's.
+        // SAFETY: the whole range is mapped for reading. It does not overlap `into`, which is
+        // borrowed exclusively.
         unsafe { from.copy_to_nonoverlapping(NonNull::from(&mut *into).cast(), into.len()) };
-        // So that the compiler does not read it again in place of the copy.
+        // Keeps the compiler from reading the memory again in place of the copy.
         compiler_fence(Ordering::SeqCst);
         Ok(())
     }
@@ -104,7 +108,7 @@ impl Mapping {
     /// If the range is not within it.
     ///
     /// # Safety
-    /// Nobody may write there while the slice is used.
+    /// No thread or process may write to this range while the slice is used.
     pub unsafe fn slice(&self, offset: u64, length: u64) -> Result<&[u8], OutOfBounds> {
         let start = self.at(offset, length)?;
         // SAFETY: all of it is mapped for reading for as long as `self` is there; the rest is the caller's promise.
@@ -120,7 +124,8 @@ impl Mapping {
     /// If it is mapped for reading only.
     ///
     /// # Safety
-    /// Nobody else in this process may use these bytes meanwhile, and nobody outside may write there.
+    /// No other code of this process may use these bytes meanwhile, and no other process may write
+    /// to them.
     #[expect(clippy::mut_from_ref, reason = "the caller promises that the bytes are nobody else's")]
     pub unsafe fn slice_mut(&self, offset: u64, length: u64) -> Result<&mut [u8], OutOfBounds> {
         assert!(self.writable, "the arena is mapped for reading only");
@@ -132,7 +137,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and whoever borrows from it has it still.
+        // SAFETY: the memory was mapped with this length, and a borrower of it keeps `self` alive.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

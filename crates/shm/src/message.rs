@@ -34,16 +34,16 @@ pub struct Message {
 /// Why bytes are no fixed part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
-    /// It begins otherwise.
+    /// The message does not begin with the magic number.
     #[error("a message begins with `LNM1`")]
     Magic,
-    /// What is kept for later is not 0.
+    /// A reserved byte is not 0.
     #[error("bytes 32 to 63 of a message have to be 0")]
     Reserved,
-    /// The body ends nowhere.
+    /// The sum of the body's offset and length overflows.
     #[error("the body is longer than any arena")]
     Body,
-    /// There is no body, but it is said where it is.
+    /// The body is empty, but has a place.
     #[error("a message without a body says where it is")]
     NoBody,
 }
@@ -62,10 +62,11 @@ impl Message {
         bytes
     }
 
-    /// Reads one. What it returns encodes to the same bytes, and the body's offset and length add up to a number.
+    /// Decodes the fixed part. The result encodes to the same bytes, and the sum of the body's
+    /// offset and length does not overflow.
     ///
     /// # Errors
-    /// If it begins otherwise, or its body cannot be in any arena.
+    /// If it does not begin with the magic number, or its body cannot be in any arena.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Self, BadMessage> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, mem};
 
-/// A writable arena. It must be sealed, so that nobody else writes to it.
+/// A writable arena. It must be sealed, so that no other process writes to it.
 #[derive(Debug)]
 pub struct Pool {
     mapping: Mapping,
@@ -31,21 +31,21 @@ impl Pool {
         let file = arena::Unsealed::create(name, bytes)?;
         let mapping = Mapping::writable(file.file(), arena::size(bytes))?;
         let file = file.seal()?;
-        // SAFETY: nobody has had the file, and it is sealed.
+        // SAFETY: no other process has had the file, and it is sealed.
         Ok((unsafe { Self::new(mapping) }, file))
     }
 
-    /// Of memory that is mapped for writing.
+    /// Makes a pool of memory that is mapped for writing.
     ///
     /// # Safety
-    /// The memory is mapped for writing nowhere else, and cannot be from now on.
+    /// The memory has no other writable mapping, and can have none from now on.
     #[must_use]
     pub unsafe fn new(mapping: Mapping) -> Arc<Self> {
         let slab = Mutex::new(Slab::new(mapping.length()));
         Arc::new(Self { mapping, slab })
     }
 
-    /// Takes a part of at least so many bytes. What is in it is left from before.
+    /// Allocates a part of at least so many bytes. They keep their previous content.
     ///
     /// # Errors
     /// If there is no free part of that length.
@@ -54,13 +54,13 @@ impl Pool {
         Ok(Allocation { pool: self.clone(), block })
     }
 
-    /// Its memory.
+    /// The memory of the arena.
     #[must_use]
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Bytes that nobody has.
+    /// Bytes that are not allocated.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.slab().free_bytes()
@@ -84,21 +84,22 @@ impl Allocation {
         self.block.offset()
     }
 
-    /// Its bytes, as many as were asked for or a few more.
+    /// Its bytes: at least as many as were requested.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: a block is nobody else's, and of this arena; nobody else writes to it, and this one only with `&mut self`.
+        // SAFETY: only this allocation has this block of its arena; no other process writes to it,
+        // and this one only with `&mut self`.
         unsafe { self.pool.mapping.slice(self.block.offset(), self.block.length()) }.unwrap_or_default()
     }
 
-    /// Its bytes, to be written.
+    /// Its bytes, for writing.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `self` is borrowed for as long as the slice.
         unsafe { self.pool.mapping.slice_mut(self.block.offset(), self.block.length()) }.unwrap_or_default()
     }
 
-    /// Gives back what is beyond so many bytes.
+    /// Gives back the bytes after the first `bytes`.
     pub fn shrink(&mut self, bytes: u64) {
         self.pool.slab().shrink(&mut self.block, bytes);
     }

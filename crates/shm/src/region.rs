@@ -1,4 +1,5 @@
-//! Bodies: parts of arenas that are counted. A body stays readable until its last clone is dropped, whatever becomes of who wrote it.
+//! Bodies: reference-counted parts of arenas. A body stays readable until its last clone is
+//! dropped, even if its producer has ended.
 
 use crate::domain::Domain;
 use crate::mapping::{Mapping, OutOfBounds};
@@ -12,32 +13,32 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An arena as the node sees it.
 pub(crate) struct Arena {
-    /// No other arena of this process has or had it.
+    /// The id of the arena, unique for the life of this process.
     id: u64,
     domain: Domain,
-    /// Open for reading only: what readers get.
+    /// The file that readers get. It is open for reading only.
     file: OwnedFd,
     memory: Memory,
-    /// Who was shown it, under which number.
+    /// The links to which the arena was announced, and its number there.
     readers: Mutex<Vec<(Weak<dyn Reader>, u32)>>,
 }
 
 enum Memory {
-    /// An instance writes it.
+    /// An instance writes to it.
     Instance(Mapping),
-    /// The node does.
+    /// The node writes to it.
     Node(Arc<Pool>),
 }
 
-/// Who is shown arenas.
+/// A link to which arenas are announced.
 pub(crate) trait Reader: Send + Sync {
     /// The arena of that number is gone.
     fn forget(&self, number: u32);
 }
 
-/// Who wrote a message.
+/// A link whose instance writes messages.
 pub(crate) trait Producer: Send + Sync {
-    /// Nobody holds what is in that slot any more.
+    /// The message in that slot, and its body, are no longer in use.
     fn free(&self, slot: u32);
 }
 
@@ -75,7 +76,7 @@ impl Arena {
         }
     }
 
-    /// Notes that somebody is shown it, who is told when it is gone.
+    /// Registers a reader to which the arena was announced. It is notified when the arena is gone.
     pub(crate) fn shown_to(&self, reader: Weak<dyn Reader>, number: u32) {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         readers.retain(|(reader, _)| reader.strong_count() > 0);
@@ -95,7 +96,8 @@ impl Drop for Arena {
 
 /// A body, or a part of one. It has at least one byte. Clones are cheap, and so are parts.
 ///
-/// It must not be dropped while a lock is held that its link's handler takes: the last clone tells whoever wrote it.
+/// It must not be dropped while a lock is held that its link's handler takes: dropping the last
+/// clone notifies the link of its producer.
 #[derive(Clone)]
 pub struct Body {
     source: Arc<Source>,
@@ -113,7 +115,7 @@ enum Origin {
         producer: Weak<dyn Producer>,
         slot: u32,
     },
-    /// Given back when it is dropped.
+    /// Given back on drop.
     Node {
         _allocation: Allocation,
     },
@@ -130,34 +132,35 @@ impl Drop for Source {
 }
 
 impl Body {
-    /// What an instance has written; the range is within its arena.
+    /// A body that an instance has written. The range is within its arena.
     pub(crate) fn of_instance(arena: Arc<Arena>, producer: Weak<dyn Producer>, slot: u32, range: Range<u64>) -> Self {
         let origin = Origin::Instance { producer, slot };
         let source = Arc::new(Source { arena, origin });
         Self { source, offset: range.start, length: range.end - range.start }
     }
 
-    /// Its bytes. Never 0.
+    /// Its length in bytes. Never 0.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// The chain whose instances may be shown it.
+    /// The chain whose instances may receive it.
     #[must_use]
     pub fn domain(&self) -> &Domain {
         &self.source.arena.domain
     }
 
-    /// A part of it; `None`: this is no part, or an empty one.
+    /// A part of it; `None`: the range is empty, or not within the body.
     #[must_use]
     pub fn part(&self, range: Range<u64>) -> Option<Self> {
         let length = range.end.checked_sub(range.start).filter(|length| *length > 0)?;
         (range.end <= self.length).then(|| Self { offset: self.offset + range.start, length, ..self.clone() })
     }
 
-    /// Copies from it, beginning at a byte, as many bytes as `into` has. Whoever wrote it might change it still, so two copies may differ.
+    /// Copies bytes from the offset `at`, as many as `into` has. The producer might still change
+    /// them, so two copies may differ.
     ///
     /// # Errors
     /// If it does not have as many bytes there.
@@ -171,7 +174,7 @@ impl Body {
         Ok(())
     }
 
-    /// A copy of at most so many bytes, beginning at a byte; `None`: there are none from there on.
+    /// A copy of at most so many bytes from the offset `at`; `None`: the body ends before it.
     #[must_use]
     pub fn chunk(&self, at: u64, most: usize) -> Option<Bytes> {
         let left = self.length.checked_sub(at).filter(|left| *left > 0 && most > 0)?;
@@ -204,7 +207,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// For at most so many bytes.
+    /// A writer for at most so many bytes.
     pub(crate) fn new(arena: &Arc<Arena>, most: u64) -> Result<Self, Full> {
         let Memory::Node(pool) = &arena.memory else { return Err(Full(most)) };
         Ok(Self { allocation: pool.allocate(most)?, arena: arena.clone(), most, written: 0 })
@@ -232,7 +235,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The body; `None`: nothing was written. What is left of the space is given back.
+    /// The body; `None`: nothing was written. The rest of the space is given back.
     #[must_use]
     pub fn commit(mut self) -> Option<Body> {
         if self.written == 0 {

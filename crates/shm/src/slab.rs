@@ -1,12 +1,13 @@
-//! Who has which part of an arena. It touches no memory: blocks are numbers.
+//! The allocator of an arena. It touches no memory: blocks are numbers.
 //!
-//! A block is the smallest free one that fits, cut to size; what is freed joins the free blocks at its sides. Lengths are rounded up to classes that
-//! are an eighth apart, so that a freed block is soon the right one for somebody else, and no more than an eighth is lost.
+//! An allocation takes the smallest free block that fits, and cuts it to size. A freed block is
+//! merged with the free blocks at its sides. Lengths are rounded up to classes that are an eighth
+//! apart, so that a freed block soon fits another allocation, and no more than an eighth is lost.
 
 use crate::descriptor::UNIT;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A part of an arena that somebody has. It cannot be copied: whoever has it may use it, and gives it back once.
+/// An allocated part of an arena. It cannot be copied: its owner may use it, and frees it once.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
     start: u32,
@@ -14,7 +15,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// None at all, which is never given back.
+    /// An empty block, which is never freed.
     pub(crate) fn none() -> Self {
         Self { start: 0, units: 0 }
     }
@@ -31,7 +32,7 @@ impl Block {
         u64::from(self.start) * UNIT
     }
 
-    /// Its bytes, at least as many as were asked for.
+    /// Its bytes, at least as many as were requested.
     #[must_use]
     pub fn length(&self) -> u64 {
         u64::from(self.units) * UNIT
@@ -42,7 +43,7 @@ impl Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the arena is full: there are not {0} bytes in one piece")]
 pub struct Full(
-    /// What was asked for, in bytes.
+    /// The requested length, in bytes.
     pub u64,
 );
 
@@ -50,7 +51,7 @@ pub struct Full(
 #[derive(Debug)]
 pub struct Slab {
     units: u32,
-    /// Free blocks: where, and how long. No two are side by side.
+    /// Free blocks: start and length. No two are adjacent.
     by_start: BTreeMap<u32, u32>,
     /// The same, by length.
     by_length: BTreeSet<(u32, u32)>,
@@ -58,7 +59,7 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// Of an arena of so many bytes, all of it free. What is beyond 2^32 units is not used.
+    /// The slab of an arena of so many bytes, all of it free. Bytes beyond 2^32 units are not used.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
@@ -69,13 +70,13 @@ impl Slab {
         slab
     }
 
-    /// Takes a block of at least so many bytes, and of one unit at least.
+    /// Allocates a block of at least so many bytes, and of one unit at least.
     ///
     /// # Errors
     /// If there is no free block of that length.
     pub fn allocate(&mut self, bytes: u64) -> Result<Block, Full> {
         let wanted = u32::try_from(bytes.div_ceil(UNIT).max(1)).map_err(|_| Full(bytes))?;
-        // Near the end of an arena, what fits exactly is better than nothing.
+        // Near the end of an arena, an exact fit is better than none.
         let found = [class(wanted), wanted].into_iter().find_map(|units| {
             let (length, start) = *self.by_length.range((units, 0)..).next()?;
             Some((units, length, start))
@@ -88,7 +89,7 @@ impl Slab {
         Ok(Block { start, units })
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     pub fn free(&mut self, block: Block) {
         let Block { mut start, mut units } = block;
         if let Some((&before, &length)) = self.by_start.range(..start).next_back()
@@ -105,7 +106,7 @@ impl Slab {
         self.insert(start, units);
     }
 
-    /// Takes back what is beyond so many bytes of a block.
+    /// Frees the bytes of a block after the first `bytes`.
     pub fn shrink(&mut self, block: &mut Block, bytes: u64) {
         let units = u32::try_from(bytes.div_ceil(UNIT).max(1)).map_or(block.units, class);
         if units < block.units {
@@ -115,13 +116,13 @@ impl Slab {
         }
     }
 
-    /// Bytes that nobody has.
+    /// Bytes that are not allocated.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         u64::from(self.free) * UNIT
     }
 
-    /// Bytes that there are.
+    /// All bytes of the arena.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         u64::from(self.units) * UNIT
@@ -215,7 +216,8 @@ mod tests {
         }
     }
 
-    /// Messages of many lengths, of which half are always under way: what is in use never takes much more than there is of it.
+    /// Messages of many lengths, of which half are always in use. Fragmentation must not keep an
+    /// allocation from succeeding.
     #[test]
     fn fragments_do_not_fill_it() {
         let mut slab = Slab::new(16 << 20);
@@ -225,7 +227,7 @@ mod tests {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let bytes = 64 << (random >> 61) << ((random >> 50) & 3);
             while held + bytes > 12 << 20 {
-                // Not in the order in which they came.
+                // In another order than that of the allocations.
                 let which = usize::try_from(random >> 33).unwrap() % blocks.len();
                 let block: Block = blocks.swap_remove_back(which).unwrap();
                 held -= block.length();

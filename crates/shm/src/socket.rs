@@ -12,10 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Most file descriptors in one packet.
 const MOST_FILES: usize = 2;
 
-/// Sends a packet as a whole. Fails rather than waits if `flags` say so.
+/// Sends a packet as a whole. With `flags` that say so, it fails instead of blocking.
 ///
 /// # Errors
-/// What `sendmsg(2)` says, such as [`io::ErrorKind::WouldBlock`].
+/// The error of `sendmsg(2)`, such as [`io::ErrorKind::WouldBlock`].
 pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -27,21 +27,21 @@ pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>], flags: S
     Ok(())
 }
 
-/// What has arrived.
+/// A received packet.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Bytes of the packet; 0: the other end is closed.
     pub bytes: usize,
     /// The files that came with it. They are closed on exec.
     pub files: Vec<OwnedFd>,
-    /// The packet was longer than the buffer, or came with more files than were wanted.
+    /// The packet was longer than the buffer, or came with too many files.
     pub cut: bool,
 }
 
 /// Receives a packet.
 ///
 /// # Errors
-/// What `recvmsg(2)` says, such as [`io::ErrorKind::WouldBlock`].
+/// The error of `recvmsg(2)`, such as [`io::ErrorKind::WouldBlock`].
 pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     receive_with(socket, into, flags, &mut RecvAncillaryBuffer::new(&mut space))
@@ -65,7 +65,8 @@ fn receive_with(
     let mut into = [IoSliceMut::new(into)];
     let message = loop {
         match recvmsg(&socket, &mut into, ancillary, flags) {
-            // The other end closed and left packets unread. The kernel says so once, and ahead of what had arrived before.
+            // The other end closed and left packets unread. The kernel reports this once, before
+            // the packets that had arrived earlier.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             received => break received?,
         }

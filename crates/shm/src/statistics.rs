@@ -1,36 +1,37 @@
-//! What is counted, for each chain and each link.
+//! Counters of each chain and each link.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an instance did that no link allows. The descriptor is dropped.
+/// A violation of the protocol by an instance. The node drops the descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {
     /// A packet that is no sequence of descriptors, is too long, or came with files.
     Packet,
-    /// A descriptor that is none, or of a kind that only the node may send.
+    /// An unknown descriptor, or one that only the node may send.
     Descriptor,
     /// The number of a call is not greater than all before, or still in use.
     Number,
-    /// An answer, forward or release of a call that is not open, or not any more.
+    /// An answer, forward or release of a call that is not open, or no longer open.
     Stale,
     /// A message outside of the instance's arena.
     Slot,
-    /// A message where one is that the instance has not got back yet.
+    /// A message in a slot that the instance has not got back yet.
     Held,
     /// A message whose fixed part is wrong, or does not agree with its descriptor.
     Message,
-    /// A head that is none, or too long.
+    /// An invalid head, or one that is too long.
     Head,
     /// A body outside of the instance's arena.
     Bounds,
-    /// A body in an arena that the instance was never shown.
+    /// A body in an arena that was never announced to the instance.
     Arena,
-    /// A body in another's arena, or the node's, of which the instance holds nothing that it lies in.
+    /// A body in the arena of the node or of another instance, outside of all bodies that the
+    /// instance holds there.
     NotHeld,
 }
 
 impl Violation {
-    /// All that there are.
+    /// All violations.
     pub const ALL: [Self; 11] = [
         Self::Packet,
         Self::Descriptor,
@@ -64,18 +65,18 @@ impl Violation {
     }
 }
 
-/// How often each violation was seen.
+/// Counters of each violation.
 #[derive(Debug, Default)]
 pub struct Violations([AtomicU64; Violation::ALL.len()]);
 
 impl Violations {
-    /// How often this one.
+    /// The number of violations of this kind.
     #[must_use]
     pub fn get(&self, violation: Violation) -> u64 {
         self.0[violation as usize].load(Ordering::Relaxed)
     }
 
-    /// How often any.
+    /// The number of violations of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
@@ -86,7 +87,7 @@ impl Violations {
     }
 }
 
-/// What is counted of a chain. Counters only grow.
+/// The counters of a chain. They only grow.
 #[derive(Debug, Default)]
 pub struct Statistics {
     handed_over: AtomicU64,
@@ -98,13 +99,13 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Bodies that an instance was shown where they are.
+    /// Bodies that instances received by reference, without a copy.
     #[must_use]
     pub fn handed_over(&self) -> u64 {
         self.handed_over.load(Ordering::Relaxed)
     }
 
-    /// Their bytes: what was not copied.
+    /// The bytes of those bodies.
     #[must_use]
     pub fn bytes_shared(&self) -> u64 {
         self.bytes_shared.load(Ordering::Relaxed)
@@ -116,7 +117,7 @@ impl Statistics {
         self.bytes_copied_in.load(Ordering::Relaxed)
     }
 
-    /// Bytes of bodies that were copied out of such memory, to be sent over HTTP.
+    /// Bytes of bodies that were copied out of shared memory, to be sent over HTTP.
     #[must_use]
     pub fn bytes_copied_out(&self) -> u64 {
         self.bytes_copied_out.load(Ordering::Relaxed)

@@ -1,8 +1,9 @@
-//! Wakes a thread later, without waking it now.
+//! Wakes a background thread later, without waking it now.
 //!
-//! Who has something for a background thread that may wait a moment would, with a condition variable, wake the thread only for it to begin
-//! to wait: two switches between threads on a core that has a request to serve. An [`Alarm`] is a timer of the kernel instead, that the
-//! one sets, in a microsecond, and the other sleeps on.
+//! A condition variable would wake the background thread at once, only for it to wait again until
+//! its work may begin: two context switches on a core that has a request to serve. An [`Alarm`] is
+//! a timer of the kernel (timerfd) instead. A worker sets it in a microsecond, and the background
+//! thread sleeps on it.
 #![forbid(unsafe_code)]
 
 use rustix::io::Errno;
@@ -19,35 +20,39 @@ const AT_ONCE: Duration = Duration::from_nanos(1);
 #[derive(Debug)]
 pub struct Alarm {
     timer: OwnedFd,
-    /// Somebody asked for the thread at once, and it has not come yet.
+    /// A thread has called [`Alarm::wake`], and the sleeping thread has not woken yet.
     urgent: AtomicBool,
 }
 
 impl Alarm {
-    /// One that nobody has set. Fails where the process has no file descriptor left (`timerfd_create(2)`).
+    /// An alarm that is not set. Fails if the process has no file descriptor left
+    /// (`timerfd_create(2)`).
     pub fn new() -> io::Result<Self> {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
         Ok(Self { timer, urgent: AtomicBool::new(false) })
     }
 
-    /// Wakes the thread after this time, instead of when it was to be woken before; but whoever asked for it at once gets it at once.
+    /// Wakes the thread after this time, in place of the time that was set before. A wake-up at
+    /// once that is still pending takes precedence.
     pub fn wake_after(&self, time: Duration) {
         self.set(time.max(AT_ONCE));
-        // Whoever asks for it at once says so and then sets the timer; here it is the other way round, so that one of the two sees the other.
+        // [`Alarm::wake`] sets the flag and then the timer; here the order is the reverse, so that
+        // one of two concurrent calls sees the other.
         if self.urgent.load(SeqCst) {
             self.set(AT_ONCE);
         }
     }
 
-    /// Wakes the thread at once; if it is at work, then when it sleeps the next time, unless it has seen by then all that was there
-    /// before this call.
+    /// Wakes the thread at once. If the thread is not sleeping, its next sleep ends at once, unless
+    /// it has by then seen everything that was written before this call.
     pub fn wake(&self) {
         self.urgent.store(true, SeqCst);
         self.set(AT_ONCE);
     }
 
-    /// Sleeps until the time that was set is there. For one thread. What others did before they called [`Alarm::wake`], and before
-    /// the call of [`Alarm::wake_after`] whose time is up, is visible afterwards.
+    /// Sleeps until the time that was set. Only one thread may call it. Writes that other threads
+    /// made before they called [`Alarm::wake`], and before the call of [`Alarm::wake_after`] whose
+    /// time is up, are visible afterwards.
     pub fn sleep(&self) {
         let mut expirations = [0; 8];
         while rustix::io::read(&self.timer, &mut expirations) == Err(Errno::INTR) {}
@@ -58,7 +63,7 @@ impl Alarm {
         let it_value =
             Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        // It refuses times that are none, and descriptors that are no timers.
+        // The kernel refuses only invalid times, and descriptors that are no timers.
         let set = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
         debug_assert!(set.is_ok(), "{set:?}");
     }
@@ -125,7 +130,7 @@ mod tests {
         for round in 1..=2000 {
             asked.store(round, SeqCst);
             alarm.wake();
-            // It never comes if the hurry was lost.
+            // The thread never wakes if the wake-up was lost.
             while served.recv().unwrap() < round {}
         }
         stop.store(true, SeqCst);

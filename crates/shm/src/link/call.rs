@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, ready};
 use tokio::sync::oneshot;
 
-/// An answer. The body, if there is one, is held until it is dropped.
+/// An answer. Its body, if there is one, is held until the answer is dropped.
 #[derive(Debug)]
 pub struct Answer {
     /// Its head, a copy.
@@ -59,7 +59,8 @@ impl Inner {
 }
 
 impl Call {
-    /// Its number on the link, which is the parent of what the instance calls meanwhile.
+    /// The call's number on the link. Calls that the instance makes meanwhile name it as their
+    /// parent.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
@@ -72,7 +73,7 @@ impl Future for Call {
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
         self.answered = true;
-        // Whoever had to tell is gone, and tells before that it is.
+        // Not expected: the sender sends a result before it is dropped.
         Poll::Ready(answer.unwrap_or(Err(CallError::Ended(End::Stopped))))
     }
 }
@@ -83,7 +84,7 @@ impl Drop for Call {
             return;
         }
         self.link.locked(|state| {
-            // The instance holds the body until it answers, even so.
+            // Even after cancellation the instance holds the body until it answers.
             if let Some(call) = state.calls.get_mut(&self.number)
                 && call.answer.take().is_some()
             {

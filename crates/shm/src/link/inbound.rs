@@ -1,4 +1,4 @@
-//! What the instance says. All of it is input.
+//! Reads the packets of the instance. All of them are untrusted input.
 
 use super::open::{Held, watch};
 use super::reply::Reply;
@@ -22,38 +22,38 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long what nobody waits for is kept, to go along with something else.
+/// How long descriptors that are not urgent are kept, to be sent together with others.
 const LATER: Duration = Duration::from_millis(1);
 
 /// A call that the instance makes, or that it has forwarded.
 pub struct IncomingCall {
-    /// The instance's number for it; of a call that it has forwarded, the node's.
+    /// The instance's number for the call; the node's number if the instance has forwarded it.
     pub number: u32,
     /// The call that the instance handles, and for which it makes this one.
     pub parent: Option<Parent>,
-    /// It takes the place of its parent: the answer is the parent's.
+    /// The call replaces its parent: its answer is the parent's answer.
     pub forwarded: bool,
     /// Its head, a copy.
     pub head: RequestHead,
     /// Its body.
     pub body: Option<Body>,
-    /// Answers it.
+    /// Answers the call.
     pub reply: Reply,
 }
 
 /// A call that the node has made to the instance.
 #[derive(Clone)]
 pub struct Parent {
-    /// The node's number for it.
+    /// The node's number for the call.
     pub number: u32,
-    /// What came with it.
+    /// The context that the node attached to the call.
     pub context: Option<Context>,
 }
 
-/// Reads a link. When it is dropped the link ends.
+/// Reads a link. Dropping it ends the link.
 pub struct Incoming {
     link: Arc<Inner>,
-    /// Of the runtime that reads first.
+    /// Registered with the runtime that reads first.
     socket: Option<AsyncFd<Held>>,
     calls: VecDeque<IncomingCall>,
     later: Option<Pin<Box<Sleep>>>,
@@ -65,14 +65,15 @@ impl Incoming {
         Self { link, socket: None, calls: VecDeque::new(), later: None, waits: false }
     }
 
-    /// The next call of the instance; `None`: the link has ended. Meanwhile it carries answers to whoever waits for them, so it has to be called again
-    /// and again, always on one runtime. Dropping the future loses nothing.
+    /// The next call of the instance; `None`: the link has ended. Meanwhile it delivers answers to
+    /// the calls that wait for them, so it must be called repeatedly, always on one runtime.
+    /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> Option<IncomingCall> {
         loop {
             if let Some(call) = self.calls.pop_front() {
                 return Some(call);
             }
-            // Whoever sends without end does not keep others from running.
+            // An instance that sends without end does not starve other tasks.
             tokio::task::coop::consume_budget().await;
             let (ended, full, later) = self.link.locked(|state| {
                 let (full, later) = (state.outbound.is_full(), state.outbound.has_later());
@@ -88,7 +89,7 @@ impl Incoming {
         }
     }
 
-    /// Waits for whatever comes first, and does it.
+    /// Waits for the first of these events, and handles it.
     async fn wait(&mut self, full: bool, later: bool) -> Result<(), End> {
         let failed = |error: io::Error| End::Socket(error.kind());
         if self.socket.is_none() {
@@ -159,7 +160,7 @@ impl Drop for Incoming {
     }
 }
 
-/// What an instance did that it must not, in words.
+/// A violation by an instance, with a description.
 type Refusal = (Violation, String);
 
 fn refuse<E: Display>(violation: Violation) -> impl Fn(E) -> Refusal {
@@ -210,7 +211,7 @@ impl Inner {
         Ok((message, head))
     }
 
-    /// The body of a message, whose slot is given back if it does not have one of its own.
+    /// The body of a message. Gives the slot back at once, unless it stays lent with the body.
     fn body(self: &Arc<Self>, state: &mut State, slot: u32, message: &Message) -> Result<Option<Body>, Refusal> {
         let body = state.body(self, slot, message.body);
         let body = body.map_err(|violation| (violation, format!("the body cannot be {:?}", message.body)))?;
@@ -251,7 +252,7 @@ impl Inner {
             if !state.calls.contains_key(&number) {
                 return Err(stale(number));
             }
-            // Before the call is closed, whose body it may be.
+            // Before the call is closed, because the answer may refer to the body of that call.
             let answer = match read {
                 Ok(None) => Ok(Err(CallError::Failed)),
                 Ok(Some((message, head))) => {
@@ -311,7 +312,7 @@ impl Inner {
                 let _ = cancelled.send(());
                 Ok(())
             }
-            // The answer may be on its way.
+            // The answer may already be on its way.
             None if !descriptor::follows(number, state.last_incoming) => Ok(()),
             None => Err((Violation::Stale, format!("there was no call {number} to cancel"))),
         })

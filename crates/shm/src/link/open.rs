@@ -28,7 +28,7 @@ pub enum OpenError {
     /// The instance has closed the socket, or it failed.
     #[error("the socket of the instance failed: {0}")]
     Socket(#[source] io::Error),
-    /// What the instance said is not that it is ready.
+    /// The instance sent another packet than [`Ready`].
     #[error("the instance does not say that it is ready: {0}")]
     Packet(#[from] BadPacket),
     /// The instance said nothing in time.
@@ -57,7 +57,8 @@ pub(super) async fn open(
     let Ready { takes_channels } =
         tokio::time::timeout(settings.within, ready(&socket)).await.map_err(|_| OpenError::TooLate)??;
 
-    // Whatever the instance did before, from here on it writes through what it has mapped, and nobody else does.
+    // Whatever mappings the instance made before, from here on it writes only through those, and no
+    // other process writes at all.
     let file = unsealed.seal().map_err(OpenError::Arena)?;
     let mapping = Mapping::readable(&file, welcome.instance).map_err(OpenError::Arena)?;
     if settings.large_pages {
@@ -81,7 +82,7 @@ async fn ready(socket: &Arc<OwnedFd>) -> Result<Ready, OpenError> {
     Ok(Ready::decode(&packet[..received.bytes])?)
 }
 
-/// A socket that is watched.
+/// A socket that a runtime watches.
 pub(super) struct Held(pub(super) Arc<OwnedFd>);
 
 impl AsRawFd for Held {

@@ -1,4 +1,4 @@
-//! What is to be sent to the instance. Nobody waits for it to be read.
+//! The queue of packets to the instance. Sending never waits for the instance to read.
 
 use super::End;
 use crate::descriptor::{BYTES, Descriptor, MOST};
@@ -8,15 +8,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// With so many descriptors that may be sent later, later is now.
+/// With so many deferred descriptors, they are sent at once.
 const MOST_LATER: usize = 32;
 
 #[derive(Default)]
 pub(super) struct Outbound {
     queue: VecDeque<Item>,
-    /// What the instance is told with whatever it is told next, or after a while: it wakes it for nothing.
+    /// Descriptors that are sent along with the next packet, or after a while, because they alone
+    /// are not worth waking the instance.
     later: Vec<Descriptor>,
-    /// The task that reads knows that there is something for later, or that the socket is full.
+    /// The reading task knows that there are deferred descriptors, or that the socket is full.
     knows: bool,
     full: bool,
 }
@@ -57,19 +58,20 @@ impl Outbound {
         !self.later.is_empty()
     }
 
-    /// Whether the task that reads has to be told that there is something to be sent.
+    /// Whether the reading task must be woken because there is something to send.
     pub(super) fn takes_wake(&mut self) -> bool {
         let wake = !self.knows && (self.full || self.has_later());
         self.knows |= wake;
         wake
     }
 
-    /// The task that reads looks after what there is now, or has looked.
+    /// Records whether the reading task knows about the pending descriptors.
     pub(super) fn set_known(&mut self, knows: bool) {
         self.knows = knows;
     }
 
-    /// Sends as much as the socket takes. With more than `most` left the instance is stuck.
+    /// Sends as much as the socket takes. If more than `most` descriptors remain, the instance
+    /// counts as stuck.
     pub(super) fn send(&mut self, socket: &OwnedFd, most: usize) -> Result<(), End> {
         self.full = false;
         while let Some(first) = self.queue.front() {
@@ -92,10 +94,12 @@ impl Outbound {
                     self.full = true;
                     return if self.queue.len() > most { Err(End::Stuck) } else { Ok(()) };
                 }
-                // The other end reads no more. What it has sent may not have been read here: whoever reads finds the end after it.
+                // The other end reads no more. Packets that it sent before may be unread here: the
+                // reading task finds the end of the socket after them.
                 Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                     self.queue.clear();
-                    // It may have closed one direction only. Without this, there would be no end to find.
+                    // The other end may have closed one direction only. Without this call, the
+                    // reading task would find no end.
                     rustix::net::shutdown(socket, Shutdown::Both).map_err(|error| End::Socket(error.kind()))?;
                     return Ok(());
                 }

@@ -1,4 +1,4 @@
-//! Answers to what the instance calls.
+//! Answers to the instance's calls.
 
 use super::state::Inner;
 use super::{Answer, CallError, SendError};
@@ -9,7 +9,8 @@ use crate::slab::Full;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Answers one call of the instance. If it is dropped before, the caller is told that there is no answer.
+/// Answers one call of the instance. If it is dropped without an answer, the call fails at the
+/// caller.
 #[must_use = "a call without an answer fails"]
 pub struct Reply(Option<To>);
 
@@ -29,7 +30,7 @@ impl Reply {
         Self(Some(To::Node { link, waiting }))
     }
 
-    /// Answers. Nothing happens if nobody waits for an answer any more, or there was one.
+    /// Answers the call. Does nothing if the call was cancelled, or has been answered.
     ///
     /// # Errors
     /// If nothing was sent. The answer may then be another one, for example with a copy of the body.
@@ -43,8 +44,9 @@ impl Reply {
         Ok(())
     }
 
-    /// Space for a body of at most so many bytes, in the node's arena for the instance that is to get the answer. For a call that the instance has
-    /// forwarded, the arena is this instance's, and it is of the same chain as the caller's or is copied once more.
+    /// Space for a body of at most so many bytes, in the node's arena for the instance that
+    /// receives the answer. For a call that the instance has forwarded, the space is in this
+    /// instance's arena: if the caller belongs to another chain, the body is copied once more.
     ///
     /// # Errors
     /// If there is none of that length, or there was an answer.
@@ -55,7 +57,8 @@ impl Reply {
         }
     }
 
-    /// Waits until nobody waits for the answer any more: the call was cancelled, or the caller's link has ended.
+    /// Waits until the answer has no receiver any more: the call was cancelled, or the caller's
+    /// link has ended.
     pub async fn cancelled(&mut self) {
         match &mut self.0 {
             Some(To::Instance { cancelled, .. }) => {

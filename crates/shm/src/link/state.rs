@@ -1,4 +1,4 @@
-//! What the node knows of a link.
+//! The state of a link at the node.
 
 use super::outbound::Outbound;
 use super::{Answer, CallError, Context, End, SendError, Settings};
@@ -21,9 +21,9 @@ pub(super) struct Inner {
     pub(super) socket: Arc<OwnedFd>,
     pub(super) settings: Settings,
     pub(super) instance: Arc<Arena>,
-    /// Wakes the task that reads: there is something to be sent later, or the link has ended.
+    /// Wakes the reading task: there are deferred descriptors, or the link has ended.
     pub(super) wake: Notify,
-    /// The instance knows what channels are.
+    /// The instance supports channels.
     pub(super) takes_channels: bool,
     name: String,
     domain: Domain,
@@ -38,31 +38,33 @@ pub(super) struct Inner {
 pub(super) struct State {
     /// Calls to the instance that it has not answered.
     pub(super) calls: HashMap<u32, Asked>,
-    /// Answers to its own calls that it has not released.
+    /// Answers to the instance's calls that it has not released.
     pub(super) answers: HashMap<u32, Held>,
-    /// Its own calls that have no answer yet, and how to tell that nobody waits for one.
+    /// Calls of the instance that have no answer yet. The sender reports that a call was cancelled.
     pub(super) incoming: HashMap<u32, oneshot::Sender<()>>,
-    /// The number of its latest call.
+    /// The number of the instance's latest call.
     pub(super) last_incoming: u32,
-    /// Slots of its arena that somebody holds.
+    /// Slots of the instance's arena whose bodies are in use.
     pub(super) lent: HashSet<u32>,
     pub(super) outbound: Outbound,
     ended: Option<End>,
     last_call: u32,
     held_bytes: u64,
-    /// Numbers of the arenas that it was shown, by what the node calls them.
+    /// The numbers of the arenas that were announced to the instance, by the node's own ids of
+    /// those arenas.
     announced: HashMap<u64, u32>,
     last_arena: u32,
     last_channel: u32,
-    /// What is dropped once nothing is locked: the last clone of a body locks the state of whoever wrote it.
+    /// Values to drop once the lock is released: dropping the last clone of a body locks the state
+    /// of the link of its producer.
     discarded: Vec<Discarded>,
 }
 
-/// What the node wrote for the instance, which the instance holds.
+/// A message that the node wrote and the instance holds.
 pub(super) struct Held {
-    /// Given back when it is dropped.
+    /// Given back on drop.
     _message: Allocation,
-    /// With the number of its arena.
+    /// The body, and the number of its arena.
     body: Option<(u32, Body)>,
 }
 
@@ -108,9 +110,9 @@ impl Inner {
         })
     }
 
-    /// Changes the state, sends what is to be sent, and then drops what is not needed any more.
+    /// Changes the state, sends the queued packets, and then drops the discarded values.
     ///
-    /// Within `change`, no body may be dropped that might be the last of its kind: see [`State::discard`].
+    /// `change` must not drop a body that might be the last clone: see [`State::discard`].
     pub(super) fn locked<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut state);
@@ -148,7 +150,7 @@ impl Inner {
         state.announced.clear();
         state.lent.clear();
         state.outbound = Outbound::default();
-        // It may be closed already.
+        // The socket may be closed already.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         tracing::debug!(instance = self.name, "the chain's link has ended: {end}");
         self.wake.notify_one();
@@ -185,12 +187,13 @@ impl Inner {
         self.locked(|state| state.calls.len())
     }
 
-    /// Counts a violation, and ends the link with too many.
+    /// Counts a violation, and ends the link if there were too many.
     pub(super) fn violation(&self, violation: Violation, what: &dyn std::fmt::Display) {
         self.violations.add(violation);
         self.domain.statistics().violations().add(violation);
         let total = self.violations.total();
-        // One line for each power of two: the first ones are of interest, and a flood is not.
+        // The log gets one line for each power of two: the first violations are of interest, and a
+        // flood is not.
         if total.is_power_of_two() {
             let (instance, rule) = (&self.name, violation.name());
             tracing::warn!(instance, rule, total, "a chain's instance broke the rules of its link: {what}");
@@ -200,7 +203,7 @@ impl Inner {
         }
     }
 
-    /// Writes a message for the instance, and has it sent.
+    /// Writes a message for the instance, and sends it.
     pub(super) fn write(
         self: &Arc<Self>,
         state: &mut State,
@@ -220,7 +223,7 @@ impl Inner {
         };
         let place = |(arena, body): &(u32, Body)| Place { arena: *arena, offset: body.offset(), length: body.len() };
         let place = body.as_ref().map(place).unwrap_or_default();
-        // A head is no longer than the settings say, which is a `u32`.
+        // The settings limit the length of a head to a `u32`.
         let message = Message { head: head.len() as u32, parent: 0, body: place };
         let (fixed, rest) = allocation.bytes_mut().split_at_mut(message::BYTES);
         fixed.copy_from_slice(&message.encode());
@@ -235,7 +238,7 @@ impl Inner {
         Ok(Held { _message: allocation, body })
     }
 
-    /// Numbers an arena as the instance sees it, and announces it before it is first seen.
+    /// The number of an arena on this link. Announces the arena before its first use.
     fn show(self: &Arc<Self>, state: &mut State, arena: &Arc<Arena>) -> Result<u32, SendError> {
         if Arc::ptr_eq(arena, &self.instance) {
             return Ok(message::INSTANCE);
@@ -247,7 +250,8 @@ impl Inner {
             return Ok(*number);
         }
         let file = arena.file().try_clone_to_owned().map_err(|error| End::Socket(error.kind()))?;
-        // It would take more arenas than anybody makes to come around to one that is still there.
+        // Numbers repeat only after 2^32 arenas, more than a node makes while one of them is still
+        // there.
         state.last_arena = descriptor::next(state.last_arena).max(message::NODE + 1);
         let announcement = Announcement { number: state.last_arena, size: arena.mapping().length() };
         state.outbound.push_packet(announcement.encode(), file);
@@ -257,7 +261,8 @@ impl Inner {
         Ok(state.last_arena)
     }
 
-    /// Gives the instance one end of a channel to another one, whose arena it is shown. Returns the channel's number on this link.
+    /// Gives the instance one end of a channel to another instance, and announces that instance's
+    /// arena. Returns the channel's number on this link.
     pub(super) fn offer(
         self: &Arc<Self>,
         peer: &Arc<Self>,
@@ -289,7 +294,7 @@ impl Inner {
         });
     }
 
-    /// Whether something can be sent.
+    /// Checks whether a message can be sent.
     pub(super) fn check(&self, state: &State, body: Option<&Body>) -> Result<(), SendError> {
         match state.ended {
             Some(end) => Err(end.into()),
@@ -326,19 +331,19 @@ impl State {
         self.ended.is_some()
     }
 
-    /// Has something dropped once nothing is locked.
+    /// Defers dropping a value until the lock is released.
     pub(super) fn discard(&mut self, discarded: Discarded) {
         self.discarded.push(discarded);
     }
 
-    /// Takes a call away that is not open any more.
+    /// Removes a call that is no longer open.
     pub(super) fn close(&mut self, number: u32) -> Option<Asked> {
         let call = self.calls.remove(&number)?;
         self.held_bytes -= call.held.bytes();
         Some(call)
     }
 
-    /// Takes an answer away that the instance does not read any more.
+    /// Removes an answer that the instance no longer reads.
     pub(super) fn release(&mut self, number: u32) -> bool {
         let Some(held) = self.answers.remove(&number) else { return false };
         self.held_bytes -= held.bytes();
@@ -346,7 +351,7 @@ impl State {
         true
     }
 
-    /// Tells whoever waits for an answer.
+    /// Sends an answer to the waiting call.
     pub(super) fn resolve(
         &mut self,
         waiting: Option<oneshot::Sender<Result<Answer, CallError>>>,
@@ -371,7 +376,7 @@ impl State {
         }
     }
 
-    /// What a message of the instance, in this slot, has for a body.
+    /// The body of the instance's message in this slot.
     pub(super) fn body(
         &mut self,
         link: &Arc<Inner>,
@@ -402,7 +407,7 @@ impl State {
         }
     }
 
-    /// Gives a slot back at once, unless its body is lent.
+    /// Gives a slot back at once, unless its body is in use.
     pub(super) fn done_with(&mut self, slot: u32) {
         if !self.lent.contains(&slot) {
             self.outbound.push_later(Descriptor::free(slot));
@@ -415,7 +420,7 @@ impl Held {
         self.body.as_ref().map_or(0, |(_, body)| body.len())
     }
 
-    /// The part of the body that is there, if all of it is.
+    /// The part of the held body at this place, if all of it lies within that body.
     fn part(&self, arena: u32, offset: u64, length: u64) -> Option<Body> {
         let (number, body) = self.body.as_ref()?;
         let start = offset.checked_sub(body.offset()).filter(|_| *number == arena)?;
