@@ -1,4 +1,5 @@
-//! How a program is carried into a sandbox and out of it: bytes in [postcard](https://postcard.jamesmunns.com/wire-format) encoding.
+//! How a program is carried into a sandbox and out of it: bytes in the
+//! [postcard](https://postcard.jamesmunns.com/wire-format) encoding.
 
 use crate::input::Input;
 use crate::outcome::Output;
@@ -7,7 +8,7 @@ use crate::spec::ProgramSpec;
 use alloc::string::ToString;
 use core::fmt;
 
-/// The blob is not the encoding of a program.
+/// The blob does not encode a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadProgram(postcard::Error);
 
@@ -24,13 +25,14 @@ pub fn init(blob: &[u8]) -> Result<Program, BadProgram> {
     postcard::from_bytes::<ProgramSpec>(blob).map(Program::new).map_err(BadProgram)
 }
 
-/// Runs a program once: an encoded [`Input`] in, an encoded [`Output`] out. Returns the length of the output, which always is
-/// a valid one as long as `output` holds some hundred bytes: what cannot be read, or does not fit, becomes [`Output::Unreadable`].
+/// Runs a program once: decodes an [`Input`] and encodes an [`Output`]. Returns the length of the
+/// output. The output is always valid if `output` holds some hundred bytes: an unreadable input, or
+/// an outcome that does not fit, becomes [`Output::Unreadable`].
 pub fn run(program: &Program, input: &[u8], output: &mut [u8]) -> usize {
     write(&answer(program, input), output)
 }
 
-/// What a program says to an encoded [`Input`].
+/// The output of a program for an encoded [`Input`].
 pub fn answer(program: &Program, input: &[u8]) -> Output {
     match postcard::from_bytes::<Input<'_>>(input) {
         Ok(input) => program.answer(&input),
@@ -38,12 +40,12 @@ pub fn answer(program: &Program, input: &[u8]) -> Output {
     }
 }
 
-/// Encodes an output, if there is room for it, and returns the length.
+/// Encodes an output if it fits, and returns the length.
 pub fn encode(output: &Output, area: &mut [u8]) -> Option<usize> {
     postcard::to_slice(output, area).ok().map(|written| written.len())
 }
 
-/// Encodes an output, or else that there was no room for it.
+/// Encodes an output, or an explanation that it does not fit.
 pub fn write(output: &Output, area: &mut [u8]) -> usize {
     let excuse = || Output::Unreadable("the outcome is larger than the output area".to_string());
     encode(output, area).or_else(|| encode(&excuse(), area)).unwrap_or(0)

@@ -1,14 +1,17 @@
 //! Policy 1: who the user is, by a JSON Web Token (RFC 7519) in compact form (RFC 7515), with the advice of RFC 8725.
 //!
-//! Everything that is cheap is checked first. The signature is not checked here: the program names key and algorithm, the
-//! runtime verifies, and a fresh run decides. Only the flag that says so replaces the signature; claims, times and
-//! keys are looked at each time. An absent `exp` is accepted unless an issuer requires one, as Istio and Envoy do.
+//! Cheap checks come first. The signature is not checked here: the program names key and algorithm,
+//! the runtime verifies the signature, and a fresh run decides. The flag [`RequestInput::verified`]
+//! replaces the signature only; each run checks claims, times and keys. An absent `exp` is accepted
+//! unless an issuer requires one, as in Istio and Envoy.
 //!
-//! Several policies may name one issuer. As in Istio, a token passes if it satisfies one of them, its key and its audience together; of
-//! those that it satisfies, the first decides what becomes of the token and of its claims.
+//! Several policies may name one issuer. As in Istio, a token passes if it satisfies one of them,
+//! its key and its audience together. The first policy that the token satisfies decides how the
+//! token and its claims are forwarded.
 //!
-//! A request has one token or none: several are refused unless they are the same text. Where no issuer requires one, a request
-//! without a token goes on without a principal; one with a bad token never does.
+//! A request has one token or none: several are refused unless they are the same text. If no issuer
+//! requires a token, a request without one goes on without a principal; a request with a bad token
+//! never does.
 
 use crate::claims::Claims;
 use crate::fields::Written;
@@ -28,7 +31,8 @@ use alloc::vec::Vec;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// The clause of a token that names a key nobody has: the runtime fetches key sets anew on it.
+/// The clause of a token that names a key missing from the issuer's key set. On this clause, the
+/// runtime fetches key sets anew.
 pub const UNKNOWN_KEY: &str = "kid: the issuer has no key of the token's name";
 
 const NO_ALGORITHM: &str =
@@ -36,10 +40,12 @@ const NO_ALGORITHM: &str =
 /// One more than [`MAX_KEYS`], at least.
 const TOO_MANY_KEYS: &str = "kid: the token names no key, and more than 8 may be used with its algorithm";
 
-/// The clause of a token whose issuer's keys are not there yet: the runtime fetches key sets anew on it.
+/// The clause of a token whose issuer's keys are not fetched yet. On this clause, the runtime
+/// fetches key sets anew.
 pub const KEYS_PENDING: &str = "jwks: the issuer's key set has not been fetched yet";
 
-/// Longest encoded payload that is read before the header is known to name a key, and the signature to have its length, in bytes.
+/// Longest encoded payload, in bytes, that is read before the header is known to name a key and the
+/// signature to have the right length.
 const CHEAP: usize = 2048;
 
 /// Longest header field that is made of a claim, in bytes.
@@ -52,7 +58,8 @@ pub(crate) struct Checked<'a> {
     sources: Vec<usize>,
     /// Its claims.
     pub claims: Claims<'a>,
-    /// What the runtime must verify before anything may be allowed because of these claims; `None`: it has.
+    /// The signature that the runtime must verify before these claims may allow anything; `None`:
+    /// it is verified.
     pub unverified: Option<SignatureWant>,
 }
 
@@ -68,7 +75,8 @@ impl Checked<'_> {
     }
 }
 
-/// The one token of a request, checked; `None` where there is none and none is required. `payload` holds the decoded claims.
+/// The one token of a request, checked; `None` if the request has no token and none is required.
+/// `payload` holds the decoded claims.
 pub(crate) fn judge<'a>(
     spec: &'a ProgramSpec,
     needs: &Needs,
@@ -84,7 +92,8 @@ pub(crate) fn judge<'a>(
             None => Ok(None),
         };
     };
-    // Issuers that look where the token is; the first of them is named where none can be chosen.
+    // Issuers that look in the place of the token. If none of them can be chosen, the denial names
+    // the first.
     let looks = |issuer: &&Issuer| {
         located.iter().any(|one| needs.tokens.get(one.source).is_some_and(|source| issuer.sources.contains(source)))
     };
@@ -135,7 +144,7 @@ pub(crate) fn judge<'a>(
         });
         let sought = match checked {
             Ok(sought) => sought,
-            // The first says what was wrong.
+            // The denial names the first error.
             Err(words) => {
                 denial.get_or_insert_with(|| refuse(issuer, &words));
                 continue;
@@ -168,7 +177,8 @@ pub(crate) fn judge<'a>(
     }
 }
 
-/// A CORS preflight: a browser asks before it sends a request, and may not say by whom (Fetch standard, "CORS-preflight fetch").
+/// A CORS preflight: a browser asks before it sends a request, and may not say for which user
+/// (Fetch standard, "CORS-preflight fetch").
 fn is_preflight(input: &RequestInput<'_>) -> bool {
     let has = |name: &str| input.headers.iter().any(|header| header.name == name);
     input.method == "OPTIONS"
@@ -178,7 +188,8 @@ fn is_preflight(input: &RequestInput<'_>) -> bool {
         && !has("cookie")
 }
 
-/// Whether a signature by this algorithm may have so many characters of base64url: RSA with 2048 to 8192 bits, or what the curve makes it.
+/// Whether a signature by this algorithm may have so many characters of base64url: RSA keys have
+/// 2048 to 8192 bits, a curve fixes the length.
 fn may_sign(algorithm: Algorithm, length: usize) -> bool {
     match algorithm {
         Algorithm::RS256
@@ -201,7 +212,7 @@ fn parts(token: &str) -> Option<(&str, &str, &str)> {
     let (header, rest) = token.split_once('.')?;
     let (payload, signature) = rest.split_once('.')?;
     let base64url = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    // No public-key operation for what cannot be a signature.
+    // A text that cannot be a signature causes no public-key operation.
     let signed = !signature.is_empty() && signature.len() % 4 != 1 && signature.bytes().all(base64url);
     signed.then_some((header, payload, signature))
 }
@@ -213,7 +224,7 @@ fn decode<'b>(text: &str, buffer: &'b mut Vec<u8>) -> Option<&'b [u8]> {
     Some(buffer)
 }
 
-/// What a token's header says of the key that made it.
+/// The key that a token's header asks for.
 struct Sought<'t> {
     algorithm: Algorithm,
     kid: Option<&'t str>,
@@ -236,8 +247,8 @@ impl<'t> Sought<'t> {
         Ok(Self { algorithm, kid })
     }
 
-    /// The issuer's own keys that may have made the token: those of its name that go with its algorithm, or, if none has the name, all
-    /// that go with its algorithm, as far as names do not tell them apart.
+    /// The issuer's own keys that may have made the token: the keys of its name and its algorithm.
+    /// If no key has the name, all keys of its algorithm, as far as names do not tell them apart.
     fn keys<'k>(&self, issuer: &'k Issuer) -> impl Iterator<Item = &'k Key> {
         let (algorithm, kid) = (self.algorithm, self.kid);
         let named = self.is_named(issuer);
@@ -307,8 +318,8 @@ fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(),
     Ok(())
 }
 
-/// The header fields that are made of claims, and those that an authorizer's answer may set later. All of them are written or removed, whatever a
-/// client sent: nobody can forge one.
+/// The header fields that are made of claims, and the fields that an authorizer's answer may set
+/// later. All of them are written or removed, so a client cannot forge one.
 pub(crate) fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a Checked<'_>>) -> Vec<Written<'a>> {
     let answered = spec.authorizers.iter().flat_map(|authorizer| &authorizer.headers);
     let mut written: Vec<Written<'a>> = answered.map(|name| Written { name, value: None }).collect();
@@ -331,7 +342,8 @@ fn is_field_value(text: &str) -> bool {
     trimmed && text.len() <= MAX_FIELD && text.bytes().all(|byte| byte >= 0x20 && byte != 0x7f)
 }
 
-/// Takes the token out of the request, unless its issuer forwards it. Returns the query to forward, if that changes it.
+/// Removes the token from the request, unless its issuer forwards it. Returns the query to forward,
+/// if it changes.
 pub(crate) fn strip(
     needs: &Needs,
     input: &RequestInput<'_>,
@@ -366,7 +378,7 @@ pub(crate) fn strip(
     query
 }
 
-/// The token may be good: it is not the client's fault that nobody can say so.
+/// The token may be good: the keys that would decide are missing, which is not the client's fault.
 fn not_yet(issuer: &Issuer) -> Denial {
     Denial {
         status: 503,

@@ -1,14 +1,17 @@
-//! Policy 3: who may ask for what. Deny rules before allow rules; what nothing allows is denied, and the denial names the rule
-//! that came nearest and the clause that it missed.
+//! Policy 3: which callers may make which requests. Deny rules come before allow rules. A request
+//! that no rule allows is denied; the denial names the rule that came nearest and the clause that
+//! it missed.
 //!
-//! A condition on something that is absent (no identity, no token, no such header): positive values do not match,
-//! negative values do not either, so `notValues` alone holds. That is Istio's reading. Both ways it is the safe one for the usual
-//! rules: an allow rule that wants a caller wants one, and a deny rule for all but some callers (`notIdentities`) denies a caller
-//! without an identity too. Only an allow rule with nothing but negations lets in those of whom nothing is known.
+//! A condition on an absent value (no identity, no token, no such header): positive values do not
+//! match, negative values do not match either, so `notValues` alone holds. That is Istio's reading.
+//! It is the safe one for the usual rules. An allow rule that wants a caller requires one. A deny
+//! rule for all but some callers (`notIdentities`) also denies a caller without an identity. Only
+//! an allow rule that consists of negations admits callers without identity and token.
 //!
-//! A path may have several readings ([`crate::path::Readings`]): one with parameters (`/admin;x/1`) is the same as the path without them to
-//! some servers and another one to others. Such a request is allowed only if it is under each reading: no deny rule matches any of them, and
-//! each is allowed by some rule. Parameters of the query may have several readings too ([`crate::query`]).
+//! A path may have several readings ([`crate::path::Readings`]): some servers take a path with
+//! parameters (`/admin;x/1`) for the path without them, others do not. Such a request is allowed
+//! only if it is under each reading: no deny rule matches any of them, and some rule allows each.
+//! Parameters of the query may have several readings too ([`crate::query`]).
 
 use crate::claims::Claims;
 use crate::fields::Fields;
@@ -24,7 +27,8 @@ use crate::words;
 use alloc::format;
 use alloc::string::{String, ToString};
 
-/// What rules look at, made ready once per request. A connection without requests has no method, no host and no path: they are empty.
+/// Values that rules look at, prepared once per request. A connection without requests has an empty
+/// method, host and path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     /// Who opened the connection.
@@ -41,13 +45,14 @@ pub(crate) struct Asked<'a> {
     pub host: &'a str,
     /// Destination port.
     pub port: u16,
-    /// As it is forwarded: normalised, or as it came.
+    /// As it is forwarded: normalised, or as received.
     pub path: &'a str,
-    /// Other readings of it.
+    /// Other readings of the path.
     pub other_paths: &'a [String],
-    /// Readings that only what refuses or counts looks at ([`crate::path::Readings::decoded`]).
+    /// Readings that only deny rules, limits and authorizers look at
+    /// ([`crate::path::Readings::decoded`]).
     pub decoded_paths: &'a [String],
-    /// What was sent after a `?`; `None`: there was none.
+    /// The query as sent, without the `?`; `None`: there was none.
     pub sent_query: Option<&'a str>,
     /// Header fields.
     pub fields: &'a Fields<'a>,
@@ -63,12 +68,12 @@ pub(crate) struct Rules<'r> {
 }
 
 impl<'r> Rules<'r> {
-    /// Those that are in force.
+    /// The rules that are in force.
     pub(crate) fn in_force(rules: &'r [AuthorizationRule]) -> Self {
         Self { rules, audited: false }
     }
 
-    /// All, as if nothing were audited.
+    /// All rules, as if nothing were audited.
     pub(crate) fn all(rules: &'r [AuthorizationRule]) -> Self {
         Self { rules, audited: true }
     }
@@ -105,7 +110,8 @@ pub(crate) fn narrow<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<Option<&
     refuse_denied(rules, asked).map(|()| None)
 }
 
-/// Whether these rules say the same to every request: there are none, or the first of them allows everything and none denies.
+/// Whether these rules give every request the same verdict: there are none, or the first of them
+/// allows everything and none denies.
 pub(crate) fn is_constant(rules: &[AuthorizationRule]) -> bool {
     let allows_everything = |rule: &AuthorizationRule| {
         let is_unconditional = rule.from.is_empty() && rule.to.is_empty() && rule.when.is_empty();
@@ -145,7 +151,7 @@ fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
         && rule.when.iter().all(|condition| !condition_clause(rule.action, condition, asked).fails())
 }
 
-/// Whether a source matches a peer; `None`: that depends on the user.
+/// Whether a source matches a peer; `None`: the answer depends on the user.
 pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
     let namespace = peer.identity.and_then(host::namespace_of_identity);
     let fields = Fields::default();
@@ -179,8 +185,9 @@ pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> boo
     OPERATION_FIELDS.iter().all(|field| !field(operation, asked).fails())
 }
 
-/// Whether one of these operations (all requests, if there are none) may be what is asked for. Where a path has several readings, one is enough: a
-/// client is spared no question by the way in which it writes a path.
+/// Whether one of these operations (all requests, if there are none) may be the requested one. If a
+/// path has several readings, one match is enough: a client cannot avoid an authorizer by the
+/// spelling of a path.
 pub(crate) fn may_be_one_of(operations: &[Operation], asked: &Asked<'_>) -> bool {
     operations.is_empty() || operations.iter().any(|operation| may_match(operation, asked))
 }
@@ -243,8 +250,8 @@ fn condition_clause(action: Action, condition: &Condition, asked: &Asked<'_>) ->
     }
 }
 
-/// The denial of a request that no rule allows: it names the rule that is about what was asked for, or, where none or several are,
-/// the one of which most fields hold.
+/// The denial of a request that no rule allows. It names the rule for the requested operation. If
+/// there is none, or several, it names the rule of which most fields hold.
 fn no_rule_allows(rules: Rules<'_>, asked: &Asked<'_>) -> Denial {
     let mut nearest: Option<((bool, u32), &AuthorizationRule, String)> = None;
     for rule in allowing(rules) {
@@ -270,8 +277,8 @@ fn denial(rule: &str, default: bool, clause: String) -> Denial {
     }
 }
 
-/// Whether a rule is about what was asked for, how many of its fields hold (of alternatives, the best counts), and the first that
-/// does not, in words.
+/// Whether a rule is for the requested operation, how many of its fields hold (of alternatives, the
+/// best counts), and the first field that does not hold, in words.
 fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> ((bool, u32), String) {
     let from = best(&rule.from, &SOURCE_FIELDS, asked);
     let to = best(&rule.to, &OPERATION_FIELDS, asked);
@@ -299,7 +306,8 @@ fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> ((bool, u32), String
 struct Best<'r, T> {
     /// How many of its fields hold.
     held: u32,
-    /// It, its first field that does not hold, and why; `None`: all of them hold, or there are no alternatives.
+    /// The alternative, its first field that does not hold, and why; `None`: all of them hold, or
+    /// there are no alternatives.
     failed: Option<(&'r T, usize, Clause)>,
 }
 
@@ -370,7 +378,8 @@ fn condition_words(condition: &Condition, clause: Clause) -> String {
     missed(&name, Ok("its value".to_string()), &condition.values, clause, words::text)
 }
 
-/// `to.paths: "/x" matches none of ["/orders/*"]`. `value`: what the request has, or why it has nothing.
+/// `to.paths: "/x" matches none of ["/orders/*"]`. `value`: the request's value, or why it has
+/// none.
 fn missed<T>(
     field: &str,
     value: Result<String, &str>,

@@ -1,4 +1,5 @@
-//! Policy 9: not more than a target can bear. Ejecting endpoints is the runtime's part; what the program sees is the load.
+//! Policy 9: circuit breaker, which limits the load of a target. The runtime ejects endpoints; the
+//! program sees only the load.
 
 use crate::input::RequestInput;
 use crate::outcome::{Denial, PolicyKind};
@@ -7,7 +8,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-/// Refuses a request that would be one too many.
+/// Refuses a request that would exceed a limit.
 pub(crate) fn check(target: &Target, input: &RequestInput<'_>) -> Result<(), Denial> {
     let Some(breaker) = &target.breaker else { return Ok(()) };
     let load = input.load;

@@ -1,18 +1,19 @@
-//! The claims of a token: a JSON object (RFC 7519, 4) of which nothing can be read in two ways.
+//! The claims of a token: a JSON object (RFC 7519, 4) that can be read in one way only.
 
 use crate::json::{self, Json, Members};
 use crate::spec::ClaimPath;
 use alloc::borrow::Cow;
 use alloc::string::String;
 
-/// The year 9999, in milliseconds. What is later is no date but somebody's idea of never, or an attack on arithmetic.
+/// The year 9999, in milliseconds. A later value is no date: it stands for "never", or attacks the
+/// arithmetic.
 const LATEST_MS: u64 = 253_402_300_799_999;
 
 /// A JSON object without duplicate members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims<'a> {
     members: Members<'a>,
-    /// Lists separated by spaces, by the word of the issuer.
+    /// Claims that hold lists separated by spaces, as the issuer's configuration says.
     spaced: &'a [ClaimPath],
 }
 
@@ -86,8 +87,9 @@ impl<'a> Claims<'a> {
         text(self.at(path)?)
     }
 
-    /// Whether the value at a path, or one element of the list there, meets something. `scope`, `scp` and `permission` are lists
-    /// separated by spaces (RFC 8693, 4.2), and so are those that the issuer says are.
+    /// Whether the value at a path, or one element of the list there, meets a condition. `scope`,
+    /// `scp` and `permission` are lists separated by spaces (RFC 8693, 4.2), and so are the claims
+    /// that the issuer's configuration lists.
     pub(crate) fn any(&self, path: &[String], meets: impl Fn(&str) -> bool) -> bool {
         match self.at(path) {
             None => false,
@@ -128,7 +130,7 @@ fn milliseconds(seconds: &str) -> Option<u64> {
     };
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let mut digits = whole.bytes().chain(fraction.bytes()).map(|digit| u64::from(digit.saturating_sub(b'0')));
-    // How many digits stand before the point when the unit is a millisecond.
+    // The number of digits before the point when the unit is a millisecond.
     let before_point = i64::try_from(whole.len()).ok()? + i64::from(exponent) + 3;
     let mut value = 0;
     for _ in 0..before_point {

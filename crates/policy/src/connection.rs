@@ -10,11 +10,12 @@ use crate::sidecar;
 use crate::spec::ProgramSpec;
 use alloc::vec::Vec;
 
-/// The name of the authorization rule that allows a connection to `port`, or the denial. It is judged as a request without method, path, header fields and
-/// user would be. `host` is the name that its TLS asks for, once that is known, and empty before. Of the other policies, only the sidecar's list of ports
-/// concerns it.
+/// The name of the authorization rule that allows a connection to `port`, or the denial. The
+/// connection is judged as a request without method, path, header fields and user would be. `host`
+/// is the name that its TLS asks for, and empty until that is known. Of the other policies, only
+/// the sidecar's list of ports applies.
 ///
-/// What is audited is not in force here either; what it would refuse is told of requests only.
+/// Audited rules are not in force here either. The node reports their refusals for requests only.
 ///
 /// # Errors
 /// Returns the denial.
@@ -73,7 +74,7 @@ mod tests {
         Operation { ports: any(ports.to_vec()), ..Operation::default() }
     }
 
-    /// The rule that allows, or the one that refuses.
+    /// The rule that allows, or the rule that refuses.
     fn verdict(rules: Vec<AuthorizationRule>, caller: &str, port: u16) -> Result<alloc::string::String, Denial> {
         let program = ProgramSpec { authorization: rules, ..crate::testing::inbound() };
         let identity = identity(caller);
@@ -98,7 +99,8 @@ mod tests {
         let methods = Operation { methods: any(vec![StringMatch::Exact("GET".to_string())]), ..ports(&[6379]) };
         let refused = verdict(vec![rule("get", Action::Allow, vec![], vec![methods.clone()])], "cart", 6379);
         assert_eq!(refused.unwrap_err().clause, "to.methods: it was not sent; expected one of [\"GET\"]");
-        // A deny rule for GET does not concern it either, one for all but GET does.
+        // A deny rule for GET does not match a connection either; a rule for all methods but GET
+        // does.
         let open = rule("all", Action::Allow, vec![], vec![]);
         let deny = |to| vec![open.clone(), rule("deny", Action::Deny, vec![], vec![to])];
         assert!(verdict(deny(methods), "cart", 6379).is_ok());

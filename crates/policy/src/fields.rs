@@ -4,15 +4,15 @@ use crate::input::Header;
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-/// The fields of a request, those that policies make of claims included: a rule that looks at such a field sees what the function
-/// will see, not what a client may have forged.
+/// The fields of a request, including the fields that policies make of claims. A rule that looks at
+/// such a field sees the value that the function will see, not one that a client forged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields<'a> {
     sent: &'a [Header<'a>],
     written: Vec<Written<'a>>,
 }
 
-/// A field that a policy writes, in place of whatever was sent.
+/// A field that a policy writes, in place of any value that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Written<'a> {
     /// Lower case.
@@ -22,7 +22,7 @@ pub(crate) struct Written<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// What was sent, but for what is written.
+    /// The fields that were sent, replaced by those that policies write.
     pub(crate) fn new(sent: &'a [Header<'a>], written: Vec<Written<'a>>) -> Self {
         Self { sent, written }
     }
@@ -43,7 +43,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The fields that are written.
+    /// The fields that policies write.
     pub(crate) fn into_written(self) -> Vec<Written<'a>> {
         self.written
     }

@@ -1,4 +1,4 @@
-//! Hosts and identities, taken apart.
+//! Parsing of hosts and identities.
 
 use crate::spec::{Matches, StringMatch};
 use alloc::borrow::Cow;
@@ -6,9 +6,10 @@ use alloc::format;
 use alloc::string::String;
 use core::net::Ipv6Addr;
 
-/// The host of an authority, in the one form in which the mesh compares hosts: without port and without one trailing dot, in lower
-/// case, IPv6 addresses in brackets and in the form of RFC 5952. Routes, calls, server names and rules all compare this form.
-/// Empty if the authority is. `None` for text that is no authority, and for an authority that servers read differently (user
+/// The host of an authority, in the one form in which the mesh compares hosts: without port and
+/// without one trailing dot, in lower case, IPv6 addresses in brackets and in the form of RFC 5952.
+/// Routes, calls, server names and rules all compare this form. Empty if the authority is empty.
+/// `None` for text that is no authority, and for an authority that servers read differently (user
 /// information, percent-encoding, empty labels).
 pub fn of_authority(authority: &str) -> Option<Cow<'_, str>> {
     split(authority).map(|(host, _)| host)

@@ -1,4 +1,5 @@
-//! What a program is given: the request head, the identities that the runtime established, and a few ledger entries.
+//! Input of a program: the request head, the identities that the runtime established, and a few
+//! counters of rate limits.
 //!
 //! Borrowed from the bytes that the runtime wrote into the sandbox; nothing is copied.
 
@@ -22,7 +23,7 @@ pub enum Input<'a> {
     Response(ResponseInput<'a>),
 }
 
-/// A request head and all else that a verdict may depend on.
+/// A request head and all other data that a verdict may depend on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestInput<'a> {
     /// Milliseconds since the Unix epoch, by the runtime's clock.
@@ -51,13 +52,13 @@ pub struct RequestInput<'a> {
     pub headers: Vec<Header<'a>>,
     /// The key that made the one token which [`crate::token::locate`] finds in this head, if the runtime has verified that.
     pub verified: Option<KeyId>,
-    /// Ledger entries that the runtime foresaw. One that is missing is asked for.
+    /// Counters that the runtime prefetched. The program asks for a missing one.
     #[serde(borrow)]
     pub quotas: Vec<QuotaEntry<'a>>,
-    /// What is under way to the target, this request not counted.
+    /// Load of the target, without this request.
     pub load: TargetLoad,
-    /// The one request that the calling instance is handling now, if there is just one: lets an application that copies no
-    /// headers still get whole traces (outbound only).
+    /// The one request that the calling instance is handling now, if there is just one: an
+    /// application that copies no headers still gets whole traces (outbound only).
     #[serde(borrow)]
     pub parent: Option<Parent<'a>>,
 }
@@ -87,7 +88,7 @@ pub struct QuotaEntry<'a> {
     pub limit: u16,
     /// The key as [`crate::quota::render_key`] makes it.
     pub key: &'a str,
-    /// What the counter holds.
+    /// The state of the counter.
     pub state: QuotaState,
 }
 
@@ -96,11 +97,12 @@ pub struct QuotaEntry<'a> {
 pub struct QuotaState {
     /// Token bucket: missing tokens, in thousandths. Fixed window: requests used.
     pub used: u64,
-    /// Token bucket: when `used` was right. Fixed window: start of the window. Unix milliseconds.
+    /// Token bucket: time at which `used` was right. Fixed window: start of the window. Unix
+    /// milliseconds.
     pub at_ms: u64,
 }
 
-/// What is under way to a target on this node.
+/// Load of a target on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetLoad {
     /// Requests in flight.
@@ -126,7 +128,7 @@ pub struct TraceContext {
     pub sampled: bool,
 }
 
-/// Where a request stands in its trace.
+/// The position of a request in its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent<'a> {
     /// Its span.

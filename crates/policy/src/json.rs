@@ -1,5 +1,6 @@
-//! JSON (RFC 8259) as tokens carry it, read so that nothing in it can be understood in two ways: no member twice, no lone surrogates,
-//! no comments, nothing after the end. Numbers keep the text that was sent; strings are borrowed where they hold no escapes.
+//! JSON (RFC 8259) as tokens carry it, read so that it can be understood in one way only: no member
+//! twice, no lone surrogates, no comments, nothing after the end. Numbers keep the text that was
+//! sent; strings without escapes are borrowed.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
@@ -9,7 +10,7 @@ use alloc::vec::Vec;
 const MAX_DEPTH: u32 = 16;
 /// Members of one object.
 const MAX_MEMBERS: usize = 256;
-/// Of so few members each is compared with each; of more, those that sorting brings together.
+/// Up to this many members are compared pairwise; more are sorted first.
 const FEW: usize = 16;
 
 /// A JSON value.

@@ -1,12 +1,14 @@
-//! What a policy is: the nine policies as pure functions, and the program that fuses them.
+//! The nine policies as pure functions, and the program that fuses them.
 //!
-//! A *program* is all of one function's policies for one direction. It is described by a [`spec::ProgramSpec`], which
-//! the `config` crate compiles from documents, and turned once into a [`program::Program`].
-//! Judging a request is a pure function of an [`input::RequestInput`]: no clock, no I/O, no randomness of its own. The
-//! result, an [`outcome::Outcome`], is plain data that the trusted runtime carries out.
+//! A *program* is all of one function's policies for one direction. The `config` crate compiles its
+//! description, a [`spec::ProgramSpec`], from documents; [`program::Program`] is built of it once.
+//! Judging a request is a pure function of an [`input::RequestInput`]: no clock, no I/O, no
+//! randomness. The result, an [`outcome::Outcome`], is plain data that the trusted runtime carries
+//! out.
 //!
-//! Everything here is `no_std + alloc`, because it runs inside a micro-VM without an operating system, inside
-//! a Wasm instance, and in the host (unit tests, `leno check`). The three mean the same. Read [`program`] first.
+//! Everything here is `no_std + alloc`, because it runs inside a micro-VM without an operating
+//! system, inside a Wasm instance, and in the host (unit tests, `leno check`), with the same
+//! results. Read [`program`] first.
 #![no_std]
 #![forbid(unsafe_code)]
 

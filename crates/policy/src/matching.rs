@@ -26,7 +26,8 @@ pub fn bytes(matcher: &StringMatch, value: &[u8]) -> bool {
     }
 }
 
-/// Whether a normalised path matches. `query`: what was sent after a `?`, if there was one.
+/// Whether a normalised path matches. `query`: the query as sent, without the `?`, if there was
+/// one.
 pub fn path(matcher: &PathMatch, value: &str, query: Option<&str>) -> bool {
     match matcher {
         PathMatch::WithQuery(regex) => match query {
@@ -60,14 +61,14 @@ pub fn principal(matcher: &PrincipalMatch, (issuer, subject): (&str, &str)) -> b
     text(&matcher.issuer, issuer) && text(&matcher.subject, subject)
 }
 
-/// How a field with positive and negative matchers takes a value that may be absent. What is absent meets no matcher of either
-/// kind: positive ones miss, negative ones hold.
+/// Compares a value that may be absent with a field's positive and negative matchers. An absent
+/// value meets no matcher: positive ones miss, negative ones hold.
 pub fn compare<T, V: Copy>(matches: &Matches<T>, value: Option<V>, meets: impl Fn(&T, V) -> bool) -> Clause {
     let meets_one = |list: &[T]| value.is_some_and(|value| list.iter().any(|matcher| meets(matcher, value)));
     decide(matches, meets_one)
 }
 
-/// The same for a field that says by itself whether it meets one of several matchers.
+/// The same for a field that decides whether it meets one of several matchers.
 pub fn decide<T>(matches: &Matches<T>, meets_one: impl Fn(&[T]) -> bool) -> Clause {
     if matches.is_empty() {
         Clause::Unset
@@ -80,7 +81,7 @@ pub fn decide<T>(matches: &Matches<T>, meets_one: impl Fn(&[T]) -> bool) -> Clau
     }
 }
 
-/// What became of one field of a rule.
+/// The result of one field of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clause {
     /// The rule does not set it.
@@ -94,7 +95,7 @@ pub enum Clause {
 }
 
 impl Clause {
-    /// Whether it stands in the way of its rule.
+    /// Whether it keeps its rule from matching.
     pub fn fails(self) -> bool {
         matches!(self, Self::Missed | Self::Excluded)
     }

@@ -1,12 +1,12 @@
-//! What a program wants to be handed with each request, so that one run is enough.
+//! Data that a program needs with each request, so that one run is enough.
 
 use crate::spec::{ClaimPath, ConditionKey, KeyPart, Operation, PathMatch, ProgramSpec, TokenSource};
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-/// Declared by the program, read by the runtime. All of it is only a forecast: a program that misses something asks
-/// for it ([`crate::outcome::Wants`]).
+/// Declared by the program, read by the runtime. All of it is only a forecast: a program that
+/// misses data asks for it ([`crate::outcome::Wants`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Needs {
     /// Where tokens may be, over all issuers, each place once: the argument of [`crate::token::locate`].
@@ -20,7 +20,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// What the program of this specification needs.
+    /// The needs of the program of this specification.
     pub fn of(spec: &ProgramSpec) -> Self {
         let mut needs = Self { response: !spec.sidecar.response_headers.is_empty(), ..Self::default() };
         for source in spec.authentication.iter().flat_map(|issuer| &issuer.sources) {
@@ -42,7 +42,8 @@ impl Needs {
     }
 }
 
-/// What a verdict may depend on in a request head, besides request line, peer and token. Counters of rate limits are not looked at.
+/// The parts of a request head, besides request line, peer and token, that a verdict may depend on.
+/// Counters of rate limits are not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// Header fields (lower case) whose values rules look at, each once.
@@ -52,7 +53,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// What the rules and authorizers of this specification look at.
+    /// The parts that the rules and authorizers of this specification look at.
     pub fn of(spec: &ProgramSpec) -> Self {
         let mut reads = Self::default();
         for condition in spec.authorization.iter().flat_map(|rule| &rule.when) {

@@ -1,5 +1,5 @@
-//! What a program says: a verdict with the rule that decided, edits, state deltas, and plans. Plain data; whatever leaves
-//! a sandbox is untrusted until the runtime has validated it.
+//! Output of a program: a verdict with the rule that decided, edits, counters to take from, and
+//! plans. It is plain data: output of a sandbox is untrusted until the runtime has validated it.
 
 use crate::input::TraceContext;
 use crate::spec::{Algorithm, KeyId};
@@ -41,7 +41,7 @@ pub enum Outcome {
     Wants(Wants),
 }
 
-/// What the runtime should supply.
+/// Data that the runtime should supply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wants {
     /// A signature to verify. If it does not verify, the runtime denies with [`SignatureWant::denial`].
@@ -52,19 +52,20 @@ pub struct Wants {
     pub trace: Option<TracePlan>,
 }
 
-/// Most keys that a token may be of: so many are tried, one after the other.
+/// Most keys that may have made a token: the runtime tries so many, one after the other.
 pub const MAX_KEYS: usize = 8;
 
-/// With which keys to verify the signature of the request's one token. Chosen by the program from its own keys only.
+/// The keys with which to verify the signature of the request's one token. The program chooses them
+/// from its own keys only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignatureWant {
-    /// The keys, one of which must have made it: at least one, at most [`MAX_KEYS`].
+    /// Candidate keys: at least one, at most [`MAX_KEYS`].
     pub keys: Vec<KeyId>,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// The denial to use when none of them has.
+    /// The denial to use when none of the keys verifies the signature.
     pub denial: Denial,
-    /// What to take from then: limits that count failures. If there is nothing left, they refuse.
+    /// The limits that count failures, from which such a denial takes. An exhausted one refuses.
     pub failure: Vec<Take>,
 }
 
@@ -73,25 +74,26 @@ pub struct SignatureWant {
 pub struct Decision {
     /// Allowed or denied, and by what.
     pub verdict: Verdict,
-    /// Path and query to forward, where they differ from what was sent.
+    /// Path and query to forward, if they differ from the sent ones.
     pub path: Option<String>,
     /// Edits to the forwarded request.
     pub request_edits: Vec<HeaderEdit>,
-    /// Edits to whatever response the client gets (rate-limit headers, …), denial included.
+    /// Edits to the response that the client gets (rate-limit headers, …), also to a denial.
     pub response_edits: Vec<HeaderEdit>,
-    /// Counters to take from; of a refused request, those that count failures. The ledger has the last word.
+    /// Counters to take from; of a refused request, the counters of failures. The runtime's
+    /// counters have the last word.
     pub takes: Vec<Take>,
     /// `<iss>/<sub>` of the verified token, for logs.
     pub principal: Option<String>,
-    /// Values of the claims that [`crate::needs::Needs::claims`] lists, of the token that was accepted: lets the
-    /// runtime foresee counter keys when it sees the same token again.
+    /// Values of the claims that [`crate::needs::Needs::claims`] lists, from the accepted token:
+    /// lets the runtime foresee counter keys when it sees the same token again.
     pub facts: Vec<Option<String>>,
-    /// The verdict that there would be if what is audited were in force, where that is another one.
+    /// The verdict if audited rules were in force, where it differs.
     pub audit: Option<Verdict>,
-    /// When the token that was accepted expires, clock skew included, in Unix milliseconds: what is still open then is judged again.
-    /// `None`: no token was accepted, or it does not expire.
+    /// When the accepted token expires, clock skew included, in Unix milliseconds: streams that are
+    /// still open then are judged again. `None`: no token was accepted, or it does not expire.
     pub until_ms: Option<u64>,
-    /// The runtime's marching orders.
+    /// Actions for the runtime.
     pub plan: Plan,
 }
 
@@ -107,7 +109,7 @@ pub enum Verdict {
     Deny(Denial),
 }
 
-/// Which policy spoke.
+/// The policy that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum PolicyKind {
@@ -130,7 +132,8 @@ pub struct Denial {
     pub status: u16,
     /// Which policy refused.
     pub policy: PolicyKind,
-    /// The rule that decided, or, when nothing allowed the request, the rule that came nearest. Empty: there is no rule at all.
+    /// The rule that decided, or, when nothing allowed the request, the rule that came nearest.
+    /// Empty: there is no rule at all.
     pub rule: String,
     /// True: no rule decided, and `rule` is the nearest miss.
     pub default: bool,
@@ -174,12 +177,13 @@ pub struct Take {
     pub cost: u32,
 }
 
-/// What the runtime carries out for an allowed request (and, for tracing, a denied one). What is the same for every request (time
-/// limits, retries, breakers, logging) stands in the program's description, which the runtime has: here is which of it holds.
+/// Actions of the runtime for an allowed request (and, for tracing, a denied one). Settings that
+/// are the same for every request (time limits, retries, breakers, logging) are in the program's
+/// description, which the runtime has; the plan says which of them apply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Whose time limit, retries (policy 8) and circuit breaker (policy 9) hold: an index into
-    /// [`crate::spec::ProgramSpec::targets`]. `None`: the request is refused.
+    /// The target whose time limit, retries (policy 8) and circuit breaker (policy 9) apply: an
+    /// index into [`crate::spec::ProgramSpec::targets`]. `None`: the request is refused.
     pub target: Option<u16>,
     /// Policy 5; `None`: tracing is off.
     pub trace: Option<TracePlan>,
@@ -187,7 +191,7 @@ pub struct Plan {
     pub asks: Vec<u16>,
 }
 
-/// The span that this exchange is.
+/// The span of this exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TracePlan {
     /// This hop's span.

@@ -1,4 +1,5 @@
-//! One meaning of a path: what is matched is what is forwarded (RFC 3986, 6.2.2).
+//! Normal form of a path, so that rules match the same path that the node forwards (RFC 3986,
+//! 6.2.2).
 
 mod readings;
 
@@ -39,12 +40,13 @@ pub enum Ambiguous {
     Asterisk,
     /// It would be forwarded as it came, and servers could read it in more ways than are judged.
     TooManyReadings,
-    /// It would be forwarded as it came, and is exposed by another function, or by none, if it is read in another way.
+    /// It would be forwarded as it came, and another reading of it is exposed by another function
+    /// or by none.
     Elsewhere,
 }
 
 impl Ambiguous {
-    /// In words, for a clause.
+    /// The reason in words, for a clause.
     pub fn words(self) -> &'static str {
         match self {
             Self::NotAbsolute => "the path does not begin with `/`",
@@ -90,7 +92,8 @@ pub fn normalise(path: &str) -> Result<Cow<'_, str>, Ambiguous> {
     resolve(decoded)
 }
 
-/// Checks a query: it is passed on as it is, but must not be taken for something else.
+/// Checks a query: it is passed on unchanged, but must not be mistaken for another part of the
+/// target.
 pub fn check_query(query: &str) -> Result<(), Ambiguous> {
     match query.bytes().find(|byte| matches!(byte, b'#' | 0..=0x20 | 0x7f)) {
         Some(b'#') => Err(Ambiguous::Fragment),
@@ -99,8 +102,8 @@ pub fn check_query(query: &str) -> Result<(), Ambiguous> {
     }
 }
 
-/// A normalised path as a server sees it that drops the parameters of segments (`;x`); `None` if there are none. A server that
-/// decodes first sees a `;` in `%3B` too.
+/// A normalised path as seen by a server that drops the parameters of segments (`;x`); `None` if
+/// there are none. A server that decodes first sees a `;` in `%3B` too.
 pub fn without_parameters(path: &str) -> Option<String> {
     if !path.contains(';') && !path.contains("%3B") {
         return None;
@@ -115,7 +118,7 @@ pub fn without_parameters(path: &str) -> Option<String> {
     Some(plain)
 }
 
-/// What comes before a segment's parameters. Escapes are upper case by now.
+/// The part of a segment before its parameters. Escapes are upper case by now.
 fn name_of(segment: &str) -> &str {
     let begins = |(index, byte): &(usize, u8)| {
         *byte == b';' || (*byte == b'%' && segment.get(*index..).is_some_and(|rest| rest.starts_with("%3B")))
@@ -131,7 +134,8 @@ fn unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Decodes the escapes of which `decodes` says so, and writes others in upper case. Refuses what no path may have.
+/// Decodes the escapes for which `decodes` is true, and writes others in upper case. Refuses
+/// characters that no path may have.
 fn decode(path: &str, decodes: impl Fn(u8) -> Result<bool, Ambiguous>) -> Result<Cow<'_, str>, Ambiguous> {
     let bytes = path.as_bytes();
     let mut out: Option<String> = None;

@@ -1,4 +1,4 @@
-//! The program: all of one function's policies for one direction, judged in one straight line.
+//! The program: all of one function's policies for one direction, judged in sequence.
 
 use crate::authentication::{self, Checked};
 use crate::authorization::{self, Asked, Rules};
@@ -29,18 +29,18 @@ pub struct Program {
     spec: ProgramSpec,
     needs: Needs,
     reads_query: bool,
-    /// Some of it is audited.
+    /// Whether some of its rules or limits are audited.
     audits: bool,
 }
 
-/// What a request run has found out so far.
+/// Intermediate results of a request run.
 #[derive(Default)]
 struct Findings {
     path: Option<String>,
     request_edits: Vec<HeaderEdit>,
     response_edits: Vec<HeaderEdit>,
     takes: Vec<Take>,
-    /// What a request takes that authentication refuses.
+    /// Counters that a request takes from if authentication refuses it.
     failure: Vec<Take>,
     principal: Option<String>,
     facts: Vec<Option<String>>,
@@ -49,11 +49,12 @@ struct Findings {
     asks: Vec<u16>,
 }
 
-/// Stands for the rule that lets a request in that no rule allows, where all that authorizes is audited.
+/// Stands for the allowing rule of a request that no rule allows, when all policies that authorize
+/// are audited.
 pub const AUDIT: &str = "leno/audit";
 
 impl Program {
-    /// Makes a program of its description.
+    /// Makes a program from its description.
     pub fn new(mut spec: ProgramSpec) -> Self {
         let rules = spec.authorization.iter_mut().flat_map(|rule| &mut rule.to);
         let limits = spec.rate_limits.iter_mut().filter_map(|limit| limit.only.as_mut());
@@ -63,7 +64,8 @@ impl Program {
         Self { needs: Needs::of(&spec), reads_query: authorization::reads_query(&spec.authorization), audits, spec }
     }
 
-    /// Whether every request with a readable path and host gets the same verdict. Then there is no policy to isolate.
+    /// Whether every request with a readable path and host gets the same verdict. Then there is no
+    /// policy to isolate.
     pub fn is_constant(&self) -> bool {
         let spec = &self.spec;
         spec.authentication.is_empty()
@@ -75,7 +77,7 @@ impl Program {
             && spec.targets.iter().all(|target| target.breaker.is_none())
     }
 
-    /// What it wants to be handed with each request.
+    /// The data that it needs with each request.
     pub fn needs(&self) -> &Needs {
         &self.needs
     }
@@ -102,7 +104,7 @@ impl Program {
         };
         let target = matches!(verdict, Verdict::Allow { .. }).then(|| self.target(input)).flatten();
         if target.is_none() {
-            // A refused request is not forwarded, and takes from no counter but those that count what is refused.
+            // A refused request is not forwarded, and takes only from counters of refused requests.
             findings.takes = findings.failure;
             findings.request_edits.clear();
             findings.asks.clear();
@@ -130,7 +132,8 @@ impl Program {
         sidecar::response_edits(&self.spec.sidecar, input)
     }
 
-    /// The policies in order; the first that objects ends it. Returns the name of the rule that allows.
+    /// Applies the policies in order; the first that objects ends the run. Returns the name of the
+    /// rule that allows.
     fn allow(&self, input: &RequestInput<'_>, findings: &mut Findings) -> Result<String, Stop> {
         let target = self.target(input);
         let readings = self.readings(input, target.is_some_and(|(_, target)| target.as_received));
@@ -172,7 +175,8 @@ impl Program {
         };
         if let Some(mut signature) = token.as_ref().and_then(|token| token.unverified.clone()) {
             signature.failure = self.failure(&signature.denial, input, &host, &readings);
-            // The counters will be needed next; asking for both at once saves a run. Nothing is decided by these claims yet.
+            // The counters will be needed next; asking for both at once saves a run. No decision
+            // rests on these claims yet.
             let quotas = quota::missing(&self.spec, input, &asked);
             return Err(Stop::Wants(Box::new(Wants { signature: Some(signature), quotas, ..Wants::default() })));
         }
@@ -191,7 +195,7 @@ impl Program {
         Ok(rule)
     }
 
-    /// The rule that allows, and what would be decided if nothing were audited.
+    /// The rule that allows, and the verdict if nothing were audited.
     fn authorize(&self, asked: &Asked<'_>, findings: &mut Findings) -> Result<String, Denial> {
         let judge = |rules| match self.spec.direction {
             Direction::Inbound => authorization::judge(rules, asked).map(ToString::to_string),
@@ -219,9 +223,9 @@ impl Program {
         verdict
     }
 
-    /// What a request takes whose token is refused: nothing that the token says counts.
+    /// The counters that a request with a refused token takes from: no claim of the token counts.
     fn failure(&self, denial: &Denial, input: &RequestInput<'_>, host: &str, readings: &Readings<'_>) -> Vec<Take> {
-        // Where the keys are missing, nobody has failed.
+        // If the keys are missing, the client has not failed to authenticate.
         if denial.status != 401 || self.spec.rate_limits.iter().all(|limit| limit.counts == Counts::Requests) {
             return Vec::new();
         }
@@ -244,7 +248,8 @@ impl Program {
         quota::failure(&self.spec, &asked)
     }
 
-    /// What is forwarded of an allowed request: without its token, with what its claims say, edited by the sidecar's rules.
+    /// Edits of an allowed request: its token is removed, its claims are written to headers, and
+    /// the sidecar's rules are applied.
     fn edit(
         &self,
         input: &RequestInput<'_>,
@@ -313,7 +318,8 @@ impl Program {
     }
 }
 
-/// A field that a function may take for one that a policy has set or removed (`X_User` for `X-User`) does not reach it.
+/// A field that a function may take for one that a policy has set or removed (`X_User` for
+/// `X-User`) is not forwarded.
 fn remove_twins(sent: &[Header<'_>], edits: &mut Vec<HeaderEdit>) {
     let edited = |header: &&Header<'_>| {
         let names = edits.iter().filter_map(|edit| match edit {
@@ -327,7 +333,8 @@ fn remove_twins(sent: &[Header<'_>], edits: &mut Vec<HeaderEdit>) {
     edits.extend(twins);
 }
 
-/// The path and query to forward, where they differ from what was sent. `query` is the query to forward if it was changed.
+/// The path and query to forward, if they differ from the sent ones. `query` is the query to
+/// forward if it was changed.
 fn changed(sent: &str, path: &str, query: Option<&str>) -> Option<String> {
     let (sent_path, sent_query) = path::split(sent);
     let query = match query {

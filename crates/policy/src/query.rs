@@ -1,7 +1,8 @@
-//! The query of a request as rules see it: its parameters, taken apart once, names and values decoded.
+//! The query of a request as rules see it: split into parameters once, names and values decoded.
 //!
-//! Servers differ in which of several parameters of one name they take, and a few also split at `;`. So a parameter has *readings*, one
-//! for each value that some server may see. A rule that allows must hold in all of them; for a rule that denies, one is enough.
+//! Servers differ in which of several parameters of one name they take, and a few also split at
+//! `;`. So a parameter has *readings*, one for each value that some server may see. A rule that
+//! allows must hold in all of them; for a rule that denies, one is enough.
 
 use crate::matching::{self, Clause, compare};
 use crate::path::Ambiguous;
@@ -24,7 +25,7 @@ struct Parameter<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// Takes a query apart.
+    /// Splits a query into parameters.
     ///
     /// # Errors
     /// An escape is broken, or stands for a null byte, at which some servers end the text.
@@ -41,7 +42,8 @@ impl<'a> Query<'a> {
             let absent = named.peek().is_none().then_some(None);
             for value in named.map(|parameter| Some(&*parameter.value)).chain(absent) {
                 let clause = compare(values, value, matching::bytes);
-                // One reading decides: against a rule that allows, for a rule that denies.
+                // One reading decides: it stops a rule that allows, and is enough for a rule that
+                // denies.
                 if clause.fails() == (action == Action::Allow) {
                     return clause;
                 }
@@ -95,7 +97,7 @@ mod tests {
         Matches { any: values.iter().map(|value| StringMatch::Exact((*value).to_owned())).collect(), none: vec![] }
     }
 
-    /// Whether an allow rule and a deny rule hold that want `role` to be `user`.
+    /// Whether an allow rule and a deny rule that want `role` to be `user` hold.
     fn holds(query: &str, values: &Matches<StringMatch>) -> (bool, bool) {
         let query = Query::parse(query).unwrap();
         let holds = |action| !query.clause(action, "role", values).fails();

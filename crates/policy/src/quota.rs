@@ -1,5 +1,5 @@
-//! Policy 4: how often. The arithmetic of counters is here and nowhere else: programs decide by it, and the runtime's ledger,
-//! which has the last word, commits by it.
+//! Policy 4: rate limits. Only this module has the arithmetic of counters: programs decide by it,
+//! and the runtime's counters, which have the last word, commit by it.
 
 use crate::authorization::{self, Asked, known_to_match, source_matches};
 use crate::input::{Peer, QuotaEntry, QuotaState, RequestInput};
@@ -14,27 +14,28 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv6Addr};
 
-/// What became of a counter.
+/// The result of taking from a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The counter afterwards; unchanged but for the passing of time when not allowed.
+    /// The counter afterwards; if not allowed, only the passing of time has changed it.
     pub state: QuotaState,
-    /// Whether there was room.
+    /// Whether the counter had enough left.
     pub allowed: bool,
     /// Requests that are left.
     pub remaining: u32,
     /// Requests that a fresh counter has.
     pub limit: u32,
-    /// Until there would be room, if there was none.
+    /// Time until the counter has enough left; 0 if it has.
     pub retry_after_ms: u64,
-    /// Until the counter is fresh again.
+    /// Time until the counter is fresh again.
     pub reset_ms: u64,
 }
 
-/// Takes `cost` requests from a counter at `now_ms`. A cost of 0 only looks.
+/// Takes `cost` requests from a counter at `now_ms`. A cost of 0 only reads the counter.
 ///
-/// A clock that steps back a little refills nothing until it has caught up. A counter from further ahead than it takes to be fresh
-/// again is fresh: it says nothing about now, and must not block until a wrong clock's future has come.
+/// If the clock steps back a little, nothing is refilled until it has caught up. A counter whose
+/// time is further ahead than a full refill takes is treated as fresh: it was written by a wrong
+/// clock, and must not block until that time comes.
 pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
     match *algorithm {
         QuotaAlgorithm::TokenBucket { requests, period_ms, burst } => {
@@ -44,11 +45,13 @@ pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u3
     }
 }
 
-/// The whole of a limit, in parts. Each number of up to 16 requests can be divided into whole requests by it.
+/// The whole of a limit, in parts. It can be divided among any number of nodes up to 16 without a
+/// remainder.
 pub const PARTS: u32 = 720_720;
 
-/// What a node that holds so many [`PARTS`] of a limit counts by. Everything is rounded down, so shares that come to [`PARTS`] never admit more than the
-/// limit does. A share of less than one request admits nothing.
+/// The limit that a node with so many [`PARTS`] counts by. Everything is rounded down, so shares
+/// that add up to [`PARTS`] never admit more than the limit does. A share of less than one request
+/// admits nothing.
 pub fn share(algorithm: &QuotaAlgorithm, parts: u32) -> QuotaAlgorithm {
     if parts >= PARTS {
         return *algorithm;
@@ -68,7 +71,8 @@ pub fn share(algorithm: &QuotaAlgorithm, parts: u32) -> QuotaAlgorithm {
     }
 }
 
-/// A full bucket has nothing used. Counted in thousandths of a request; what a refill leaves over stays in `at_ms`.
+/// A full bucket has nothing used. Counted in thousandths of a request; a refill's remainder stays
+/// in `at_ms`.
 fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
     let (rate, period) = (u128::from(requests).max(1) * 1000, u128::from(period_ms.max(1)));
     let capacity = u128::from(burst) * 1000;
@@ -78,7 +82,7 @@ fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, no
     let used = u128::from(state.used).min(capacity);
     let (before, since_ms) =
         if from_the_future || refill(state.at_ms) >= used { (0, now_ms) } else { (used, state.at_ms) };
-    // Only the time that whole thousandths took is used up.
+    // Only the time of whole thousandths is used up.
     let refilled = refill(since_ms);
     let (used, at_ms) = (before - refilled.min(before), since_ms.saturating_add(time_for(refilled)));
     let wanted = used + u128::from(cost) * 1000;
@@ -116,7 +120,7 @@ fn fixed_window(requests: u32, period_ms: u64, state: QuotaState, now_ms: u64, c
     }
 }
 
-/// What a counter's key is made of; the runtime fills it in to foresee keys.
+/// The parts of a counter's key; the runtime fills it in to foresee keys.
 pub struct Subject<'a> {
     /// SPIFFE ID of the peer.
     pub identity: Option<&'a str>,
@@ -132,8 +136,9 @@ pub struct Subject<'a> {
     pub claim: &'a dyn Fn(&ClaimPath) -> Option<Cow<'a, str>>,
 }
 
-/// Renders a key. Injective as long as parts are at most [`MAX_PART`] long: each carries its length, an absent part differs from an
-/// empty one, and what is not text from what is. Longer ones share a counter: a client must not fill memory with them.
+/// Renders a key. Injective as long as parts are at most [`MAX_PART`] long: each carries its
+/// length, an absent part differs from an empty one, and bytes that are not text differ from text.
+/// Longer parts share a counter: a client must not fill memory with them.
 pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
     let mut key = String::with_capacity(64 * parts.len());
     for part in parts {
@@ -149,7 +154,8 @@ pub fn render_key(parts: &[KeyPart], subject: &Subject<'_>) -> String {
     key
 }
 
-/// A client, by its address: a client that has one IPv6 address has its whole /64, so the /64 is one client. An IPv4-mapped address is the IPv4 address.
+/// A client, by its address. A client that has one IPv6 address has its whole /64, so the /64 is
+/// one client. An IPv4-mapped address is the IPv4 address.
 pub fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -157,7 +163,7 @@ pub fn client_network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Longest part of a key that is told from others, in bytes.
+/// Longest part of a key that is distinguished from others, in bytes.
 pub const MAX_PART: usize = 1024;
 
 fn push_bytes(key: &mut String, value: Option<&[u8]>) {
@@ -185,8 +191,9 @@ fn push_text(key: &mut String, value: Option<&str>) {
     }
 }
 
-/// Judges all limits that count this request. On success `takes` says what to take, and `edits` what to tell the client. Returns
-/// the denial of an exhausted limit that is audited.
+/// Judges all limits that count this request. On success `takes` holds the counters to take from,
+/// and `edits` the headers for the client. Returns the denial of an exhausted limit that is
+/// audited.
 pub(crate) fn judge(
     spec: &ProgramSpec,
     input: &RequestInput<'_>,
@@ -228,21 +235,22 @@ pub(crate) fn judge(
     }
 }
 
-/// The counters that this request is counted by and that were not handed over.
+/// The counters of this request that the runtime did not prefetch.
 pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &Asked<'_>) -> Vec<(u16, String)> {
     let counted = counted(spec, asked, Counts::Requests);
     let missing = counted.filter(|(index, _, key)| entry(input, *index, key).is_none());
     missing.map(|(index, _, key)| (index, key)).collect()
 }
 
-/// What a request takes that authentication refuses. Nobody asks how much is left: that is for the ledger to say.
+/// The counters that a request takes from if authentication refuses it. The program does not read
+/// how much is left: the runtime's counters decide.
 pub(crate) fn failure(spec: &ProgramSpec, asked: &Asked<'_>) -> Vec<Take> {
     let counted = counted(spec, asked, Counts::AuthenticationFailures);
     counted.map(|(limit, _, key)| Take { limit, key, cost: 1 }).collect()
 }
 
-/// The limits that count this request as such, with their keys. A limit for certain paths counts a path that is one of them under any of
-/// its readings.
+/// The limits that count this request, with their keys. A limit for certain paths counts a path if
+/// any of its readings is one of them.
 fn counted<'a>(
     spec: &'a ProgramSpec,
     asked: &'a Asked<'a>,
@@ -259,8 +267,9 @@ fn counted<'a>(
     })
 }
 
-/// The paths under which a limit counts a request. One that has several readings takes from the counters of all but the path as it is forwarded, which
-/// has no other text among its readings: whichever of them a server sees, no client gets a fresh counter by another spelling.
+/// The paths under which a limit counts a request. A path with several readings takes from the
+/// counters of all of them except the forwarded path, if that has no other text among its readings.
+/// So a client cannot get a fresh counter by another spelling, whichever reading a server sees.
 fn counted_paths<'a>(limit: &RateLimit, asked: &'a Asked<'a>) -> impl Iterator<Item = &'a str> {
     let others = match asked.other_paths {
         _ if let [decoded, ..] = asked.decoded_paths => core::slice::from_ref(decoded),
@@ -268,14 +277,15 @@ fn counted_paths<'a>(limit: &RateLimit, asked: &'a Asked<'a>) -> impl Iterator<I
         others => others,
     };
     let own = others.is_empty().then_some(asked.path);
-    // Those that are too long for a key have one counter.
+    // Paths that are too long for a key share one counter.
     let first_of_long = others.iter().position(|path| path.len() > MAX_PART);
     let counted = others.iter().enumerate();
     let counted = counted.filter(move |(index, path)| path.len() <= MAX_PART || first_of_long == Some(*index));
     counted.map(|(_, path)| path.as_str()).chain(own)
 }
 
-/// Whether a request with these readings of its path takes from no more counters than one may.
+/// Whether a request with these readings of its path stays below the number of counters that one
+/// request may take from.
 pub(crate) fn can_count(spec: &ProgramSpec, readings: &Readings<'_>) -> bool {
     let limits = spec.rate_limits.iter().filter(|limit| limit.key.contains(&KeyPart::Path)).count();
     let bytes = limits * readings.others.iter().map(String::len).sum::<usize>();
@@ -288,8 +298,8 @@ fn is_of(limit: &RateLimit, asked: &Asked<'_>) -> bool {
         && !limit.except.iter().any(|source| source_matches(source, asked))
 }
 
-/// Whether the limit may be for this caller, as far as one can tell before the program has run: lets the runtime leave out the counters
-/// of other callers.
+/// Whether the limit may be for this caller, as far as known before the program has run: lets the
+/// runtime leave out the counters of other callers.
 pub fn may_be_of(limit: &RateLimit, peer: Peer<'_>) -> bool {
     (limit.from.is_empty() || limit.from.iter().any(|source| known_to_match(source, peer) != Some(false)))
         && !limit.except.iter().any(|source| known_to_match(source, peer) == Some(true))
@@ -321,7 +331,7 @@ pub fn limit_headers(taken: &Taken) -> [HeaderEdit; 3] {
     ]
 }
 
-/// The refusal of a counter that has no room; the ledger uses it too.
+/// The refusal by an exhausted counter; the runtime's counters use it too.
 pub fn exhausted(name: &str, taken: &Taken) -> Denial {
     let clause = match taken.limit {
         0 => "this node has no share of the limit".to_string(),

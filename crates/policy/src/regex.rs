@@ -1,4 +1,5 @@
-//! Regular expressions, as automata that were built outside. Here they are only followed: one step for each byte, whatever the text.
+//! Regular expressions, as automata that the `config` crate has built. They are only followed here:
+//! one step for each byte, for any text.
 
 use alloc::string::String;
 use alloc::vec;
@@ -20,7 +21,7 @@ pub struct Regex {
     start: StateID,
 }
 
-/// The bytes are no automaton that could be followed.
+/// The bytes are no valid automaton.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadAutomaton(String);
 
@@ -58,7 +59,7 @@ impl Regex {
         self.automaton.memory_usage()
     }
 
-    /// Whether the parts, one after the other, match as a whole.
+    /// Whether the concatenation of the parts matches as a whole.
     pub fn matches(&self, parts: &[&[u8]]) -> bool {
         let mut state = self.start;
         for byte in parts.iter().copied().flatten() {
@@ -77,7 +78,7 @@ impl fmt::Debug for Regex {
     }
 }
 
-/// The pattern says what the automaton is.
+/// Equal patterns have equal automata.
 impl PartialEq for Regex {
     fn eq(&self, other: &Self) -> bool {
         self.pattern == other.pattern

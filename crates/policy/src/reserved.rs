@@ -1,27 +1,31 @@
 //! Header fields that only the mesh itself writes.
 //!
-//! Names are compared without regard to case, and with `_` for `-`: CGI, WSGI and their kin hand `X_Leno_Caller` and `X-Leno-Caller`
-//! to a function as one variable, so to a function the two are the same field.
+//! Names are compared without regard to case, and with `_` for `-`: CGI, WSGI and similar
+//! interfaces pass `X_Leno_Caller` and `X-Leno-Caller` to a function as one variable, so to a
+//! function the two are the same field.
 
-/// Who may write a header field, where that is not everybody.
+/// The writers of a header field that not every component may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// What the mesh tells its functions: who called, and `x-leno-…`. Removed wherever it comes in.
+    /// Fields by which the mesh informs its functions: the caller, and `x-leno-…`. Removed from
+    /// every incoming request.
     Mesh,
     /// `x-request-id`: the gateway makes it, and functions may pass it on.
     RequestId,
-    /// What the gateway says of the client. Functions may pass it on.
+    /// The gateway's description of the client. Functions may pass it on.
     Client,
-    /// What other proxies say of a client. The gateway removes it; policies and extensions may write it.
+    /// Other proxies' description of a client. The gateway removes it; policies and extensions may
+    /// write it.
     Outside,
-    /// `proxy`, which CGI turns into `HTTP_PROXY` ("httpoxy", CVE-2016-5385). Removed wherever it comes in.
+    /// `proxy`, which CGI turns into `HTTP_PROXY` ("httpoxy", CVE-2016-5385). Removed from every
+    /// incoming request.
     Proxy,
 }
 
-/// What is left after `x-forwarded-`, of which the gateway speaks itself.
+/// Suffixes after `x-forwarded-` of the fields that the gateway itself writes.
 const FORWARDED: [&[u8]; 4] = [b"for", b"proto", b"host", b"port"];
 
-/// What proxies other than this one are known to say; all other `x-forwarded-…` and `x-envoy-…` besides.
+/// Fields that other proxies are known to write, besides all other `x-forwarded-…` and `x-envoy-…`.
 const OUTSIDE: [&[u8]; 12] = [
     b"cf-connecting-ip",
     b"fastly-client-ip",
@@ -37,9 +41,9 @@ const OUTSIDE: [&[u8]; 12] = [
     b"x-rewrite-url",
 ];
 
-/// What a name is reserved for; `None`: nothing.
+/// The writers for which a name is reserved; `None`: it is not reserved.
 pub fn reserved(name: &[u8]) -> Option<Reserved> {
-    // Every field of every request comes by here: two letters tell most of them apart.
+    // This runs for every field of every request: two letters tell most of them apart.
     match (fold(*name.first()?), name.get(2).copied().map(fold)?) {
         (b'p', _) => is_same(name, b"proxy").then_some(Reserved::Proxy),
         (b'x', b'f') => after(name, b"x-forwarded-").map(|rest| match rest {

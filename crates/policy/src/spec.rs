@@ -1,7 +1,8 @@
 //! The checked, plain-data description of a program: what `config` compiles and the sandbox initialises from.
 //!
-//! Durations are milliseconds unless the name says otherwise. Every rule carries the name under which it appears in
-//! verdicts, logs and `leno explain`: `<policy>/<section>/<rule>`, for example `orders/authorization/from-frontend`.
+//! Durations are milliseconds unless the name says otherwise. Every rule carries the name that
+//! verdicts, logs and `leno explain` show: `<policy>/<section>/<rule>`, for example
+//! `orders/authorization/from-frontend`.
 
 use crate::regex::Regex;
 use alloc::boxed::Box;
@@ -35,11 +36,13 @@ pub struct ProgramSpec {
     /// Outbound: [`ProgramSpec::targets`] is the allow-list, and these rules narrow it (deny rules only apply if any;
     /// allow rules, if there are any, must match).
     pub authorization: Vec<AuthorizationRule>,
-    /// Inbound: what no rule allows enters, and is told: all policies that authorize are audited.
+    /// Inbound: a request that no rule allows enters, and the node reports it, because all policies
+    /// that authorize are audited.
     pub audit_default: bool,
     /// Policy 4. All of them apply; any that is exhausted denies.
     pub rate_limits: Vec<RateLimit>,
-    /// Inbound: whom the runtime asks about requests that all else allows, in order.
+    /// Inbound: the authorizers that the runtime asks, in order, about requests that all other
+    /// policies allow.
     pub authorizers: Vec<Authorizer>,
     /// Policy 5.
     pub tracing: Tracing,
@@ -51,7 +54,8 @@ pub struct ProgramSpec {
 }
 
 impl ProgramSpec {
-    /// Names of the rules and rate limits that are audited: what they decide is told, and not done.
+    /// Names of the rules and rate limits that are audited: the node reports their decisions and
+    /// does not enforce them.
     pub fn audited(&self) -> Vec<&str> {
         let rules = self.authorization.iter().filter(|rule| rule.audit).map(|rule| rule.name.as_str());
         let limits = self.rate_limits.iter().filter(|limit| limit.audit).map(|limit| limit.name.as_str());
@@ -60,17 +64,17 @@ impl ProgramSpec {
     }
 }
 
-/// An external authorizer. The program only says which requests it is asked about.
+/// An external authorizer. The program only chooses the requests about which it is asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Authorizer {
     /// Rule name for verdicts.
     pub name: String,
-    /// Which requests it is asked about: those that one of these matches; empty: all.
+    /// The requests about which it is asked: those that one of these matches; empty: all.
     pub only: Vec<Operation>,
     /// Request headers (lower case) that its answers may set. They are removed from every request before rules look at it, so that a client cannot
     /// forge them.
     pub headers: Vec<String>,
-    /// What it refuses is told, and not refused.
+    /// The node reports its refusals and does not enforce them.
     pub audit: bool,
 }
 
@@ -118,7 +122,7 @@ pub enum HeaderRule {
 pub struct ResponseHeaderRule {
     /// Status ranges, both ends included.
     pub statuses: Vec<(u16, u16)>,
-    /// What to do.
+    /// The edits.
     pub edits: Vec<HeaderRule>,
 }
 
@@ -133,7 +137,7 @@ pub struct Issuer {
     pub audiences: Vec<String>,
     /// Keys in the order of the key set.
     pub keys: Vec<Key>,
-    /// The key set is fetched, and has not come yet: whether a token is good cannot be said (503).
+    /// The key set is to be fetched and is not there yet, so no token can be verified (503).
     pub keys_pending: bool,
     /// Where to look, in this order. Never empty.
     pub sources: Vec<TokenSource>,
@@ -143,7 +147,7 @@ pub struct Issuer {
     pub forward: bool,
     /// A request without a token is denied (401) here. Otherwise it goes on, without a request identity.
     pub required: bool,
-    /// A CORS preflight goes on without a token, even so.
+    /// A CORS preflight goes on without a token, even if one is required.
     pub preflight: bool,
     /// A token without `exp` is denied.
     pub require_expiration: bool,
@@ -153,18 +157,21 @@ pub struct Issuer {
     pub claims_to_headers: Vec<(ClaimPath, String)>,
 }
 
-/// One verification key. The key itself stays in the trusted runtime; the program knows only what choosing needs.
+/// One verification key. The key itself stays in the trusted runtime; the program knows only the
+/// data for choosing a key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Key {
     /// `kid`, if the key set gives one.
     pub kid: Option<String>,
-    /// What this key may verify: derived from `kty`, `crv` and `alg`, never from the token.
+    /// Algorithms that this key may verify: derived from `kty`, `crv` and `alg`, never from the
+    /// token.
     pub algorithms: Vec<Algorithm>,
     /// Names the key and its generation to the runtime.
     pub id: KeyId,
 }
 
-/// SHA-256 of what the key is and of all of its public bytes: another key, another id, in whatever function.
+/// SHA-256 of the key's type and all of its public bytes: different keys have different ids, in
+/// every function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct KeyId(pub [u8; 32]);
 
@@ -175,7 +182,8 @@ impl fmt::Display for KeyId {
     }
 }
 
-/// Signature algorithms of RFC 7518 and RFC 8037 that are accepted. `none` and the HMAC family do not exist here.
+/// Accepted signature algorithms of RFC 7518 and RFC 8037. `none` and the HMAC family are not
+/// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum Algorithm {
@@ -188,7 +196,7 @@ pub enum Algorithm {
     ES256,
     ES384,
     ES512,
-    /// With Ed25519; RFC 9864 calls it so.
+    /// With Ed25519, as RFC 9864 names it.
     EdDSA,
 }
 
@@ -211,7 +219,7 @@ pub enum TokenSource {
 /// Path to a claim: `realm_access.roles` is `["realm_access", "roles"]`.
 pub type ClaimPath = Vec<String>;
 
-/// What a matching authorisation rule does.
+/// The effect of a matching authorization rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Permit, unless a deny rule matches too.
@@ -226,25 +234,25 @@ pub enum Action {
 pub struct AuthorizationRule {
     /// Rule name for verdicts.
     pub name: String,
-    /// What it does.
+    /// Its effect.
     pub action: Action,
-    /// Who.
+    /// The callers that it matches.
     pub from: Vec<Source>,
-    /// What.
+    /// The requests that it matches.
     pub to: Vec<Operation>,
-    /// On which further conditions.
+    /// Further conditions.
     pub when: Vec<Condition>,
-    /// What it decides is told, and not done.
+    /// The node reports its decisions and does not enforce them.
     pub audit: bool,
 }
 
-/// Who is asking. Fields are ANDed, values of a field are ORed, an empty field holds. A positive field that looks at
-/// something absent (no mTLS identity, no token) does not match.
+/// The caller. Fields are ANDed, values of a field are ORed, an empty field holds. A positive field
+/// does not match an absent value (no mTLS identity, no token).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Source {
     /// SPIFFE IDs, in full: `spiffe://td/ns/x/sa/y`, as string matches.
     pub identities: Matches<StringMatch>,
-    /// Whom the calling function's labels make match; `None`: whoever.
+    /// The functions whose labels match; `None`: all callers match.
     pub labels: Option<Labelled>,
     /// Namespaces of the SPIFFE ID.
     pub namespaces: Matches<StringMatch>,
@@ -254,17 +262,18 @@ pub struct Source {
     pub addresses: Matches<Cidr>,
 }
 
-/// The functions that carry certain labels. Whoever compiles a program knows them all, so that no caller can claim a label.
+/// The functions that carry certain labels. The compiler of a program knows them all, so a caller
+/// cannot claim a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Labelled {
-    /// What the labels must be, in words: `app=web`.
+    /// The label selector, in words: `app=web`.
     pub selector: String,
-    /// Their SPIFFE IDs, sorted. Empty: nobody matches.
+    /// Their SPIFFE IDs, sorted. Empty: no caller matches.
     pub identities: Vec<String>,
 }
 
-/// Who a verified token speaks for. Its two halves are matched apart: joined by a slash, `https://a` with `b/x` and `https://a/b` with
-/// `x` would be the same.
+/// The user of a verified token. Issuer and subject are matched separately: joined by a slash,
+/// `https://a` with `b/x` and `https://a/b` with `x` would be the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrincipalMatch {
     /// `iss`.
@@ -273,7 +282,7 @@ pub struct PrincipalMatch {
     pub subject: StringMatch,
 }
 
-/// What is asked for. Fields are ANDed, values of a field are ORed, an empty field holds.
+/// The requested operation. Fields are ANDed, values of a field are ORed, an empty field holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
     /// Methods; case-sensitive (RFC 9110, 9.1).
@@ -289,19 +298,20 @@ pub struct Operation {
 /// A further condition on the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Condition {
-    /// What is looked at.
+    /// The value that it looks at.
     pub key: ConditionKey,
     /// Holds when one value of the key matches one of `any` (or `any` is empty) and none of `none` matches.
     pub values: Matches<StringMatch>,
 }
 
-/// What a condition looks at.
+/// The value that a condition looks at.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ConditionKey {
     /// A request header (lower case); each field value counts by itself.
     Header(String),
-    /// A parameter of the query, by its decoded name. It may be read in several ways: where it is repeated, or where `;` may separate.
-    /// A rule that allows must hold for all readings, a rule that denies for one.
+    /// A parameter of the query, by its decoded name. It may be read in several ways if it is
+    /// repeated, or if `;` may separate parameters. A rule that allows must hold for all readings,
+    /// a rule that denies for one.
     Query(String),
     /// A claim of the verified token; a list matches if one element does, numbers and booleans by their JSON text.
     Claim(ClaimPath),
@@ -339,7 +349,7 @@ pub enum StringMatch {
     Prefix(String),
     Suffix(String),
     Present,
-    /// Whatever is there, even an empty text.
+    /// Any value, even an empty text.
     Any,
     Regex(Box<Regex>),
 }
@@ -358,7 +368,7 @@ pub enum PathMatch {
 /// One segment of a path template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Segment {
-    /// This text, already normalised.
+    /// This text, in normal form.
     Literal(String),
     /// `{name}` or `{*}`: one non-empty segment. The name is for people.
     One(String),
@@ -397,7 +407,7 @@ impl Cidr {
 pub struct RateLimit {
     /// Rule name for verdicts; also names the counters, which outlive a change of configuration.
     pub name: String,
-    /// What is counted.
+    /// The kind of requests that it counts.
     pub counts: Counts,
     /// Which requests count. `None`: all.
     pub only: Option<Operation>,
@@ -405,21 +415,21 @@ pub struct RateLimit {
     pub from: Vec<Source>,
     /// Whose requests do not: an override of this limit counts them.
     pub except: Vec<Source>,
-    /// That it is exhausted is told, and refuses nobody.
+    /// The node reports that it is exhausted, and refuses no request for it.
     pub audit: bool,
     /// Requests with equal values share one counter; empty: one counter for all. A request that lacks a part shares the counter of all that lack it.
     pub key: Vec<KeyPart>,
-    /// How it is counted.
+    /// The algorithm.
     pub algorithm: QuotaAlgorithm,
 }
 
-/// What a rate limit counts.
+/// The kind of requests that a rate limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Counts {
     /// Requests that nothing else refuses.
     Requests,
-    /// Requests that authentication refuses (401). Once as many as the limit says have come, further ones are refused by the limit;
-    /// whoever authenticates is not.
+    /// Requests that authentication refuses (401). After as many as the limit allows, further ones
+    /// are refused by the limit; authenticated requests are not.
     AuthenticationFailures,
 }
 
@@ -440,7 +450,7 @@ pub enum KeyPart {
     Address,
 }
 
-/// How requests are counted against a limit.
+/// The algorithm that counts requests against a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaAlgorithm {
     /// A bucket that holds `burst` requests and is refilled by `requests` every `period_ms`, evenly.
@@ -474,7 +484,7 @@ pub struct Tracing {
     pub accept_b3: bool,
 }
 
-/// Policy 6. What a line looks like is the runtime's business; whether there is one, the program's.
+/// Policy 6. The program decides whether there is a line; the runtime formats it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AccessLog {
     /// Rule name; empty when no policy sets this section.
@@ -487,7 +497,7 @@ pub struct AccessLog {
     pub request_headers: Vec<String>,
 }
 
-/// One place a request may be forwarded to, with policies 8 and 9 for that way.
+/// One destination to which a request may be forwarded, with policies 8 and 9 for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// `namespace/name` of the callee.
@@ -498,8 +508,8 @@ pub struct Target {
     pub retry: Option<Retry>,
     /// Policy 9; `None`: no limits.
     pub breaker: Option<Breaker>,
-    /// It gets paths as they came, and a request is allowed only if each reading of its path is ([`crate::path::Readings`]). Otherwise it
-    /// gets normalised paths.
+    /// It gets paths as received, and a request is allowed only if each reading of its path is
+    /// allowed ([`crate::path::Readings`]). Otherwise it gets normalised paths.
     pub as_received: bool,
 }
 
@@ -516,13 +526,13 @@ pub struct Retry {
     pub backoff_base_ms: u64,
     /// Longest pause.
     pub backoff_max_ms: u64,
-    /// What is retried.
+    /// The conditions under which a try is repeated.
     pub on: Vec<RetryOn>,
     /// Also repeat requests with a method that is not idempotent (RFC 9110, 9.2.2) after bytes were sent.
     pub non_idempotent: bool,
-    /// Retries in flight may be at most this percentage of requests in flight to the target…
+    /// Retries in flight may be at most this percentage of requests in flight to the target.
     pub budget_percent: u8,
-    /// …but this many are always allowed.
+    /// This many retries are always allowed.
     pub budget_min: u32,
 }
 
@@ -531,7 +541,8 @@ pub struct Retry {
 pub enum RetryOn {
     /// No connection could be made; nothing was sent, safe for every method.
     ConnectFailure,
-    /// The peer says it did not process the request (HTTP/2 REFUSED_STREAM, GOAWAY below the stream); safe for every method.
+    /// The peer signals that it did not process the request (HTTP/2 REFUSED_STREAM, GOAWAY below
+    /// the stream); safe for every method.
     RefusedStream,
     /// The connection broke before a response.
     Reset,
@@ -547,7 +558,7 @@ pub enum RetryOn {
     Grpc(u8),
 }
 
-/// Policy 9: limits on what goes to a target at once, and ejection of failing endpoints.
+/// Policy 9: limits on the load of a target, and ejection of failing endpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Breaker {
     /// Rule name for verdicts.

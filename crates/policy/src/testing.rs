@@ -1,4 +1,5 @@
-//! What the tests of several modules begin with: a program without policies, and a plain request.
+//! Fixtures that the tests of several modules share: a program without policies, and a plain
+//! request.
 
 use crate::input::{Header, Peer, RequestInput, TargetLoad};
 use crate::outcome::{Decision, Denial, Outcome, Verdict};

@@ -1,5 +1,5 @@
-//! Where tokens are in a request head, and how they are taken out of it again. The runtime uses [`locate`] too, so both
-//! mean the same one.
+//! Places of tokens in a request head, and their removal. The runtime uses [`locate`] too, so both
+//! use the same token.
 
 use crate::input::Header;
 use crate::path;
@@ -19,10 +19,11 @@ pub struct Located<'a> {
     pub token: &'a str,
 }
 
-/// The token of each source that has one, in the order of the sources; and, after that of the source, the first that is another text
-/// than the first of all. So there is no more than one for each source and one that contradicts, however many a client sends: a request
-/// has one token or is refused. A header without the source's prefix holds no token (other schemes have other uses), nor does an
-/// empty parameter or cookie.
+/// The token of each source that has one, in the order of the sources. After a source's token comes
+/// the first token of that source that differs from the first of all. So there is at most one token
+/// for each source and one that contradicts, however many a client sends: a request has one token
+/// or is refused. A header without the source's prefix holds no token (other schemes have other
+/// uses), and neither does an empty parameter or cookie.
 pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_query: &'a str) -> Vec<Located<'a>> {
     let mut found: Vec<Located<'a>> = Vec::new();
     for (source, place) in sources.iter().enumerate() {
@@ -57,7 +58,7 @@ pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_quer
     found
 }
 
-/// One that is not the text of the first.
+/// A token that differs from the first.
 pub fn contradicting<'f, 'a>(located: &'f [Located<'a>]) -> Option<&'f Located<'a>> {
     let (last, first) = (located.last()?, located.first()?);
     (last.token != first.token).then_some(last)
@@ -69,8 +70,8 @@ pub fn without_parameter(query: &str, name: &str) -> String {
     kept.join("&")
 }
 
-/// The `cookie` header without some cookies, all its fields made one; `None` if nothing is left. A field that is not text cannot
-/// be taken apart and is left out.
+/// The `cookie` header without some cookies, all its fields joined into one; `None` if nothing is
+/// left. A field that is not text cannot be split and is left out.
 pub fn without_cookies(headers: &[Header<'_>], names: &[&str]) -> Option<String> {
     let fields = values(headers, "cookie").filter_map(|value| core::str::from_utf8(value).ok());
     let kept: Vec<&str> = fields.flat_map(cookies).filter(|cookie| !names.contains(&split_pair(cookie).0)).collect();
@@ -81,12 +82,14 @@ fn values<'a>(headers: &[Header<'a>], name: &str) -> impl Iterator<Item = &'a [u
     headers.iter().filter(move |header| header.name == name).map(|header| header.value)
 }
 
-/// The scheme of `authorization` has no case, and any number of spaces after it (RFC 9110, 11.4).
+/// The scheme of `authorization` is case-insensitive, and any number of spaces may follow it (RFC
+/// 9110, 11.4).
 fn after_prefix<'a>(name: &str, prefix: &str, value: &'a [u8]) -> Option<&'a str> {
     let (head, token) = value.split_at_checked(prefix.len())?;
     let here =
         if name == "authorization" { head.eq_ignore_ascii_case(prefix.as_bytes()) } else { head == prefix.as_bytes() };
-    // What is not text is a bad token rather than none, so that it cannot pass where tokens are optional.
+    // Bytes that are not text are a bad token rather than none, so that they cannot pass where
+    // tokens are optional.
     here.then(|| core::str::from_utf8(token).unwrap_or_default().trim_matches([' ', '\t']))
 }
 

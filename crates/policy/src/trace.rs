@@ -1,4 +1,5 @@
-//! Policy 5: trace context, by the W3C recommendation (Trace Context, level 1 and 2) and B3, in; W3C out.
+//! Policy 5: trace context. Reads the W3C recommendation (Trace Context, level 1 and 2) and B3;
+//! writes W3C.
 
 use crate::input::{Header, RequestInput, TraceContext};
 use crate::outcome::{HeaderEdit, TracePlan};
@@ -9,10 +10,12 @@ use alloc::vec::Vec;
 /// Most members of a `tracestate` (3.3.1.1).
 const MAX_MEMBERS: usize = 32;
 
-/// The span of this hop, and the edits that hand it on. `None`: tracing is off, and headers pass through.
+/// The span of this hop, and the edits that pass it on. `None`: tracing is off, and headers pass
+/// through.
 ///
-/// The parent is the caller's `traceparent`, else its B3 fields, else the span that the runtime knows of. A trace that somebody
-/// began keeps its sampling decision; `tracestate` goes with the `traceparent` or the known span that it came with, and with no other.
+/// The parent is the caller's `traceparent`, else its B3 fields, else the span that the runtime
+/// knows of. An existing trace keeps its sampling decision; `tracestate` goes only with the
+/// `traceparent` or the known span that it came with.
 pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderEdit>) -> Option<TracePlan> {
     if !tracing.enabled {
         return None;
@@ -22,7 +25,7 @@ pub fn plan(tracing: &Tracing, input: &RequestInput<'_>, edits: &mut Vec<HeaderE
         .map(Caller::from)
         .or_else(|| tracing.accept_b3.then(|| b3(&input.headers)).flatten())
         .unwrap_or_default();
-    // What the runtime knows stands in for a caller that names no span.
+    // The span that the runtime knows stands in for a caller that names no span.
     let stand_in = input.parent.filter(|_| asked.span.is_none());
     let known = stand_in.map(|parent| Caller::from(parent.context)).unwrap_or_default();
     let parent = asked.span.or(known.span);
@@ -76,12 +79,12 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// What a caller says of its span. B3 can say no more than whether to sample.
+/// The caller's span. B3 may carry the sampling decision only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Caller {
     /// Trace and span.
     span: Option<(u128, u64)>,
-    /// `None`: the decision is left to us.
+    /// `None`: this hop decides.
     sampled: Option<bool>,
 }
 
@@ -162,7 +165,7 @@ fn is_value(value: &str) -> bool {
     !value.is_empty() && value.len() <= 256 && !value.ends_with(' ') && value.bytes().all(allowed)
 }
 
-/// B3, as one field or as several. Identifiers that are not valid are no identifiers.
+/// B3, as one field or as several. Invalid identifiers are ignored.
 fn b3(headers: &[Header<'_>]) -> Option<Caller> {
     if let Some(single) = only(headers, "b3") {
         return b3_single(core::str::from_utf8(single).ok()?);

@@ -1,4 +1,5 @@
-//! Rules in words, for clauses: names and configured values, and of the request only method, host and path, cut and escaped.
+//! Rules in words, for clauses: names and configured values, and of the request only method, host
+//! and path, cut and escaped.
 
 use crate::spec::{Cidr, PathMatch, PrincipalMatch, Segment, StringMatch};
 use alloc::format;
@@ -20,7 +21,7 @@ pub(crate) fn shown(value: &str) -> String {
     text
 }
 
-/// Shortens a text to so many bytes, and shows that it did.
+/// Shortens a text to so many bytes, and marks the cut.
 pub(crate) fn cut(text: &mut String, most: usize) {
     const CUT: char = '…';
     if text.len() > most {

@@ -26,7 +26,8 @@ fn bearing(authorization: &str) -> RequestInput<'_> {
     RequestInput { headers: vec![header("authorization", authorization)], ..request() }
 }
 
-/// What is wrong with a token, by the clause of its denial; `Ok`: nothing but that its signature is not verified yet.
+/// The error of a token, by the clause of its denial; `Ok`: the token is good except for its
+/// signature, which is not verified yet.
 fn check_with(issuer: Issuer, header: &str, claims: &str) -> Result<SignatureWant, String> {
     let authorization = format!("Bearer {}", token(header, claims));
     check_text(issuer, &authorization)
@@ -322,7 +323,7 @@ fn hostile_json() {
 
 #[test]
 fn long_claims_are_not_read_for_nobody() {
-    // They are no JSON, but no check has reached them.
+    // The payloads are no JSON, but no check has reached them.
     let claims = "{".repeat(9000);
     let unknown = r#"{"alg":"ES256","kid":"other"}"#;
     assert_eq!(check(unknown, &claims).unwrap_err(), super::UNKNOWN_KEY);
@@ -546,7 +547,7 @@ fn a_preflight_needs_no_token_where_the_policy_says_so() {
     let lenient = || Issuer { preflight: true, ..issuer() };
     assert_eq!(allowed(spec(vec![lenient()]), &preflight()), "all");
     assert_eq!(denied(spec(vec![issuer()]), &preflight()).status, 401);
-    // One that is stricter has the last word.
+    // A stricter issuer has the last word.
     let strict =
         Issuer { name: "p/authentication/1".to_string(), issuer: "https://other.example".to_string(), ..issuer() };
     assert_eq!(denied(spec(vec![lenient(), strict]), &preflight()).status, 401);

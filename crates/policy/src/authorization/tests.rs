@@ -268,7 +268,8 @@ fn anybody() -> Matches<PrincipalMatch> {
     Matches { any: vec![PrincipalMatch { issuer: StringMatch::Present, subject: StringMatch::Present }], none: vec![] }
 }
 
-/// `https://a` with the subject `b/x` is nobody of `https://a/b`, though both are the same text when they are joined.
+/// `https://a` with the subject `b/x` is not a user of `https://a/b`, though both are the same text
+/// when joined.
 #[test]
 fn issuer_and_subject_are_matched_apart() {
     let of =

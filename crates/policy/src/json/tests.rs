@@ -147,7 +147,7 @@ proptest! {
         prop_assert!(read.is_some_and(|members| same(&members[0].1, &value)), "{text}");
     }
 
-    /// Whatever is accepted, another parser accepts too, and sees the same.
+    /// Another parser accepts every accepted text too, and sees the same.
     #[test]
     fn accepts_nothing_else(text in r#"\{"a":[-0-9eE.+tfn\[\]{},:"\\u ]{0,12}\}"#) {
         if let Some(members) = object(&text) {

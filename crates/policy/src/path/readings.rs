@@ -1,8 +1,9 @@
-//! What a server may take a path for that it gets as it came.
+//! The paths for which servers may take a path that they get as received.
 //!
-//! A normalised path means the same to every server. A path that is forwarded as it came does not: one server decodes `%2F` before it
-//! splits the path, another one after that, a third merges slashes. Which of them reads it, the mesh does not know. So it judges all
-//! that servers could make of the path.
+//! A normalised path means the same to every server. A path that is forwarded as received does not:
+//! one server decodes `%2F` before it splits the path, another one after that, a third merges
+//! slashes. The mesh does not know which of them reads the path, so it judges all paths that
+//! servers could make of it.
 
 use super::{Ambiguous, decode, normalise, unreserved, without_parameters};
 use alloc::borrow::Cow;
@@ -19,10 +20,11 @@ pub const MAX_READINGS_BYTES: usize = 16 * 1024;
 pub struct Readings<'a> {
     /// The path that is forwarded, with its escapes in upper case, as rules have them.
     pub path: Cow<'a, str>,
-    /// What servers may take it for besides.
+    /// Other paths for which servers may take it.
     pub others: Vec<String>,
-    /// A normalised path with the characters decoded that may stand in a segment (`/@a` for `/%40a`), without parameters first. Most servers read it
-    /// so, and rules may be written either way. Deny rules, limits and authorizers look at it; a rule that allows need not name it.
+    /// A normalised path with the characters decoded that may stand in a segment (`/@a` for
+    /// `/%40a`), without parameters first. Most servers read it so, and rules may be written either
+    /// way. Deny rules, limits and authorizers look at it; a rule that allows need not name it.
     pub decoded: Vec<String>,
 }
 
@@ -53,7 +55,8 @@ impl<'a> Readings<'a> {
         Ok(Self { path, others, decoded: decoded.unwrap_or_default() })
     }
 
-    /// The path as it came, and all that servers make of it by any of these steps, in any order:
+    /// The path as received, and all paths that servers make of it by any of these steps, in any
+    /// order:
     ///
     /// - decode unreserved characters (`%61`);
     /// - decode all characters that may stand in a segment (`%2B`, `%40`, `%3B`);
@@ -64,8 +67,8 @@ impl<'a> Readings<'a> {
     /// - merge slashes;
     /// - resolve dot segments.
     ///
-    /// Every step makes a path shorter, so there is an end. Control characters, bytes that may not be raw, and `..` above the root are refused
-    /// in all readings.
+    /// Every step makes a path shorter, so the search ends. Control characters, bytes that may not
+    /// be raw, and `..` above the root are refused in all readings.
     pub fn as_received(path: &'a str) -> Result<Self, Ambiguous> {
         if path == "*" {
             return Ok(Self { path: Cow::Borrowed(path), others: Vec::new(), decoded: Vec::new() });
@@ -93,18 +96,18 @@ impl<'a> Readings<'a> {
         }
     }
 
-    /// All of them.
+    /// All readings.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         core::iter::once(&*self.path).chain(self.others.iter().map(String::as_str))
     }
 }
 
-/// What may stand in a segment without an escape (`pchar` of RFC 3986).
+/// Whether a byte may stand in a segment without an escape (`pchar` of RFC 3986).
 fn in_segment(byte: u8) -> bool {
     unreserved(byte) || b"!$&'()*+,;=:@".contains(&byte)
 }
 
-/// The same path with its escapes in upper case. Refuses what no path may have.
+/// The same path with its escapes in upper case. Refuses characters that no path may have.
 fn upper(path: &str) -> Result<Cow<'_, str>, Ambiguous> {
     decode(path, |_| Ok(false))
 }
@@ -135,7 +138,8 @@ fn decode_twice(path: &str) -> Option<String> {
     })
 }
 
-/// Puts a character in the place of all parts of a path that begin with what `part` finds, which are so many bytes long.
+/// Replaces each part of a path by a character. `part` finds a part at the beginning of a text, and
+/// returns the character and the part's length in bytes.
 fn replace(path: &str, part: impl Fn(&[u8]) -> Option<(char, usize)>) -> Option<String> {
     let mut out: Option<String> = None;
     let mut index = 0;
@@ -180,7 +184,7 @@ fn merge_slashes(path: &str) -> Option<String> {
     Some(merged)
 }
 
-/// As RFC 3986, 5.2.4, has it: an empty segment is a segment.
+/// As RFC 3986, 5.2.4, defines it: an empty segment is a segment.
 fn resolve_dots(path: &str) -> Result<Option<String>, Ambiguous> {
     let inner = path.strip_prefix('/').unwrap_or(path);
     if !inner.split('/').any(|segment| matches!(segment, "." | "..")) {

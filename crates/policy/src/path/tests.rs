@@ -109,7 +109,8 @@ fn queries() {
     }
 }
 
-/// Another, slower way to the same: decode escapes of unreserved characters, then remove dot segments as RFC 3986, 5.2.4 does it.
+/// A slower way to the same result: decode escapes of unreserved characters, then remove dot
+/// segments as RFC 3986, 5.2.4 does it.
 fn reference(path: &str) -> String {
     let mut decoded = String::new();
     let mut rest = path;

@@ -109,7 +109,7 @@ fn requests_that_can_be_read_in_two_ways() {
     }
 }
 
-/// A function that gets paths as they came.
+/// A function that gets paths as received.
 fn as_received() -> ProgramSpec {
     let target = Target { as_received: true, ..testing::target("shop/orders") };
     ProgramSpec { targets: vec![target], ..testing::inbound() }
@@ -182,7 +182,7 @@ fn every_reading_has_to_be_allowed() {
     assert!(denial.default, "a server that does not decode sees another path");
 }
 
-/// The callee says how it gets paths, whoever calls.
+/// The callee decides how it gets paths, for every caller.
 #[test]
 fn a_caller_sends_a_path_as_it_came_only_where_the_callee_asks_for_that() {
     let callee = Target { as_received: true, ..testing::target("shop/stock") };
@@ -344,7 +344,7 @@ fn a_program_is_constant_if_no_request_can_change_its_verdict() {
     }
 }
 
-/// Two authorizers: one of them is asked about all requests, the other about all but those below `/open/`.
+/// Two authorizers: one is asked about all requests, the other about all but those below `/open/`.
 fn authorized() -> ProgramSpec {
     let authorizer = |name: &str, only, header: &str| Authorizer {
         name: name.to_string(),
@@ -361,7 +361,7 @@ fn authorized() -> ProgramSpec {
 #[test]
 fn authorizers_are_asked_about_what_they_are_for() {
     assert!(!Program::new(authorized()).is_constant());
-    // A path with parameters is asked about if one of its readings is.
+    // An authorizer is asked about a path with parameters if one of its readings matches.
     for (path, asks) in [
         ("/items/1", &[0, 1][..]),
         ("/open/1", &[0]),
@@ -402,7 +402,8 @@ fn what_an_answer_may_set_is_gone_before_rules_look_at_it() {
 }
 
 proptest! {
-    /// What a reading of an allowed path would be judged as by itself, by a function that gets normalised paths and by one that gets them as they come.
+    /// The verdict of each reading of an allowed path by itself, for a function that gets
+    /// normalised paths and for one that gets paths as received.
     #[test]
     fn no_reading_of_an_allowed_request_is_denied(
         path in r"/(/|\.\.|%2e|%2F|%5c|%252F|a|b|%61|;|%3b){0,8}",

@@ -91,7 +91,8 @@ fn extremes_do_not_overflow() {
 }
 
 proptest! {
-    /// However requests are spread, no more than the burst and what was refilled since are allowed, and hardly less.
+    /// However requests are spread, a bucket admits at most the burst and the refill since, and
+    /// hardly less.
     #[test]
     fn a_bucket_admits_what_it_should(
         requests in 1u32..2_000,
@@ -116,7 +117,7 @@ proptest! {
         prop_assert!(u128::from(admitted) <= u128::from(burst) + refilled);
     }
 
-    /// Under steady demand a bucket gives at least 99.8 % of what it refills.
+    /// Under steady demand a bucket gives at least 99.8 % of its refill.
     #[test]
     fn a_bucket_loses_hardly_anything(requests in 1u32..5_000, period_ms in 1u64..10_000, pause in 1u64..50) {
         let algorithm = QuotaAlgorithm::TokenBucket { requests, period_ms, burst: 1 };
@@ -338,7 +339,7 @@ fn one_path_has_one_counter() {
     }
 }
 
-/// Where paths go on as they came, a server may take one for any of its readings.
+/// If paths are forwarded as received, a server may take one for any of its readings.
 #[test]
 fn a_request_takes_from_the_counters_of_all_readings_of_its_path() {
     let target = Target { as_received: true, ..testing::target("shop/orders") };

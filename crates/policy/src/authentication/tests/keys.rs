@@ -94,14 +94,14 @@ fn until_its_keys_are_there_a_token_is_neither_good_nor_bad() {
     let denial = denied(spec(vec![pending()]), &bearing(&authorization));
     assert_eq!((denial.status, denial.policy, denial.clause.as_str()), (503, PolicyKind::Authentication, KEYS_PENDING));
     assert_eq!(denial.headers, [("retry-after".to_string(), "1".to_string())]);
-    // What no key could mend is refused at once.
+    // A token that no key could make valid is refused at once.
     for claims in [CLAIMS.replace("shop", "other"), CLAIMS.replace("1700000600", "1"), CLAIMS.replace("login", "evil")]
     {
         let authorization = bearing_claims(&claims);
         assert_eq!(denied(spec(vec![pending()]), &bearing(&authorization)).status, 401, "{claims}");
     }
     assert_eq!(denied(spec(vec![pending()]), &request()).status, 401, "no token");
-    // Another policy's keys may have made it; if they have not, the missing ones may.
+    // Another policy's keys may have made the token; if they have not, the missing keys may have.
     let both = spec(vec![issuer(), pending()]);
     match Program::new(both.clone()).judge(&bearing(&authorization)) {
         Outcome::Wants(Wants { signature: Some(want), .. }) => assert_eq!(want.denial.status, 503),

@@ -41,7 +41,7 @@ fn readings_of_paths_that_programs_send() {
         ("/a/x/..", vec!["/a/x/..", "/a/"]),
         ("/a/..", vec!["/a/..", "/"]),
         ("/a//../b", vec!["/a//../b", "/a/../b", "/a/b", "/b"]),
-        // Parameters, also such as make a dot segment of one that was none.
+        // Parameters, also such as create a dot segment when they are dropped.
         ("/a;x/b", vec!["/a;x/b", "/a/b"]),
         ("/a/;x/b", vec!["/a/;x/b", "/a//b", "/a/b"]),
         ("/a/x/..;y/b", vec!["/a/x/..;y/b", "/a/x/../b", "/a/b"]),
@@ -51,7 +51,7 @@ fn readings_of_paths_that_programs_send() {
     }
 }
 
-/// What only several steps together make of a path.
+/// Readings that need several steps together.
 #[test]
 fn steps_meet_in_any_order() {
     for (path, reading) in [
@@ -127,7 +127,7 @@ proptest! {
         }
     }
 
-    /// What the mesh sends to all others is one of them.
+    /// The path that the mesh sends to all other functions is one of the readings.
     #[test]
     fn the_normal_path_is_a_reading(path in TRICKY) {
         if let (Ok(normal), Ok(readings)) = (normalise(&path), Readings::as_received(&path)) {
@@ -138,7 +138,8 @@ proptest! {
         }
     }
 
-    /// A proxy that normalises and forwards what it reads has the next server read nothing that was not judged.
+    /// If a proxy normalises and forwards one of the readings, the next server reads no path that
+    /// was not judged.
     #[test]
     fn readings_of_readings_are_readings(path in TRICKY) {
         if let Ok(readings) = Readings::as_received(&path) {
@@ -152,7 +153,7 @@ proptest! {
         }
     }
 
-    /// Steps as servers take them, written another way.
+    /// The steps of servers, implemented in another way.
     #[test]
     fn servers_read_nothing_else(path in TRICKY, order in Just(vec![0, 1, 2, 3, 4]).prop_shuffle(), steps in 0..6usize) {
         if let Ok(readings) = Readings::as_received(&path) {
