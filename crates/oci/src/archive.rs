@@ -19,9 +19,9 @@ pub(crate) struct Entry {
     pub(crate) owner: (u64, u64),
     pub(crate) mtime: (u64, u32),
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Bytes of its headers with their extensions, and of those before it that are about no entry.
+    /// Bytes of its headers with their extensions, and of preceding headers that describe no entry.
     pub(crate) header: u64,
-    /// Of the content in the archive.
+    /// Length of its content in the archive.
     pub(crate) size: u64,
     /// Where the content belongs, and how long the file is.
     pub(crate) sparse: Option<(Vec<SparseEntry>, u64)>,
@@ -44,7 +44,7 @@ impl Entry {
     }
 }
 
-/// Of a time such as `1700000000.25`.
+/// The nanoseconds of a time such as `1700000000.25`.
 fn nanoseconds(pax: &[u8]) -> u32 {
     let time = PaxExtensions::new(pax).flatten().filter(|extension| extension.key_bytes() == b"mtime").last();
     let Some(fraction) = time.and_then(|time| time.value_bytes().split(|byte| *byte == b'.').nth(1)) else { return 0 };
@@ -52,7 +52,7 @@ fn nanoseconds(pax: &[u8]) -> u32 {
     digits.fold(0, |all, digit| all * 10 + if digit.is_ascii_digit() { u32::from(digit - b'0') } else { 0 })
 }
 
-/// For messages.
+/// The name as messages show it.
 pub(crate) fn printable(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(&name[..name.len().min(200)]);
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
@@ -62,11 +62,11 @@ pub(crate) fn printable(name: &[u8]) -> String {
 pub(crate) struct Archive<R> {
     source: R,
     parser: Parser,
-    /// Read, and not used yet.
+    /// Bytes that have been read and not parsed yet.
     ahead: Vec<u8>,
     /// Bytes of headers since the last entry.
     header: u64,
-    /// Of the current entry, what has not been read.
+    /// Unread bytes of the current entry's content.
     content: u64,
     padding: u64,
 }
@@ -79,7 +79,7 @@ impl<R: Read> Archive<R> {
             max_sparse_entries: MAX_SPARSE_PIECES,
             ..ParserLimits::default()
         });
-        // A fuzzer does not find out how checksums are computed.
+        // A fuzzer cannot produce valid checksums.
         parser.set_verify_checksums(!cfg!(fuzzing));
         Self { source, parser, ahead: Vec::new(), header: 0, content: 0, padding: 0 }
     }
@@ -92,7 +92,7 @@ impl<R: Read> Archive<R> {
                     if self.fill(min_bytes).map_err(Failure::Read)? {
                         continue;
                     }
-                    // Some leave out one block of the end, or both.
+                    // Some tools leave out one block of the end, or both.
                     let whole = self.ahead.iter().all(|byte| *byte == 0) && self.ahead.len().is_multiple_of(512);
                     return if whole {
                         Ok(None)
@@ -104,7 +104,8 @@ impl<R: Read> Archive<R> {
                 Ok(ParseEvent::SparseEntry { consumed, entry, sparse_map, real_size }) => {
                     (consumed, Some(Entry::new(&entry, Some((sparse_map, real_size)))))
                 }
-                // Others ignore global extensions too; who did not would see another image.
+                // Other implementations ignore global extensions too; a reader that applied them
+                // would see another image.
                 Ok(ParseEvent::GlobalExtensions { consumed, .. }) => (consumed, None),
                 Ok(ParseEvent::End { .. }) => return Ok(None),
                 Err(error) => return Err(Failure::Layer(format!("its archive is broken: {error}"))),
@@ -121,14 +122,14 @@ impl<R: Read> Archive<R> {
         }
     }
 
-    /// Reads until so much is ahead. `false`: the archive ends before.
+    /// Reads until `bytes` bytes are ahead. `false`: the archive ends before.
     fn fill(&mut self, bytes: usize) -> io::Result<bool> {
         let missing = bytes.saturating_sub(self.ahead.len()) as u64;
         let read = (&mut self.source).take(missing).read_to_end(&mut self.ahead)?;
         Ok(read as u64 == missing && missing > 0)
     }
 
-    /// Some of the content; at least a byte.
+    /// Reads some of the content; at least a byte.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(into.len());
         let count = self.raw(&mut into[..most])?;

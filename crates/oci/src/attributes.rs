@@ -1,4 +1,5 @@
-//! Owner, mode, times and extended attributes of a file: which of them an image may have, and how they are set.
+//! Owner, mode, times and extended attributes of a file: which of them an image may have, and how
+//! they are set.
 
 use crate::refusal::{Outcome, wrong};
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -9,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How many bytes of extended attributes a file of a layer below may have: what Linux allows.
+/// How many bytes of extended attributes a file of a layer below may have: the limit of Linux.
 const MAX_XATTRS: usize = 64 << 10;
 
 /// Owner, mode, times and extended attributes.
@@ -24,7 +25,7 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Those of a file of a layer below.
+    /// Reads the attributes of a file of a layer below.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Outcome<Self> {
         let stat = rustix::fs::fstat(file)?;
         Ok(Self {
@@ -37,29 +38,31 @@ impl Attributes {
     }
 }
 
-/// What an extended attribute is to an image.
+/// How the store treats an extended attribute of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It says who may do what with the file. Where it cannot be set, the image is refused.
+    /// It grants or limits rights on the file. Where it cannot be set, the image is refused.
     Rights,
-    /// Programs may look for it, or not.
+    /// Programs may look for it, or not. It is left out where it cannot be set.
     User,
-    /// Left out: it means something to the machine that made the image, and nothing in a container here.
+    /// Left out: it has a meaning on the machine that made the image, and none in a container here.
     Foreign,
 }
 
 pub(crate) fn kind(key: &[u8]) -> Kind {
     match key {
         b"security.capability" | b"system.posix_acl_access" | b"system.posix_acl_default" => Kind::Rights,
-        // It speaks to overlayfs: a layer could have other folders than its own appear.
+        // overlayfs reads these attributes: a layer could make folders appear that it does not
+        // contain.
         _ if key.starts_with(b"user.overlay.") => Kind::Foreign,
         _ if key.starts_with(b"user.") && key.len() > b"user.".len() && !key.contains(&0) => Kind::User,
-        // `trusted.` of overlayfs, labels (SELinux, SMACK), signatures (IMA, EVM), access lists of NFS, `btrfs.`, `com.apple.`, and whatever comes next.
+        // `trusted.` of overlayfs, labels (SELinux, SMACK), signatures (IMA, EVM), access lists of
+        // NFS, `btrfs.`, `com.apple.`, and all unknown attributes.
         _ => Kind::Foreign,
     }
 }
 
-/// What a layer has that no container here gets.
+/// The entries and attributes of a layer that are left out of every container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Omissions {
@@ -73,11 +76,11 @@ pub struct Omissions {
 
 /// How many omissions are named.
 const MAX_EXAMPLES: usize = 5;
-/// How long a name is shown, in characters.
+/// How many characters of a name are shown.
 const MAX_EXAMPLE: usize = 100;
 
 impl Omissions {
-    /// Whether there is nothing.
+    /// Whether nothing was omitted.
     pub fn is_empty(&self) -> bool {
         self.devices == 0 && self.attributes == 0
     }
@@ -102,7 +105,7 @@ impl Omissions {
         }
     }
 
-    /// Counts those of another layer too.
+    /// Adds the omissions of another layer.
     pub(crate) fn add(&mut self, other: &Self) {
         self.devices += other.devices;
         self.attributes += other.attributes;
@@ -119,7 +122,8 @@ impl std::fmt::Display for Omissions {
     }
 }
 
-/// Gives an open file or folder its attributes, in the order in which none undoes another: a new owner takes off set-user-ID and capabilities.
+/// Gives an open file or folder its attributes, in the order in which none undoes another: a new
+/// owner takes off set-user-ID and capabilities.
 pub(crate) fn apply(file: BorrowedFd<'_>, attributes: &Attributes, omitted: &mut Omissions) -> Outcome<()> {
     let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
     rustix::fs::fchown(file, Some(uid), Some(gid))?;
@@ -132,7 +136,7 @@ pub(crate) fn apply(file: BorrowedFd<'_>, attributes: &Attributes, omitted: &mut
     Ok(())
 }
 
-/// The same for what is not opened: a symbolic link or a FIFO.
+/// As [`apply`], for a file that cannot be opened: a symbolic link or a FIFO.
 pub(crate) fn apply_at(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -141,7 +145,7 @@ pub(crate) fn apply_at(
 ) -> Outcome<()> {
     let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
     rustix::fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-    // The folder's descriptor stands for the way to it.
+    // The folder's descriptor stands for its path.
     let place = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(OsStr::from_bytes(name));
     for (key, value) in &attributes.xattrs {
         let set = rustix::fs::lsetxattr(&place, key.as_c_str(), value, XattrFlags::empty());
@@ -151,7 +155,8 @@ pub(crate) fn apply_at(
     Ok(())
 }
 
-/// An attribute that this file system does not have, or not for such a file, is left out; `user.` ones of any size and form.
+/// An attribute that this file system does not have, or not for such a file, is left out; `user.`
+/// ones of any size and form.
 fn judge(set: Result<(), Errno>, key: &CString, omitted: &mut Omissions) -> Outcome<()> {
     match set {
         Ok(()) => Ok(()),
@@ -163,9 +168,9 @@ fn judge(set: Result<(), Errno>, key: &CString, omitted: &mut Omissions) -> Outc
     }
 }
 
-/// Those that an image may have. What speaks to overlayfs stays where it is.
+/// The extended attributes that an image may have. Those of overlayfs are not copied.
 fn xattrs(file: BorrowedFd<'_>) -> Outcome<Vec<(CString, Vec<u8>)>> {
-    // Most have none, which is found out without room for all.
+    // Most files have none; an empty list is found without a buffer for all.
     match rustix::fs::flistxattr(file, &mut [0; 1][..]) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
         Ok(_) | Err(Errno::RANGE) => {}

@@ -5,12 +5,12 @@ use rustix::fs::{AtFlags, Dev, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What tells overlayfs that a folder hides those at the same path in the layers below.
+/// The attribute by which a folder hides, in overlayfs, those at the same path in the layers below.
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
 pub(crate) const OPEN_FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Removes a folder with all that is in it. No link is followed.
+/// Removes a folder with all of its content. No link is followed.
 pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     let folder = rustix::fs::openat(parent, name, OPEN_FOLDER, Mode::empty())?;
     for entry in Dir::read_from(&folder)? {
@@ -34,7 +34,7 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &Inside) -> Result<OwnedF
     rustix::fs::openat2(root, path.as_path(), OPEN_FOLDER, Mode::empty(), resolve)
 }
 
-/// What is at a name, if anything.
+/// The metadata of the file with this name, if there is one.
 pub(crate) fn stat(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Errno> {
     match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),

@@ -1,4 +1,5 @@
-//! Speaks to registries: requests with the right credentials, and blobs that go on where they broke off.
+//! Speaks to registries: requests with the right credentials, and blobs whose download resumes
+//! after a broken connection.
 
 mod authorization;
 mod blob;
@@ -39,20 +40,20 @@ const MANIFESTS: &str = "application/vnd.oci.image.manifest.v1+json, application
 
 pub(crate) struct Client {
     http: reqwest::Client,
-    /// For registries that have authorities of their own, by host.
+    /// For registries that have their own certificate authorities, by host.
     own: BTreeMap<String, reqwest::Client>,
     /// For registries that the settings do not name.
     other: reqwest::Client,
-    /// Of `other`.
+    /// The address check of `other`.
     check: AddressCheck,
     settings: Arc<Settings>,
 }
 
 struct Settings {
     registries: Registries,
-    /// The authorities of all registries.
+    /// The certificate authorities of all registries.
     tls: rustls::ClientConfig,
-    /// From the Docker configuration, by host.
+    /// Credentials from the Docker configuration, by host.
     found: BTreeMap<String, Credentials>,
     tokens: Tokens,
 }
@@ -60,12 +61,12 @@ struct Settings {
 /// A repository in a registry, or in one of its mirrors.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    /// The host as configured, which credentials belong to.
+    /// The host as configured. Credentials are looked up by it.
     host: String,
-    /// Ends in `/v2/`.
+    /// The address of the API. It ends in `/v2/`.
     base: Url,
     repository: String,
-    /// Another one is asked after it.
+    /// It is a mirror, after which another endpoint is asked.
     is_mirror: bool,
 }
 
@@ -84,14 +85,14 @@ impl Endpoint {
     }
 }
 
-/// What is done in a repository; part of a token's scope.
+/// The kind of access to a repository; part of a token's scope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Access {
     Pull,
     Push,
 }
 
-/// A request that can be made again, with other credentials.
+/// A request that can be sent again, with other credentials.
 pub(crate) struct Request<'a> {
     pub(crate) method: Method,
     pub(crate) url: Url,
@@ -123,7 +124,7 @@ impl Client {
         Ok(Self { other: http.clone(), http, own, check: any, settings })
     }
 
-    /// The same client, for an image whose name is not the operator's.
+    /// The same client, for an image that is not named by the operator.
     pub(crate) fn checked(&self, check: &AddressCheck) -> Result<Self> {
         let settings = self.settings.clone();
         let other = match check.is_any() {
@@ -133,7 +134,7 @@ impl Client {
         Ok(Self { http: self.http.clone(), own: self.own.clone(), other, check: check.clone(), settings })
     }
 
-    /// Connections to this registry and to where it leads.
+    /// The HTTP client for this registry, and for the hosts that it redirects to.
     fn http(&self, endpoint: &Endpoint) -> &reqwest::Client {
         match self.own.get(&endpoint.host) {
             Some(own) => own,
@@ -174,7 +175,7 @@ impl Client {
         } else {
             "https"
         };
-        // Docker Hub's registry has another name than its images say.
+        // Docker Hub's registry has another host name than its images.
         let address = if host == "docker.io" { "registry-1.docker.io" } else { host };
         let wrong = |reason: String| Error::Settings { place: format!("registry `{host}`"), reason };
         let base = Url::parse(&format!("{scheme}://{address}/v2/")).map_err(|error| wrong(error.to_string()))?;
@@ -194,12 +195,13 @@ impl Client {
         configured.or_else(|| found.get(host))
     }
 
-    /// The answer of a registry, within the time for a whole one.
+    /// Waits for the complete answer of a registry, within `answer_timeout`.
     async fn whole<T>(&self, url: &Url, answer: impl Future<Output = Result<T>>) -> Result<T> {
         within(self.settings.registries.answer_timeout, url, answer).await
     }
 
-    /// What a tag names now. It counts when it is understood: whoever pins a tag to something else finds nothing later.
+    /// The manifest or index that a tag names now. An answer counts only if it can be parsed: a
+    /// caller that pins the tag to an unreadable document finds nothing later.
     pub(crate) async fn tag(&self, endpoint: &Endpoint, tag: &str, image: &str, limit: usize) -> Result<Vec<u8>> {
         let request = manifest_request(endpoint, tag)?;
         let Registries { answer_timeout, mirror_timeout, .. } = self.settings.registries;
@@ -213,7 +215,7 @@ impl Client {
         }
     }
 
-    /// An answer that is a manifest or an index, and what the registry says of it.
+    /// An answer that is a manifest or an index, and does not contradict its own headers.
     async fn understood(
         &self,
         endpoint: &Endpoint,
@@ -236,7 +238,7 @@ impl Client {
         self.small(endpoint, &manifest_request(endpoint, &digest.to_string())?, limit).await
     }
 
-    /// A blob that fits into memory. The caller verifies its digest.
+    /// Fetches a blob that fits into memory. The caller verifies its digest.
     pub(crate) async fn small_blob(&self, endpoint: &Endpoint, digest: Digest, limit: usize) -> Result<Vec<u8>> {
         self.small(endpoint, &Request::new(Method::GET, endpoint.url(&format!("blobs/{digest}"))?), limit).await
     }
@@ -252,14 +254,15 @@ impl Client {
         }
     }
 
-    /// Sends a request, with what the registry wants to see, once it has said so. Any status is an answer.
+    /// Sends a request. If the registry demands credentials, it is sent again with them. A response
+    /// with any status is returned.
     pub(crate) async fn send(&self, endpoint: &Endpoint, access: Access, request: &Request<'_>) -> Result<Response> {
         let known = self.settings.tokens.get(endpoint, access);
         let response = self.send_with(endpoint, request, known).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
             return Ok(response);
         }
-        // A token that was good before may have expired.
+        // A cached token may have expired.
         let authorization = Arc::new(self.authorize(endpoint, access, response).await?);
         self.settings.tokens.put(endpoint, access, authorization.clone());
         self.send_with(endpoint, request, Some(authorization)).await
@@ -290,11 +293,11 @@ fn manifest_request(endpoint: &Endpoint, reference: &str) -> Result<Request<'sta
     Ok(request)
 }
 
-/// What an answer says of a manifest, where its bytes are something else.
+/// Describes how the headers of a manifest's answer contradict its bytes, if they do.
 fn contradiction(headers: &HeaderMap, bytes: &[u8], document: &Document) -> Option<String> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
     let found = Digest::of(bytes);
-    // Other algorithms are not known here.
+    // Digests by other algorithms are not checked.
     if let Ok(said) = text(DOCKER_CONTENT_DIGEST).parse::<Digest>()
         && said != found
     {
@@ -313,7 +316,8 @@ async fn within<T>(limit: Duration, url: &Url, answer: impl Future<Output = Resu
     tokio::time::timeout(limit, answer).await.unwrap_or_else(late)
 }
 
-/// Connections to addresses that pass the check, whose servers are proved by these authorities.
+/// An HTTP client that connects to addresses that pass the check, and verifies servers by these
+/// authorities.
 fn http(registries: &Registries, tls: rustls::ClientConfig, check: &AddressCheck) -> Result<reqwest::Client> {
     let insecure: Vec<String> =
         registries.registries.iter().filter(|(_, registry)| registry.insecure).map(|(host, _)| host.clone()).collect();
@@ -337,7 +341,7 @@ fn http(registries: &Registries, tls: rustls::ClientConfig, check: &AddressCheck
             attempt.follow()
         }
     });
-    // Digests are of what is sent, so nothing is to be compressed on the way.
+    // Digests are of the bytes as sent, so nothing is to be compressed on the way.
     let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static("identity"))]);
     let mut builder = reqwest::Client::builder()
         .default_headers(headers)
@@ -406,7 +410,7 @@ pub(crate) async fn ok(response: Response) -> Result<Response> {
     if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }
 }
 
-/// What a registry says with an error.
+/// The error of a registry's response, with the registry's own messages.
 pub(crate) async fn refusal(mut response: Response) -> Error {
     #[derive(serde::Deserialize)]
     struct Errors {
@@ -471,7 +475,7 @@ pub(crate) fn unreachable(url: &Url, error: reqwest::Error) -> Error {
     Error::Unreachable { url: without_query(url), reason: causes(&error.without_url()), is_lost }
 }
 
-/// Queries of blob stores are signatures: as good as a password.
+/// Queries of blob stores contain signatures, which are as good as a password.
 fn without_query(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
@@ -491,7 +495,7 @@ fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// The host as it is configured: with its port, if that is not the scheme's own.
+/// The host as in the configuration: with its port, if that is not the scheme's own.
 fn host_of(url: &Url) -> Option<String> {
     let host = url.host_str()?;
     Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))

@@ -1,11 +1,13 @@
-//! The tar archive in a blob: plain, gzip or zstd, as its first bytes say. (Media types are wrong often enough.)
+//! The tar archive in a blob: plain, gzip or zstd, as its first bytes show. (Media types are wrong
+//! often enough.)
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use std::io::{self, BufRead, Read};
 
-/// How large the window of a zstd frame may be, in bytes: what `zstd --ultra -22` uses, and what every decoder has to have.
+/// How large the window of a zstd frame may be, in bytes: that of `zstd --ultra -22`, which every
+/// decoder has to support.
 const MAX_WINDOW: u64 = 128 << 20;
 
 pub(crate) fn decompress<'a>(mut blob: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
@@ -25,7 +27,7 @@ fn unknown(format: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// Frames one after another; those to be skipped are skipped.
+/// Frames one after another; skippable frames are skipped.
 struct Zstd<R> {
     blob: R,
     decoder: FrameDecoder,

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 /// A SHA-256 digest, written `sha256:` and 64 hexadecimal digits. It names a blob by its content.
 ///
-/// OCI also knows SHA-512, which next to nobody uses; it is refused.
+/// OCI also knows SHA-512, which hardly any tool uses; it is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -38,7 +38,8 @@ impl Digest {
         Some(Self(bytes))
     }
 
-    /// The chain IDs of unpacked layers, bottom to top, as the OCI image specification defines them. Each names a layer together with all below it.
+    /// The chain IDs of unpacked layers, bottom to top, as the OCI image specification defines
+    /// them. Each names a layer together with all layers below it.
     pub(crate) fn chain(diff_ids: &[Self]) -> Vec<Self> {
         let mut below = None;
         let next = |layer: &Self| {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What went wrong, where, and what would be right.
+/// An error of a pull or of the store. Its message names the place, the cause, and the remedy.
 ///
 /// Errors are cloned, because several pulls may wait for one download.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum Error {
         "images need a node that runs as root: {what}; run the node as root, outside of a user namespace (without root, owners, devices and `trusted.` attributes of files cannot be kept)"
     )]
     NotRoot {
-        /// What is not permitted.
+        /// The operation that is not permitted.
         what: String,
     },
     /// Another process has the store open.
@@ -24,12 +24,12 @@ pub enum Error {
         /// The folder of the store.
         folder: PathBuf,
     },
-    /// A reference that cannot be read, or not used here.
+    /// A reference that cannot be parsed, or not used here.
     #[error("image reference `{reference}`: {reason}")]
     Reference {
         /// The reference as given.
         reference: String,
-        /// What is wrong with it, and what would be right.
+        /// The fault in the reference, and a correct form.
         reason: String,
     },
     /// A setting of [`Registries`](crate::Registries) or a file that it names.
@@ -37,29 +37,29 @@ pub enum Error {
     Settings {
         /// The setting or the file.
         place: String,
-        /// What is wrong with it.
+        /// The fault in the setting or file.
         reason: String,
     },
-    /// A registry could not be reached, or broke off.
+    /// A registry could not be reached, or the connection to it broke.
     #[error("{url}: {reason}")]
     Unreachable {
-        /// What was asked for.
+        /// The requested URL.
         url: String,
         /// The causes, outermost first.
         reason: String,
-        /// The connection did not come about or was lost, so that another try may succeed.
+        /// The connection could not be established or was lost, so that another try may succeed.
         is_lost: bool,
     },
-    /// A registry refused a request, or answered with nonsense.
+    /// A registry refused a request, or its answer cannot be understood.
     #[error("{url}: {reason}")]
     Answer {
-        /// What was asked for.
+        /// The requested URL.
         url: String,
         /// The status, if it is an error.
         status: Option<u16>,
-        /// What the registry says, or what is wrong with the answer.
+        /// The registry's own message, or the fault in its answer.
         reason: String,
-        /// When the registry wants to be asked again.
+        /// When the registry wants the request to be repeated.
         retry_after: Option<Duration>,
     },
     /// No manifest, or no platform of it, for this node.
@@ -69,26 +69,26 @@ pub enum Error {
         image: String,
         /// This machine, such as `linux/amd64`.
         machine: String,
-        /// The platforms that there are, such as `linux/arm64`.
+        /// The platforms of the image, such as `linux/arm64`.
         there: Vec<String>,
     },
-    /// A manifest, index, configuration or layout that is not what it should be.
+    /// A manifest, index, configuration or layout that is invalid.
     #[error("image {image}: {reason}")]
     Image {
         /// The image, or the file.
         image: String,
-        /// What is wrong with it.
+        /// The fault in it.
         reason: String,
     },
-    /// A layer that is not what the manifest says, or that no careful node unpacks.
+    /// A layer that differs from its manifest, or that is not safe to unpack.
     #[error("layer {layer}: {reason}")]
     Layer {
         /// The digest of the (compressed) layer.
         layer: Digest,
-        /// What is wrong with it. Names the entry, if it is about one.
+        /// The fault in the layer. It names the archive's entry, if it is about one.
         reason: String,
     },
-    /// Images that are in use fill the store.
+    /// The images in use fill the store.
     #[error("the image store {} is full: its limit is {limit} {unit}, and images in use, or within the share of another namespace, leave less than {needed} more; raise the limit, or use fewer or smaller images", folder.display())]
     Full {
         /// The folder of the store.
@@ -97,10 +97,10 @@ pub enum Error {
         unit: &'static str,
         /// The limit.
         limit: u64,
-        /// What was asked for.
+        /// The requested amount.
         needed: u64,
     },
-    /// The unpacked images that a namespace uses have all that its quota allows.
+    /// The unpacked images that a namespace uses take up its whole quota.
     #[error(
         "namespace {namespace} has all that its bound `{bound}` allows on this node: {limit}; its images in use leave less than {needed} more. Raise the bound in its quota, or use fewer or smaller images"
     )]
@@ -111,10 +111,10 @@ pub enum Error {
         bound: &'static str,
         /// Its value: bytes or files.
         limit: u64,
-        /// What was asked for.
+        /// The requested amount.
         needed: u64,
     },
-    /// The file system of the store has hardly any room left.
+    /// The file system of the store has hardly any space left.
     #[error("the file system of the image store {} is full: {free} {unit} are free, and {reserve} stay free for the rest of the node", folder.display())]
     Disk {
         /// The folder of the store.
@@ -129,17 +129,17 @@ pub enum Error {
     /// A file or folder on this machine.
     #[error("{doing} {}: {source}", path.display())]
     Io {
-        /// Such as `cannot open`.
+        /// The failed operation, such as `cannot open`.
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: Arc<io::Error>,
     },
 }
 
 impl Error {
-    /// For `map_err`.
+    /// Makes an error for `map_err`.
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str, path: impl AsRef<Path>) -> impl FnOnce(E) -> Self {
         move |source| Self::Io { doing, path: path.as_ref().to_owned(), source: Arc::new(source.into()) }
     }

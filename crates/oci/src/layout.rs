@@ -1,4 +1,5 @@
-//! Makes images: OCI layouts, the same bytes each time, and brings them to a registry. For examples, tests and benchmarks.
+//! Makes images, as OCI layouts with the same bytes each time, and pushes them to a registry. For
+//! examples, tests and benchmarks.
 
 mod push;
 
@@ -18,7 +19,8 @@ use tar_core::builder::EntryBuilder;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const TAG: &str = "org.opencontainers.image.ref.name";
 
-/// A layer: files, folders and links by their paths in the image. Owned by root, of the year 1970, in the order of their paths.
+/// A layer: files, folders and links by their paths in the image. They are owned by root, dated
+/// 1970, and in the order of their paths.
 #[derive(Clone, Debug, Default)]
 pub struct Layer(BTreeMap<String, Entry>);
 
@@ -30,12 +32,12 @@ enum Entry {
     Device { major: u32, minor: u32 },
 }
 
-/// What a file consists of.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// What this file has when the image is written.
+    /// The content that this file has when the image is written.
     File(PathBuf),
 }
 
@@ -63,7 +65,7 @@ impl Layer {
         Self::default()
     }
 
-    /// Adds a file. Folders around it are added with mode 755, if they are not there.
+    /// Adds a file. Missing folders around it are added with mode 755.
     pub fn file(self, path: &str, content: impl Into<Content>, mode: u32) -> Self {
         self.entry(path, Entry::File { content: content.into(), mode })
     }
@@ -78,12 +80,12 @@ impl Layer {
         self.entry(path, Entry::Symlink { target: target.to_owned() })
     }
 
-    /// Adds a character device, as old base images have them.
+    /// Adds a character device, as old base images contain them.
     pub fn device(self, path: &str, major: u32, minor: u32) -> Self {
         self.entry(path, Entry::Device { major, minor })
     }
 
-    /// Hides what layers below have at a path.
+    /// Hides the files of layers below at a path.
     pub fn whiteout(self, path: &str) -> Self {
         let (folder, name) = path.trim_matches('/').rsplit_once('/').unwrap_or(("", path.trim_matches('/')));
         self.file(&format!("{folder}/.wh.{name}"), "", 0o644)
@@ -162,7 +164,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An image without layers, which needs one.
+    /// An image without layers. It needs at least one to be written.
     pub fn new() -> Self {
         Self::default()
     }
@@ -199,18 +201,18 @@ impl Builder {
         self.set("WorkingDir", json!(folder))
     }
 
-    /// The signal that asks it to end, such as `SIGINT`.
+    /// The signal that asks the command to end, such as `SIGINT`.
     pub fn stop_signal(self, signal: &str) -> Self {
         self.set("StopSignal", json!(signal))
     }
 
-    /// A port that it listens on, such as `8080/tcp`.
+    /// A port that the command listens on, such as `8080/tcp`.
     pub fn expose(mut self, port: &str) -> Self {
         self.ports.insert(port.to_owned(), json!({}));
         self
     }
 
-    /// Layers are not compressed. (Otherwise: gzip.)
+    /// Leaves the layers uncompressed. (Otherwise: gzip.)
     pub fn uncompressed(mut self) -> Self {
         self.plain = true;
         self
@@ -221,8 +223,8 @@ impl Builder {
         self
     }
 
-    /// Writes the image into an OCI layout, which may have others, and gives it a tag, which it takes from the one that had it. Returns the digest of its
-    /// manifest.
+    /// Writes the image into an OCI layout, which may contain others, and tags it. The tag is taken
+    /// from the image that had it. Returns the digest of the manifest.
     pub fn write(&self, folder: &Path, tag: &str) -> Result<Digest> {
         let blobs = folder.join("blobs/sha256");
         fs::create_dir_all(&blobs).map_err(Error::io("cannot make the folder", &blobs))?;

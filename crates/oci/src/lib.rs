@@ -1,27 +1,33 @@
 //! OCI images on a node: pulled, verified, unpacked and kept.
 //!
-//! A [`Store`] is a folder. [`Resolver`] says which digest a tag means now, and needs no store; [`Store::pull`] brings the image with that digest, and returns an
-//! [`Image`]: what its configuration says, and one folder per layer for overlayfs. The image is a lease: as long as it is there, its layers stay.
+//! A [`Store`] is a folder. [`Resolver`] finds the digest that a tag names now, and needs no store;
+//! [`Store::pull`] brings the image with that digest, and returns an [`Image`]: its configuration,
+//! and one folder per layer for overlayfs. The image is a lease: as long as it is there, its layers
+//! stay.
 //!
-//! Read in this order: [`Reference`] (where an image is), [`Registries`] (how to speak to registries), `store` (pulls), `store/disk` (what is kept),
-//! `store/shares` (what each namespace has, and what has to go), `store/layer` (a blob becomes a folder), `archive`, `unpack`, `steps` and `tree` (a layer that
-//! nobody has to trust), `lower` (the layers below it), `client` (the registries' protocol), `manifest` and `platform` (what an image is made of, and for); and
-//! [`layout`], which makes images.
+//! Read in this order: [`Reference`] (where an image is), [`Registries`] (how to speak to
+//! registries), `store` (pulls), `store/disk` (the files of the store), `store/shares` (which
+//! images each namespace has, and which are removed), `store/layer` (a blob becomes a folder),
+//! `archive`, `unpack`, `steps` and `tree` (an untrusted layer), `lower` (the layers below it),
+//! `client` (the registries' protocol), `manifest` and `platform` (the parts of an image, and the
+//! machines that it is for); and [`layout`], which makes images.
 //!
-//! # What is verified
+//! # Verification
 //! The digest and size of manifest, configuration and each layer, and the digest of each unpacked layer. Nothing counts before it is verified.
 //!
 //! # Where a layer's entries go
-//! As in containerd, where the image would have them: links in a path are followed inside the new root, also those of layers below, and a hard link to a file
-//! of a layer below copies that file up. `..` in an entry's path, an entry below a file, a link to what is not there, and whatever is beyond [`Limits`] refuse
-//! the layer.
+//! As in containerd, at their places in the finished image: links in a path are followed inside the
+//! new root, also those of layers below, and a hard link to a file of a layer below copies that
+//! file up. `..` in an entry's path, an entry below a file, a link to a missing file, and anything
+//! beyond [`Limits`] refuse the layer.
 //!
-//! # What is kept of a file
-//! Owner, mode (set-user-ID as well; mount with `nosuid` where it should mean nothing), modification time, `user.` attributes, `security.capability`, POSIX
-//! access control lists.
+//! # Attributes of files that are kept
+//! Owner, mode (including set-user-ID; mount with `nosuid` to ignore it), modification time,
+//! `user.` attributes, `security.capability`, POSIX access control lists.
 //!
-//! # What is left out
-//! Device nodes, and all other extended attributes: they belong to the machine that made the image, or speak to overlayfs. [`Image::omissions`] counts them.
+//! # Omissions
+//! Device nodes, and all other extended attributes: they belong to the machine that made the image,
+//! or change overlayfs. [`Image::omissions`] counts them.
 #![forbid(unsafe_code)]
 #![deny(unreachable_pub)]
 

@@ -8,18 +8,19 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Topmost first.
+/// The layers below, topmost first.
 pub(crate) struct Lower {
     layers: Vec<OwnedFd>,
-    /// The folder that was looked into last, in each layer that has it: entries of one folder come one after another.
+    /// The folder that was looked up last, in each layer that has it: entries of one folder come
+    /// one after another.
     last: Option<(Inside, Vec<(u16, OwnedFd)>)>,
 }
 
-/// What is below at a path.
+/// The file that the layers below show at a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Below {
     Nothing,
-    /// A folder, merged of those in these layers, topmost first.
+    /// A folder, merged from those of these layers, topmost first.
     Folder(Vec<u16>),
     /// A symbolic link in this layer, and its target.
     Symlink(u16, Vec<u8>),
@@ -46,13 +47,13 @@ impl Lower {
         Ok(merged)
     }
 
-    /// A folder as one layer has it. No link is followed.
+    /// A folder of one layer. No link is followed.
     pub(crate) fn folder(&self, layer: u16, path: &Inside) -> Outcome<OwnedFd> {
         let root = self.layers.get(usize::from(layer)).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(open_beneath(root.as_fd(), path)?)
     }
 
-    /// What these layers, all of which have the folder, have at a name in it.
+    /// Looks a name up in a folder of these layers, all of which have the folder.
     pub(crate) fn look_up(&mut self, folder: &Inside, layers: &[u16], name: &[u8]) -> Outcome<Below> {
         if layers.is_empty() {
             return Ok(Below::Nothing);

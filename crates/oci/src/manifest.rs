@@ -1,6 +1,8 @@
-//! Indexes, manifests and configurations: read, checked and brought into the form that a pull needs.
+//! Indexes, manifests and configurations: parsed, checked and brought into the form that a pull
+//! needs.
 //!
-//! They are read as Go reads them, because Go wrote them: each member may be missing or `null`, and both mean the same.
+//! They are parsed as Go parses them, because Go programs write them: each member may be missing or
+//! `null`, and both mean the same.
 
 use crate::platform::{Platform, this_machine};
 use crate::{Digest, Error, Result};
@@ -8,7 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
-/// How long a manifest or an index may be, in bytes: what registries accept.
+/// How long a manifest or an index may be, in bytes: the limit of registries.
 pub(crate) const MAX_MANIFEST_BYTES: usize = 4 << 20;
 /// How long a configuration may be, in bytes.
 pub(crate) const MAX_CONFIG_BYTES: usize = 4 << 20;
@@ -22,7 +24,7 @@ pub(crate) const MANIFEST_TYPES: [&str; 2] =
 const CONFIG_TYPES: [&str; 2] =
     ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
 
-/// What a digest leads to.
+/// A document that a digest names.
 #[derive(Debug)]
 pub(crate) enum Document {
     Index(Vec<Descriptor>),
@@ -33,7 +35,7 @@ pub(crate) enum Document {
 pub(crate) struct Manifest {
     pub(crate) config: Blob,
     config_type: String,
-    /// Bottom to top.
+    /// The layers, bottom to top.
     pub(crate) layers: Vec<Blob>,
 }
 
@@ -44,7 +46,7 @@ pub(crate) struct Blob {
     pub(crate) size: u64,
 }
 
-/// A descriptor as it came. Those of other platforms need not be understood.
+/// A descriptor as parsed. Those of other platforms need not be valid.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -69,7 +71,7 @@ impl Descriptor {
         INDEX_TYPES.contains(&self.media_type())
     }
 
-    /// `None` also where a platform is written that names nothing.
+    /// The platform; `None` also if it is present but empty.
     pub(crate) fn platform(&self) -> Option<&Platform> {
         self.platform.as_ref().filter(|platform| !platform.is_unnamed())
     }
@@ -79,7 +81,7 @@ impl Descriptor {
     }
 }
 
-/// Reads a manifest or an index, whose digest has been verified.
+/// Parses a manifest or an index, whose digest has been verified.
 pub(crate) fn read(image: &str, bytes: &[u8]) -> Result<Document> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -93,7 +95,7 @@ pub(crate) fn read(image: &str, bytes: &[u8]) -> Result<Document> {
     let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
     let shape: Shape =
         serde_json::from_slice(bytes).map_err(|error| wrong(format!("its manifest is not readable: {error}")))?;
-    // Go leaves out, or writes as 0, what no tool has set.
+    // Go omits members that no tool has set, or writes them as 0.
     let version = shape.schema_version.unwrap_or_default();
     if version != 2 && version != 0 {
         let hint = "expected 2 (push it again with a newer tool)";
@@ -103,7 +105,8 @@ pub(crate) fn read(image: &str, bytes: &[u8]) -> Result<Document> {
     let is_index = match (shape.layers.is_some() || shape.config.is_some(), shape.manifests.is_some()) {
         (true, false) => false,
         (false, true) => true,
-        // Who reads it as a manifest and who reads it as an index would see different images.
+        // A reader that takes it as a manifest and one that takes it as an index would see
+        // different images.
         (true, true) => {
             let reason = "its manifest has both `layers` (or `config`) and `manifests`; expected one of them";
             return Err(wrong(reason.to_owned()));
@@ -151,7 +154,8 @@ fn manifest(image: &str, bytes: &[u8]) -> Result<Manifest> {
     if count == 0 || count > MAX_LAYERS {
         return Err(wrong(format!("it has {count} layers; expected 1 to {MAX_LAYERS}")));
     }
-    // Of a layer's media type nothing is believed: its bytes say what they are. Only encrypted ones do not.
+    // The media type of a layer is not relied on: the first bytes of the layer show its format.
+    // Encrypted layers are the exception.
     if let Some(encrypted) = layers.iter().find(|layer| layer.media_type().ends_with("+encrypted")) {
         let media_type = encrypted.media_type();
         return Err(wrong(format!("a layer has type `{media_type}`; encrypted layers are not supported")));
@@ -160,7 +164,8 @@ fn manifest(image: &str, bytes: &[u8]) -> Result<Manifest> {
     Ok(Manifest { config, config_type, layers: layers.map_err(|reason| wrong(format!("a layer: {reason}")))? })
 }
 
-/// What an image's configuration says of the container. Members that Leno has no use for are not read.
+/// The part of an image's configuration that describes the container. Members that Leno does not
+/// use are not parsed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 pub(crate) struct Config {
@@ -173,7 +178,7 @@ pub(crate) struct Config {
     pub(crate) exposed_ports: Option<BTreeMap<String, IgnoredAny>>,
 }
 
-/// A command. Docker also reads one word without a list.
+/// A command. Docker also accepts one word without a list.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Words {
@@ -190,16 +195,16 @@ impl Words {
     }
 }
 
-/// A configuration, read.
+/// A parsed configuration.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     pub(crate) platform: Platform,
     pub(crate) config: Config,
-    /// Of the unpacked layers, bottom to top.
+    /// The digests of the unpacked layers, bottom to top.
     pub(crate) diff_ids: Vec<Digest>,
 }
 
-/// Reads the configuration of an image.
+/// Parses the configuration of an image.
 pub(crate) fn configuration(image: &str, bytes: &[u8], manifest: &Manifest) -> Result<Configuration> {
     #[derive(Deserialize)]
     struct Shape {
@@ -215,7 +220,8 @@ pub(crate) fn configuration(image: &str, bytes: &[u8], manifest: &Manifest) -> R
         diff_ids: Option<Vec<Option<String>>>,
     }
     let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
-    // Other things than images are kept in registries as well. Their configuration says what they are, if anything does.
+    // Registries also keep artifacts that are no images. The type of their configuration may show
+    // it.
     let artifact = || {
         let known = CONFIG_TYPES.contains(&manifest.config_type.as_str()) || manifest.config_type.is_empty();
         (!known).then(|| {
@@ -242,7 +248,7 @@ pub(crate) fn configuration(image: &str, bytes: &[u8], manifest: &Manifest) -> R
     Ok(Configuration { platform, config: shape.config.unwrap_or_default(), diff_ids })
 }
 
-/// The error for an image that is there for these platforms only.
+/// The error for an image that is available for these platforms only.
 pub(crate) fn not_for_this_machine<'a>(image: &str, platforms: impl Iterator<Item = &'a Platform>) -> Error {
     let named: Vec<&Platform> = platforms.filter(|platform| !platform.is_unknown()).collect();
     let machine = this_machine(named.iter().any(|platform| platform.is_our_architecture()));

@@ -24,7 +24,7 @@ impl Inside {
         Self(Vec::new())
     }
 
-    /// A leading `/` or `./` is taken off, as all do that unpack layers.
+    /// Parses a path. A leading `/` or `./` is taken off, as all tools do that unpack layers.
     pub(crate) fn new(path: &[u8]) -> Outcome<Self> {
         if path.is_empty() {
             return wrong("its path is empty");
@@ -64,7 +64,7 @@ impl Inside {
         self.0.is_empty()
     }
 
-    /// How long it is, in bytes.
+    /// The length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -77,7 +77,8 @@ impl Inside {
         }
     }
 
-    /// A name in this folder. It comes from a path or a link that has been checked, so only the whole may be too long.
+    /// The path of a name in this folder. The name comes from a path or a link that has been
+    /// checked, so only the whole may be too long.
     pub(crate) fn join(&self, name: &[u8]) -> Outcome<Self> {
         let mut path = self.clone();
         path.push(name);
@@ -99,7 +100,7 @@ impl Inside {
     }
 }
 
-/// A folder comes before all that is in it, and that before its next sibling.
+/// A folder sorts before all of its content, and that before the folder's next sibling.
 impl Ord for Inside {
     fn cmp(&self, other: &Self) -> Ordering {
         let slash_first = |byte: &u8| if *byte == b'/' { 0 } else { *byte };

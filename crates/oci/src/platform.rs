@@ -4,7 +4,8 @@ use serde::Deserialize;
 use std::fmt;
 use std::sync::OnceLock;
 
-/// An operating system, an architecture and its variant, in the spelling of Go's `GOOS` and `GOARCH`. An empty text means that the document does not say.
+/// An operating system, an architecture and its variant, in the spelling of Go's `GOOS` and
+/// `GOARCH`. An empty text means that the document names none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "Raw")]
 pub(crate) struct Platform {
@@ -59,8 +60,9 @@ impl Platform {
         self.is_ours(Machine::this())
     }
 
-    /// How well it suits this machine: the higher, the more of the processor it uses. `None`: this machine does not run it. An operating system or an
-    /// architecture that the document does not say is this machine's.
+    /// How well it suits this machine: a higher rank uses more of the processor's features. `None`:
+    /// this machine does not run it. If the document names no operating system or architecture,
+    /// this machine's is assumed.
     pub(crate) fn rank(&self) -> Option<u32> {
         self.rank_on(Machine::this())
     }
@@ -84,7 +86,8 @@ impl fmt::Display for Platform {
     }
 }
 
-/// The number by which variants of an architecture are ordered. `None`: a variant that is not known, which no machine is assumed to run.
+/// The number by which variants of an architecture are ordered. `None`: an unknown variant, which
+/// no machine is assumed to run.
 fn level(architecture: &str, variant: &str) -> Option<u32> {
     let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < 10);
     match architecture {
@@ -107,7 +110,7 @@ fn level(architecture: &str, variant: &str) -> Option<u32> {
 
 /// The processor of this machine.
 struct Machine {
-    /// As Go spells it.
+    /// The architecture in Go's spelling.
     architecture: &'static str,
     /// The numbers of the variants that it runs.
     levels: Vec<u32>,
@@ -134,7 +137,8 @@ pub(crate) fn this_machine(with_variant: bool) -> String {
     }
 }
 
-/// The levels of <https://gitlab.com/x86-psABIs/x86-64-ABI>, by CPUID and by what the kernel saves of the registers.
+/// The levels of <https://gitlab.com/x86-psABIs/x86-64-ABI>, by CPUID and by the register state
+/// that the kernel saves.
 #[cfg(target_arch = "x86_64")]
 fn detected() -> Vec<u32> {
     use std::arch::is_x86_feature_detected as has;

@@ -1,7 +1,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How far a pull has come. Whoever started it keeps a clone, and looks as often as it likes.
+/// The progress of a pull. The caller that started the pull keeps a clone, and may look at it at
+/// any time.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Mutex<State>>);
 
@@ -11,12 +12,12 @@ struct State {
     layers: Vec<Arc<LayerProgress>>,
 }
 
-/// How far a pull was at one moment.
+/// The progress of a pull at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What is under way.
+    /// The current stage.
     pub stage: Stage,
-    /// Compressed bytes of layers that have arrived, those included that were there before.
+    /// Compressed bytes of layers that have arrived, including those that were there before.
     pub bytes: u64,
     /// Compressed bytes of all layers; 0 until the manifest is there.
     pub bytes_total: u64,
@@ -26,7 +27,7 @@ pub struct Snapshot {
     pub layers_total: usize,
 }
 
-/// What a pull does.
+/// A stage of a pull.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// It fetches manifest and configuration.
@@ -34,9 +35,9 @@ pub enum Stage {
     Manifest,
     /// It fetches, verifies and unpacks layers, all at once.
     Layers,
-    /// It writes what is unpacked to the disk.
+    /// It flushes the unpacked files to the disk.
     Sync,
-    /// The image is there.
+    /// The image is in the store.
     Done,
 }
 
@@ -53,7 +54,8 @@ impl LayerProgress {
         Arc::new(Self { bytes: AtomicU64::new(0), total, done: AtomicBool::new(false) })
     }
 
-    /// So many bytes are there. Fewer than before: another source begins anew.
+    /// Sets the number of bytes that have arrived. It falls if another source starts from the
+    /// beginning.
     pub(crate) fn at(&self, bytes: u64) {
         self.bytes.store(bytes, Ordering::Relaxed);
     }
@@ -65,7 +67,7 @@ impl LayerProgress {
 }
 
 impl Progress {
-    /// How far it is now.
+    /// The progress now.
     pub fn snapshot(&self) -> Snapshot {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut snapshot = Snapshot { stage: state.stage, layers_total: state.layers.len(), ..Snapshot::default() };

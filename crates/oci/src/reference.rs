@@ -32,13 +32,13 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Local {
     pub(crate) path: PathBuf,
-    /// Of the document that names it.
+    /// The namespace of the document that names it.
     pub(crate) namespace: String,
     pub(crate) access: FileAccess,
 }
 
 impl Local {
-    /// An unmentioned path may not be opened.
+    /// A path that may not be opened until [`Reference::named_by`] allows it.
     fn new(path: PathBuf) -> Self {
         Self { path, namespace: String::new(), access: FileAccess::default() }
     }
@@ -57,7 +57,7 @@ impl Reference {
     /// Reads a reference. `default_registry` is where names without a registry are.
     ///
     /// # Errors
-    /// [`Error::Reference`] says what is wrong and how to write it.
+    /// [`Error::Reference`] names the fault and shows the correct form.
     pub fn parse(text: &str, default_registry: Option<&str>) -> Result<Self> {
         let wrong = |reason: String| Error::Reference { reference: text.to_owned(), reason };
         if let Some(rest) = text.strip_prefix("oci:") {
@@ -69,7 +69,7 @@ impl Reference {
         if text.contains("://") {
             return Err(wrong("it is no URL; write `registry/repository:tag`".to_owned()));
         }
-        // As Docker tells a registry from the first part of a name.
+        // Docker distinguishes a registry from the first part of a name in the same way.
         let names_registry =
             text.split_once('/').is_some_and(|(first, _)| first.contains(['.', ':']) || first == "localhost");
         let whole = match (names_registry, default_registry) {
@@ -108,7 +108,8 @@ impl Reference {
         Self { digest: Some(digest), ..self.clone() }
     }
 
-    /// The same, named by a document of `namespace`, which may name these files. Without this, no layout and no archive is opened.
+    /// The same reference, named by a document of `namespace`, which may name these files. Without
+    /// this call, no layout and no archive is opened.
     pub fn named_by(mut self, namespace: &str, files: &FileAccess) -> Self {
         if let Place::Layout(local) | Place::Archive(local) = &mut self.place {
             (local.namespace, local.access) = (namespace.to_owned(), files.clone());
@@ -116,7 +117,7 @@ impl Reference {
         self
     }
 
-    /// As [`Error::Reference`] about this reference.
+    /// Makes an [`Error::Reference`] about this reference.
     pub(crate) fn wrong(&self, reason: impl Into<String>) -> Error {
         Error::Reference { reference: self.to_string(), reason: reason.into() }
     }

@@ -6,9 +6,9 @@ use std::io;
 /// Why a layer is not unpacked.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The archive is wrong. Names the entry.
+    /// The archive is wrong. The message names the entry.
     Layer(String),
-    /// The archive cannot be read, or there is no room for it.
+    /// The archive cannot be read, or there is no space for it.
     Read(io::Error),
     /// An entry cannot be written.
     Write(String, io::Error),
@@ -19,9 +19,9 @@ pub(crate) enum Failure {
 pub(crate) enum Refusal {
     /// The entry is wrong.
     Entry(String),
-    /// This machine does not do it.
+    /// This machine does not support it.
     System(io::Error),
-    /// The store has no room for it.
+    /// The store has no space for it.
     NoRoom(io::Error),
 }
 

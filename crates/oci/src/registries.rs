@@ -1,4 +1,4 @@
-//! Which registries there are and how to speak to them: what the operator says.
+//! The operator's settings of registries and of the connections to them.
 
 use crate::{Error, Result};
 use base64::Engine;
@@ -13,12 +13,14 @@ use std::{env, fmt};
 /// The registries that a store pulls from.
 #[derive(Clone, Debug)]
 pub struct Registries {
-    /// Where names without a registry are, such as `docker.io`. `None`: such names are refused.
+    /// The registry of names without one, such as `docker.io`. `None`: such names are refused.
     pub default_registry: Option<String>,
-    /// Settings of registries and mirrors, by host (and `:port`), such as `ghcr.io`. Others are used without any.
+    /// Settings of registries and mirrors, by host (and `:port`), such as `ghcr.io`. Other
+    /// registries are used without settings.
     pub registries: BTreeMap<String, Registry>,
-    /// A `config.json` of Docker, whose `auths` are the credentials of registries that have none in `registries`. It is read once, when the store is
-    /// opened. Credential helpers (`credHelpers`, `credsStore`) are refused: they are programs that would run as root.
+    /// A `config.json` of Docker, whose `auths` are the credentials of registries that have none in
+    /// `registries`. It is read once, when the store is opened. Credential helpers (`credHelpers`,
+    /// `credsStore`) are refused: they are programs that would run as root.
     pub docker_config: Option<PathBuf>,
     /// The files that `registries` and `docker_config` may name.
     pub files: FileAccess,
@@ -26,26 +28,27 @@ pub struct Registries {
     pub ca_bundle: Option<PathBuf>,
     /// Proxies between this machine and the registries.
     pub proxies: Proxies,
-    /// How long a connection may take to come about, TLS included.
+    /// How long establishing a connection may take, TLS included.
     pub connect_timeout: Duration,
     /// How long a registry may send nothing.
     pub idle_timeout: Duration,
     /// How long a registry may take for a whole manifest or configuration.
     pub answer_timeout: Duration,
-    /// How long a mirror may take for what a tag names. Then the next one is asked.
+    /// How long a mirror may take to resolve a tag. Then the next endpoint is asked.
     pub mirror_timeout: Duration,
-    /// How long a registry is asked again that answers 429, 503 or the like. What it says by `Retry-After` is waited for, if it is not longer.
+    /// How long requests are repeated to a registry that answers 429, 503 or the like. The delay in
+    /// `Retry-After` is kept, if it is not longer.
     pub busy_timeout: Duration,
-    /// A download is given up that comes more slowly than this, in bytes a second.
+    /// The lowest rate of a download, in bytes a second. A slower one is given up.
     pub least_rate: u64,
-    /// How long it may come so slowly.
+    /// How long a download may be slower than that.
     pub slow_timeout: Duration,
 }
 
 impl Default for Registries {
-    /// No registry has settings; proxies are those of the environment; 10 s to connect, 30 s without a byte, 60 s for a manifest, 5 s for a mirror to
-    /// say what a tag names, 15 s for a busy registry, 20 s with less than
-    /// 4 KiB a second.
+    /// No registry has settings. Proxies are those of the environment. The timeouts are 10 s to
+    /// connect, 30 s without a byte, 60 s for a manifest, 5 s for a mirror to resolve a tag, 15 s
+    /// for a busy registry, 20 s with less than 4 KiB a second.
     fn default() -> Self {
         Self {
             default_registry: None,
@@ -68,20 +71,24 @@ impl Default for Registries {
 /// Settings of a registry, or of a mirror.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
-    /// Hosts (and `:port`) that are asked first, in this order, for the same repositories. Each has its own entry, if it needs settings.
+    /// Hosts (and `:port`) that are asked first, in this order, for the same repositories. Each has
+    /// its own entry, if it needs settings.
     pub mirrors: Vec<String>,
-    /// It speaks plain HTTP. Anybody on the way can read credentials and private images, and answer for it where a tag is resolved; digests still hold.
+    /// It speaks plain HTTP. An attacker on the network path can read credentials and private
+    /// images, and can answer in its place where a tag is resolved; digests still hold.
     pub insecure: bool,
-    /// A PEM file of certificate authorities that are trusted for it, besides the machine's own and the bundle's. Where it redirects to, they are trusted too.
+    /// A PEM file of certificate authorities that are trusted for it, besides the machine's own and
+    /// the bundle's. They are also trusted for the hosts it redirects to.
     pub ca_file: Option<PathBuf>,
-    /// What it wants to see. `None`: what the Docker configuration has for it, or nothing.
+    /// Its credentials. `None`: those of the Docker configuration, if it has any for this host.
     pub credentials: Option<Credentials>,
 }
 
-/// What proves to a registry who asks.
+/// Credentials that authenticate the node to a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// A user name and a password (or an access token in place of one). Sent to the registry, or over TLS to the token server that it names.
+    /// A user name and a password (or an access token in place of one). They are sent to the
+    /// registry, or over TLS to the token server that it names.
     Basic {
         /// The user.
         username: String,
@@ -111,12 +118,12 @@ pub struct Proxies {
     pub https_proxy: Option<String>,
     /// The URL of the proxy for plain HTTP (insecure registries only).
     pub http_proxy: Option<String>,
-    /// Hosts, domains and networks to which no proxy leads, separated by commas.
+    /// Hosts, domains and networks that are reached without a proxy, separated by commas.
     pub no_proxy: Option<String>,
 }
 
 impl fmt::Debug for Proxies {
-    // A proxy's URL may have a password.
+    // A proxy's URL may have a password, which is not shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Proxies")
             .field("https_proxy", &self.https_proxy.is_some())
@@ -163,7 +170,7 @@ pub(crate) fn docker_credentials(path: &Path, files: &FileAccess) -> Result<BTre
 }
 
 fn parse_docker_config(text: &[u8]) -> Result<BTreeMap<String, Credentials>, String> {
-    // Of serde_json's message only the place: it may quote what is secret.
+    // The error shows only the place of serde_json's message, which may quote secrets.
     let config: DockerConfig = serde_json::from_slice(text).map_err(|error| {
         format!(
             "no Docker configuration (line {}, column {}); expected a JSON object with `auths`",

@@ -1,11 +1,11 @@
-//! What tags mean. It needs no store, and no rights.
+//! Resolves tags. It needs no store, and no rights.
 
 use crate::client::{AddressCheck, Client};
 use crate::store::source::resolve;
 use crate::{Digest, Reference, Registries, Result};
 use std::sync::Arc;
 
-/// Says what a reference means now. Cloned, it is the same one, with the same connections.
+/// Resolves references to digests. A clone shares its connections.
 #[derive(Clone)]
 pub struct Resolver {
     client: Arc<Client>,
@@ -16,16 +16,16 @@ impl Resolver {
     /// Reads the files that `registries` names.
     ///
     /// # Errors
-    /// What is wrong with `registries`.
+    /// Fails if `registries` is invalid.
     pub fn new(registries: Registries) -> Result<Self> {
         let default_registry = registries.default_registry.clone();
         Ok(Self { client: Arc::new(Client::new(registries)?), default_registry })
     }
 
-    /// The same resolver, for images that a document names which is not the operator's.
+    /// The same resolver, for images named by a document that is not the operator's.
     ///
     /// # Errors
-    /// What is wrong with the registries' settings.
+    /// Fails if the registries' settings are invalid.
     pub fn checked(&self, check: &AddressCheck) -> Result<Self> {
         Ok(Self { client: Arc::new(self.client.checked(check)?), default_registry: self.default_registry.clone() })
     }
@@ -38,10 +38,11 @@ impl Resolver {
         Reference::parse(text, self.default_registry.as_deref())
     }
 
-    /// What a reference means now: its digest, or that of what its tag names. Keep it, and pull by it ([`Reference::with_digest`]): tags change.
+    /// Resolves a reference to its own digest, or to the digest that its tag names now. Keep the
+    /// digest, and pull by it ([`Reference::with_digest`]): tags change.
     ///
     /// # Errors
-    /// When the registry, its mirrors, the layout or the archive do not have it.
+    /// Fails when the registry, its mirrors, the layout or the archive do not have it.
     pub async fn resolve(&self, reference: &Reference) -> Result<Digest> {
         resolve(reference, &self.client).await
     }

@@ -1,14 +1,14 @@
-//! Room on a disk, which is taken before it is used.
+//! Space on a disk, which is reserved before it is used.
 
 use std::io;
 use std::ops::{AddAssign, SubAssign};
 
-/// What a file takes on the disk besides its content, in bytes; as a rule.
+/// The space that a file typically takes on the disk besides its content, in bytes.
 pub(crate) const INODE: u64 = 512;
-/// In what pieces files take space on the disk, in bytes.
+/// The unit in which files take space on the disk, in bytes.
 pub(crate) const BLOCK: u64 = 4096;
 
-/// Room on a disk.
+/// Space on a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) bytes: u64,
@@ -39,10 +39,10 @@ impl SubAssign for Space {
     }
 }
 
-/// Asked for space on the disk before it is used.
+/// Called to reserve space on the disk before it is used.
 pub(crate) type TakeRoom<'a> = &'a mut dyn FnMut(Space) -> io::Result<()>;
 
-/// Bytes on the disk of something that has blocks for itself.
+/// The bytes on the disk of a file that does not share its blocks.
 pub(crate) fn blocks(length: usize) -> u64 {
     (length as u64).next_multiple_of(BLOCK)
 }

@@ -1,5 +1,6 @@
-//! What a layer does to the image below it, in the order of its archive. It is kept on the disk until the layers below are there: a layer may have a million
-//! entries, and a slow layer below may keep it waiting.
+//! The changes that a layer makes to the image below it, in the order of its archive. They are kept
+//! on the disk until the layers below are there: a layer may have a million entries, and a slow
+//! layer below may keep it waiting.
 
 use crate::attributes::Attributes;
 use crate::path::Inside;
@@ -8,7 +9,7 @@ use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
-/// How long a step may be, in bytes: what a parsed entry can be at most, encoded.
+/// How long a step may be, in bytes: the largest size of a parsed entry, encoded.
 const MAX_STEP: u32 = 4 << 20;
 
 /// One entry of the archive.
@@ -18,7 +19,7 @@ pub(crate) struct Step {
     pub(crate) action: Action,
 }
 
-/// What happens at the path.
+/// The change at the path.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Action {
     Folder(Attributes),
@@ -30,11 +31,11 @@ pub(crate) enum Action {
     },
     HardLink(Inside),
     Fifo(Attributes),
-    /// Nothing is there any more: the entry is left out.
+    /// No file remains there: the entry is left out.
     Nothing,
-    /// What layers below have there is hidden.
+    /// Hides the file of the layers below.
     Whiteout,
-    /// What layers below have in this folder is hidden.
+    /// Hides the content that layers below have in this folder.
     Opaque,
 }
 
@@ -45,7 +46,7 @@ impl StepWriter {
         Ok(Self(BufWriter::new(File::create_new(path)?)))
     }
 
-    /// Returns how many bytes it takes.
+    /// Writes a step. Returns the number of bytes that it takes.
     pub(crate) fn write(&mut self, step: &Step) -> io::Result<u64> {
         let bytes = postcard::to_allocvec(step).map_err(io::Error::other)?;
         let length = u32::try_from(bytes.len()).ok().filter(|length| *length <= MAX_STEP);

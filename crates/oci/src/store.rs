@@ -1,4 +1,4 @@
-//! The store: what is pulled is verified, unpacked and kept until others need the room.
+//! The store verifies, unpacks and keeps images until their space is needed for others.
 
 mod choose;
 mod disk;
@@ -27,21 +27,24 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many namespaces may have all the layers on their way that they may have.
+/// The number of namespaces that can have all of their permitted layers in progress at once.
 const NAMESPACES_AT_ONCE: usize = 16;
 
-/// What images may take.
+/// Limits of images and of the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How much the store keeps, in bytes on the disk (as files and folders take them, roughly). A pull for which there is no room fails. Images that are not in
-    /// use make room: those of the namespace that pulls, then those of namespaces that have more than it would have then, least recently used first.
+    /// How much the store keeps, in bytes on the disk (as files and folders take them, roughly). A
+    /// pull for which there is no space fails. Images that are not in use are removed to make
+    /// space: first those of the namespace that pulls, then those of namespaces that have more than
+    /// it would have then, least recently used first.
     pub store_bytes: u64,
     /// How large an image may be, in bytes: all layers on the disk, and each layer as an archive.
     pub image_bytes: u64,
     /// How many entries a layer may have.
     pub entries: u64,
-    /// How many layers are fetched and unpacked at once for one namespace. One of them is for a registry of which no other layer is on its way, so that a slow
-    /// registry leaves something to others. For all namespaces together there are sixteen times as many.
+    /// How many layers are fetched and unpacked at once for one namespace. One of them is reserved
+    /// for a registry from which no other layer is being fetched, so that a slow registry does not
+    /// block others. All namespaces together have sixteen times as many.
     pub parallel: usize,
 }
 
@@ -52,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-/// Unpacked images in a folder. One process has it at a time. Cloned, it is the same store.
+/// Unpacked images in a folder. One process has it open at a time. A clone is the same store.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -65,10 +68,12 @@ struct Inner {
     turns: Arc<Turns>,
 }
 
-/// A layer on its way, for all who wait for it. Its result is the layer with all below it, bottom to top.
+/// A layer that is being fetched, for all pulls that wait for it. Its result is the layer with all
+/// layers below it, bottom to top.
 type Flight = Shared<BoxFuture<'static, Result<Vec<Arc<HeldLayer>>>>>;
 
-/// Where a layer comes from, and for which namespace, is part of it: no namespace waits for another's registry or rate.
+/// The source and the namespace are parts of the key: no namespace waits for another's registry or
+/// rate.
 type FlightKey = (Digest, Digest, String, String);
 
 struct InFlight {
@@ -77,16 +82,19 @@ struct InFlight {
 }
 
 impl Store {
-    /// Opens or makes a store. Removes what an earlier process left half done. Blocks while it reads the folder.
+    /// Opens or makes a store. Removes partial files of an earlier process. Blocks while it reads
+    /// the folder.
     ///
     /// # Errors
-    /// [`Error::NotRoot`], [`Error::InUse`] (another process has it, or an [`Image`] of an earlier store of this process), or what is wrong with
-    /// `registries` or the folder.
+    /// [`Error::NotRoot`], [`Error::InUse`] (another process has it open, or an [`Image`] of an
+    /// earlier store of this process exists), or another error if `registries` or the folder is
+    /// invalid.
     pub fn open(folder: &Path, limits: Limits, registries: Registries) -> Result<Self> {
         Self::open_for(folder, limits, registries, &Namespaces::default())
     }
 
-    /// As [`Store::open`]. What namespaces have in the store from earlier pulls is counted in `namespaces`.
+    /// As [`Store::open`]. Images that namespaces have in the store from earlier pulls are counted
+    /// in `namespaces`.
     ///
     /// # Errors
     /// The same.
@@ -115,26 +123,29 @@ impl Store {
         resolve(reference, &self.0.client).await
     }
 
-    /// The image, if it is here.
+    /// The image, if it is in the store.
     pub fn image(&self, digest: Digest) -> Option<Image> {
         self.0.disk.image(&None, digest).ok().flatten()
     }
 
-    /// Bytes of the limit that are taken.
+    /// The bytes of the limit that are used.
     pub fn used_bytes(&self) -> u64 {
         self.0.disk.used()
     }
 
-    /// Brings an image here, if it is not here. The reference needs a digest. Pulls of the same layers share one download. A pull that is dropped ends,
-    /// unless another waits for the same.
+    /// Fetches an image, if it is not in the store. The reference needs a digest. Pulls of the same
+    /// layers share one download. A pull that is dropped ends, unless another waits for the same
+    /// layers.
     ///
     /// # Errors
-    /// What the registry says, or what is wrong with the image. Nothing of an image that is refused is left.
+    /// Fails if the registry refuses the request, or if the image is invalid. Nothing of a refused
+    /// image remains.
     pub async fn pull(&self, reference: &Reference, progress: &Progress) -> Result<Image> {
         self.pull_for(None, reference, progress).await
     }
 
-    /// As [`Store::pull`], within the rate, the turns and the bounds of a namespace, which has the image from then on.
+    /// As [`Store::pull`], within the rate, the turns and the bounds of a namespace. The image
+    /// belongs to that namespace from then on.
     ///
     /// # Errors
     /// The same.
@@ -147,8 +158,8 @@ impl Store {
         self.pull_checked(share, &AddressCheck::default(), reference, progress).await
     }
 
-    /// As [`Store::pull_for`], for an image that a document names which is not the operator's: `check` judges the addresses of registries that the settings
-    /// do not name.
+    /// As [`Store::pull_for`], for an image named by a document that is not the operator's: `check`
+    /// judges the addresses of registries that the settings do not name.
     ///
     /// # Errors
     /// The same.
@@ -214,7 +225,7 @@ impl Inner {
         LayerLimits { entries: self.limits.entries, file_bytes: self.limits.image_bytes }
     }
 
-    /// A layer that is on its way already, or from now on.
+    /// The download of a layer, which is started if it is not in progress.
     fn flight(
         self: &Arc<Self>,
         source: &Arc<Source>,
@@ -249,7 +260,7 @@ impl Inner {
         progress: Arc<LayerProgress>,
     ) -> Result<Vec<Arc<HeldLayer>>> {
         enum Found {
-            /// Held from here on, so that it does not make room for others.
+            /// Held from here on, so that it is not removed to make space.
             Here(Arc<HeldLayer>),
             Fetched(Fetched),
         }
@@ -294,7 +305,8 @@ impl Inner {
     }
 }
 
-/// How many files and folders a store in this folder may have, which need not be there yet: half of those that its file system can have. 0: that is not known.
+/// How many files and folders a store in this folder may have: half of those that its file system
+/// can have. The folder need not exist yet. 0: the file system does not tell.
 pub fn max_files(folder: &Path) -> u64 {
     let found = folder.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
     found.map_or(0, |found| found.f_files / 2)

@@ -1,7 +1,9 @@
-//! A layer that is being made on top of others. Each step finds the image as the steps before it and the layers below have left it, and changes this layer only.
+//! A layer that is being made on top of others. Each step finds the image as the steps before it
+//! and the layers below have left it, and changes this layer only.
 //!
-//! Links in paths are followed as in the finished image, whose root is `/`: here, name by name, and never by the kernel. What a path leads to is a path without
-//! links, `open_beneath` opens it with `openat2` and `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and files are made in it with `O_EXCL`.
+//! Links in paths are followed as in the finished image, whose root is `/`: here, name by name, and
+//! never by the kernel. A resolved path has no links; `open_beneath` opens it with `openat2` and
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`, and files are made in it with `O_EXCL`.
 
 use crate::attributes::{Attributes, Omissions, apply, apply_at, times};
 use crate::beneath::{OPAQUE, OPEN_FOLDER, is_whiteout, open_beneath, remove_tree, stat};
@@ -26,8 +28,8 @@ const MAX_NAMES: usize = 1024;
 /// How many links a path may go through: as many as Linux follows.
 const MAX_LINKS: usize = 40;
 
-/// How many names of links' targets are followed, and how many folders of layers below are looked into, for one layer: what a layer with a million entries needs.
-/// Each takes some microseconds.
+/// How many names of links' targets are followed, and how many folders of layers below are looked
+/// up, for one layer: enough for a layer with a million entries. Each takes some microseconds.
 const MAX_LOOK_UPS: usize = 64 << 20;
 
 const MAKE_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::CLOEXEC);
@@ -36,7 +38,7 @@ const MAKE_FILE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXC
 #[derive(Debug)]
 struct Folder {
     mtime: (i64, u32),
-    /// The layers below whose folders at this path are seen together with it, topmost first.
+    /// The layers below whose folders at this path are merged with it, topmost first.
     lower: Vec<u16>,
 }
 
@@ -48,11 +50,12 @@ pub(crate) struct Tree<'a> {
     /// All folders of this layer, by paths without links.
     folders: BTreeMap<Inside, Folder>,
     folder_names: usize,
-    /// Where device nodes of this layer were left out. Their names count as those of folders.
+    /// The paths at which device nodes of this layer were left out. They count as names of folders.
     devices: BTreeSet<Inside>,
-    /// Of [`MAX_LOOK_UPS`].
+    /// How many of [`MAX_LOOK_UPS`] have been made.
     look_ups: usize,
-    /// The parent that was used last, as written and as found: entries of one folder come one after another.
+    /// The parent that was used last, as written and as resolved: entries of one folder come one
+    /// after another.
     last: Option<(Inside, Place)>,
     room: TakeRoom<'a>,
     omitted: &'a mut Omissions,
@@ -61,19 +64,19 @@ pub(crate) struct Tree<'a> {
 /// A folder of this layer.
 #[derive(Clone)]
 struct Place {
-    /// Without links.
+    /// The path without links.
     path: Inside,
     fd: Arc<OwnedFd>,
 }
 
-/// What is seen at a name.
+/// The file that is visible at a name.
 enum Seen {
-    /// This layer has hidden what is below.
+    /// This layer has hidden the file of the layers below.
     Hidden,
     Folder,
     Symlink(Vec<u8>),
     Other,
-    /// Nothing of this layer.
+    /// This layer has no file there.
     Below(Below),
 }
 
@@ -132,7 +135,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// A folder with all of its attributes but the time, which making its entries would change.
+    /// Makes a folder with all of its attributes but the time, which making its entries would
+    /// change.
     fn folder(&mut self, path: &Inside, attributes: &Attributes) -> Outcome<()> {
         let place = if path.is_root() {
             Place { path: Inside::root(), fd: self.root.clone() }
@@ -176,7 +180,8 @@ impl<'a> Tree<'a> {
         Ok(rustix::fs::renameat_with(&self.contents, number, &*parent.fd, name, RenameFlags::NOREPLACE)?)
     }
 
-    /// As `link` in the image would do it: the file of a layer below is copied up first.
+    /// Makes a hard link as `link` in the image would: the file of a layer below is copied up
+    /// first.
     fn hard_link(&mut self, path: &Inside, target: &Inside) -> Outcome<()> {
         let no_file = |what: &str| format!("it is a hard link to `{}`, which {what}", target.as_path().display());
         let (folder, target_name) = target.split();
@@ -190,7 +195,7 @@ impl<'a> Tree<'a> {
             Seen::Symlink(_) | Seen::Other => {}
             Seen::Below(Below::Symlink(layer, _) | Below::Other(layer)) => self.copy_up(&folder, target_name, layer)?,
             Seen::Folder | Seen::Below(Below::Folder(_)) => return wrong(no_file("is no file")),
-            // Another name of a device.
+            // The target is a device that was left out.
             Seen::Hidden | Seen::Below(Below::Nothing) if self.devices.contains(&folder.path.join(target_name)?) => {
                 self.omitted.device(path.as_path().as_os_str().as_encoded_bytes());
                 return self.leave_out(path);
@@ -207,7 +212,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Nothing is there any more, as a device node would have replaced it.
+    /// Leaves no file at the path, as a device node would have replaced it.
     fn leave_out(&mut self, path: &Inside) -> Outcome<()> {
         let (parent, name) = self.clear(path)?;
         self.hide(&parent, name)?;
@@ -217,7 +222,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// What layers below have there is hidden. What this layer itself has there stays, and hides what is below.
+    /// Hides the file of the layers below. If this layer itself has a file there, that stays, and
+    /// hides the one below.
     fn whiteout(&mut self, path: &Inside) -> Outcome<()> {
         let (parent, name) = path.split();
         let parent = self.resolve(&parent, true)?;
@@ -231,7 +237,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Hides what layers below have, where this layer has nothing: overlayfs wants a device 0/0.
+    /// Hides the file of layers below, where this layer has none: overlayfs takes a device 0/0 as
+    /// the mark.
     fn hide(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
         match self.seen(parent, name)? {
             Seen::Below(Below::Nothing) => Ok(()),
@@ -245,7 +252,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// What layers below have in this folder is hidden.
+    /// Hides the content that layers below have in this folder.
     fn opaque(&mut self, folder: &Place) -> Outcome<()> {
         if !self.merges(folder) {
             return Ok(());
@@ -257,12 +264,12 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Whether layers below may have something in this folder.
+    /// Whether layers below may have entries in this folder.
     fn merges(&self, folder: &Place) -> bool {
         self.folders.get(&folder.path).is_some_and(|folder| !folder.lower.is_empty())
     }
 
-    /// Keeps a new folder apart from a folder of a layer below, in whose place something else has been meanwhile.
+    /// Keeps a new folder apart from a folder of a layer below that has meanwhile been replaced.
     fn separate(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
         if !self.merges(parent) {
             return Ok(());
@@ -280,7 +287,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The parent of a path and the name in it, at which this layer has nothing any more.
+    /// The parent of a path and the name in it, after the file of this layer there has been
+    /// removed.
     fn clear<'p>(&mut self, path: &'p Inside) -> Outcome<(Place, &'p [u8])> {
         if path.is_root() {
             return wrong("it would replace the root of the image; expected a folder");
@@ -295,14 +303,15 @@ impl<'a> Tree<'a> {
         Ok((parent, name))
     }
 
-    /// What is made in this folder may hide a link of a layer below, through which the parent that was used last was found.
+    /// Forgets the parent that was used last: a new entry in this folder may hide a link of a layer
+    /// below, through which that parent was found.
     fn forget(&mut self, folder: &Place) {
         if self.merges(folder) {
             self.last = None;
         }
     }
 
-    /// Removes what this layer has there, with all that is in it.
+    /// Removes the file of this layer at a name; a folder with all of its content.
     fn remove(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
         let path = parent.path.join(name)?;
         self.last = None;
@@ -325,7 +334,7 @@ impl<'a> Tree<'a> {
         let path = parent.path.join(name)?;
         rustix::fs::mkdirat(&*parent.fd, name, Mode::from_raw_mode(0o755))?;
         let fd = rustix::fs::openat(&*parent.fd, name, OPEN_FOLDER, Mode::empty())?;
-        // The process's umask may have taken something off.
+        // The process's umask may have cleared some bits.
         rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o755))?;
         self.remember(path, Folder { mtime, lower })
     }
@@ -364,7 +373,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Finds a folder as written, following links, and has it in this layer. Makes (`make`) the folders that are missing.
+    /// Finds a folder as written, following links, and makes it present in this layer. If
+    /// `make`, missing folders are made.
     fn resolve(&mut self, path: &Inside, make: bool) -> Outcome<Place> {
         if let Some((last, place)) = &self.last
             && last == path
@@ -381,7 +391,7 @@ impl<'a> Tree<'a> {
             match &*name {
                 b"" | b"." => continue,
                 _ if name.starts_with(b".wh.") => return wrong("it is below a whiteout (`.wh.`)"),
-                // Above the root is the root.
+                // The parent of the root is the root.
                 b".." => {
                     at = at.split().0;
                     continue;
@@ -412,7 +422,8 @@ impl<'a> Tree<'a> {
         Ok(place)
     }
 
-    /// Has a folder in this layer which is not in it yet. Returns the target of a symbolic link that is there instead.
+    /// Makes a folder present in this layer that is not in it yet. Returns the target of a symbolic
+    /// link that is there instead.
     fn enter(&mut self, folder: Inside, name: &[u8], make: bool) -> Outcome<Option<Vec<u8>>> {
         let parent = self.open(folder)?;
         let shown = |parent: &Place| parent.path.join(name).map(|path| path.as_path().display().to_string());
@@ -494,6 +505,7 @@ impl<'a> Tree<'a> {
 fn make_fifo(parent: &OwnedFd, name: &[u8], attributes: &Attributes, omitted: &mut Omissions) -> Outcome<()> {
     rustix::fs::mknodat(parent, name, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
     apply_at(parent.as_fd(), name, attributes, omitted)?;
-    // Not undone by a new owner, as with files: a FIFO is not run.
+    // A FIFO is not executed, so a new owner does not clear bits of its mode, as it does with
+    // files.
     Ok(rustix::fs::chmodat(parent, name, Mode::from_raw_mode(attributes.mode), AtFlags::empty())?)
 }

@@ -1,7 +1,8 @@
-//! Unpacks a layer, which is a tar archive that nobody has to trust, in two parts.
+//! Unpacks a layer, which is an untrusted tar archive, in two parts.
 //!
 //! [`read`] runs while the archive arrives, and needs no other layer: it checks the entries, writes the contents of files, and keeps the rest as steps.
-//! [`build`] runs when the archive is verified and the layers below are there, and takes the steps one after another, as if the image were a folder.
+//! [`build`] runs when the archive is verified and the layers below are there, and applies the
+//! steps one after another, as if the image were a folder.
 
 use crate::archive::{Archive, Entry, printable};
 use crate::attributes::{Attributes, Kind, Omissions, apply, kind};
@@ -20,23 +21,24 @@ use tar_core::EntryType;
 
 /// How many bytes an archive may have after its end. Tools pad archives to 10 KiB.
 const MAX_TRAILING: u64 = 16 << 20;
-/// Targets of symbolic links up to this length are in the inode, in bytes; as a rule.
+/// Targets of symbolic links up to this length, in bytes, are typically stored in the inode.
 const MAX_INLINE_TARGET: usize = 59;
-/// How much is read at once, in bytes.
+/// How many bytes are read at once.
 const PIECE: usize = 128 << 10;
 
-/// In the folder of a layer: the files of its archive, by number, until they have their places.
+/// In the folder of a layer: the files of its archive, by number, until they are moved to their
+/// places.
 const CONTENTS: &str = "contents";
 /// In the folder of a layer: its steps.
 const STEPS: &str = "steps";
-/// In the folder of a layer: what overlayfs takes.
+/// In the folder of a layer: the folder that overlayfs takes.
 pub(crate) const ROOT: &str = "root";
 
-/// What a layer may be at most.
+/// Limits of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) entries: u64,
-    /// Of one file, holes included.
+    /// The length of one file, holes included.
     pub(crate) file_bytes: u64,
 }
 
@@ -66,7 +68,8 @@ pub(crate) fn read(
     reader.run()
 }
 
-/// Makes the layer of what [`read`] has left in `folder`, on top of the layers `lower`, topmost first.
+/// Makes the layer from the files that [`read`] has left in `folder`, on top of the layers `lower`,
+/// topmost first.
 pub(crate) fn build(
     folder: &Path,
     lower: &[&Path],
@@ -107,7 +110,8 @@ pub(crate) fn trailing(archive: &mut impl Read) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The content of one file of an archive, of which nothing is unpacked; `None`: it is not in it.
+/// The content of one file of an archive, without unpacking the archive; `None`: the file is not in
+/// it.
 pub(crate) fn find(archive: impl Read, name: &str, most: usize, limits: Limits) -> Result<Option<Vec<u8>>, Failure> {
     let mut archive = Archive::new(archive.take(limits.file_bytes));
     let wanted = Inside::new(name.as_bytes()).ok();
@@ -140,7 +144,7 @@ pub(crate) fn find(archive: impl Read, name: &str, most: usize, limits: Limits) 
 struct Reader<'a, R> {
     archive: Archive<R>,
     contents: File,
-    /// So many have been written.
+    /// The number of files written.
     files: u64,
     steps: StepWriter,
     omitted: Omissions,
@@ -183,7 +187,8 @@ impl<R: Read> Reader<'_, R> {
 
     fn entry(&mut self, entry: &Entry) -> Result<(), Stop> {
         let path = Inside::new(&entry.path)?;
-        // An inode takes as much as a header, as a rule. Comments and the like are charged too: they cost time, and steps.
+        // An inode typically takes as much as a header. Comments and the like are charged too: they
+        // cost time, and steps.
         self.take(entry.header, 1)?;
         let (path, action) = match mark(&path)? {
             Mark::Skipped => return Ok(()),
@@ -195,7 +200,7 @@ impl<R: Read> Reader<'_, R> {
             }
         };
         let bytes = self.steps.write(&Step { path, action })?;
-        // Until the layer is built, the step takes room as well.
+        // Until the layer is built, the step takes space as well.
         self.take(bytes.saturating_sub(INODE), 0)
     }
 
@@ -203,7 +208,7 @@ impl<R: Read> Reader<'_, R> {
         let attributes = self.attributes(entry)?;
         let beside = attributes.xattrs.iter().map(|(key, value)| blocks(key.count_bytes() + value.len())).sum();
         self.take(beside, 0)?;
-        // As others read it: old archives mark a folder by nothing but a slash.
+        // As in other tools: old archives mark a folder by nothing but a slash.
         let is_folder =
             entry.kind == EntryType::Directory || (entry.kind == EntryType::Regular && entry.path.ends_with(b"/"));
         let is_file = matches!(entry.kind, EntryType::Regular | EntryType::Continuous | EntryType::GnuSparse);
@@ -226,7 +231,8 @@ impl<R: Read> Reader<'_, R> {
             }
             EntryType::Link => Ok(Action::HardLink(Inside::new(&entry.link)?)),
             EntryType::Fifo => Ok(Action::Fifo(attributes)),
-            // A room has the devices that it has. What would stand in its place is gone all the same.
+            // A jail has a fixed set of devices. A file that the device node would replace is
+            // removed all the same.
             EntryType::Char | EntryType::Block => {
                 self.omitted.device(&entry.path);
                 Ok(Action::Nothing)
@@ -303,7 +309,7 @@ fn symlink(target: &[u8], attributes: Attributes) -> Outcome<Action> {
     Ok(Action::Symlink { target: target.to_owned(), attributes })
 }
 
-/// What an entry says about layers below.
+/// The meaning of an entry for the layers below.
 enum Mark {
     None,
     /// Bookkeeping of aufs, which has to be ignored.

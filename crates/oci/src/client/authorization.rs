@@ -14,10 +14,11 @@ use url::Url;
 
 /// How long a token server's answer may be, in bytes.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
-/// How many tokens are kept. They are forgotten all at once: each comes back with one more request.
+/// How many tokens are cached. A full cache is emptied; each token comes back with one more
+/// request.
 const MAX_TOKENS: usize = 256;
 
-/// What a registry was last content with, by host, repository and access.
+/// The authorization that each registry last accepted, by host, repository and access.
 #[derive(Default)]
 pub(super) struct Tokens(Mutex<HashMap<(String, String, Access), Arc<HeaderValue>>>);
 
@@ -37,14 +38,15 @@ impl Tokens {
 }
 
 impl Client {
-    /// What answers the challenge in a 401.
+    /// The authorization that answers the challenge in a 401.
     pub(super) async fn authorize(
         &self,
         endpoint: &Endpoint,
         access: Access,
         response: Response,
     ) -> Result<HeaderValue> {
-        // Behind a redirect another host answers, who is owed nothing.
+        // A response after a redirect is from another host, which gets no credentials of the
+        // registry.
         let from = response.url().clone();
         let own = host_of(&from) == host_of(&endpoint.base);
         let challenges: Vec<String> = response
@@ -89,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Asks a token server.
+    /// Requests a token from a token server.
     async fn token(
         &self,
         endpoint: &Endpoint,

@@ -1,5 +1,6 @@
-//! A blob as it arrives. Where the connection breaks, it goes on with a range. One that hardly comes at all is given up, so that a slow registry holds
-//! nothing of the node for long.
+//! A blob as it arrives. If the connection breaks, the download resumes with a range request. A
+//! download that is too slow is given up, so that a slow registry does not hold resources of the
+//! node for long.
 
 use super::coding::{Coding, Decoder};
 use super::patience::is_passing;
@@ -14,16 +15,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
 use url::Url;
 
-/// How often in a row a download may break off without getting on.
+/// How often in a row a download may break off without progress.
 const MAX_TRIES: u32 = 4;
-/// The same for a mirror: the next one is there to be asked.
+/// The same for a mirror: another endpoint can be asked after it.
 const MAX_MIRROR_TRIES: u32 = 2;
-/// How many bytes count as getting on.
+/// How many bytes count as progress.
 const ADVANCE: u64 = 64 << 10;
 /// How long to wait before the second try; each further wait is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Nobody wants the rest any more.
+/// The receiver of a blob has gone, so the rest is not needed.
 pub(crate) struct Abandoned;
 
 /// A blob that is being downloaded.
@@ -32,9 +33,9 @@ struct Download<'a> {
     endpoint: &'a Endpoint,
     url: Url,
     size: u64,
-    /// So many bytes of the blob have come.
+    /// The number of bytes of the blob that have arrived.
     offset: u64,
-    /// The registry compresses the blob once more, so it has to come from its beginning.
+    /// The registry compresses the blob once more, so it has to be fetched from its beginning.
     is_encoded: bool,
     pace: Pace,
     to: Sender<Bytes>,
@@ -42,7 +43,8 @@ struct Download<'a> {
 }
 
 impl Client {
-    /// Sends a blob, which has `size` bytes, in pieces to `to`. Whoever receives them verifies the digest.
+    /// Downloads a blob of `size` bytes, and sends it in pieces to `to`. The receiver verifies the
+    /// digest.
     pub(crate) async fn blob(
         &self,
         endpoint: &Endpoint,
@@ -81,7 +83,7 @@ impl Download<'_> {
         Error::Answer { url: without_query(&self.url), status: None, reason, retry_after: None }
     }
 
-    /// One request for what follows `offset`.
+    /// One request for the bytes from `offset` on.
     async fn part(&mut self) -> Result<End> {
         let mut request = Request::new(Method::GET, self.url.clone());
         if self.offset > 0 && !self.is_encoded {
@@ -95,7 +97,8 @@ impl Download<'_> {
             Err(error) if is_passing(&error, Duration::ZERO).is_some() => return Ok(End::Broken(error)),
             Err(error) => return Err(error),
         };
-        // A registry that knows no ranges begins again; what is here already is passed over.
+        // A registry without support for ranges sends the blob from its beginning; the bytes that
+        // have already arrived are skipped.
         let skip = match response.status() {
             StatusCode::OK => self.offset,
             StatusCode::PARTIAL_CONTENT if self.offset > 0 => {
@@ -118,11 +121,12 @@ impl Download<'_> {
         self.content(response, skip, decoder).await
     }
 
-    /// What decodes the body, if it is encoded.
+    /// The decoder of the body, if it is encoded.
     fn decoder(&mut self, response: &Response, skip: u64) -> Result<Option<Decoder>> {
         let (coding, from) = (Coding::of(response)?, self.offset - skip);
         let length = response.content_length();
-        // Stores of files often name the coding that the blob itself is in: it has the length of the blob.
+        // File servers often name the coding of the blob itself as that of the answer. The length
+        // shows this: it is that of the blob.
         if coding == Coding::Identity || length == Some(self.size - from) {
             return match length {
                 Some(length) if length + from != self.size => {
@@ -174,11 +178,11 @@ impl Download<'_> {
         }
     }
 
-    /// Sends some of the blob on. Returns whether it is still wanted.
+    /// Sends a piece of the blob on. Returns whether the receiver still wants more.
     async fn piece(&mut self, mut piece: Bytes, skip: &mut u64) -> Result<bool> {
         let skipped = (*skip).min(piece.len() as u64);
         *skip -= skipped;
-        // No more than the piece has.
+        // At most the length of the piece.
         drop(piece.split_to(skipped as usize));
         if piece.len() as u64 > self.size - self.offset {
             let size = self.size;
@@ -197,7 +201,8 @@ struct Pace {
 }
 
 impl Pace {
-    /// Notes that so many bytes have come after so long. Returns whether too few have come for too long.
+    /// Records that `bytes` bytes arrived after waiting for `waited`. Returns whether the rate has
+    /// been too low for too long.
     fn is_slow(&mut self, waited: Duration, bytes: u64, client: &Client) -> bool {
         let Registries { least_rate, slow_timeout, .. } = &client.settings.registries;
         self.waited += waited;

@@ -1,4 +1,5 @@
-//! Where connections may go because of an image's name that the operator has not written.
+//! Checks the addresses to which an image's name may lead connections, if the operator has not
+//! written that name.
 
 use super::causes;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -7,9 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use url::{Host, Url};
 
-/// Judges addresses of registries that the operator has not named, of where these redirect to, and of their token servers. The connection goes to an
-/// address that was judged; its name is not looked up again. Registries that the settings name, and proxies, are the operator's and not judged: a proxy
-/// looks names up by itself.
+/// Judges addresses of registries that the operator has not named, of the hosts these redirect to,
+/// and of their token servers. The connection goes to an address that was judged; its name is not
+/// looked up again. Registries that the settings name, and proxies, are the operator's and not
+/// judged: a proxy resolves names itself.
 #[derive(Clone, Default)]
 pub struct AddressCheck(Option<Arc<Judge>>);
 

@@ -1,4 +1,5 @@
-//! Content codings. Each request asks for none; some servers in between compress all the same, and digests are of what was compressed.
+//! Content codings. Each request asks for none. Some intermediate servers compress all the same,
+//! while digests are of the bytes without that coding.
 
 use super::without_query;
 use crate::decompress::decompress;
@@ -8,7 +9,7 @@ use reqwest::Response;
 use reqwest::header::CONTENT_ENCODING;
 use std::io::{self, Read, Write};
 
-/// How much is decoded at once, in bytes: it may become a thousand times as much.
+/// How many bytes are decoded at once: they may become a thousand times as many.
 const PIECE: usize = 4 << 10;
 
 /// How an answer is encoded.
@@ -45,7 +46,7 @@ impl Coding {
         let mut decoder: Box<dyn Read + '_> = match self {
             Self::Identity => return Ok(Some(bytes)),
             Self::Deflate => Box::new(flate2::read::ZlibDecoder::new(&bytes[..])),
-            // Where the header is wrong, the bytes are right.
+            // If the header is wrong, and the bytes are not compressed, they are used as they are.
             Self::Gzip | Self::Zstd => decompress(&bytes[..])?,
         };
         let mut decoded = Vec::new();
@@ -69,7 +70,7 @@ pub(super) enum Decoder {
 }
 
 impl Decoder {
-    /// `None`: a coding that is decoded only as a whole.
+    /// `None`: a coding that can be decoded only as a whole.
     pub(super) fn new(coding: Coding) -> Option<Self> {
         match coding {
             Coding::Gzip => Some(Self::Gzip(MultiGzDecoder::new(Vec::new()))),
@@ -78,7 +79,7 @@ impl Decoder {
         }
     }
 
-    /// Takes some of what has come off its front, and returns what that has become.
+    /// Takes a piece from the front of `encoded`, and returns the decoded bytes.
     pub(super) fn next(&mut self, encoded: &mut bytes::Bytes) -> io::Result<Vec<u8>> {
         let piece = encoded.split_to(encoded.len().min(PIECE));
         let decoded = match self {

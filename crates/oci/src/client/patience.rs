@@ -1,4 +1,4 @@
-//! Asks again what a registry could not answer at the moment.
+//! Repeats requests that a registry could not answer at the moment.
 
 use super::{Client, Endpoint};
 use crate::{Error, Result};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How long to wait before the second try; each further wait is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// How long a registry that lets no connection come about, or loses it, is asked again.
+/// How long requests to a registry are repeated if the connection cannot be established, or is
+/// lost.
 const LOST_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// When the registry wants to be asked again, in seconds or as a date.
+/// When the registry wants the request to be repeated, in seconds or as a date.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = text.parse() {
@@ -20,7 +21,8 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(date.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
-/// How long it is worth to ask again after this error, within `busy`, and how long the registry wants to be left alone.
+/// How long requests are repeated after this error, within `busy`, and how long the registry wants
+/// to be left alone.
 pub(super) fn is_passing(error: &Error, busy: Duration) -> Option<(Duration, Duration)> {
     match error {
         Error::Answer { status: Some(408 | 425 | 429 | 500 | 502 | 503 | 504), retry_after, .. } => {
@@ -31,7 +33,8 @@ pub(super) fn is_passing(error: &Error, busy: Duration) -> Option<(Duration, Dur
     }
 }
 
-/// Whether a connection did not come about, or ended before its answer. The name was found, and its address is allowed.
+/// Whether a connection could not be established, or ended before its answer. The name was found,
+/// and its address is allowed.
 pub(super) fn is_lost(error: &reqwest::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, UnexpectedEof};
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -48,11 +51,11 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
     false
 }
 
-/// How long one question is asked again.
+/// How long one request is repeated.
 pub(super) struct Patience {
     begin: Instant,
     pause: Duration,
-    /// Mirrors are asked once: the next one is there to be asked.
+    /// Requests to mirrors are not repeated: another endpoint can be asked after them.
     is_mirror: bool,
     busy_timeout: Duration,
 }
@@ -63,7 +66,7 @@ impl Patience {
         Self { begin: Instant::now(), pause: FIRST_PAUSE, is_mirror: endpoint.is_mirror, busy_timeout }
     }
 
-    /// Waits until it is time to ask again. Returns the error if that is not worth it.
+    /// Waits until it is time to repeat the request. Returns the error if that is not worth it.
     pub(super) async fn wait(&mut self, error: Error) -> Result<()> {
         let Some((limit, wanted)) = is_passing(&error, self.busy_timeout).filter(|_| !self.is_mirror) else {
             return Err(error);

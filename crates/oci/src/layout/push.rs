@@ -8,16 +8,17 @@ use serde_json::Value;
 use std::path::Path;
 use url::Url;
 
-/// Brings an image of an OCI layout to a registry, under the tag of `to`. Blobs that the registry has already are not sent. Returns the digest.
+/// Pushes an image of an OCI layout to a registry, under the tag of `to`. Blobs that the registry
+/// has already are not sent. Returns the digest.
 ///
 /// # Errors
-/// What the registry says, or what is wrong with the layout.
+/// Fails if the registry refuses the image, or if the layout is invalid.
 pub async fn push(layout: &Path, tag: &str, to: &Reference, registries: Registries) -> Result<Digest> {
     let (Place::Registry { registry, repository }, Some(to_tag)) = (&to.place, &to.tag) else {
         return Err(to.wrong("expected `registry/repository:tag`"));
     };
     let client = Client::new(registries)?;
-    // Mirrors are for reading.
+    // Mirrors are read-only.
     let endpoint = client.endpoints(registry, repository)?.pop().ok_or_else(|| to.wrong("expected a registry"))?;
     let wrong = |reason: String| Error::Image { image: layout.display().to_string(), reason };
     let read = async |name: &str| {
@@ -78,7 +79,8 @@ async fn push_blob(client: &Client, endpoint: &Endpoint, blob: Blob, path: &Path
         return Err(Error::Answer { url: begin.url.to_string(), status: None, reason, retry_after: None });
     }
     place.query_pairs_mut().append_pair("digest", &blob.digest.to_string());
-    // Opened anew for each try. What cannot be opened is too short, which the registry refuses; the first try says why.
+    // The file is opened anew for each try. If it cannot be opened, the body is too short, which
+    // the registry refuses; the first try reports the cause.
     std::fs::File::open(path).map_err(Error::io("cannot open", path))?;
     let body = || match std::fs::File::open(path) {
         Ok(file) => Body::from(tokio::fs::File::from_std(file)),

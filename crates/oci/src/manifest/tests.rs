@@ -123,7 +123,7 @@ fn a_configuration_has_to_fit_the_manifest() {
     let text = format!(r#"{{"os":"linux","architecture":"amd64","rootfs":{{"type":"layers","diff_ids":["{id}"]}}}}"#);
     let image = manifest("config.v1+json", 1);
     assert_eq!(configuration("x", text.as_bytes(), &image).unwrap().diff_ids, [id]);
-    // What says by its bytes that it is an image is one.
+    // A configuration whose bytes describe an image is accepted, whatever its type.
     assert_eq!(configuration("x", text.as_bytes(), &manifest("something+json", 1)).unwrap().diff_ids, [id]);
     let error = configuration("x", text.as_bytes(), &manifest("config.v1+json", 2)).unwrap_err().to_string();
     assert!(error.contains("2 layers, its configuration 1"), "{error}");

@@ -1,4 +1,4 @@
-//! Of the images that an index leads to, the one for this machine.
+//! Chooses the image for this machine among those that an index leads to.
 
 use super::source::Source;
 use crate::manifest::{self, Configuration, Descriptor, Document, Manifest, not_for_this_machine};
@@ -38,15 +38,16 @@ struct Search<'a> {
     documents: usize,
     seen: HashSet<Digest>,
     candidates: Vec<Candidate>,
-    /// Their configurations have to say what they are for.
+    /// Images without a platform in the index. Their configurations have to name one.
     unnamed: VecDeque<(Digest, Way)>,
-    /// Of images for other machines.
+    /// The platforms of images for other machines.
     others: Vec<Platform>,
-    /// Why a part of the index could not be looked into.
+    /// Why a part of the index could not be read.
     failure: Option<Error>,
 }
 
-/// Finds the image for this machine that a digest leads to: the variant that makes the most of the processor, and of equal ones the first.
+/// Finds the image for this machine that a digest leads to: the variant that uses most of the
+/// processor's features, and of equal ones the first.
 pub(super) async fn choose(source: &Source, image: &str, digest: Digest) -> Result<Choice> {
     let mut search = Search {
         source,
@@ -114,7 +115,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Fetches an index in an index. A part that is not there, as some registries keep no platforms but their own, leaves the rest to choose from.
+    /// Fetches an index in an index. If that part is missing, because some registries keep no
+    /// platforms but their own, the choice is among the rest.
     async fn inner(&mut self, digest: Digest, way: &Way) -> Result<Option<(Way, Vec<Descriptor>)>> {
         let bytes = match self.fetch(digest).await {
             Err(error @ Error::Answer { status: Some(404), .. }) => {
@@ -165,7 +167,7 @@ impl Search<'_> {
                     match self.configured(indexes, bytes, manifest).await {
                         Ok(Ok(choice)) => return Ok(choice),
                         Ok(Err(platform)) => self.others.push(platform),
-                        // An attestation or a signature, which is no image.
+                        // An attestation or a signature is no image.
                         Err(error @ Error::Image { .. }) if best.is_none() => drop(self.failure.get_or_insert(error)),
                         Err(error) => return Err(error),
                     }
@@ -180,7 +182,7 @@ impl Search<'_> {
         }
     }
 
-    /// An image with its configuration; the platform that it is for, if that is not this machine's.
+    /// An image with its configuration; or its platform, if that is not this machine's.
     async fn configured(
         &self,
         indexes: Vec<Vec<u8>>,

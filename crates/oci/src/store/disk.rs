@@ -1,15 +1,17 @@
-//! What is on the disk: unpacked layers, and images made of them. Which of them are in use, and which have to go.
+//! The files of the store: unpacked layers, and images made of them. Which of them are in use, and
+//! which are removed.
 //!
 //! ```text
-//! lock                       held by the process that has the store
-//! layers/CHAIN/root          an unpacked layer, as overlayfs wants it
-//! layers/CHAIN/layer.json    its size, and what is left out of it
+//! lock                       held by the process that has the store open
+//! layers/CHAIN/root          an unpacked layer, as overlayfs takes it
+//! layers/CHAIN/layer.json    its size, and its omissions
 //! images/DIGEST/             manifest.json, config.json; index.json, index-1.json, … (if the digest is that of an index, outermost first)
 //! images/DIGEST/of-NAMESPACE the namespace has the image
-//! tmp/                       what is being made or removed
+//! tmp/                       files that are being made or removed
 //! ```
-//! Whatever is made appears by a rename. Layers may be incomplete after a power failure, until an image of them is there: it comes after `syncfs`. So
-//! when the store is opened, layers of no image are removed.
+//! Files and folders appear by a rename when they are complete. Layers may be incomplete after a
+//! power failure, until an image of them is there: it comes after `syncfs`. So when the store is
+//! opened, layers of no image are removed.
 
 use super::image::{Command, Image, Lease};
 use super::load::{documents_space, holders, index_name, load_image, load_layer, root_is_opaque};
@@ -33,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
-/// Before the name of a namespace that has an image.
+/// The prefix of a mark for a namespace that has an image.
 pub(super) const HOLDER: &str = "of-";
 
 pub(crate) struct Disk {
@@ -41,7 +43,7 @@ pub(crate) struct Disk {
     pub(super) limit: Space,
     state: Mutex<State>,
     temporary: AtomicU64,
-    /// For as long as this process has the store.
+    /// Locked for as long as this process has the store open.
     pub(super) lock: File,
 }
 
@@ -49,18 +51,19 @@ pub(crate) struct Disk {
 pub(super) struct State {
     pub(super) layers: HashMap<Digest, Arc<Layer>>,
     pub(super) images: HashMap<Digest, Stored>,
-    /// What layers, images and what is being made take.
+    /// The space taken by layers, images and unfinished files.
     pub(super) used: Space,
     pub(super) holdings: HashMap<Arc<str>, Holding>,
 }
 
 pub(super) struct Stored {
     pub(super) config: Arc<Command>,
-    /// Bottom to top.
+    /// The layers, bottom to top.
     pub(super) layers: Vec<Digest>,
-    /// What its documents take.
+    /// The space taken by its documents.
     pub(super) documents: Space,
-    /// The namespaces that have it, each with its lease, if it uses the image now. Without a name: pulls for no namespace.
+    /// The namespaces that have it, each with its lease, if it uses the image now. The lease of
+    /// pulls for no namespace has no name.
     pub(super) leases: HashMap<Arc<str>, Weak<Lease>>,
 }
 
@@ -69,26 +72,27 @@ impl Stored {
         self.leases.values().all(|lease| lease.strong_count() == 0)
     }
 
-    /// Whether this namespace has it, and does not use it.
+    /// Whether this namespace has the image, and does not use it.
     pub(super) fn is_idle_of(&self, name: &str) -> bool {
         self.leases.get(name).is_some_and(|lease| lease.strong_count() == 0)
     }
 
-    /// Whether no namespace has it, and nobody uses it.
+    /// Whether no namespace has the image, and no pull uses it.
     pub(super) fn is_unheld(&self) -> bool {
         self.leases.iter().all(|(name, lease)| name.is_empty() && lease.strong_count() == 0)
     }
 }
 
-/// An unpacked layer. As long as somebody besides [`State`] has it, it stays.
+/// An unpacked layer. It is kept as long as there is a reference besides that of [`State`].
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) chain: Digest,
     pub(crate) root: PathBuf,
     pub(crate) space: Space,
-    /// Nothing below shows through. overlayfs does not look at the attribute of a layer's root.
+    /// The layer hides all layers below. overlayfs does not look at the attribute of a layer's
+    /// root.
     pub(crate) opaque: bool,
-    /// What its archive has, and this folder has not.
+    /// The entries and attributes of its archive that this folder lacks.
     pub(crate) omitted: Omissions,
 }
 
@@ -102,9 +106,9 @@ pub(super) struct LayerFile {
     pub(super) omitted: Omissions,
 }
 
-/// What came for an image, as it came.
+/// The documents of an image, as received.
 pub(crate) struct Documents {
-    /// Those that lead to the manifest, outermost first.
+    /// The indexes that lead to the manifest, outermost first.
     pub(crate) indexes: Vec<Vec<u8>>,
     pub(crate) manifest: Vec<u8>,
     pub(crate) config: Vec<u8>,
@@ -117,14 +121,15 @@ impl Documents {
         files.into_iter().chain(self.indexes.iter().enumerate().map(|(depth, index)| (index_name(depth), index)))
     }
 
-    /// What they take on the disk, with their folder and the mark of a namespace.
+    /// The space that they take on the disk, with their folder and the mark of a namespace.
     pub(crate) fn space(&self) -> Space {
         documents_space(self.files().map(|(_, content)| content.len() as u64))
     }
 }
 
 impl Disk {
-    /// `limit` is cut to half of the files that the file system can have. What namespaces have in the store is counted in `namespaces`.
+    /// `limit` is reduced to half of the files that the file system can have. Images that
+    /// namespaces have in the store are counted in `namespaces`.
     pub(crate) fn open(folder: &Path, limit: u64, namespaces: &Namespaces) -> Result<Arc<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::NotRoot { what: "this process runs as another user".to_owned() });
@@ -161,14 +166,14 @@ impl Disk {
         disk.try_rights()?;
         disk.load(namespaces)?;
         disk.changing(|state, moved| {
-            // Nothing is in use yet, so all that is beyond the limit goes.
+            // Nothing is in use yet, so all that is beyond the limit is removed.
             let _ = disk.make_room(state, &None, Space::default(), moved);
             Ok(())
         })?;
         Ok(Arc::new(disk))
     }
 
-    /// Root of a user namespace may make neither devices nor `trusted.` attributes.
+    /// Root of a user namespace can make neither devices nor `trusted.` attributes.
     fn try_rights(&self) -> Result<()> {
         let temp = self.temp()?;
         let denied = |what: &str| {
@@ -185,7 +190,7 @@ impl Disk {
             .map_err(denied("setting `trusted.overlay.opaque`"))
     }
 
-    /// Reads what is there, and removes what is not whole.
+    /// Reads the layers and images of the folder, and removes incomplete ones.
     fn load(&self, namespaces: &Namespaces) -> Result<()> {
         let mut state = self.state();
         for path in entries(&self.folder.join("layers"))? {
@@ -247,10 +252,10 @@ impl Disk {
         self.state().layers.get(&chain).cloned()
     }
 
-    /// The image, if it is here. It is the namespace's from now on.
+    /// The image, if it is in the store. It belongs to the namespace from now on.
     ///
     /// # Errors
-    /// The namespace has all that it may have.
+    /// Fails if the namespace has reached its bound.
     pub(crate) fn image(self: &Arc<Self>, owner: &Owner, digest: Digest) -> Result<Option<Image>> {
         self.changing(|state, moved| {
             let Some(stored) = state.images.get(&digest) else { return Ok(None) };
@@ -262,7 +267,7 @@ impl Disk {
         })
     }
 
-    /// Gives an image to a namespace.
+    /// Records that a namespace has an image.
     fn give(&self, state: &mut State, owner: &Owner, digest: Digest) -> Result<()> {
         if owner.is_some() {
             let mark = self.holder_mark(digest, shares::name(owner));
@@ -277,7 +282,7 @@ impl Disk {
     }
 
     pub(super) fn forget_holder(&self, digest: Digest, name: &str) {
-        // At worst the namespace has it again after a restart.
+        // If this fails, the namespace has the image again after a restart.
         let _ = fs::remove_file(self.holder_mark(digest, name));
     }
 
@@ -294,11 +299,11 @@ impl Disk {
         Some(Image(lease))
     }
 
-    /// The image has been used just now.
+    /// Records that the image has been used just now.
     pub(super) fn touch(&self, digest: Digest) {
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-        // At worst it goes before another.
+        // If this fails, the image is removed before others.
         let _ = rustix::fs::utimensat(CWD, self.image_folder(digest), &times, AtFlags::empty());
     }
 
@@ -306,7 +311,7 @@ impl Disk {
         self.folder.join("images").join(digest.hex())
     }
 
-    /// Keeps what is in `temp/root`, unless another has kept the same before.
+    /// Keeps the folder `temp/root` as a layer, unless another pull has kept the same layer before.
     pub(crate) fn keep_layer(
         self: &Arc<Self>,
         owner: &Owner,
@@ -337,7 +342,7 @@ impl Disk {
         Ok(held)
     }
 
-    /// Keeps an image whose layers are there, once all of it is on the disk.
+    /// Keeps an image whose layers are there, once all of it has been flushed to the disk.
     pub(crate) fn keep_image(
         self: &Arc<Self>,
         owner: &Owner,
@@ -392,7 +397,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Moves an image out of the way that nobody has. Its layers stay.
+    /// Moves an image that no namespace has out of the way. Its layers stay.
     pub(super) fn forget_image(&self, state: &mut State, digest: Digest, moved: &mut Vec<PathBuf>) -> Result<()> {
         self.move_away(&self.image_folder(digest), moved)?;
         if let Some(stored) = state.images.remove(&digest) {
@@ -415,7 +420,7 @@ impl Disk {
         if moved.is_empty() {
             return Ok(());
         }
-        // No image may come back after a power failure without its layers.
+        // No image may reappear after a power failure without its layers.
         for name in ["images", "layers"] {
             let path = self.folder.join(name);
             sync(&path).map_err(Error::io("cannot write", &path))?;
@@ -425,7 +430,7 @@ impl Disk {
 }
 
 impl State {
-    /// Layers of no image that nobody else has either.
+    /// Layers of no image that no pull holds either.
     fn unused_layers(&self) -> Vec<Digest> {
         let of_images: HashSet<Digest> =
             self.images.values().flat_map(|stored| stored.layers.iter().copied()).collect();
@@ -442,7 +447,8 @@ pub(crate) struct Temp {
 
 impl Drop for Temp {
     fn drop(&mut self) {
-        // It may have become a layer. What cannot be removed now is removed when the store is opened.
+        // The folder may have become a layer. If it cannot be removed now, it is removed when the
+        // store is opened.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

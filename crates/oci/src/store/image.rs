@@ -7,21 +7,21 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// An unpacked image. While it or a clone of it is there, its layers stay on the disk: it is a lease.
+/// An unpacked image. It is a lease: while it or a clone of it exists, its layers stay on the disk.
 #[derive(Clone)]
 pub struct Image(pub(super) Arc<Lease>);
 
 pub(crate) struct Lease {
     pub(super) digest: Digest,
     pub(super) config: Arc<Command>,
-    /// Bottom to top.
+    /// The layers, bottom to top.
     pub(super) layers: Vec<Arc<Layer>>,
-    /// Bytes of its documents.
+    /// The bytes of its documents.
     pub(super) documents: u64,
     pub(super) disk: Arc<Disk>,
 }
 
-/// What a configuration says of the container's program.
+/// The part of a configuration that describes the container's program.
 #[derive(Debug, Default)]
 pub(crate) struct Command {
     user: Option<String>,
@@ -60,7 +60,8 @@ impl Image {
         self.0.digest
     }
 
-    /// The folders of its layers, bottom to top, as overlayfs takes them (`lowerdir` lists them the other way round). Nobody may write to them.
+    /// The folders of its layers, bottom to top, as overlayfs takes them (`lowerdir` lists them the
+    /// other way round). They must not be written to.
     ///
     /// Layers that a layer above hides altogether are left out.
     pub fn layers(&self) -> Vec<PathBuf> {
@@ -68,24 +69,24 @@ impl Image {
         self.0.layers[lowest..].iter().map(|layer| layer.root.clone()).collect()
     }
 
-    /// What its layers and documents take on the disk, in bytes. Other images may share the layers.
+    /// The bytes that its layers and documents take on the disk. Other images may share the layers.
     pub fn bytes(&self) -> u64 {
         self.0.documents + self.0.layers.iter().map(|layer| layer.space.bytes).sum::<u64>()
     }
 
-    /// What its layers have that no container here gets.
+    /// The entries and attributes of its layers that are left out of every container.
     pub fn omissions(&self) -> Omissions {
         let mut all = Omissions::default();
         self.0.layers.iter().for_each(|layer| all.add(&layer.omitted));
         all
     }
 
-    /// `user`, `user:group`, names or numbers. `None` (or empty): root.
+    /// The user: `user`, `user:group`, names or numbers. `None` (or empty): root.
     pub fn user(&self) -> Option<&str> {
         self.0.config.user.as_deref().filter(|user| !user.is_empty())
     }
 
-    /// `NAME=value`.
+    /// The environment: `NAME=value`.
     pub fn env(&self) -> &[String] {
         &self.0.config.env
     }
@@ -95,22 +96,22 @@ impl Image {
         &self.0.config.entrypoint
     }
 
-    /// The rest of the command, which who starts it may replace.
+    /// The rest of the command, which the caller may replace.
     pub fn cmd(&self) -> &[String] {
         &self.0.config.cmd
     }
 
-    /// `None` (or empty): `/`.
+    /// The folder in which the command starts. `None` (or empty): `/`.
     pub fn working_dir(&self) -> Option<&str> {
         self.0.config.working_dir.as_deref().filter(|folder| !folder.is_empty())
     }
 
-    /// A name or number, such as `SIGINT`. `None`: SIGTERM.
+    /// The signal that asks the command to end, a name or number such as `SIGINT`. `None`: SIGTERM.
     pub fn stop_signal(&self) -> Option<&str> {
         self.0.config.stop_signal.as_deref().filter(|signal| !signal.is_empty())
     }
 
-    /// Such as `8080/tcp`.
+    /// The ports that the command listens on, such as `8080/tcp`.
     pub fn exposed_ports(&self) -> &[String] {
         &self.0.config.exposed_ports
     }

@@ -1,4 +1,5 @@
-//! A blob becomes a folder: decompressed, read and verified in one pass, and built on top of the layers below it when these are there.
+//! Turns a blob into a folder: it is decompressed, parsed and verified in one pass, and built on
+//! top of the layers below it when these are there.
 
 use super::shares::Room;
 use crate::attributes::Omissions;
@@ -14,12 +15,13 @@ use std::io::{self, BufReader, Read};
 use std::path::Path;
 use tokio::sync::mpsc::Receiver;
 
-/// Of a blob that is refused anyway, how much more is read to tell whether it is the right one, in bytes.
+/// How many bytes of a blob that is refused are still read, to tell whether it is the right blob.
 const MAX_REST: u64 = 64 << 20;
 
 /// Reads `blob`, whose archive has to be `diff_id`, into the empty folder `folder`. Blocks.
 ///
-/// An error of kind [`io::ErrorKind::BrokenPipe`] of `source` means that another knows why it ended.
+/// An error of kind [`io::ErrorKind::BrokenPipe`] of `source` means that the download ended,
+/// and reports the cause.
 pub(crate) fn read(
     source: impl Read,
     blob: Blob,
@@ -33,7 +35,8 @@ pub(crate) fn read(
     let mut compressed = Checked::new(source, blob.size, Some(progress));
     let outcome = read_archive(&mut compressed, folder, limits, room);
     if outcome.is_ok() || compressed.left <= MAX_REST && !matches!(outcome, Err(Failure::Write(..))) {
-        // Whatever is wrong with it: if it is not even the right blob, that is what has to be said.
+        // If the blob is not even the right one, that is the error to report, rather than the fault
+        // of its archive.
         let rest = io::copy(&mut compressed, &mut io::sink());
         if let Err(error) = rest {
             return Err(read_error(error, blob));
@@ -58,7 +61,7 @@ pub(crate) fn read(
     Ok(omitted)
 }
 
-/// Makes the layer in `folder` of what [`read`] has left there. Blocks.
+/// Makes the layer in `folder` from the files that [`read`] has left there. Blocks.
 pub(crate) fn build(
     folder: &Path,
     blob: Blob,
@@ -100,7 +103,7 @@ fn read_error(error: io::Error, blob: Blob) -> Error {
     }
 }
 
-/// Reads no more than it should, and takes the digest.
+/// Reads at most the expected length, and computes the digest.
 struct Checked<'a, R> {
     source: R,
     hasher: Hasher,
@@ -130,7 +133,7 @@ impl<R: Read> Read for Checked<'_, R> {
     }
 }
 
-/// What a download sends.
+/// The bytes of a download, as they arrive.
 pub(crate) struct Received {
     from: Receiver<Bytes>,
     piece: Bytes,

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What files of these lengths take, with their folder and the mark of a namespace.
+/// The space taken by files of these lengths, with their folder and the mark of a namespace.
 pub(super) fn documents_space(lengths: impl Iterator<Item = u64>) -> Space {
     const BLOCK: u64 = 4096;
     let mut space = Space { bytes: 2 * BLOCK, files: 2 };
@@ -29,7 +29,7 @@ pub(super) fn holders(folder: &Path) -> Vec<String> {
     entries.filter_map(name).collect()
 }
 
-/// Counts what is in a folder of an earlier release's store.
+/// Counts the files in a folder of an earlier release's store.
 fn count_files(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -59,7 +59,7 @@ pub(super) fn load_image(path: &Path) -> Option<(Digest, Stored)> {
             return None;
         };
         let inner = fs::read(path.join(index_name(depth + 1))).map_or(found, |inner| Digest::of(&inner));
-        // The disk may have come to a machine with another processor.
+        // The disk may have been moved to a machine with another processor.
         let leads = |entry: &Descriptor| {
             let runs = entry.platform().is_none_or(|platform| platform.rank().is_some());
             runs && entry.blob().is_ok_and(|blob| blob.digest == inner)
@@ -81,7 +81,7 @@ pub(super) fn load_image(path: &Path) -> Option<(Digest, Stored)> {
     Some((digest, Stored { config, layers, documents, leases: HashMap::new() }))
 }
 
-/// The file of an index that so many others lead to.
+/// The file name of an index at this depth.
 pub(super) fn index_name(depth: usize) -> String {
     if depth == 0 { "index.json".to_owned() } else { format!("index-{depth}.json") }
 }

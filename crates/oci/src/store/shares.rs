@@ -1,7 +1,9 @@
-//! The part of the store that each namespace has, and what makes room for more.
+//! The part of the store that each namespace has, and the images that are removed to make space.
 //!
-//! A namespace has the images that it pulled, until they make room. A layer counts once for each namespace that has it, in full, and once for the store. So no
-//! namespace pays less because another one has the same, and none pays more when the other one's image goes.
+//! A namespace has the images that it pulled, until they are removed to make space. A layer counts
+//! once for each namespace that has it, in full, and once for the store. So no namespace pays less
+//! because another one has the same layer, and none pays more when the other one's image is
+//! removed.
 
 use super::disk::{Disk, Layer, State};
 use crate::space::Space;
@@ -12,15 +14,15 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// In what pieces room is taken while there is plenty.
+/// The unit in which space is reserved while there is plenty.
 const PIECE: Space = Space { bytes: 4 << 20, files: 64 };
-/// The store leaves a twentieth of its file system to others, and no more than this.
+/// The store leaves a twentieth of its file system free, and no more than this.
 const MAX_RESERVE: Space = Space { bytes: 1 << 30, files: 1 << 16 };
 
 /// Namespaces that have nothing in the store are forgotten when there are more than this.
 const MAX_UNUSED: usize = 1024;
 
-/// The namespace that an image is pulled for; `None`: it counts for none.
+/// The namespace that an image is pulled for; `None`: no namespace is charged.
 pub(crate) type Owner = Option<Arc<Namespace>>;
 
 /// The name of an owner; empty: none.
@@ -28,7 +30,7 @@ pub(crate) fn name(owner: &Owner) -> &str {
     owner.as_ref().map_or("", |namespace| namespace.name())
 }
 
-/// What one namespace has in the store, and takes for what is being unpacked.
+/// The layers that one namespace has in the store, and the space that its pulls have reserved.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     namespace: Owner,
@@ -64,7 +66,8 @@ impl Holding {
     }
 }
 
-/// A layer that a pull has, charged to its namespace. Not to be dropped while the state is locked.
+/// A layer that a pull has, charged to its namespace. It must not be dropped while the state is
+/// locked.
 pub(crate) struct HeldLayer {
     pub(crate) layer: Arc<Layer>,
     disk: Arc<Disk>,
@@ -80,7 +83,7 @@ impl Drop for HeldLayer {
 }
 
 impl State {
-    /// What a namespace has.
+    /// The holding of a namespace.
     pub(super) fn holding(&mut self, owner: &Owner) -> &mut Holding {
         if self.holdings.len() > MAX_UNUSED {
             self.holdings.retain(|_, holding| holding.used != Space::default() || !holding.layers.is_empty());
@@ -92,7 +95,7 @@ impl State {
         holding
     }
 
-    /// Counts room of the store for a namespace.
+    /// Charges space of the store to a namespace.
     fn add(&mut self, owner: &Owner, space: Space) {
         self.used += space;
         self.holding(owner).change(|used| *used += space);
@@ -131,7 +134,7 @@ impl State {
         chains.into_iter().filter_map(|chain| self.layers.get(chain).cloned()).collect()
     }
 
-    /// What a namespace would take for an image that is here.
+    /// The additional space that a namespace would be charged for an image that is in the store.
     pub(super) fn missing_for(&self, owner: &Owner, digest: Digest) -> Space {
         let mut missing = self.images.get(&digest).map(|stored| stored.documents).unwrap_or_default();
         self.layers_of(digest).iter().for_each(|layer| missing += self.missing_of(owner, layer));
@@ -147,8 +150,9 @@ impl State {
         self.holdings.get(name).map(|holding| holding.used).unwrap_or_default()
     }
 
-    /// The image that goes next for room of a namespace: one that is not in use and of nobody else, or else of namespaces that have more than this one would have
-    /// then. Of these the one whose namespace has most, least recently used first.
+    /// The next image to remove for space of a namespace. It is one that is not in use and belongs
+    /// to this namespace only. If there is none, it belongs to namespaces that have more than this
+    /// one would have then: the one whose namespace has most, least recently used first.
     fn next_victim(&self, disk: &Disk, owner: &Owner, needed: Space, unit: fn(Space) -> u64) -> Option<Digest> {
         let own = unit(self.used_by(name(owner))).saturating_add(unit(needed));
         let idle = self.images.iter().filter(|(_, stored)| stored.is_idle());
@@ -169,10 +173,10 @@ impl Disk {
         Room { disk: Some(self.clone()), owner: owner.clone(), taken: Space::default(), used: Space::default() }
     }
 
-    /// A layer that is here, for a pull of this namespace.
+    /// Holds a layer that is in the store for a pull of this namespace.
     ///
     /// # Errors
-    /// The namespace has all that it may have.
+    /// Fails if the namespace has reached its bound.
     pub(crate) fn hold(self: &Arc<Self>, owner: &Owner, layer: Arc<Layer>) -> Result<Arc<HeldLayer>> {
         self.changing(|state, moved| {
             self.bring_within(state, owner, moved, |state| state.missing_of(owner, &layer))?;
@@ -180,7 +184,7 @@ impl Disk {
         })
     }
 
-    /// The same, without a look at the bound.
+    /// As [`Disk::hold`], without a check of the bound.
     pub(super) fn held(self: &Arc<Self>, state: &mut State, owner: &Owner, layer: Arc<Layer>) -> Arc<HeldLayer> {
         if owner.is_some() {
             state.holding(owner).hold(&layer);
@@ -188,7 +192,7 @@ impl Disk {
         Arc::new(HeldLayer { layer, disk: self.clone(), owner: owner.clone() })
     }
 
-    /// Takes room, and returns how much: more than is asked for if it is free anyway.
+    /// Reserves space, and returns how much: more than requested if it is free anyway.
     fn take(&self, owner: &Owner, space: Space) -> Result<Space> {
         self.leaves_reserve(space)?;
         self.changing(|state, moved| {
@@ -209,7 +213,7 @@ impl Disk {
         })
     }
 
-    /// Changes the state, and removes what has been moved out of the way.
+    /// Changes the state, and removes the files that have been moved out of the way.
     pub(super) fn changing<T>(&self, change: impl FnOnce(&mut State, &mut Vec<PathBuf>) -> Result<T>) -> Result<T> {
         let mut moved = Vec::new();
         let changed = change(&mut self.state(), &mut moved);
@@ -217,7 +221,8 @@ impl Disk {
         changed
     }
 
-    /// Takes images from a namespace that it does not use, until it may have what it needs.
+    /// Takes from a namespace images that it does not use, until the needed space is within its
+    /// bound.
     pub(super) fn bring_within(
         &self,
         state: &mut State,
@@ -249,7 +254,7 @@ impl Disk {
         }
     }
 
-    /// Takes an image from a namespace. It goes if no other has it.
+    /// Takes an image from a namespace. It is removed if no other namespace has it.
     fn let_go(&self, state: &mut State, name: &str, digest: Digest, moved: &mut Vec<PathBuf>) -> Result<()> {
         state.release_image(name, digest);
         if state.images.get(&digest).is_some_and(|stored| stored.is_unheld()) {
@@ -261,7 +266,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Moves out of the way what is not in use, until there is room. What has been moved has to be removed.
+    /// Moves images and layers that are not in use out of the way, until there is space. The caller
+    /// has to remove the moved files.
     pub(super) fn make_room(
         &self,
         state: &mut State,
@@ -283,7 +289,8 @@ impl Disk {
             if self.forget_unused_layer(state, moved)? {
                 continue;
             }
-            // An image whose layers are all in use, by others, frees nothing but is no loss either.
+            // Removing an image whose layers are all in use by others frees nothing, but is no loss
+            // either.
             let Some(oldest) = state.next_victim(self, owner, needed, unit) else {
                 let (limit, needed) = (unit(self.limit), unit(needed));
                 return Err(Error::Full { folder: self.folder.clone(), unit: name, limit, needed });
@@ -296,7 +303,7 @@ impl Disk {
         }
     }
 
-    /// Refuses to take the last room of the file system, which the rest of the node needs.
+    /// Refuses to take the last space of the file system, which the rest of the node needs.
     fn leaves_reserve(&self, space: Space) -> Result<()> {
         let Ok(found) = rustix::fs::fstatvfs(&self.lock) else { return Ok(()) };
         let all = Space { bytes: found.f_blocks * found.f_frsize, files: found.f_files };
@@ -307,20 +314,20 @@ impl Disk {
             if free.saturating_sub(needed) < reserve { Err(error()) } else { Ok(()) }
         };
         short("bytes", free.bytes, reserve.bytes, space.bytes)?;
-        // Some file systems do not count.
+        // Some file systems do not count files.
         if all.files == 0 { Ok(()) } else { short("files", free.files, reserve.files, space.files) }
     }
 }
 
-/// What a namespace may have.
+/// The bound on the space of a namespace.
 fn bound(owner: &Owner) -> Option<Space> {
     let of = |resource| owner.as_ref().map(|namespace| namespace.count(resource).bound());
     Some(Space { bytes: of(Resource::ImageBytes)?, files: of(Resource::ImageFiles)? })
 }
 
-/// Room of the store, and of a namespace's share, for something that is being made.
+/// Reserved space of the store, charged to a namespace, for a layer or image that is being made.
 pub(crate) struct Room {
-    /// Gone once a layer or an image has it.
+    /// `None` once a layer or an image has taken the space over.
     disk: Option<Arc<Disk>>,
     owner: Owner,
     taken: Space,
@@ -345,7 +352,8 @@ impl Room {
         self.used
     }
 
-    /// Leaves to the store what was used. The namespace has it from now on only as long as it has the layer or image.
+    /// Leaves the used space to the store. The namespace is charged from now on only as long as it
+    /// has the layer or image.
     pub(super) fn keep(mut self, state: &mut State) {
         state.subtract(&self.owner, self.taken);
         state.used += self.used;

@@ -1,4 +1,4 @@
-//! Where the parts of an image come from: a registry with its mirrors, or an OCI layout on this machine.
+//! The sources of an image's parts: a registry with its mirrors, or an OCI layout on this machine.
 
 use super::disk::{Disk, Temp};
 use super::layer::{self, Received};
@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
-/// A layout or archive that is not read by then is on a file system that hangs.
+/// A layout or archive that has not been read by then is on a file system that hangs.
 const MAX_UNPACK_TIME: Duration = Duration::from_secs(600);
 /// How many pieces of a download (each up to some 400 KiB) may wait to be unpacked.
 const PIECES_AHEAD: usize = 4;
@@ -36,15 +36,15 @@ const NAME: &str = "io.containerd.image.name";
 
 pub(crate) struct Source {
     kind: Kind,
-    /// For messages.
+    /// The image as messages name it.
     image: String,
-    /// What tells downloads of one blob from those of another.
+    /// Distinguishes downloads of the same blob from different places.
     pub(crate) key: String,
     /// The namespace that it is pulled for; `None`: for none.
     pub(crate) share: Owner,
 }
 
-/// A layer that has been read, not yet built on top of others.
+/// A layer that has been read, but not yet been built on top of others.
 pub(crate) struct Fetched {
     pub(crate) temp: Temp,
     pub(crate) room: Room,
@@ -58,7 +58,7 @@ enum Kind {
 
 struct Layout {
     folder: Local,
-    /// What it has been unpacked into, with the room for it.
+    /// The folder of an unpacked archive, with its reserved space.
     _temp: Option<(Temp, Room)>,
 }
 
@@ -83,7 +83,7 @@ impl Source {
         Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key, share })
     }
 
-    /// A source that needs nothing unpacked: a registry or a layout.
+    /// A source of which nothing has to be unpacked: a registry or a layout.
     pub(crate) fn direct(reference: &Reference, client: &Arc<Client>) -> Result<Self> {
         let key = reference.origin();
         let kind = match &reference.place {
@@ -98,7 +98,7 @@ impl Source {
         Ok(Self { kind, image: reference.to_string(), key, share: None })
     }
 
-    /// The digest of what a tag names now; without a tag, of the only image of a layout.
+    /// The digest that a tag names now; without a tag, that of the only image of a layout.
     async fn resolve(&self, tag: Option<&str>) -> Result<Digest> {
         match &self.kind {
             Kind::Registry { client, endpoints } => {
@@ -112,7 +112,7 @@ impl Source {
         }
     }
 
-    /// A manifest or an index; verified.
+    /// Fetches and verifies a manifest or an index.
     pub(crate) async fn manifest(&self, digest: Digest) -> Result<Vec<u8>> {
         match &self.kind {
             Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Manifest(digest)).await,
@@ -120,13 +120,13 @@ impl Source {
         }
     }
 
-    /// A configuration; verified.
+    /// Fetches and verifies a configuration.
     pub(crate) async fn config(&self, blob: Blob) -> Result<Vec<u8>> {
         let bytes = match &self.kind {
             Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Config(blob.digest)).await?,
             Kind::Layout(layout) => self.local(layout, blob.digest, MAX_CONFIG_BYTES).await?,
         };
-        // Where a tool has left the size out, the digest still holds.
+        // If a tool has left out the size, the digest still holds.
         if blob.size != 0 && bytes.len() as u64 != blob.size {
             let reason = format!("its configuration has {} bytes; its manifest says {}", bytes.len(), blob.size);
             return Err(Error::Image { image: self.image.clone(), reason });
@@ -210,7 +210,7 @@ impl Source {
                     );
                     let (unpacked, downloaded) = futures_util::future::join(unpacked, downloaded).await;
                     answer = match downloaded {
-                        // The unpacker ended last, or first and knows why.
+                        // The unpacker ended last, or it ended first and its result has the cause.
                         Ok(Ok(()) | Err(Abandoned)) => unpacked,
                         Err(error) => Err(error),
                     };
@@ -235,10 +235,11 @@ fn nobody() -> Error {
     Error::Settings { place: "registries".to_owned(), reason: "none is there to ask".to_owned() }
 }
 
-/// Whether no further endpoint is to be asked, of which there are so many. The last is the registry itself, whose error counts in any case.
+/// Whether the answer is final, with `others` further endpoints to ask. The last endpoint is the
+/// registry itself, whose error counts in any case.
 fn counts<T>(answer: &Result<T>, endpoint: &Endpoint, others: usize) -> bool {
     match answer {
-        // No other endpoint changes what is wrong with this machine.
+        // A fault of this machine is the same with every endpoint.
         Ok(_) | Err(Error::Full { .. } | Error::Quota { .. } | Error::Disk { .. } | Error::Io { .. }) => true,
         Err(_) if others == 0 => true,
         Err(error) => {
@@ -275,7 +276,8 @@ impl Layout {
     }
 }
 
-/// The image in a layout's index that has this tag; without one, the only image. Where a tag names one image for each platform, this machine's.
+/// The image in a layout's index that has this tag; without a tag, the only image. Where a tag
+/// names one image for each platform, this machine's is chosen.
 fn chosen(index: &[u8], tag: Option<&str>, image: &str) -> Result<Digest> {
     let wrong = |reason: String| Error::Image { image: image.to_owned(), reason };
     let entries =
@@ -318,7 +320,7 @@ fn digests<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> Result<Vec<Dige
     Ok(digests)
 }
 
-/// The digest of what a reference means now.
+/// The digest that a reference names now.
 pub(crate) async fn resolve(reference: &Reference, client: &Arc<Client>) -> Result<Digest> {
     if let Some(digest) = reference.digest() {
         return Ok(digest);
@@ -330,7 +332,7 @@ pub(crate) async fn resolve(reference: &Reference, client: &Arc<Client>) -> Resu
     Source::direct(reference, client)?.resolve(tag).await
 }
 
-/// What a tag names in an archive of a layout. Nothing of it is unpacked.
+/// The digest that a tag names in an archive of a layout. The archive is not unpacked.
 async fn resolve_archive(local: &Local, tag: Option<&str>, image: &str) -> Result<Digest> {
     let (tag, image) = (tag.map(str::to_owned), image.to_owned());
     local
@@ -388,7 +390,7 @@ impl Local {
         leno_files::open(&self.path, &self.access).map_err(Error::io("cannot open", &self.path))
     }
 
-    /// Runs what reads it on a thread that reads images of its namespace.
+    /// Runs a function that reads the archive on a thread that reads images of its namespace.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> Result<T> + Send + 'static) -> Result<T> {
         if let Some(reason) = self.access.refusal(&self.namespace, &self.path) {
             return Err(Error::Image { image: self.path.display().to_string(), reason });
@@ -399,7 +401,7 @@ impl Local {
     }
 }
 
-/// Runs what blocks on a thread for that.
+/// Runs a blocking function on a thread for such functions.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let stopped = |error: tokio::task::JoinError| Error::Settings {
         place: "this process".to_owned(),

@@ -1,5 +1,5 @@
-//! Whatever is in the archives of an image: nothing outside of the folder changes, inside there is only what an image may have, and all layers together are
-//! what containerd would make of them.
+//! For any content of an image's archives: nothing outside of the folder changes, inside there are
+//! only permitted files, and all layers together are the image that containerd would make of them.
 
 mod model;
 
@@ -18,7 +18,7 @@ struct Wanted {
     content: Vec<u8>,
 }
 
-/// Few names, so that entries meet each other.
+/// Few names, so that entries collide with each other.
 fn path() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         6 => Just("a"), 6 => Just("b"), 4 => Just("c"), 1 => Just(".."), 1 => Just("."), 1 => Just(""),
@@ -75,7 +75,7 @@ fn archive(entries: &[Wanted]) -> Vec<u8> {
     archive
 }
 
-/// Everything about the files outside, but when they were read.
+/// All metadata of the files outside, except access times.
 fn outside(folder: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for path in [folder.to_owned(), folder.join("outside"), folder.join("outside/file")] {
@@ -119,7 +119,7 @@ fn inodes(folder: &Path) -> u64 {
     entries.map(|path| 1 + if path.is_dir() && !path.is_symlink() { inodes(&path) } else { 0 }).sum()
 }
 
-/// Both parts, on top of these layers, topmost first. Returns the room that it took.
+/// Runs both parts, on top of these layers, topmost first. Returns the space that it took.
 fn unpack(archive: &[u8], folder: &Path, lower: &[&Path]) -> Result<Space, Failure> {
     let limits = Limits { entries: 100, file_bytes: 1 << 20 };
     let mut taken = Space::default();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a registry has of an image, by the last part of the path.
+/// The documents of an image that a registry serves, by the last part of the path.
 #[derive(Clone)]
 struct Shelf {
     blobs: Arc<HashMap<String, Vec<u8>>>,
@@ -33,7 +33,7 @@ fn shelf(layers: Vec<Vec<u8>>) -> Shelf {
     }
 }
 
-/// Bytes that no compression would make shorter.
+/// Bytes that do not compress.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -48,7 +48,7 @@ fn one_layer(length: usize) -> Shelf {
 }
 
 impl Shelf {
-    /// As a registry should answer; tags are all the same.
+    /// Answers as a registry should; all tags name the same manifest.
     fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         let name = last(request);
         let name = if self.blobs.contains_key(&name) { name } else { self.manifest.to_string() };
@@ -154,7 +154,7 @@ async fn lengths_have_to_be_those_of_the_manifest() {
         let error = error.await.to_string();
         assert!(error.contains(expected), "{error}");
     }
-    // Without a length said in advance.
+    // The answer does not announce its length.
     let error = refused(&shelf, |shelf, request| {
         let mut blob = shelf.blobs[&last(&request)].clone();
         if !shelf.is_layer(&request) {
@@ -165,7 +165,7 @@ async fn lengths_have_to_be_those_of_the_manifest() {
     });
     let error = error.await.to_string();
     assert!(error.contains("longer than the 2560 bytes"), "{error}");
-    // It ends early, again and again.
+    // The body ends early, again and again.
     let error = refused(&shelf, |shelf, request| {
         let blob = shelf.blobs[&last(&request)].clone();
         if !shelf.is_layer(&request) {
@@ -426,7 +426,7 @@ async fn a_pull_that_is_dropped_leaves_nothing_and_does_not_end_anothers() {
     }
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
-    // The thread that unpacks sees that nothing comes any more.
+    // The thread that unpacks notices that the download has ended.
     while store.used_bytes() > 0 || fs::read_dir(folder.path().join("store/tmp")).unwrap().count() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -1,4 +1,4 @@
-//! Layers: what they become, and which are refused.
+//! Layers: the files that they become, and those that are refused.
 
 mod builders;
 
@@ -11,16 +11,16 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use tar_core::{EntryType, SparseEntry};
 
-/// Pulls an image of these layers. Returns where they are.
+/// Pulls an image of these layers. Returns their folders.
 async fn unpack(folder: &Path, layers: impl IntoIterator<Item = Vec<u8>>) -> Result<Vec<PathBuf>> {
     let reference = Raw::plain(layers).layout(&folder.join("layout"));
     let image = pull(&store(&folder.join("store")), &reference).await?;
     let layers = image.layers();
-    // The store stays, the lease does not matter: nothing else needs the room.
+    // The store stays, so dropping the lease does not matter: nothing else needs the space.
     Ok(layers)
 }
 
-/// The error for an image of one such layer.
+/// The error for an image with one such layer.
 async fn refused(layer: Vec<u8>, expected: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("outside")).unwrap();
@@ -155,7 +155,7 @@ async fn whiteouts_are_what_overlayfs_wants() {
     assert_eq!(seen, expected);
 }
 
-/// What overlayfs makes of layers, until it is dropped.
+/// The overlayfs mount of layers, until it is dropped.
 struct Mounted(PathBuf);
 
 fn mount(folder: &Path, layers: &[PathBuf]) -> Mounted {
@@ -334,7 +334,7 @@ async fn bombs_are_refused() {
 
 #[tokio::test]
 async fn what_an_archive_says_of_no_file_takes_room_too() {
-    // A name, an attribute and a comment are as good as content for filling a disk or a processor.
+    // A name, an attribute and a comment can fill a disk or a processor as content can.
     let limits = Limits { image_bytes: 64 << 20, store_bytes: 1 << 20, ..Limits::default() };
     let many = |key: &str, length: usize| {
         let entry = |tar: Tar, number: usize| {
@@ -371,7 +371,8 @@ async fn a_layer_in_several_gzip_members_is_unpacked_and_no_other_bytes_are() {
     let reference = Raw { layers: vec![(members.clone(), Digest::of(&layer))] }.layout(&folder.path().join("layout"));
     let image = pull(&store(&folder.path().join("store")), &reference).await.unwrap();
     assert_eq!(fs::read(image.layers()[0].join("x")).unwrap(), b"0123456789".repeat(5000));
-    // What follows is no member; other tools ignore it, and would see the same image under another digest.
+    // The trailing bytes are no gzip member; other tools ignore them, and would see the same image
+    // under another digest.
     let followed = [members, b"something else".to_vec()].concat();
     let error = pull_limited(followed, Digest::of(&layer), Limits::default()).await.to_string();
     assert!(error.contains("cannot be unpacked"), "{error}");
@@ -455,7 +456,7 @@ async fn blobs_of_a_layout_are_regular_files_in_it() {
         fs::create_dir(blob).unwrap();
     });
     assert!(refusal(folder.await).contains("a folder"));
-    // Terabytes of nothing, of which no more is read than the manifest says.
+    // Terabytes of zeros, of which no more is read than the manifest announces.
     let sparse =
         changed_layout(|_, blob| fs::File::options().write(true).open(blob).unwrap().set_len(4 << 40).unwrap());
     assert!(refusal(sparse.await).contains("more than"));
@@ -490,7 +491,7 @@ async fn zstd_in_several_frames_is_unpacked() {
     let folder = tempfile::tempdir().unwrap();
     let layer = Tar::default().file("x", &b"0123456789".repeat(50_000)).end();
     let (first, second) = layer.split_at(100_000);
-    // A frame that has to be skipped stands between those with the content.
+    // A skippable frame stands between those with the content.
     let skipped = [&[0x51, 0x2a, 0x4d, 0x18, 3, 0, 0, 0][..], b"???"].concat();
     let frame = |bytes: &[u8]| ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest);
     let blob = [frame(first), skipped, frame(second)].concat();

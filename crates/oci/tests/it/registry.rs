@@ -169,7 +169,7 @@ async fn a_registry_may_have_a_certificate_of_a_private_authority() {
     assert!(matches!(&error, Error::Unreachable { reason, .. } if reason.contains("UnknownIssuer")), "{error}");
     pull(&opened(folder.path(), trusting()), &name).await.unwrap();
 
-    // Authorities of one registry are that one's only.
+    // Certificate authorities of one registry are trusted for that registry only.
     let of = |host: &str| {
         let registry = Registry { ca_file: Some(write("ca.pem", ca_certificate.pem())), ..Registry::default() };
         Registries { registries: [(host.to_owned(), registry)].into(), ..support::registries() }
@@ -240,7 +240,7 @@ async fn skopeo_and_umoci_see_the_same_image() {
     compare(&image.layers(), &bundle.join("rootfs"), folder.path());
 }
 
-/// What overlayfs shows of our layers is what umoci unpacks.
+/// Compares the files that overlayfs shows of our layers with those that umoci unpacks.
 fn compare(layers: &[std::path::PathBuf], rootfs: &Path, folder: &Path) {
     let merged = folder.join("merged");
     fs::create_dir(&merged).unwrap();
@@ -248,7 +248,8 @@ fn compare(layers: &[std::path::PathBuf], rootfs: &Path, folder: &Path) {
     run(tool("mount").args(["-t", "overlay", "overlay", "-o", &format!("lowerdir={}", lower.join(":"))]).arg(&merged));
     let (mut ours, mut theirs) = (tree(&merged), tree(rootfs));
     run(tool("umount").arg(&merged));
-    // umoci gives the root the time at which it unpacked, and folders that lost an entry the time of that.
+    // umoci gives the root the time at which it unpacked, and folders that lost an entry the time
+    // of that.
     for tree in [&mut ours, &mut theirs] {
         for (path, seen) in tree.iter_mut() {
             if path == Path::new("") || path == Path::new("bin") {
@@ -265,7 +266,7 @@ fn compare(layers: &[std::path::PathBuf], rootfs: &Path, folder: &Path) {
 #[tokio::test]
 async fn umoci_unpacks_the_same_owners_modes_attributes_and_links() {
     let folder = tempfile::tempdir().unwrap();
-    // umoci makes the layer, of a tree that has all of it.
+    // umoci makes the layer from a tree that contains all of it.
     let (layout, bundle) = (folder.path().join("layout"), folder.path().join("made"));
     let image = format!("{}:1", layout.display());
     run(tool("umoci").args(["init", "--layout"]).arg(&layout));
@@ -319,7 +320,7 @@ async fn mirrors_are_asked_first() {
     })
     .await;
     let mut registries = insecure(&[&registry.host, &broken.host]);
-    // The name of the origin leads nowhere: all comes from the second mirror.
+    // The name of the origin does not resolve: all documents come from the second mirror.
     let origin = Registry { mirrors: vec![broken.host.clone(), registry.host.clone()], ..Registry::default() };
     registries.registries.insert("origin.invalid".to_owned(), origin);
     registries.default_registry = Some("origin.invalid".to_owned());
@@ -352,7 +353,8 @@ async fn an_address_that_a_check_refuses_is_not_connected_to() {
         assert!(error.contains("no loopback here"), "{host}: {error}");
     }
     assert_eq!(connections.load(Ordering::SeqCst), 0);
-    // The operator's word counts: what the settings name is not judged, nor is anything without a check.
+    // The operator's settings decide: hosts that they name are not judged, nor are any hosts
+    // without a check.
     let named = Resolver::new(insecure(&[&hosts[0]])).unwrap().checked(&loopback).unwrap();
     let reference = named.reference(&format!("{}/team/example:1", hosts[0])).unwrap();
     assert!(!named.resolve(&reference).await.unwrap_err().to_string().contains("no loopback here"));

@@ -1,4 +1,5 @@
-//! Registries that are slow on purpose hold up the pulls of their own namespaces only, and images take the disk of their own namespaces only.
+//! A deliberately slow registry delays only the pulls of one namespace, and images take only
+//! the disk quota of the namespace that pulls them.
 
 use crate::support::layer::{Raw, Tar};
 use crate::support::registry::{Body, Fake, insecure, whole};
@@ -18,7 +19,7 @@ use tar_core::EntryType;
 
 const LONG: Duration = Duration::from_secs(600);
 
-/// An image of one layer, and what a registry has of it.
+/// An image of one layer, with the documents that a registry serves.
 struct Shelf {
     manifest: Digest,
     layer: String,
@@ -44,7 +45,7 @@ fn drips(length: usize) -> Response<Body> {
     Response::builder().header("content-length", length).body(BodyExt::boxed(StreamBody::new(pieces))).unwrap()
 }
 
-/// A registry with these images. Answers that `slow` says yes to drip.
+/// A registry with these images. Answers selected by `slow` drip.
 async fn registry(shelves: Vec<Shelf>, slow: impl Fn(&Shelf, &str) -> bool + Send + Sync + 'static) -> Fake {
     let answer = move |request: Request<Incoming>| {
         let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
@@ -79,7 +80,7 @@ async fn a_slow_registry_of_one_namespace_keeps_no_other_waiting() {
             (seen, tokio::spawn(async move { store.pull_for(Some(&hostile), &reference, &progress).await.map(drop) }))
         })
         .collect();
-    // Some of its layers are on their way, and no more can be.
+    // Some of its layers are in progress, and no more can be.
     let under_way = || begun.iter().filter(|(progress, _)| progress.snapshot().bytes > 0).count();
     while under_way() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -125,7 +126,7 @@ async fn a_manifest_or_a_tag_that_hardly_comes_is_given_up() {
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes that no compression and no file system makes less.
+/// Bytes that neither compression nor a file system makes fewer.
 fn noise(seed: u8, length: usize) -> Vec<u8> {
     (0..length as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed).collect()
 }
@@ -135,7 +136,7 @@ fn layer(seed: u8, mib: usize) -> Vec<u8> {
     Tar::default().file(&seed.to_string(), &noise(seed, mib << 20)).end()
 }
 
-/// An image of these layers in a layout of its own, by its reference.
+/// Writes an image of these layers into a new layout, and returns its reference.
 fn layout(folder: &Path, name: &str, layers: Vec<Vec<u8>>) -> String {
     Raw::plain(layers).layout(&folder.join(name))
 }
@@ -160,7 +161,7 @@ fn used(namespace: &Namespace) -> (u64, u64) {
     (of(Resource::ImageBytes), of(Resource::ImageFiles))
 }
 
-/// Waits until a pull that was refused has left nothing.
+/// Waits until a refused pull has removed its files.
 async fn nothing_on_its_way(folder: &Path, namespace: &Namespace, expected: (u64, u64)) {
     while used(namespace) != expected || fs::read_dir(folder.join("store/tmp")).unwrap().count() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -182,7 +183,7 @@ async fn a_namespace_has_so_many_bytes_of_images_and_lets_its_own_go_first() {
     assert!(error.to_string().contains(expected), "{error}");
     assert_eq!(hostile.count(Resource::ImageBytes).refused(), 1);
     nothing_on_its_way(folder, &hostile, in_use).await;
-    // The same, not in use any more, makes room.
+    // The same image, not in use any more, is removed to make space.
     let digest = first.digest();
     drop(first);
     pull_for(&store, &hostile, &layout(folder, "b", vec![layer(2, 3)])).await.unwrap();
@@ -253,7 +254,7 @@ async fn a_shared_layer_counts_for_each_namespace_and_stays_for_the_other_one() 
     assert!((2 * MIB..3 * MIB).contains(&used(&b).0), "in full: {:?}", used(&b));
     let in_store = store.used_bytes();
     assert!(in_store < 4 * MIB, "once in the store: {in_store}");
-    // What is here already counts as well.
+    // A layer that is in the store already counts as well.
     let two = layout(folder, "b2", vec![base, layer(2, 1)]);
     let error = pull_for(&store, &b, &two).await.unwrap_err();
     assert!(error.to_string().contains("namespace b has all that its bound `imageBytes`"), "{error}");
@@ -261,7 +262,7 @@ async fn a_shared_layer_counts_for_each_namespace_and_stays_for_the_other_one() 
     let other = pull_for(&store, &b, &layout(folder, "b3", vec![layer(3, 2)])).await.unwrap();
     assert!(store.image(digest).is_some(), "the other namespace still has it");
     drop((store, other));
-    // A new process knows the same.
+    // A new process counts the same.
     let (before, again) = ((used(&a), used(&b)), Namespaces::default());
     let _store = open(folder, 64, &again);
     assert_eq!((used(&again.of("a")), used(&again.of("b"))), before);

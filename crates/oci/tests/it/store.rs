@@ -1,4 +1,4 @@
-//! What the store keeps, and for how long.
+//! Which images the store keeps, and for how long.
 
 use crate::support::layout::{Blobs, CONFIG, MANIFEST};
 use crate::support::{pull, registries, run, tool};
@@ -43,7 +43,7 @@ async fn the_least_recently_used_image_makes_room() {
     let b_digest = pull(&store, &b).await.unwrap().digest();
     let c_digest = pull(&store, &c).await.unwrap().digest();
     assert!(store.used_bytes() > 3 << 20 && store.used_bytes() < 4 << 20, "{}", store.used_bytes());
-    // Used again: now `b` is the one that was used least recently.
+    // After another use of `a`, `b` is the one that was used least recently.
     drop(store.image(a_digest).unwrap());
     let d_digest = pull(&store, &d).await.unwrap().digest();
     let there = [a_digest, b_digest, c_digest, d_digest].map(|digest| store.image(digest).is_some());
@@ -71,7 +71,7 @@ async fn what_is_in_use_stays() {
 
     drop(other);
     drop(shared);
-    // What the failed pull has left is removed in the background, and takes room until then.
+    // The files of the failed pull are removed in the background, and take space until then.
     let image = image(folder, "p");
     let begin = std::time::Instant::now();
     let new = loop {
@@ -117,7 +117,8 @@ async fn images_survive_a_restart_and_leftovers_do_not() {
     let digest = pull(&open(folder, 100), &image(folder, "ab")).await.unwrap().digest();
     let broken = pull(&open(folder, 100), &image(folder, "c")).await.unwrap().digest();
     let place = folder.join("store");
-    // As a crash leaves it: something half unpacked, a layer of no image, an image without its layer, files that are cut.
+    // The state after a crash: a partly unpacked layer, a layer of no image, an image without its
+    // layer, truncated files.
     fs::create_dir_all(place.join("tmp/7/root/etc")).unwrap();
     fs::write(place.join("tmp/file"), "").unwrap();
     let orphan = place.join("layers").join(Digest::of(b"orphan").hex());
@@ -142,14 +143,14 @@ async fn images_survive_a_restart_and_leftovers_do_not() {
     assert_eq!((layers(folder), store.used_bytes()), (0, 0));
     drop(store);
 
-    // A limit that has become lower.
+    // The limit has become lower.
     pull(&open(folder, 100), &self::image(folder, "abc")).await.unwrap();
     let store = open(folder, 2);
     assert_eq!(fs::read_dir(place.join("images")).unwrap().count(), 0);
     assert!(layers(folder) == 1 && store.used_bytes() <= 2 << 20);
 }
 
-/// Run again by the next test, in a user namespace.
+/// The next test runs this one again, in a user namespace.
 #[test]
 fn as_somebody_else() {
     let Ok(folder) = std::env::var("LENO_TEST_STORE") else { return };
@@ -222,7 +223,7 @@ async fn the_best_variant_that_the_processor_runs_is_chosen() {
     let expected =
         format!("not made for linux/amd64 up to v{}; it is there for: linux/amd64/v9, linux/amd64/x", level());
     assert!(error.to_string().contains(&expected), "{error}");
-    // What the index does not say, the configuration does.
+    // The configuration supplies the platform that the index omits.
     let config = json!({ "os": "linux", "architecture": "amd64", "variant": "v9" });
     let error = chosen(|blobs| vec![blobs.image("x", config.clone())]).await.unwrap_err();
     assert!(matches!(error, Error::Platform { .. }), "{error}");
@@ -264,7 +265,7 @@ async fn indexes_may_lead_to_indexes() {
         all
     };
     assert_eq!(chosen(same).await.unwrap(), "found");
-    // The best of all indexes, not of the first.
+    // The best image of all indexes, not of the first.
     let spread = |blobs: &mut Blobs| {
         let one = blobs.named("one", amd64.clone());
         let best =

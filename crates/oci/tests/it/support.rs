@@ -1,4 +1,4 @@
-//! What the tests share. Each uses some of it.
+//! Helpers of the tests. Each test uses some of them.
 
 pub(crate) mod layer;
 pub(crate) mod layout;
@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Another tool. Fails with the name of its package.
+/// Another tool. Panics with the name of its package if it is missing.
 pub(crate) fn tool(name: &str) -> Command {
     let found =
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|folder| folder.join(name).exists());
@@ -44,7 +44,7 @@ pub(crate) async fn pull(store: &Store, reference: &str) -> Result<Image> {
     store.pull(&reference.with_digest(digest), &Progress::default()).await
 }
 
-/// What can be seen of a file.
+/// The visible properties of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) mode: u32,
@@ -58,7 +58,7 @@ pub(crate) struct Seen {
     pub(crate) same_as: PathBuf,
 }
 
-/// All that is in a folder, and the folder itself.
+/// All files in a folder, and the folder itself.
 pub(crate) fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let (mut seen, mut inodes) = (BTreeMap::new(), BTreeMap::new());
     walk(root, root, &mut seen, &mut inodes);

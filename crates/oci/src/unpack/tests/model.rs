@@ -1,4 +1,5 @@
-//! An image as a folder in memory, to which layers are applied as containerd applies them, and what overlayfs shows of layers.
+//! An image as a folder in memory, to which layers are applied as containerd applies them, and the
+//! files that overlayfs shows of layers.
 
 use super::{Mark, Wanted, mark};
 use crate::path::Inside;
@@ -30,7 +31,7 @@ struct Node {
 pub(super) struct Model {
     root: Node,
     layer: usize,
-    /// Of the present layer.
+    /// The devices of the present layer.
     devices: Vec<Vec<Name>>,
 }
 
@@ -48,7 +49,7 @@ impl Node {
         }
     }
 
-    /// Leaves what this layer has.
+    /// Keeps only the nodes of this layer.
     fn prune(&mut self, layer: usize) {
         if let Kind::Folder(entries) = &mut self.kind {
             entries.retain(|_, node| node.layer == layer);
@@ -58,11 +59,12 @@ impl Node {
 }
 
 impl Model {
-    /// Applies a layer, or says that it is refused.
+    /// Applies a layer, or returns that it is refused.
     pub(super) fn layer(&mut self, entries: &[Wanted]) -> Result<(), ()> {
         self.layer += 1;
         self.devices.clear();
-        // Whatever is wrong with an entry alone is seen before any is applied; it makes no difference.
+        // The real unpacker finds faults of a single entry before it applies any; the outcome is
+        // the same.
         entries.iter().try_for_each(|entry| self.entry(entry))
     }
 
@@ -131,7 +133,7 @@ impl Model {
             [&parent[..], std::slice::from_ref(&name)].concat(),
             [&folder[..], std::slice::from_ref(&target)].concat(),
         );
-        // What is replaced is gone before it is looked for.
+        // The replaced file is removed before the target is looked up.
         if of.starts_with(&place) {
             return Err(());
         }
@@ -212,7 +214,7 @@ impl Model {
     }
 }
 
-/// What overlayfs shows of layers, topmost first, in the same words.
+/// The files that overlayfs shows of layers, topmost first, in the same words.
 pub(super) fn merged(layers: &[&Path]) -> Vec<String> {
     let opaque = |folder: &Path| {
         let mut value = [0; 8];

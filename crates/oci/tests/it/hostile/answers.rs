@@ -1,4 +1,4 @@
-//! Answers that are compressed on the way, come later, or are nonsense of a mirror.
+//! Answers that are compressed on the way, arrive late, or are nonsense of a mirror.
 
 use super::{Shelf, last, one_layer, pull_from};
 use crate::support::registry::{Body, Fake, broken, insecure, whole};
@@ -34,7 +34,7 @@ fn encoded(coding: &str, bytes: Vec<u8>) -> Response<Body> {
     Response::builder().header(CONTENT_ENCODING, coding).body(whole(bytes)).unwrap()
 }
 
-/// The blob or manifest that is asked for.
+/// The requested blob or manifest.
 fn wanted<'a>(shelf: &'a Shelf, request: &Request<Incoming>) -> &'a Vec<u8> {
     shelf.blobs.get(&last(request)).unwrap_or_else(|| &shelf.blobs[&shelf.manifest.to_string()])
 }
@@ -60,7 +60,7 @@ async fn what_is_compressed_on_the_way_is_what_it_was_before() {
         ("gzip", gzip as Encode, gzip as Encode),
         ("X-GZip", gzip, gzip),
         ("deflate", deflate, deflate),
-        // What is named as compressed, and is not.
+        // Bodies that are labelled as compressed, but are not.
         ("gzip", <[u8]>::to_vec, <[u8]>::to_vec),
         ("identity", <[u8]>::to_vec, <[u8]>::to_vec),
     ] {
@@ -190,7 +190,7 @@ async fn a_connection_that_is_lost_is_made_again() {
 
 type Answer = Arc<dyn Fn(&Shelf, &Request<Incoming>) -> Response<Body> + Send + Sync>;
 
-/// What mirrors answer that are none.
+/// Invalid answers of mirrors.
 fn nonsense() -> Vec<(&'static str, Answer)> {
     fn of(
         name: &'static str,
@@ -234,7 +234,7 @@ fn nonsense() -> Vec<(&'static str, Answer)> {
         of("another digest", |shelf, request| {
             let builder = Response::builder().header("docker-content-digest", Digest::of(b"other").to_string());
             let mut bytes = wanted(shelf, request).clone();
-            // Where bytes are asked for by their digest, they are what counts.
+            // If a document is requested by its digest, its bytes decide.
             bytes.push(b' ');
             builder.body(whole(bytes)).unwrap()
         }),

@@ -1,4 +1,5 @@
-//! Layers as other tools build them: what they leave to the layers below, and what they bring along.
+//! Layers as other tools build them: entries that they leave to the layers below, and entries that
+//! they add.
 
 use super::{mount, unpack};
 use crate::support::layer::{Raw, Tar};
@@ -204,12 +205,13 @@ async fn a_hard_link_needs_what_is_still_there() {
 async fn later_entries_of_a_layer_replace_earlier_ones() {
     let base = Tar::default().file("a/old", b"").file("b/old", b"").symlink("c", "b").file("e/old", b"").end();
     let above = Tar::default()
-        // A folder with entries gives way to a file, and that to a folder, which has nothing of the layer below.
+        // A file replaces a folder with entries, and a folder replaces that file. The new folder
+        // has no entries of the layer below.
         .file("a/new/x", b"")
         .file("a", b"file")
         .file("a/", b"")
         .file("a/newest", b"")
-        // Through the link, and then in the place of the link.
+        // First through the link, then in place of the link.
         .file("c/through", b"")
         .folder("c/")
         .file("c/own", b"")
@@ -230,7 +232,7 @@ async fn devices_are_left_out_and_fifos_made() {
     let base = Tar::default().file("dev/null", b"a file").file("dev/gone/x", b"").file("kept", b"").end();
     let above = device(Tar::default(), EntryType::Char, "dev/null", (1, 3));
     let above = device(above, EntryType::Block, "dev/sda", (8, 0));
-    // As an overlayfs has it that was archived as it is.
+    // The archive of an overlayfs upper folder, with its marks as they are.
     let above = device(above, EntryType::Char, "dev/gone", (0, 0));
     let above =
         above.file("was-a-file", b"").entry(EntryType::Char, "was-a-file", b"", |header| header.device(5, 1).unwrap());
@@ -305,7 +307,7 @@ async fn attributes_of_the_builders_machine_are_left_out() {
     assert!(keys("d").is_empty() && keys("f").is_empty() && keys("link").is_empty());
     assert_eq!(fs::read(root.join("after")).unwrap(), b"after");
     let omitted = image.omissions();
-    // Whether there is room for large attributes depends on the file system.
+    // Whether large attributes can be set depends on the file system.
     let large = u64::from(keys("large").is_empty());
     assert_eq!((omitted.devices, omitted.attributes), (0, 2 * foreign.len() as u64 + 1 + large));
     assert_eq!(omitted.examples.len(), 5);

@@ -51,7 +51,7 @@ impl Tar {
     }
 }
 
-/// An image of such layers; each may be compressed, and says then what it is unpacked.
+/// An image of such layers. Each may be compressed; its digest is that of the unpacked archive.
 pub(crate) struct Raw {
     pub(crate) layers: Vec<(Vec<u8>, Digest)>,
 }

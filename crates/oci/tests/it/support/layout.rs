@@ -39,7 +39,7 @@ impl Blobs {
         self.json(MANIFEST, &json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer] }))
     }
 
-    /// An image for linux/amd64, which its descriptor says.
+    /// An image for linux/amd64, as its descriptor says.
     pub(crate) fn named(&mut self, name: &str, platform: Value) -> Value {
         let mut image = self.image(name, json!({ "os": "linux", "architecture": "amd64" }));
         image["platform"] = platform;

@@ -17,7 +17,7 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The real thing, on a port of the loopback interface. It ends with its handle.
+/// Debian's real registry, on a port of the loopback interface. It ends with its handle.
 pub(crate) struct DockerRegistry {
     process: Child,
     pub(crate) host: String,
@@ -82,21 +82,21 @@ pub(crate) fn whole(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed()
 }
 
-/// A body that sends this and breaks off, or (`stalls`) goes silent.
+/// A body that sends these bytes and breaks off, or (`stalls`) goes silent.
 pub(crate) fn broken(bytes: impl Into<Bytes>, stalls: bool) -> Body {
     let start = futures_util::stream::once(std::future::ready(Ok(Frame::data(bytes.into()))));
     let end = futures_util::stream::once(async move {
         if stalls {
             std::future::pending::<()>().await;
         }
-        // What comes before has to leave first.
+        // The preceding bytes have to be sent first.
         tokio::time::sleep(Duration::from_millis(50)).await;
         Err(io::Error::other("cut"))
     });
     BodyExt::boxed(StreamBody::new(futures_util::StreamExt::chain(start, end)).map_err(|error| error))
 }
 
-/// A registry that answers as it is told.
+/// A registry that answers by a function of the test.
 pub(crate) struct Fake {
     pub(crate) host: String,
     task: tokio::task::JoinHandle<()>,
