@@ -65,7 +65,8 @@ pub fn open_directory(path: &Path, access: &FileAccess) -> io::Result<OwnedFd> {
     locate(path, access, OFlags::DIRECTORY)
 }
 
-/// Opens a log of the operator's to append, and creates it with this mode if it is not there. A FIFO that nobody reads is an error: opening it is not waited for.
+/// Opens one of the operator's logs for appending, and creates it with this mode if it does not
+/// exist. A FIFO without a reader is an error: the open does not block until a reader comes.
 ///
 /// # Errors
 /// If it cannot be opened.

@@ -40,8 +40,8 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
 #[derive(Clone, Default)]
 pub struct Tags(HashMap<Tag, Digest>);
 
-/// A reference and the namespace of its document. Namespaces differ in what they may ask
-/// registries.
+/// A reference and the namespace of its document. Namespaces differ in the registries and
+/// repositories that they may use.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Tag {
     reference: Reference,

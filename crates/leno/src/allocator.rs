@@ -10,7 +10,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// How often memory that was freed goes back to the system. The allocator does that by itself only while it is asked for more.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Gives memory that was freed back to the system, now and then: what a compiler needed, what a burst needed. Does not end.
+/// Returns freed memory to the system every few seconds, such as the memory that a compiler or a
+/// burst of requests used. Does not end.
 pub(crate) async fn give_back() {
     loop {
         // SAFETY: it may be called at any time, on any thread.

@@ -34,7 +34,7 @@ impl OfControl {
         Ok(Some(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?))
     }
 
-    /// Whether the mesh's authority is replaced, whatever it was.
+    /// Whether this authority replaces the one that the mesh has.
     pub(crate) fn replaces(&self) -> bool {
         self.replace_authority
     }

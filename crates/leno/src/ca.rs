@@ -9,7 +9,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What is done with the file.
+/// A command on the file of the authority.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Print a request (PKCS #10) for the authority's certificate, to be signed by your own root. Makes the key if there is none.
@@ -37,8 +37,9 @@ pub(crate) enum Command {
         #[command(flatten)]
         file: File,
     },
-    /// Replace the authority of a running mesh, without a failed request: nodes are given both roots, then renew what they have, then the first root
-    /// is withdrawn. The other authority is the one of `leno ca install --successor`, or else a new root.
+    /// Replace the authority of a running mesh, without a failed request: nodes get both roots,
+    /// then renew their certificates, then the control plane withdraws the first root. The new
+    /// authority is the one of `leno ca install --successor`, or else a new root.
     Rotate {
         #[command(flatten)]
         rotate: remote::Rotate,

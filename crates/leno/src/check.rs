@@ -8,7 +8,8 @@ use leno_intake::Intake;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Prints what the documents define, or every problem in them. `strict`: what is very likely not meant is a failure too.
+/// Prints the definitions of the documents, or every problem in them. `strict`: warnings are a
+/// failure too.
 pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
     match Intake::default().check(path, &Effort::unbounded()) {
         Ok(snapshot) => {

@@ -26,15 +26,18 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) enum Listing {
     /// Functions, with engine, callees, and how many instances there are and why.
     Functions,
-    /// Nodes: what they offer, how much of it is used, and how much they host.
+    /// Nodes: the capacity that they offer, how much of it is used, and how many instances they
+    /// host.
     Nodes,
-    /// Revisions of functions: what each gets, how its rollout goes, and why it was rolled back.
+    /// Revisions of functions: their shares of requests, the progress of rollouts, and the reasons
+    /// of rollbacks.
     Revisions,
     /// Running copies of functions.
     Instances,
-    /// What is outside of the mesh, who may call it, and how many connections there are.
+    /// External services, the functions that may call them, and the number of connections.
     Externals,
-    /// Functions of chains that this node runs: what shares memory, how much of it, and whose calls go through it.
+    /// Functions of chains that this node runs: the members that share memory, how much of it, and
+    /// whose calls go through it.
     Chains,
     /// Jobs, how far they are, and how they ended.
     Jobs,
@@ -51,7 +54,8 @@ pub(crate) enum Listing {
 }
 
 impl Listing {
-    /// What a control plane is asked; `None`: it does not know this, only a node does. `named`: a control plane is, so it is asked what both know.
+    /// The listing of the control plane; `None`: only a node has these rows. `named`: the user
+    /// named a control plane, so it answers the listings that both have.
     pub(crate) fn of_control_plane(self, named: bool) -> Option<remote::Listing> {
         match self {
             Self::Documents => Some(remote::Listing::Documents),
@@ -180,18 +184,18 @@ impl Listing {
 /// How `leno get` prints.
 #[derive(Clone, Copy, clap::Args)]
 pub(crate) struct Printing {
-    /// What the listing looks like.
+    /// Format of the listing.
     #[arg(short, long, value_enum, default_value_t = Form::Table)]
     output: Form,
     /// The same as `--output json`.
     #[arg(long, conflicts_with = "output")]
     json: bool,
-    /// Look every second, and print what is new or has changed, until it is interrupted.
+    /// Look every second, and print new and changed rows, until interrupted.
     #[arg(short, long)]
     watch: bool,
 }
 
-/// What a listing looks like.
+/// The format of a listing.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Form {
     /// A table, with times as ages or local time.
@@ -266,7 +270,7 @@ fn document(rows: &[&Value], form: Form) -> Result<String> {
     }
 }
 
-/// Prints what a node remembers of one request.
+/// Prints a node's records of one request.
 pub(crate) fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
     if request_id.is_empty() || !request_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
         bail!("`{request_id}` is not a request id: letters, digits, `-`, `_` and `.` only");
@@ -335,7 +339,8 @@ impl Node {
             Address::Socket(socket) => {
                 let stream = UnixStream::connect(socket).await.with_context(nobody)?;
                 let peer = stream.peer_cred()?;
-                // Where everybody may make files, somebody may have been there first.
+                // In a folder such as /tmp, a process of another account may have made this socket
+                // first.
                 ensure!(
                     node::is_trusted(&peer),
                     "at {} there is no node of this account, but a process of account {}",

@@ -1,7 +1,9 @@
-//! `leno control`: a control plane of its own, whose definitions are documents that users apply through its API.
+//! `leno control`: a standalone control plane, whose definitions are documents that users apply
+//! through its API.
 //!
-//! Of several control planes that share a store one leads: it takes changes and serves nodes. The others follow: they answer what they read, and take
-//! over when nobody leads any more.
+//! Of several control planes that share a store one leads: it accepts changes and serves nodes. The
+//! others follow: they answer requests that only read, and one of them takes over when the leader
+//! is gone.
 
 use crate::authority_file;
 use crate::signals::Stop;
@@ -20,12 +22,12 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, block_in_place};
 use tokio::time::sleep;
 
-/// Between two tries to lead.
+/// Pause between two attempts to lead.
 const CAMPAIGN: Duration = Duration::from_secs(1);
-/// Between two tries to put into force what is stored.
+/// Pause between two attempts to put the stored documents into force.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What a control plane is started with.
+/// The options of a control plane.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Folder of this control plane's files, for its account only. Default: /var/lib/leno for root, else ~/.local/state/leno.
@@ -37,7 +39,7 @@ pub(crate) struct Options {
     /// Address of an etcd that several control planes share: https://HOST:PORT, or http:// on loopback. For each member of a cluster.
     #[arg(long, value_name = "URL")]
     etcd: Vec<String>,
-    /// What the keys in etcd begin with; control planes of one mesh have the same.
+    /// Prefix of the keys in etcd; the same for all control planes of one mesh.
     #[arg(long, value_name = "PREFIX", default_value = "/leno", requires = "etcd")]
     etcd_prefix: String,
     /// PEM file with the authorities of etcd's certificates.
@@ -184,7 +186,7 @@ fn backend(options: &Options, data: &Path) -> Result<Arc<dyn Backend>> {
     })?))
 }
 
-/// Follows until nobody else leads. `None`: the process is to end.
+/// Follows until this control plane can lead. `None`: the process shall end.
 async fn follow(service: &Arc<Service>, url: &str, stop: &mut Stop) -> Option<Term> {
     let following = service.clone();
     let following = tokio::spawn(async move { following.follow().await });
@@ -208,12 +210,13 @@ async fn follow(service: &Arc<Service>, url: &str, stop: &mut Stop) -> Option<Te
         }
     };
     following.abort();
-    // It may be in the middle of reading; what it reads must not come after what the leader writes.
+    // The follower may be in the middle of reading. The leader writes only after that, so that no
+    // older state replaces its own.
     let _ = following.await;
     term
 }
 
-/// Leads until the term ends. Returns whether the process is to end.
+/// Leads until the term ends. Returns whether the process shall end.
 async fn lead(
     service: &Arc<Service>,
     options: &Options,
@@ -230,7 +233,7 @@ async fn lead(
         let authority = &options.authority;
         Leading::begin(service, |domain| authority.file(domain), authority.replaces())
     })?;
-    // What is wrong is told, and tried again below.
+    // `put_into_force` logs its problems, and the loop below tries again.
     tokio::select! {
         _ = leading.put_into_force(service) => {}
         () = term.lost() => anyhow::bail!("the lease was lost before anything was in force"),
@@ -242,7 +245,7 @@ async fn lead(
     tracing::info!("this control plane leads");
     let mut nodes = None;
     let ends = loop {
-        // Nodes that were told of nothing would stop what they run.
+        // Nodes that received an empty configuration would stop their instances.
         if nodes.is_none() && leading.has_definitions() {
             nodes = Some(Nodes::serve(leading.control.clone(), options.listen).await?);
         }
@@ -264,10 +267,10 @@ async fn lead(
     Ok(ends)
 }
 
-/// Tries again to put what is stored into force, if it is not.
+/// Tries again to put the stored documents into force, if they are not.
 async fn put_into_force(leading: &api::Leading, service: &Service) {
     sleep(AGAIN).await;
-    // What is wrong is told by the log and the API.
+    // `put_into_force` reports problems in the log and the API.
     let _ = leading.put_into_force(service).await;
     block_in_place(|| leading.tidy_authority_file());
 }

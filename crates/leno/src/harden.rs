@@ -1,14 +1,16 @@
-//! Keeps this process from others of its account, and what it starts from what it has. Before any other thread exists.
+//! Protects this process from other processes of its account, and its descriptors and privileges
+//! from the programs that it starts. This happens before any other thread exists.
 
 use anyhow::{Context, Result, ensure};
 use leno_supervisor::Accounts;
 use rustix::process::{DumpableBehavior, geteuid};
 
-/// No program that is started from here on gains rights by being executed, and none inherits a descriptor. Unless it is to be debugged,
-/// nobody but root reads this process's memory or descriptors.
+/// No program that this process starts gains privileges by execve, and none inherits a descriptor.
+/// Unless the process is debuggable, only root can read its memory or descriptors.
 pub(crate) fn process(debuggable: bool) -> Result<()> {
     rustix::thread::set_no_new_privs(true).context("no_new_privs cannot be set")?;
-    // Those that whoever started this process left open: what is opened here is never inherited.
+    // Descriptors that the parent process left open. Descriptors opened by this process are never
+    // inherited.
     close_fds::set_fds_cloexec(3, &[]);
     if !debuggable {
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)

@@ -17,10 +17,10 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Which lines are shown, and how.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Go on with what is written from now on, until it is interrupted.
+    /// Continue with new lines, until interrupted.
     #[arg(short, long)]
     follow: bool,
-    /// Of what was written before, only the last N lines of each instance.
+    /// Of the earlier lines, only the last N of each instance.
     #[arg(long, value_name = "N")]
     tail: Option<u32>,
     /// Only this instance: its number, or its name as `leno get instances` shows it.
@@ -80,7 +80,7 @@ pub(crate) fn run(function: &str, options: &Options, server: &Server, node: &Nod
 }
 
 impl Options {
-    /// What stays the same from page to page, as a query.
+    /// The part of the query that is the same for all pages.
     fn filter(&self) -> Result<String> {
         let mut filter = format!("previous={}", self.previous);
         if let Some(instance) = &self.instance {

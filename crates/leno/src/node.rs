@@ -26,7 +26,8 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-/// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have workers of their own.
+/// Threads of the supervisor and the admin listener, unless there are fewer cores. Requests have
+/// separate workers.
 const MANAGEMENT_THREADS: usize = 2;
 
 #[derive(clap::Args)]
@@ -111,7 +112,7 @@ impl Arguments {
         })
     }
 
-    /// What the node offers to instances; `None`: nothing.
+    /// The capacity that the node offers to instances; `None`: none.
     fn capacity(&self) -> Result<Option<Capacity>> {
         let all = whole_machine().context("what this machine offers is not known")?;
         let offer = Capacity {

@@ -40,7 +40,7 @@ pub(crate) struct Filter {
 enum Verdict {
     Allow,
     Deny,
-    /// There was no verdict that could be relied on, or nobody to give it.
+    /// There was no reliable verdict, or no component to decide.
     Error,
 }
 

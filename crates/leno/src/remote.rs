@@ -36,13 +36,13 @@ pub(crate) struct Sources {
     file: Vec<PathBuf>,
 }
 
-/// Whether documents are only tried, and how that is told.
+/// Whether to only try the documents, and the format of the result.
 #[derive(Clone, Copy, clap::Args)]
 pub(crate) struct DryRun {
     /// Change nothing: show which recent requests, as nodes remember them, would have been decided differently.
     #[arg(long)]
     dry_run: bool,
-    /// What the answer looks like.
+    /// Format of the result.
     #[arg(short, long, value_enum, default_value_t = replay::Form::Table, requires = "dry_run")]
     output: replay::Form,
 }
@@ -97,7 +97,7 @@ pub(crate) fn diff(server: &Server, sources: &Sources) -> Result<ExitCode> {
     Ok(if differs { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Sends a change. What is wrong with the documents is printed, and is the exit code.
+/// Sends a change. If the documents have problems, prints them and returns the exit code.
 fn change(server: &Server, request: &ChangeRequest) -> Result<Result<ChangeAnswer, u8>> {
     match Connection::to(server)?.post("/v1/changes", request) {
         Ok(answer) => Ok(Ok(answer)),
@@ -318,7 +318,7 @@ fn documents_path(which: &[String]) -> Result<String> {
     })
 }
 
-/// What may stand in a path and in a query.
+/// Accepts characters that are allowed both in a path and in a query.
 fn checked(text: &str) -> Result<&str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     ensure!(!text.is_empty() && text.bytes().all(plain), "`{}` is not a kind or a name", text.escape_debug());
@@ -379,12 +379,12 @@ fn told(problems: Vec<Problem>) -> anyhow::Error {
 /// `leno nodes …`
 #[derive(clap::Subcommand)]
 pub(crate) enum Nodes {
-    /// Give the node nothing new, and have what it hosts placed elsewhere.
+    /// Place no new instances on the node, and move its instances to other nodes.
     Cordon {
         /// Name of the node.
         node: String,
     },
-    /// End that.
+    /// Make a cordoned node available for new instances again.
     Uncordon {
         /// Name of the node.
         node: String,

@@ -1,4 +1,4 @@
-//! The rooms of this node: its launcher, and what is said where there are none.
+//! The jails of this node: the start of its jailer, and the log entry if jails are not available.
 
 use leno_ebpf::Interception;
 use leno_jail::{Entrances, Half, Kept, Launcher, NoRoom};
@@ -7,12 +7,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-/// The argument that makes this program the launcher. Nobody else needs it, so it is no subcommand.
+/// The argument that makes this program the jailer. Only this program uses it, so it is no
+/// subcommand.
 pub(crate) const LAUNCHER: &str = "room-launcher";
-/// How many rooms are made ahead of need.
+/// Number of jails that the jailer makes ahead of need.
 const AHEAD: usize = 2;
 
-/// Starts the launcher, and sees whether rooms can be had.
+/// Starts the jailer, and finds out whether it can make jails.
 pub(crate) async fn open(half: Half) -> Rooms {
     leno_ebpf::log_to(|text| tracing::debug!("{text}"));
     match try_open(half).await {
@@ -37,9 +38,10 @@ async fn try_open(half: Half) -> Result<leno_jail::Rooms, NoRoom> {
     leno_jail::Rooms::open_beside(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
 }
 
-/// Has connections to every port of a room arrive at the node. Without that, those to port 80 do, and all others are refused.
+/// Redirects connections to every port of a jail to the node. Without interception, only those to
+/// port 80 arrive, and the kernel refuses all others.
 fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<Kept> {
-    // Whether the first room's were.
+    // Whether interception worked for the first jail.
     static EVERY_PORT: OnceLock<bool> = OnceLock::new();
     let begun = Interception::begin(network, entrances.http.as_fd());
     let is_first = EVERY_PORT.set(begun.is_ok()).is_ok();

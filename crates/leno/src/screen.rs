@@ -1,5 +1,5 @@
-//! Text on its way to a terminal. Clients, functions and tokens choose parts of what is told: nothing of that moves the cursor, begins a
-//! line of its own, or turns the direction of writing.
+//! Escapes text for a terminal. Clients, functions and tokens choose parts of the output: no part
+//! of it may move the cursor, start a new line, or change the direction of writing.
 
 use serde_json::Value;
 use std::borrow::Cow;
@@ -22,7 +22,8 @@ pub(crate) fn shown_all(value: Value) -> Value {
     }
 }
 
-/// JSON, still JSON: what its writer has not escaped stands inside of strings only.
+/// Escapes JSON, which stays JSON: characters that its writer has not escaped occur only in
+/// strings.
 pub(crate) fn shown_json(text: &str) -> Cow<'_, str> {
     let escape = |character| match character {
         '\n' => "\n".to_owned(),
@@ -48,10 +49,12 @@ fn acts(character: char) -> bool {
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Log lines, one with each write: what goes on below its first line is indented, and so is no line of its own.
+/// Log lines, one with each write. Lines after the first of an entry are indented, so that none of
+/// them looks like an entry.
 pub(crate) struct Log<W> {
     to: W,
-    /// Whether the formatter's own escape sequences are among the text. It escapes those of others.
+    /// Whether the text contains the formatter's own escape sequences. The formatter escapes those
+    /// of others.
     coloured: bool,
 }
 

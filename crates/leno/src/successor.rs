@@ -6,5 +6,5 @@ mod program;
 pub(crate) use process::{Own, Successor};
 pub(crate) use program::Program;
 
-/// The argument with which a node starts its successor. Nobody else needs it.
+/// The argument with which a node starts its child in a hot restart. Only nodes use it.
 pub(crate) const TAKE_OVER: &str = "--take-over";

@@ -1,4 +1,4 @@
-//! `leno suggest`: documents that would allow what a function was refused.
+//! `leno suggest`: documents that would allow the refused calls of a function.
 
 use crate::NodeAddress;
 use crate::client::Node;
@@ -13,15 +13,15 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-/// What the node knows.
+/// The refused destinations of a function, as the node reports them.
 #[derive(Deserialize)]
 struct Refused {
     destinations: Vec<Destination>,
-    /// Refusals that are of none of these: there were too many destinations.
+    /// Refusals of further destinations, which exceeded the node's limit.
     beyond: u64,
 }
 
-/// What would be written about one host or address.
+/// The suggestion for one host or address.
 #[derive(Default)]
 struct Suggested {
     count: u64,
@@ -33,7 +33,7 @@ struct Suggested {
     guessed: bool,
 }
 
-/// Prints documents for what a function was refused outside of the mesh.
+/// Prints documents that would allow a function's refused calls to external services.
 pub(crate) fn egress(function: &str, node: &NodeAddress, json: bool) -> Result<ExitCode> {
     let node = Node::of(node)?;
     let functions: Vec<FunctionId> = names(&node, "/functions", "function")?;
@@ -149,7 +149,7 @@ fn rule(id: &FunctionId, callee: &FunctionId, destination: &Destination) -> Resu
     Ok(text)
 }
 
-/// What was asked, as a rule says it.
+/// The observed operations, in the form of a rule.
 fn operation(methods: &BTreeSet<String>, paths: &BTreeSet<String>, ports: &[u16]) -> Value {
     match (methods.is_empty(), paths.is_empty()) {
         (false, false) => json!({ "methods": methods, "paths": paths }),

@@ -21,7 +21,7 @@ pub(crate) enum Show {
     Age,
 }
 
-/// What a row says in these columns.
+/// The cells of a row in these columns.
 pub(crate) fn cells(columns: &[Column], row: &Value, now: Timestamp) -> Vec<String> {
     columns.iter().map(|(_, field, show)| cell(&row[*field], *show, now)).collect()
 }

@@ -30,16 +30,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// Threads of the control plane, the supervisor and the admin listener, unless there are fewer cores: they would only wake one another.
-/// Requests have workers of their own.
+/// Threads of the control plane, the supervisor and the admin listener, unless there are fewer
+/// cores: they would only wake one another. Requests have separate workers.
 const MANAGEMENT_THREADS: usize = 2;
 
-/// When registries are asked again that could not say what a tag means.
+/// Pause before asking registries again that could not resolve a tag.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Runs until a signal ends it.
 pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, guards: &Guards) -> Result<ExitCode> {
-    // What is compiled to see whether it can be, the node runs: once is long enough for an interpreter.
+    // The check compiles modules and the node runs the compiled ones: an interpreter need not
+    // compile twice.
     let modules = Arc::new(Modules::default());
     let intake = Intake::new(modules.clone());
     let snapshot = match intake.check(path, &Effort::unbounded()) {
@@ -159,7 +160,7 @@ async fn up(
     // The channel's end is this function's end.
     let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
     let mut warned = snapshot.warnings().to_vec();
-    // A change whose tags nobody could say the meaning of, and when they are asked for again.
+    // A change with tags that no registry could resolve, and the time of the next attempt.
     let mut unresolved: Option<(Instant, Snapshot)> = None;
     loop {
         let again = unresolved.as_ref().map_or_else(Instant::now, |(again, _)| *again);
@@ -213,7 +214,8 @@ fn tell_imports(snapshot: &Snapshot) {
     }
 }
 
-/// Puts a change of the documents into force, or says why not. Returns what may be put into force later, and when to try.
+/// Puts a change of the documents into force, or logs why it cannot. Returns the change if it waits
+/// for registries, and the time of the next attempt.
 async fn apply(
     control: &Control,
     intake: &Intake,
@@ -270,7 +272,8 @@ fn refused(problems: &[Problem]) {
     tracing::error!("the change is refused ({}); what was in force goes on", check::counted(problems.len(), "problem"));
 }
 
-/// Tells those warnings that were not there before the change. Lines and numbers of rules move; what is wrong stays the same.
+/// Logs the warnings that the documents did not have before the change. Lines and numbers of rules
+/// move, so only file and message count.
 fn warn_of_more(before: &mut Vec<Problem>, now: &[Problem]) {
     let same = |one: &Problem, other: &Problem| (&one.file, &one.message) == (&other.file, &other.message);
     for warning in now.iter().filter(|warning| !before.iter().any(|before| same(before, warning))) {

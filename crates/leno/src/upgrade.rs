@@ -16,7 +16,7 @@ const MARGIN: Duration = Duration::from_secs(30);
 pub(crate) struct Arguments {
     /// The program to start, with the arguments of the running one. Without it: the one at the path from which the running one was started.
     ///
-    /// Nobody but root and the node's account may be able to write to it, or to a folder above it.
+    /// Only root and the node's account may be able to write to it, or to a folder above it.
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
     /// Seconds that the new process has until it is ready.

@@ -1,7 +1,7 @@
 //! The runtime of a node's workers: tasks, clocks, random numbers, name resolution, and an HTTP
 //! client.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | [`schedule`] | runs the tasks of one worker thread, and shares its time fairly between functions |
 //! | [`batch`] | passes items of workers to a background thread in batches |

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const LARGEST: u64 = 1 << 20;
 
-/// The control plane to ask. What is not given comes from the file `~/.config/leno/config`.
+/// The control plane to ask. The file `~/.config/leno/config` has defaults.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Server {
     /// The API of a control plane: https://HOST:PORT.
@@ -59,7 +59,7 @@ impl Server {
         self.server.is_some() || self.context.is_some()
     }
 
-    /// Fills in what was not given.
+    /// Completes the options from the file.
     pub(crate) fn target(&self) -> Result<Target> {
         if let (Some(server), None) = (&self.server, &self.context) {
             let file = self.token_file.as_deref().context("give --token-file FILE, or LENO_TOKEN_FILE")?;
@@ -99,7 +99,7 @@ fn token(path: &Path) -> Result<String> {
     Ok(token.to_owned())
 }
 
-/// Reads a file that is nobody else's to read.
+/// Reads a file that only this account can read.
 fn private(path: &Path) -> Result<String> {
     let file = File::open(path)?;
     let found = file.metadata()?;

@@ -11,7 +11,7 @@ use leno_config::DocumentId;
 use serde_json::json;
 use std::process::ExitCode;
 
-/// What the answer looks like.
+/// The format of the result.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Form {
     /// Tables.
@@ -39,7 +39,7 @@ const EXAMPLES: &[Column] = &[
     ("REQUEST", "requestId", Show::Plain),
 ];
 
-/// Prints what a change would do.
+/// Prints the effect of a change.
 pub(super) fn print(answer: &ChangeAnswer, form: Form) -> Result<ExitCode> {
     if form == Form::Json {
         println!("{}", shown_json(&serde_json::to_string_pretty(answer)?));
@@ -120,7 +120,7 @@ fn named(rule: &str) -> &str {
     if rule.is_empty() { "no rule" } else { rule }
 }
 
-/// What is to be known about the counts of a function.
+/// The remarks about the counts of a function.
 fn remarks(function: &FunctionReplay) -> Vec<String> {
     let mut remarks = Vec::new();
     for unjudged in &function.unjudged {

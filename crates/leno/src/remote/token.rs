@@ -7,7 +7,7 @@ use leno_api::control::types::{JoinTokenRequest, NewJoinToken, NewToken, Role, T
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-/// What the bearer of a token may do.
+/// The permissions of a token's bearer.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum TokenRole {
     /// Read documents and status.
@@ -31,18 +31,18 @@ impl From<TokenRole> for Role {
 /// `leno token …`
 #[derive(clap::Subcommand)]
 pub(crate) enum Token {
-    /// Make a token, and print it. Nobody can ask for it again.
+    /// Make a token, and print it. It cannot be printed again.
     Create {
-        /// What its bearer may do.
+        /// Permissions of its bearer.
         #[arg(long, value_enum)]
         role: TokenRole,
-        /// Where; may be given several times. Without it: everywhere.
+        /// Namespaces in which it is valid; may be given several times. Without it: all.
         #[arg(long, value_name = "NAMESPACE")]
         namespace: Vec<String>,
         /// For how long: `90d`, `12h`. Without it: until it is revoked.
         #[arg(long, value_name = "DURATION", value_parser = lifetime)]
         expires: Option<u64>,
-        /// What it is for.
+        /// Purpose of the token.
         #[arg(long, default_value = "")]
         note: String,
     },
@@ -73,7 +73,8 @@ pub(crate) enum Token {
         /// For how long: `15m`, `12h`. Without it: an hour.
         #[arg(long, value_name = "DURATION", value_parser = lifetime)]
         expires: Option<u64>,
-        /// Thousandths of a processor that the node may offer at most, whatever it says. Without it: those of 1024 processors.
+        /// Thousandths of a processor that the node may offer at most, even if it claims more.
+        /// Without it: those of 1024 processors.
         #[arg(long, value_name = "MILLIS")]
         max_cpu: Option<u64>,
         /// Bytes of memory that it may offer at most. Without it: 16 TiB.

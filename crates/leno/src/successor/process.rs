@@ -1,4 +1,4 @@
-//! Starts a new process of the node, and hands over to it.
+//! Starts a new process of the node, and hands the node over to it.
 
 use super::{Program, TAKE_OVER};
 use crate::notify;
@@ -17,10 +17,10 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a new process that is not wanted any more has to end by itself. Its instances end with it.
+/// How long a rejected new process has to end by itself. Its instances end with it.
 const END: Duration = Duration::from_secs(5);
 
-/// What a node hands over besides itself.
+/// The parts of a hot restart that do not belong to `Running`.
 pub(crate) struct Own {
     pub program: Program,
     /// The admin listener.
@@ -31,17 +31,17 @@ pub(crate) struct Own {
     pub alone: watch::Receiver<bool>,
 }
 
-/// The new process. It is killed when this is dropped, unless it has the node.
+/// The new process. Dropping this kills it, unless the new process has the node.
 pub(crate) struct Successor {
     child: Child,
     pid: u32,
     has_the_node: bool,
-    /// `None`: it is left alone for good.
+    /// Keeps the reaper of orphans away from it; `None`: for good.
     apart: Option<Apart>,
 }
 
 impl Own {
-    /// Hands the node over. The error says why that failed; then everything is as it was.
+    /// Hands the node over. The error says why that failed; then nothing has changed.
     pub(crate) async fn upgrade(&mut self, running: &Running, request: &UpgradeRequest) -> Result<(Relay, Successor)> {
         if request.timeout > MAX_TIMEOUT {
             bail!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", request.timeout);
@@ -101,7 +101,7 @@ impl Successor {
             self.kill();
             let _ = self.child.wait().await;
         }
-        // What it had started is this process's by now.
+        // This process is now the parent of all processes that the new process had started.
         end_orphans().await;
         // If this fails, the next process finds its control group.
         let _ = tokio::task::spawn_blocking(sweep_groups).await;

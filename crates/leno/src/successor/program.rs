@@ -31,7 +31,8 @@ impl Program {
         Ok(Self { path, name, arguments })
     }
 
-    /// The file to start: `wanted`, or what is now where this process was started from. The error says why it is not started.
+    /// The file to start: `wanted`, or the file that is now at the path from which this process was
+    /// started. The error says why the node refuses to start it.
     pub(crate) fn successor(&self, wanted: Option<&Path>) -> Result<PathBuf> {
         let path = wanted.unwrap_or(&self.path);
         let account = rustix::process::geteuid().as_raw();
@@ -53,7 +54,7 @@ impl Program {
 /// Who may write to it but root and this account, in words.
 fn writer(path: &Path, found: &Metadata, account: u32) -> Option<String> {
     let group = rustix::process::getegid().as_raw();
-    // In a folder such as /tmp, nobody can replace what is another's.
+    // In a sticky folder such as /tmp, an account cannot replace files of other accounts.
     let is_shared = found.is_dir() && found.mode() & 0o1000 != 0;
     if ![0, account].contains(&found.uid()) {
         return Some(format!("the account {}", found.uid()));
