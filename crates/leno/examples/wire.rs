@@ -1,5 +1,6 @@
-//! A function for the tests of connections that are no HTTP. At each port in `ECHO_PORTS` it greets whoever connects with its name, and then sends back
-//! what it gets. Over HTTP it connects to others:
+//! A function for the tests of connections that carry no HTTP. At each port in `ECHO_PORTS` it
+//! greets each client with its name, and then echoes the received bytes. Requests over HTTP make it
+//! connect to other functions:
 //!
 //! - `/say/<host:port>/<text>` opens a connection, sends the text and answers with greeting and echo
 //! - `/hold/<host:port>` opens one and keeps it, and `/again/<text>` sends a text on that

@@ -1,4 +1,4 @@
-//! A function that says whatever it likes.
+//! A function that sends random messages to the node and to its peers.
 
 use rustix::net::{SendFlags, send};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -35,7 +35,8 @@ pub(crate) fn scribble(time: Duration) {
                     }
                 }
                 let length = if next() % 16 == 0 { next() as usize % message.len() } else { count * BYTES };
-                // SAFETY: whatever it is by now, bytes are sent to it that mean nothing to this process.
+                // SAFETY: the descriptor may name another file by now. Sending these bytes to any
+                // file of this process does not affect the memory of this process.
                 #[expect(unsafe_code, reason = "sockets that the library has")]
                 let socket = unsafe { BorrowedFd::borrow_raw(socket) };
                 sent += u64::from(send(socket, &message[..length], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok());

@@ -1,25 +1,32 @@
-//! A function for the tests: answers every request with what it got, as JSON, and does what its path says.
+//! A function for the tests. It answers each request with a JSON description of that request, and
+//! the path selects further actions:
 //!
 //! - `/slow/<milliseconds>` answers after a pause
 //! - `/later/<milliseconds>/<host>/<path…>` calls that host after a pause
 //! - `/status/<code>` answers with that status
-//! - `/call/<host>/<path…>` calls that host through its outbound sidecar and answers with what came back
-//! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of each, or why there was none
-//! - `/websocket` answers with 101, and then with the bytes that it gets
-//! - `/stream` answers with a response that does not end, with a gRPC message a tenth of a second
+//! - `/call/<host>/<path…>` calls that host through the outbound sidecar and answers with the
+//!   response
+//! - `/send` makes the calls that its body lists (`Call`, as JSON), and answers with the status of
+//!   each, or with the reason why a call got no response
+//! - `/websocket` answers with 101, and then echoes the bytes that it receives
+//! - `/stream` answers with an endless response, with a gRPC message each tenth of a second
 //! - `/crash` ends the process
-//! - `/deaf` closes the listener; what is connected goes on
+//! - `/deaf` closes the listener; open connections continue
 //! - `/sick` has `/healthz` answer with 503 from now on
 //!
 //! With `CHAIN` in its environment it is a function of a chain. Then it also has
 //!
-//! - `/forward/<host>/<path…>`: lets that host answer, and gives it the body where it is; so does `/call`
-//! - `/all/<host>,<host>…/<path…>`: calls all of them at once with the same body, and answers with their statuses
-//! - `/same`: answers with the body where it is
+//! - `/forward/<host>/<path…>`: delegates the call to that host, and passes the body without
+//!   copying it; so does `/call`
+//! - `/all/<host>,<host>…/<path…>`: calls all of them at once with the same body, and answers with
+//!   their statuses
+//! - `/same`: answers with the received body without copying it
 //! - `/hold`: keeps the body for ten minutes
-//! - `/hostile/<milliseconds>`: from now on, and for so long, sends anything to the node and on its channels
+//! - `/hostile/<milliseconds>`: for this time, sends random messages to the node and on its
+//!   channels
 //!
-//! Everything else is echoed, with the status in the environment variable `STATUS` if there is one: method, path, headers, length of the body, process id, environment.
+//! It echoes all other requests: method, path, headers, length of the body, process ID,
+//! environment. The environment variable `STATUS` sets the status of these responses.
 
 mod chain;
 mod hostile;
@@ -191,15 +198,15 @@ async fn call(request: &Request<Incoming>, host: &str, path: &str) -> Result<(u1
 #[derive(Deserialize)]
 struct Call {
     method: String,
-    /// Whom to ask for, with a port if it is not 80.
+    /// The host to call, with a port unless it is 80.
     host: String,
-    /// Path and query, as they are to be sent.
+    /// Path and query, sent unchanged.
     path: String,
     headers: Vec<(String, String)>,
     http2: bool,
-    /// In a room: whom to connect to, if it is not the host.
+    /// For an instance in a jail: the address to connect to, if it is not the host.
     connect: Option<String>,
-    /// The address to call from, if it is not the kernel's choice.
+    /// The source address, if it is not the kernel's choice.
     bind: Option<std::net::Ipv4Addr>,
     /// Whether the connection stays open, over HTTP/2.
     #[serde(default)]

@@ -1,4 +1,5 @@
-//! Who is told about a node: its own account and root, or whoever bears the token; no instance, and no other account.
+//! Access to the admin API of a node: its own account, root, and bearers of the token have it;
+//! instances and other accounts do not.
 
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo, echo_function, policy, try_curl};
 use leno_testkit::free_port;
@@ -40,7 +41,8 @@ fn another_account_is_told_nothing() {
     assert!(told.ends_with("403") && !told.contains("leno_"), "{told}");
 }
 
-/// A script that asks the admin socket (`$1`) in this way, writes what it was told to `told`, and goes on as the function.
+/// A script that queries the admin socket (`$1`) in this way, writes the response to `told`, and
+/// continues as the function.
 fn asking(folder: &Path, how: &str) -> (PathBuf, PathBuf) {
     let (script, told) = (folder.join("ask"), folder.join("told"));
     let text = format!("#!/bin/sh\n{how} > {0}.new\nmv {0}.new {0}\nexec {1}\n", told.display(), echo().display());
@@ -125,7 +127,7 @@ fn who_pretends_to_be_a_node_is_not_believed() {
     assert!(said.contains("a process of account 65534"), "{said}");
 }
 
-/// A node with documents of its own, ended with this.
+/// A node with separate documents. Dropping it kills the node.
 struct Node(Child);
 
 impl Drop for Node {
@@ -175,7 +177,7 @@ fn an_address_takes_a_token() {
         leno.args(["get", "functions", "--admin", &format!("127.0.0.1:{port}")]).args(arguments).output().unwrap()
     };
     assert!(get(&["--admin-token", token.to_str().unwrap()]).status.success());
-    // It is for looking, and not for deciding what the node is.
+    // The token permits reading, and not replacing the node's program.
     let upgrade = |more: &[&str]| {
         let asked = ["--request", "POST", "--data", "{\"binary\": \"/bin/true\", \"timeout\": 1}"];
         mesh::curl(&url("/upgrade"), &[&asked, more].concat())

@@ -71,7 +71,7 @@ fn one_wrong_document_refuses_all_with_file_line_and_field() {
     assert!(error.starts_with(&first), "as `leno check` tells it:\n{error}\n{first}");
     assert!(control.documents().is_empty(), "nothing of it is stored");
 
-    // Wrong together with what is stored.
+    // Invalid only together with the stored documents.
     control.apply(&function("good", "a"));
     let twice = control.leno_with(&["apply", "-f", "-"], &policy("p", "a", "nobody"));
     assert!(
@@ -151,7 +151,8 @@ fn roles_and_namespaces_are_kept_to() {
         json!({ "apply": [], "delete": [], "expect": [{ "document": id, "version": version }], "dryRun": true })
     };
     assert_eq!([0, 1].map(|version| control.post(&editor, "/v1/changes", &expect(version)).0), [403; 2]);
-    // Somebody else's policy would break; it is not told how, whatever the file is called.
+    // The change would break a policy of another namespace. The response names no problems of that
+    // namespace, whatever name the file has.
     control.apply(&policy("theirs", "b", "a/shop"));
     for file in ["x", "Policy b/theirs"] {
         let delete = json!({
@@ -307,7 +308,7 @@ fn contexts_name_control_planes() {
     assert!(String::from_utf8(get().stderr).unwrap().contains("chmod 600"));
     fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(get().status.success(), "{:?}", get());
-    // Without the certificate, nobody answers to the token.
+    // Without the certificate, the client does not send the token.
     fs::write(&config, format!("current: test\ncontexts:\n  test: {}\n", context.replace("api.pem", "admin.token")))
         .unwrap();
     assert!(!get().status.success());
@@ -392,7 +393,7 @@ fn a_slow_registry_delays_nobody_else() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| control.post(&token, "/v1/changes", &change(&waits)));
         let (_stream, _registry) = asked.join().unwrap().unwrap();
-        // The registry was asked, and has not answered. Nobody else waits for it.
+        // The registry received the request, and has not answered. No other change waits for it.
         assert_eq!(control.post(&token, "/v1/changes", &change(&function("quick", "a"))).0, 200);
         assert!(!waiting.is_finished(), "the registry has not answered yet");
         // It closes the connection, and refuses the next.
@@ -450,7 +451,7 @@ fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
     assert!(of_b.contains("1/1000") && of_b.contains("500") && of_b.contains("0/100000"), "{table}");
 }
 
-/// Puts an entry of control planes, as somebody who can write to etcd.
+/// Puts an entry of control planes into etcd, as an attacker with write access to etcd would.
 fn tamper(server: &EtcdServer, key: &str, value: &[u8]) {
     use base64::Engine as _;
     let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
@@ -517,7 +518,7 @@ fn entries_that_were_tampered_with_are_named_and_stop_no_other() {
     let (status, answer) = two.post(&two.token(), "/v1/changes", &odd);
     assert_eq!(status, 200, "{answer}");
 
-    // The document of another namespace, and an entry of a kind that nobody knows.
+    // The document of another namespace, and an entry of an unknown kind.
     let listed = two.documents();
     let shop = listed.iter().find(|row| row["name"] == "shop").unwrap();
     let value = json!({ "text": shop["text"], "by": "somebody", "at": 0.0 }).to_string();

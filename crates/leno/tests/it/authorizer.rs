@@ -5,11 +5,11 @@ use crate::mesh::{self, Answer, Mesh, echo_function, policy};
 use crate::outside::Server;
 use serde_json::{Value, json};
 
-/// Some of what the functions' policies allow.
+/// Some rules of the functions' policies.
 const RULES: &str =
     "  authorization: {rules: [{name: shop, to: [{paths: [\"/items/*\", \"/open/*\", \"/call/*\", \"/status/*\"]}]}]}";
 
-/// How an authorizer is asked, and what it is.
+/// The protocol of an authorizer, and whether it is an External or a function.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Grpc { outside: bool },
@@ -109,7 +109,8 @@ fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
     for way in WAYS {
         let server = Authorizer::start();
         let mesh = Mesh::start(&(way.authorizer(server.port(), "shop") + &shop(way, "    includeHeaders: [x-team]\n")));
-        // Allowed, with headers: those that are named go on, and nobody can forge them.
+        // Allowed, with headers: the function gets those that the policy names, and clients cannot
+        // forge them.
         server.say(Say::Allow(vec![("x-user", "ann"), ("x-other", "1")]));
         let sent = ["x-user: root", "X_User: root", "x-team: red", "x-secret: 1", "authorization: Bearer a"];
         let answer = get(&mesh, "shop", "/items/1?q=%2f", &sent);
@@ -129,7 +130,8 @@ fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
             assert_eq!(Some(asked.id.as_str()), answer.header("x-request-id"));
         }
         assert!(explained(&mesh, &answer).contains("guard-shop/externalAuthorization/ext: allowed"), "{way:?}");
-        // Allowed without headers: what the caller sent under their names is gone all the same, asked or not.
+        // Allowed without headers: the function does not get the client's headers of those names
+        // either, whether or not the sidecar asked the authorizer.
         server.say(Say::Allow(vec![]));
         for (path, asks) in [("/items/1", 1), ("/open/1", 0)] {
             let before = server.count();
@@ -137,7 +139,7 @@ fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
             assert!(headers.get("x-user").is_none() && headers.get("x_user").is_none(), "{way:?} {path}: {headers}");
             assert_eq!(server.count() - before, asks, "{way:?} {path}");
         }
-        // What no rule allows is refused without a question.
+        // A request that no rule allows is refused without a call to the authorizer.
         let before = server.count();
         assert_eq!(get(&mesh, "shop", "/secret", &[]).status, 403);
         assert_eq!(server.count(), before, "{way:?}");

@@ -1,4 +1,4 @@
-//! An authorizer that says what a test wants, over gRPC and over HTTP at one port.
+//! An authorizer whose answers the test sets, over gRPC and over HTTP at one port.
 
 #[path = "../../../proxy/src/pipeline/authorize/envoy.rs"]
 #[expect(dead_code, reason = "the test needs the other half")]
@@ -23,11 +23,11 @@ use tokio::runtime::Runtime;
 
 type Headers = Vec<(&'static str, &'static str)>;
 
-/// What it says.
+/// An answer of the authorizer.
 #[derive(Clone)]
 pub(crate) enum Say {
     Allow(Headers),
-    /// It allows what this allows, and refuses anything else with 403.
+    /// Allowed if this function returns true, else refused with 403.
     Decide(fn(&Asked) -> bool),
     Refuse(u16, Headers, &'static str),
     /// Nothing, ever.
@@ -42,7 +42,7 @@ pub(crate) enum Say {
     Grpc(u8),
 }
 
-/// What it was asked.
+/// A request for a decision.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Asked {
     pub id: String,
@@ -95,12 +95,12 @@ impl Authorizer {
         self.address.port()
     }
 
-    /// What it says from now on.
+    /// Sets the answer to all further requests for a decision.
     pub(crate) fn say(&self, say: Say) {
         self.state.lock().unwrap().say = say;
     }
 
-    /// All questions so far.
+    /// All requests for a decision so far.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.state.lock().unwrap().asked.clone()
     }

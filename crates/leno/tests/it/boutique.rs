@@ -1,4 +1,5 @@
-//! The chains of `examples/boutique` behind `leno up`: with sidecars that judge paths, and where the kernel judges who calls whom.
+//! The chains of `examples/boutique` behind `leno up`: with sidecars that judge paths, and with
+//! direct channels, where the kernel judges which function calls which.
 
 use crate::mesh::{Answer, Mesh, kernel_makes_channels};
 use std::fs;
@@ -16,7 +17,8 @@ fn programs() -> PathBuf {
     folder
 }
 
-/// All documents. Where they are direct, what no kernel knows is left out: paths, and how many calls an instance has at a time.
+/// All documents. Direct chains leave out the fields that the kernel does not evaluate: paths, and
+/// how many calls an instance has at a time.
 fn documents(direct: bool) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/boutique/mesh");
     let mut all = String::new();
@@ -39,7 +41,8 @@ fn documents(direct: bool) -> String {
     all
 }
 
-/// The same with two functions in other languages; `None`: this machine has not what they need, which is said.
+/// The same with two functions in other languages; `None`, with a log line: this machine lacks the
+/// compilers or interpreters that they need.
 fn in_other_languages(documents: &str, folder: &Path) -> Option<String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let library = std::env::current_exe().unwrap();
@@ -72,7 +75,7 @@ fn in_other_languages(documents: &str, folder: &Path) -> Option<String> {
     Some(changed)
 }
 
-/// Somebody buys two things, a sensor sees something, and a car comes. Returns what was answered.
+/// A user buys two things, the sensor detects motion, and a car comes. Returns the responses.
 fn visit(mesh: &Mesh, user: &str) -> Vec<(u16, String)> {
     let cookie = format!("cookie: user={user}; currency=EUR");
     let shop = |path: &str, form: Option<&str>| {
@@ -106,7 +109,8 @@ fn sum(mesh: &Mesh, name: &str) -> u64 {
     text.lines().filter_map(of).sum()
 }
 
-/// Starts it, and returns what a visit is answered with once all instances, and channels if there are to be any, are there.
+/// Starts the mesh, and returns the responses to a visit after all instances are ready, and all
+/// channels if the chain is direct.
 fn second_visit(documents: &str, direct: bool) -> Vec<(u16, String)> {
     let spec = "  instances: {isolation: process, accounts: node}\n";
     let leno = Command::new(env!("CARGO_BIN_EXE_leno"));

@@ -183,7 +183,7 @@ fn functions_without_memory_and_edges_that_are_not_named_get_copies() {
         + &["web", "a", "plain"].map(allow).concat();
     let mesh = Mesh::start(&documents);
     let (argument, text) = body(&mesh);
-    // The edge to a is not named: what comes and goes is copied.
+    // The policy does not name the edge to a, so the bodies of these calls are copied.
     let answer = mesh.curl("/call/a.test/same", &["--data-binary", &argument]);
     assert_eq!((answer.status, answer.body == text), (200, true));
     assert_eq!(counted(&mesh, "leno_chain_copied_in_bytes"), 3 * LENGTH, "to web, to a, and back to web");

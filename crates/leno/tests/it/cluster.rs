@@ -50,7 +50,7 @@ pub(crate) fn leno_of_nodes() -> String {
 /// Where a node is.
 pub(crate) struct Place {
     pub(crate) address: Ipv4Addr,
-    /// What its command begins with.
+    /// The program of the node, after the wrapper that runs it in this place, if there is one.
     pub(crate) command: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) folder: TempDir,
     pub(crate) arguments: Vec<String>,
-    /// The program and what it is run with.
+    /// The same as [`Place::command`].
     pub(crate) command: Vec<String>,
     pub(crate) gateway: SocketAddr,
     pub(crate) process: Child,

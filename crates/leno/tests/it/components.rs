@@ -158,7 +158,7 @@ fn what_is_wrong_with_an_instance_harms_one_request() {
         }
         assert_eq!(waiting.join().unwrap().status, 504);
     });
-    // What was begun and broke off is not passed off as whole.
+    // A response that broke off after its start does not look complete.
     let url = format!("http://127.0.0.1:{}/late", mesh.ports.gateway);
     let broken = Command::new("curl").args(["--silent", "--noproxy", "*", &url]).output().unwrap();
     assert!(!broken.status.success(), "{broken:?}");
@@ -211,7 +211,8 @@ fn a_component_is_listed_replaced_and_checked_like_any_function() {
     mesh.wait_for("the other component", |mesh| mesh.get("/Anna").body.contains("WORD=Welcome"));
     assert!(mesh.get("/Anna").body.ends_with(", Anna!\n"));
 
-    // A process in its place, and back: nobody notices but by the answer.
+    // A process replaces the component, and then the component replaces the process: only the
+    // responses show it.
     for (document, mark) in
         [(echo_function("probe", EXPOSED), "\"path\":\"/hello\""), (function("probe", &probe(), EXPOSED), "hello")]
     {
@@ -240,7 +241,8 @@ fn a_component_is_fetched_and_checked() {
     let sum = String::from_utf8(sum[..64].to_vec()).unwrap();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
-    // First something else, then the right one; after that nobody answers any more, and nobody should ask.
+    // First another file, then the right one. After that the server is gone, and the node should
+    // not ask again.
     std::thread::spawn(move || {
         for body in [b"\0asm\x0d\0\x01\0".to_vec(), fs::read(file).unwrap()] {
             let (mut stream, _) = server.accept().unwrap();
@@ -267,7 +269,7 @@ fn a_component_is_fetched_and_checked() {
     mesh.line("it has the hash");
 }
 
-/// What a component in another language is asked to do.
+/// Tests a component that is written in another language.
 fn greets(language: &str, file: &str) {
     let Some(file) = component(language, file) else { return };
     let spec = format!("{EXPOSED}\n  callees: [words]\n  env: {{GREETING_FROM: \"http://words/hello\"}}");

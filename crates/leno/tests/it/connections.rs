@@ -5,7 +5,8 @@ use serde_json::Value;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 
-/// Two functions, each in a room: `caller`, which the gateway reaches, and `store`, which serves what is no HTTP.
+/// Two functions, each in a jail: `caller`, which the gateway reaches, and `store`, which also
+/// serves TCP without HTTP.
 fn documents(policies: &str) -> String {
     let function = |name: &str, spec: &str| {
         format!(
@@ -99,7 +100,8 @@ fn a_connection_leads_to_the_callee_and_only_by_a_rule() {
         assert_eq!(bytes, [(5, 21), (7, 23), (20_000_000, 20_000_016)], "{rows:#?}");
     }
 
-    // A port that no rule allows, one that is not served as such, and one of which nobody said anything.
+    // A port that no rule allows, and an undeclared port, which counts as HTTP: TLS to it is
+    // refused.
     let (status, body) = try_path(&mesh, "/say/store:8443/x");
     assert_eq!((status, body.contains("Operation not permitted")), (502, true), "{body}");
     let refused = connections(&mut mesh, 7).pop().unwrap();
@@ -119,7 +121,7 @@ fn a_rule_for_a_port_that_is_no_http_lets_no_request_in() {
         return;
     }
     let mesh = start(&allow("6379, 9999"));
-    // What the host says of the port is the caller's word.
+    // The port in the host header is only a claim of the caller.
     let status = |authority: &str| try_path(&mesh, &format!("/request/store:80/{authority}")).1;
     assert!(
         status("store:9999").starts_with("HTTP/1.1 200"),
@@ -200,7 +202,7 @@ fn a_connection_ends_with_the_function_that_goes_with_its_permission() {
     }
 }
 
-/// A mount namespace with a BPF file system of its own, until it is dropped.
+/// A mount namespace with its own BPF file system. Dropping this ends it.
 struct Mounts(Child);
 
 impl Mounts {

@@ -17,7 +17,7 @@ const EXPOSE: &str = "  expose: [{hosts: [\"*\"], path: /}]";
 /// A busy machine is no reason to refuse anything.
 const PATIENT: &str = "  sidecar: {deadline: 100ms}";
 
-/// What the Mesh document says of rooms and images.
+/// The settings of the Mesh document about jails and images.
 fn settings(registry: &DockerRegistry, more: &str) -> String {
     format!(
         "  instances: {{isolation: auto, accounts: node}}\n  images:\n    folder: .images\n    registries:\n    - {{host: \"{}\", insecure: true}}\n{more}",
@@ -60,7 +60,7 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
             "  sidecar: {deadline: 100ms}\n  authorization: {rules: [{name: ok, from: [{identities: [front]}], to: [{paths: [/ok]}]}]}",
         );
     let mesh = Mesh::start_with(&settings(&registry, ""), &documents);
-    // Nobody has asked for it yet.
+    // No request has needed the function yet.
     mesh.line("the image is here");
     assert!(mesh.instances("test/front").is_empty());
     let answer = mesh.get("/somewhere");
@@ -140,7 +140,7 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     mesh.restart(&["--store", "store"]);
     assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("1", 1));
 
-    // What it is given is.
+    // A change of its environment makes a new revision.
     mesh.write(&documents("  env: {RELEASE: \"2\"}"));
     mesh.wait_for("the second", |mesh| version(mesh) == "2");
     let digests: Vec<Value> = revisions(&mesh, "test/echo").iter().map(|row| row["digest"].clone()).collect();
@@ -160,7 +160,8 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     mesh.line("its image is not here");
     assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("2", 3));
 
-    // Nobody is asked for what has not changed: back at the last document, without the registry.
+    // The node does not ask the registry about an unchanged tag: after a return to the last
+    // document it starts without the registry.
     mesh.write(&documents("  env: {RELEASE: \"2\"}"));
     mesh.wait_for("the fourth", |mesh| revisions(mesh, "test/echo").len() == 4);
     registry.stop();
@@ -267,7 +268,7 @@ fn what_cannot_be_pulled_is_told_and_harms_nobody_else() {
     mesh.line("the change is refused (1 problem)");
     assert_eq!(get(&mesh, "fine.example").status, 200);
 
-    // What comes to be there is taken: the registry is asked again.
+    // The node asks the registry again, and uses an image that was pushed later.
     mesh.write(&documents.replace(&format!("web@{missing}"), "web:later"));
     mesh.wait_for("another refusal", |mesh| {
         mesh.output().iter().any(|line| line.contains("cannot be found out") && line.contains("MANIFEST_UNKNOWN"))

@@ -1,4 +1,4 @@
-//! A `leno control` of its own for each test.
+//! A `leno control` for one test.
 
 use leno_testkit::eventually;
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub(crate) fn policy(name: &str, namespace: &str, function: &str) -> String {
     )
 }
 
-/// What a command wrote to its output.
+/// The standard output of a command.
 pub(crate) fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
@@ -104,7 +104,7 @@ impl Control {
         assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
 
-    /// The same, if what is stored is not in force.
+    /// The same, if the stored documents are not in force.
     pub(crate) fn start_again_unready(&mut self) {
         (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
         self.eventually("it to lead again", |control| control.ready().is_some_and(|text| text.starts_with("leads")));
@@ -191,7 +191,7 @@ impl Control {
         self.get_as(&self.token(), path)
     }
 
-    /// The same; `None`: nobody answers.
+    /// The same; `None`: the control plane does not answer.
     pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
         self.curl(&self.token(), path, &[], "")
     }

@@ -12,7 +12,7 @@ fn member(name: &str, spec: &str) -> String {
     )
 }
 
-/// There is an access log unless somebody does without it.
+/// Turns off the access log, which is on by default.
 fn unlogged(function: &str, spec: &str) -> String {
     policy(&format!("in-{function}"), function, &format!("  accessLog: {{enabled: false}}\n{spec}"))
 }
@@ -100,7 +100,7 @@ fn calls_that_ask_only_who_calls_go_through_the_kernel() {
             assert!(told.starts_with("direct, 1 open"), "{isolation}: {told}");
         }
         if isolation == "process" {
-            // A channel that nobody uses is closed, and its callee may be scaled down.
+            // The node closes an unused channel, so that it can scale the callee down.
             mesh.wait_for("idle channels to be closed", |mesh| told(mesh, "a", "b").starts_with("direct, 0 open"));
             wait_for_channels(&mut mesh);
         }
@@ -130,7 +130,7 @@ fn a_change_of_what_is_allowed_is_in_force_for_channels_too() {
     // And back.
     mesh.write(&line(WHO));
     wait_for_channels(&mut mesh);
-    // Nobody may call it any more.
+    // No function may call it any more.
     mesh.write(&line("  authorization: {rules: [{name: far, action: allow, from: [{namespaces: [elsewhere]}]}]}"));
     mesh.wait_for("the refusal", |mesh| mesh.get(PATH).status == 403);
     assert!(told(&mesh, "a", "b").starts_with("it refuses the caller"));
@@ -176,7 +176,7 @@ fn a_function_that_dies_ends_its_calls_and_the_next_ones_find_another() {
     }
 }
 
-/// `LENO_HOSTILE_MILLISECONDS` says for how long; a minute is what the measurement takes.
+/// `LENO_HOSTILE_MILLISECONDS` sets the duration; the measurement uses a minute.
 #[test]
 fn a_hostile_function_disturbs_nobody_else() {
     if !kernel_makes_channels() {
@@ -209,7 +209,7 @@ fn a_hostile_function_disturbs_nobody_else() {
     };
     let violations = [sum("leno_chain_violations_total"), sum("leno_chain_channel_violations_total")];
     assert!(violations.iter().sum::<u64>() > 1000, "{violations:?}");
-    // Nobody else's: what it said is attributed to its own end.
+    // The node attributes violations to the function that caused them, and to no other.
     for callee in ["a", "b"] {
         let of_others = text.lines().filter(|line| {
             line.starts_with("leno_chain_channel_violations_total{")

@@ -1,4 +1,5 @@
-//! Calls to the outside: by name and address, with TLS and secrets of the node's, and what is refused on the way.
+//! Calls to external services: by name and by address, with TLS and with secrets of the node, and
+//! the refusals of such calls.
 
 use crate::mesh::{self, Mesh, echo, example, policy, public_folder};
 use crate::outside::{Answer, Authority, Names, Server, external, reading};
@@ -27,7 +28,7 @@ fn start(names: &Names, documents: &str, prepare: impl FnOnce(&Path)) -> Mesh {
     Mesh::start_with_command(leno, &mesh, documents, prepare)
 }
 
-/// What the server saw of a call to it.
+/// The server's view of a call to it.
 fn seen(mesh: &Mesh, host: &str, path: &str) -> Value {
     let answer = mesh.get(&format!("/call/{host}{path}"));
     assert_eq!(answer.status, 200, "{answer:?}");
@@ -108,7 +109,8 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
     let lines = mesh.log_lines("rule", "api/authorization/read", 2);
     assert!(lines.iter().all(|line| line["target"] == "test/api"), "the rule that decided is in the log: {lines:?}");
 
-    // A secret that cannot be read: nothing goes out without it. Functions that were running see what the file has now.
+    // A secret that cannot be read: the node sends no request without it. Calls of running
+    // functions carry the file's new content.
     fs::write(mesh.folder.path().join("token"), "trout").unwrap();
     mesh.wait_for("the new secret", |mesh| {
         let answer = mesh.get("/call/api.shop.example/");
@@ -243,7 +245,7 @@ fn names_and_addresses_that_nobody_listed_are_refused() {
     {
         assert_eq!(status(&mesh, &at(host), "/"), 403, "{host}");
     }
-    // A port that nobody listed.
+    // A port that the document does not list.
     assert_eq!(status(&mesh, "a.wild.example:9", "/"), 421);
     assert_eq!(status(&mesh, "a.wild.example", "/"), 421, "port 80");
     // Names of public servers that lead to this machine, its metadata service, and the mesh's and others' networks.
@@ -460,7 +462,7 @@ fn http2_goes_out_where_it_is_spoken() {
     assert!(seen["headers"]["x-request-id"].is_string(), "trace context goes out where it is wanted: {seen}");
     assert!(seen["headers"]["x-forwarded-client-cert"].is_null(), "{seen}");
 
-    // Who proves another name, or a name that nobody trusted vouches for, gets nothing.
+    // A server that proves another name, or a name without a trusted issuer, gets no request.
     for (wrong, fragment) in
         [("caFile: ca.pem", "certificate not valid for name"), ("serverName: other.shop.example", "certificate")]
     {
@@ -529,7 +531,7 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
     let refused = request(&mesh, &format!("127.0.0.1:{port}"));
     assert_eq!(refused.status, 502, "{refused:?}");
     assert_eq!(server.connections(), 1);
-    // An address of the block that nobody has, one of no block, and another port.
+    // An address of the block without a server, an address outside of the block, and another port.
     for (to, why) in [
         (format!("203.0.113.9:{port}"), "no connection to 203.0.113.9"),
         (format!("198.51.100.1:{port}"), "no function that it may call has this address"),

@@ -40,7 +40,7 @@ fn carriers(control: &Control, name: &str) -> (Vec<String>, Vec<String>) {
     (nodes.iter().map(named).collect(), certified.map(named).collect())
 }
 
-/// What a node tells of what it did.
+/// The flows that a node reports.
 fn flows(node: &Node) -> Vec<Value> {
     let output = node.leno(&["observe", "--json", "--last", "1000"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -59,7 +59,7 @@ fn open(place: &Isolated, number: u8) {
     assert!(std::process::Command::new("nsenter").arg(enter).args(add).status().unwrap().success());
 }
 
-/// The same place, where nobody sees what is in a folder.
+/// The same place, with an empty folder mounted over this folder.
 fn without(place: &Isolated, folder: &Path) -> Place {
     let mut command = place.place.command.clone();
     let program = command.pop().unwrap();
@@ -114,7 +114,7 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     assert_eq!(headers["authorization"], "Bearer swordfish");
     assert_eq!(headers.keys().collect::<Vec<_>>(), ["authorization", "host"], "nothing of the mesh goes out");
 
-    // Rules are in force, and what they refuse does not go out.
+    // Rules are in force, and the egress node does not send refused requests.
     let requests = server.requests();
     assert_eq!(status(post(&gateway, path)), Some(403));
     assert_eq!(status(gateway.get("/call/api.shop.example/admin/keys")), Some(403));
@@ -242,7 +242,8 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     let path = format!("/call/api.shop.example:{port}/");
     let answers = |expected: u16| eventually("it", || gateway.get(&path).filter(|answer| answer.status == expected));
     answers(200);
-    // Nobody asks the node of a caller for what it connects to.
+    // The caller's node carries these connections itself, so no node has a certificate for the
+    // External.
     assert_eq!(carriers(&control, "test/api"), (vec!["one".to_owned()], vec![]));
 
     control.apply(&format!("{MESH}{}", egress(&names, "egress")));

@@ -1,5 +1,5 @@
-//! Instances that are not needed any more end in one way, and what they have under way ends as it would have, or learns that the mesh ends it. Instances that
-//! do not serve any more are replaced.
+//! Superfluous instances end in one way: their exchanges under way complete, or learn that the mesh
+//! ends them. Instances that do not serve any more are replaced.
 
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
 use http_body_util::{BodyExt, Empty};
@@ -241,7 +241,7 @@ fn an_instance_that_takes_no_connection_any_more_is_replaced_without_a_failed_re
 fn an_instance_that_says_that_it_is_not_ready_is_replaced_and_shown() {
     let mut mesh = Mesh::start(&watched("  readiness: {http: /healthz}\n"));
     let before = mesh.get("/").json()["pid"].clone();
-    // It may end what it has.
+    // It may complete its open requests.
     let url = format!("http://127.0.0.1:{}/slow/3000", mesh.ports.gateway);
     let slow = std::thread::spawn(move || mesh::curl(&url, &[]));
     mesh.wait_for("the request", |mesh| mesh.output().iter().any(|line| line.contains("pausing")));

@@ -138,7 +138,7 @@ fn start(modules: &[(&str, Vec<u8>)], extensions: &str) -> Mesh {
     }
     let documents = documents(&extensions.replace("path: ", &format!("path: {}/", folder.display())));
     let mesh = Mesh::start(&documents);
-    // What is served now was read then.
+    // The node read the extensions at its start, so they are served without the folder.
     fs::remove_dir_all(folder).unwrap();
     mesh
 }
@@ -297,7 +297,8 @@ fn a_module_is_fetched_and_checked() {
     let sum = String::from_utf8(sum[..64].to_vec()).unwrap();
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
-    // First another module, then the right one; after that nobody answers any more, and nobody should ask.
+    // First another module, then the right one. After that the server is gone, and the node should
+    // not ask again.
     std::thread::spawn(move || {
         for body in [module("unreachable"), good] {
             let (mut stream, _) = server.accept().unwrap();

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 const NODES: [&str; 3] = ["one", "two", "three"];
 
-/// Everything that can fail, in networks of its own.
+/// All components that can fail, each in a separate network.
 struct Scene {
     etcd: EtcdServer,
     /// The control planes' ways to etcd.

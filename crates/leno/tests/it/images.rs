@@ -108,7 +108,7 @@ pub(crate) fn image_of(program: &Path) -> Builder {
     Builder::new().layer(libraries).layer(app).entrypoint(&["/app/main"]).working_dir("/app")
 }
 
-/// An image with a shell and a web server: what is in `/www` is served. `script` runs before.
+/// An image with a shell and a web server, which serves the files in `/www`. `script` runs before.
 pub(crate) fn busybox(script: &str) -> Builder {
     let serve = format!("{script}\nexec busybox httpd -f -h /www -p 127.0.0.1:$PORT\n");
     let mut layer = Layer::new().file("bin/busybox", PathBuf::from("/bin/busybox"), 0o755).folder("www", 0o777);

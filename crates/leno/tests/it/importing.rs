@@ -223,7 +223,7 @@ fn they_open_the_outside_by_name_and_by_address() {
     }
     assert!(!mesh.log_lines("rule", "outside-egress-0-0/authorization/outside-egress-0", 1).is_empty());
 
-    // What is denied is denied for names that lead there too.
+    // A denial of addresses also holds for names that resolve to them.
     mesh.write(&(documents.clone() + DENIED));
     mesh.wait_for("the denial", |mesh| caller(mesh, "api.shop.example:80", "api.shop.example") == "503");
     assert_eq!(caller(&mesh, "203.0.113.7:6379", "cache"), "none");

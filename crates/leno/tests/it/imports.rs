@@ -79,7 +79,7 @@ fn a_cycle_and_what_is_written_in_any_form_are_found() {
     assert!(cycle.contains("c imports a: c.rs"), "{cycle}");
 }
 
-/// What the modules at the top of a crate import of each other, tests aside.
+/// The imports between the modules at the top of a crate, tests aside.
 fn imports(sources: &Path) -> Imports {
     let mut files = Vec::new();
     collect(sources, sources, &mut files);

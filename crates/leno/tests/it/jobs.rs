@@ -13,7 +13,8 @@ fn job(name: &str, script: &str, spec: &str) -> String {
     )
 }
 
-/// What the job `report` may call, what it may not, and somebody else's function.
+/// A function that admits the job `report` at one path, and a function that is not among the
+/// callees of the job.
 fn functions() -> String {
     echo_function("callee", "")
         + &policy(
@@ -26,7 +27,7 @@ fn functions() -> String {
         + &policy("stranger-open", "stranger", ALLOW_ALL)
 }
 
-/// Calls what it may and what it may not, and notes the statuses.
+/// Makes allowed and forbidden calls, and notes the statuses.
 const CALLS: &str = "for url in callee/ok callee/forbidden stranger/ok; do\n  curl -s -o /dev/null -w '%{http_code} ' http://$url >> \
                      calls\ndone\necho done >> calls";
 
@@ -63,7 +64,7 @@ fn a_job_calls_functions_with_its_identity_and_runs_once() {
     let line = &mesh.log_lines("path", "/ok", 1)[0];
     assert_eq!(line["source"], "spiffe://test.example/ns/test/sa/report", "{line}");
 
-    // It is told in the metrics and in the events, and it is no function.
+    // The metrics and the events contain the job, and the list of functions does not.
     let metrics = mesh.admin("/metrics").body;
     assert!(metrics.contains("leno_job_complete{job=\"test/report\"} 1"), "{metrics}");
     let events = mesh.admin("/events").json();
@@ -101,7 +102,8 @@ fn how_a_job_ended_survives_a_restart() {
 
     mesh.restart(&["--store", store.to_str().unwrap()]);
     assert_eq!(row(&mesh, "test/bad").unwrap(), before);
-    // What is published after it is in force, so whatever would run again had begun to.
+    // The last job is published after the others. When it has ended, every job that would run again
+    // has already started.
     mesh.write(&(good + &bad + &job("last", "true", "")));
     ended(&mut mesh, "test/last");
     assert_eq!((runs(&mesh, "good"), runs(&mesh, "bad")), (2, 4));

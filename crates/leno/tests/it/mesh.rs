@@ -30,7 +30,7 @@ pub(crate) struct Ports {
     pub control: u16,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: u16,
@@ -84,7 +84,8 @@ pub(crate) fn intruder() -> PathBuf {
     example("intruder")
 }
 
-/// Makes a working directory that everybody can enter, and next to it a file that nobody else can read.
+/// Makes a working directory that every account can enter, and next to it a file that only this
+/// account can read.
 pub(crate) fn public_folder(folder: &Path) {
     fs::create_dir(folder.join("public")).unwrap();
     fs::write(folder.join("public/readme"), "for everybody\n").unwrap();
@@ -165,7 +166,7 @@ impl Mesh {
         mesh
     }
 
-    /// The same as [`Mesh::start`], where whoever starts it has left this open.
+    /// The same as [`Mesh::start`], where the parent process has left this descriptor open.
     pub(crate) fn start_inheriting(documents: &str, open: OwnedFd) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ports = Ports::free();
@@ -212,7 +213,8 @@ impl Mesh {
         eventually(what, || holds(self));
     }
 
-    /// Polls until a line of the output contains this text, and returns that line. A line may be read from the process after what it tells of.
+    /// Polls until a line of the output contains this text, and returns that line. The test may
+    /// read a line some time after the event.
     pub(crate) fn line(&self, text: &str) -> String {
         eventually(&format!("the line {text:?}"), || self.output().into_iter().find(|line| line.contains(text)))
     }
@@ -222,7 +224,7 @@ impl Mesh {
         self.replace("app.yaml", documents);
     }
 
-    /// The same with the mesh document: what it says besides the addresses that the test was given.
+    /// The same with the mesh document: `extra` follows the addresses that the test chose.
     pub(crate) fn write_mesh(&self, extra: &str) {
         self.replace("mesh.yaml", &self.ports.mesh_document(extra));
     }
@@ -253,7 +255,8 @@ impl Mesh {
         self.folder.path().join(SOCKET)
     }
 
-    /// `/metrics`, as soon as all of these are in it: an exchange is told after its response was sent.
+    /// `/metrics`, as soon as it contains all of these: the node counts an exchange after it has
+    /// sent the response.
     pub(crate) fn metrics(&self, expected: &[&str]) -> String {
         eventually(&format!("metrics with {expected:?}"), || {
             let text = self.admin("/metrics").body;

@@ -240,7 +240,7 @@ fn a_revoked_node_is_out_and_a_token_is_for_one() {
     eventually("it to be told", || one.has_said("was revoked").then_some(()));
     let again = control.leno(&["nodes", "revoke", "one"]);
     assert!(!again.status.success(), "{again:?}");
-    // Without a token nobody joins, and with a used one neither.
+    // A node cannot join without a token, and not with a used one either.
     let token = one.folder.path().join("token");
     for (token, told) in [(Some(&token), "was used"), (None, "give it a --join token")] {
         let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! What is outside of a test's mesh: a name server that answers as the test wants, and servers that tell what came.
+//! The external services of a test's mesh: a name server whose answers the test sets, and servers
+//! that report their requests.
 
 use crate::mesh::policy;
 use http_body_util::{BodyExt, Full};
@@ -29,7 +30,7 @@ pub(crate) fn external(name: &str, spec: &str) -> String {
     )
 }
 
-/// A policy that lets `caller` GET everything but what is below `/admin`.
+/// A policy that lets `caller` GET all paths except those below `/admin`.
 pub(crate) fn reading(external: &str, more: &str) -> String {
     policy(
         external,
@@ -41,12 +42,12 @@ pub(crate) fn reading(external: &str, more: &str) -> String {
     )
 }
 
-/// What a name server says of a name.
+/// The answer of a name server for a name.
 #[derive(Clone)]
 pub(crate) enum Answer {
     /// These addresses, for so many seconds.
     Addresses(Vec<Ipv4Addr>, u32),
-    /// So many loopback addresses at which nobody listens, which is more than fits into a datagram.
+    /// So many loopback addresses without a listener, which is more than fits into a datagram.
     Huge(u16),
     /// Nothing at all.
     Silence,
@@ -216,7 +217,7 @@ impl Authority {
     }
 }
 
-/// A server. Over HTTP it answers each request with what it got, as JSON.
+/// A server. Over HTTP it answers each request with a JSON description of that request.
 pub(crate) struct Server {
     pub address: SocketAddr,
     requests: Arc<AtomicUsize>,

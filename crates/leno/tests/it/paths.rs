@@ -139,7 +139,8 @@ fn documents(program: &std::path::Path, spec: &str, callees: &[(&str, String)]) 
     callers.concat() + &callees.iter().map(callee).collect::<String>()
 }
 
-/// The same functions in a chain. Nobody outside of it may call another one of them than the first, so `ops/audit` is not there.
+/// The same functions in a chain. Functions outside of the chain may call only its first function,
+/// so `ops/audit` is not there.
 fn chained(program: &std::path::Path, callees: &[(&str, String)]) -> String {
     let program = program.display().to_string();
     let names: Vec<&str> = callees.iter().map(|(name, _)| *name).collect();
@@ -163,7 +164,7 @@ fn received(name: &str) -> &'static str {
     if name.starts_with("raw-") { "\n  paths: {send: asReceived}" } else { "" }
 }
 
-/// Says what is not as expected.
+/// Records a value that is not as expected.
 fn expect(found: &mut Vec<String>, what: &str, actual: &Value, expected: impl Into<Value>) {
     let expected = expected.into();
     if *actual != expected {
@@ -258,7 +259,8 @@ impl<'a> Request<'a> {
         json!({"method": method, "host": self.host(), "path": path, "headers": headers, "http2": http2, "connect": connect, "bind": self.case.bind})
     }
 
-    /// What is not as the table says. `status`: what the caller got; `lines`: what the access log says of both sides.
+    /// The differences from the table. `status`: the status that the caller got; `lines`: the
+    /// access log of both sides.
     fn differences(&self, status: &Value, lines: &[Value]) -> Vec<String> {
         let (verdict, mut found) = (&self.case.verdict, Vec::new());
         let expected = match verdict.by {
@@ -295,7 +297,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What the lines of a request say whichever way it went.
+/// The fields of a request's log lines that are the same on every path.
 fn in_common(lines: &[Value]) -> Value {
     let fields = ["source", "target", "authority", "method", "path", "principal"];
     let verdict = ["direction", "status", "verdict", "policy", "rule", "clause", "default"];
@@ -437,7 +439,8 @@ impl Wire {
         self.splice && self.path.kernel
     }
 
-    /// What is not as the table says of a connection. `answer`: what the caller got; `row`: what was observed.
+    /// The differences from the table of connections. `answer`: the caller's response; `row`: the
+    /// observed connection.
     fn differences(&self, function: &str, case: &connections::Case, answer: &mesh::Answer, row: &Value) -> Vec<String> {
         let mut found = Vec::new();
         let allow = case.allow && !self.path.mtls;

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// Whoever may enter the function, by path.
+/// Rules that allow these paths of the function, for all callers.
 fn rules(function: &str, paths: &str) -> String {
     let rules = format!("  authorization: {{rules: [{{name: paths, action: allow, to: [{{paths: [{paths}]}}]}}]}}");
     policy(function, function, &rules)
@@ -40,7 +40,7 @@ fn dry_run(control: &Control, documents: &str) -> Value {
     serde_json::from_slice(&tried.stdout).unwrap()
 }
 
-/// What was found of a function.
+/// The result of the replay for one function.
 fn found<'a>(answer: &'a Value, function: &str) -> &'a Value {
     let functions = answer["replay"]["functions"].as_array().unwrap();
     functions.iter().find(|found| found["function"] == function).unwrap_or_else(|| panic!("{function}: {answer}"))
@@ -63,7 +63,7 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
         let [judged, denied, allowed] = counts(&dry_run(&control, &other), "test/back");
         (denied == 3 && allowed == 2).then_some(judged)
     });
-    // These, and what was asked until the function was there.
+    // These six requests, and the test's earlier ones, which waited for the function.
     assert!(judged >= 7, "{judged}");
     let fewer = rules("back", "/fine");
     let answer = dry_run(&control, &fewer);
@@ -92,7 +92,7 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
     assert_eq!(counts(&answer, "test/back"), [judged, 0, 2]);
     assert_eq!(found(&answer, "test/back")["examples"][0]["after"]["rule"], "back/authorization/paths");
 
-    // Nothing has changed: what was decided before is decided now.
+    // Without changes between, the replay repeats the earlier decisions.
     assert_eq!(gateway.get("/call/back/ok").unwrap().status, 200);
     assert_eq!(gateway.get("/call/back/none").unwrap().status, 403);
     eventually("these records", || (counts(&dry_run(&control, &other), "test/back")[1..] == [4, 3]).then_some(()));
@@ -107,7 +107,8 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
     let same = text(&control.leno_with(&["apply", "--dry-run", "-f", "-"], &rules("back", "/ok, /fine")));
     assert!(same.contains("no request would be decided differently"), "{same}");
 
-    // What cannot be judged is said: a header that nobody looked at, and that every client sends.
+    // The answer reports requests that it cannot judge: here the rule needs a header that no
+    // earlier rule read, and that every client sends.
     let header =
         "  authorization: {rules: [{name: agent, action: allow, when: [{header: user-agent, values: [none]}]}]}";
     let answer = dry_run(&control, &policy("front", "front", header));
@@ -118,7 +119,7 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
     // Its own calls are judged, by a program that has not changed.
     assert!(judged >= 6 && denied == 0, "{answer}");
 
-    // A limit is said not to be replayed.
+    // The answer reports that it does not replay a limit.
     let limited = format!("{fewer}  rateLimits:\n  - {{name: all, requests: 1, per: 1m}}\n");
     let answer = dry_run(&control, &limited);
     assert_eq!(found(&answer, "test/back")["leftOut"], json!(["rate limits"]));
@@ -182,7 +183,7 @@ fn readers_are_told_of_their_own_namespaces_only() {
     assert_eq!(control.post(&control.token(), "/v1/changes", &not_dry).0, 400);
 }
 
-/// A `leno logs --follow` and what it has printed.
+/// A `leno logs --follow` and the lines that it has printed.
 struct Following {
     process: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -251,7 +252,7 @@ fn logs_come_from_every_node_and_go_on() {
     assert_eq!((&line["node"], &line["stream"]), (&json!("two"), &json!("stdout")));
     assert!(line["time"].as_f64().unwrap() > 1.7e9);
 
-    // What is written from now on, wherever.
+    // Lines written from now on, on any node.
     let following = Following::start(leno(&control, &["logs", "test/front", "--follow", "--tail", "0"]));
     let pauses = |lines: &[String], node: &str| {
         lines.iter().filter(|line| line.starts_with(&format!("{node}/")) && line.ends_with(" | pausing")).count()
@@ -277,7 +278,7 @@ fn logs_come_from_every_node_and_go_on() {
         Command::new(env!("CARGO_BIN_EXE_leno")).args(["logs", "test/front", "--admin", &admin]).output().unwrap();
     assert!(text(&local).contains(" | listening on "), "{local:?}");
 
-    // A node that is away is said to be.
+    // The command reports nodes that are away.
     drop(nodes);
     let away = eventually("the nodes to be away", || {
         let away = control.leno(&["logs", "test/front"]);
@@ -325,7 +326,7 @@ fn what_a_slow_reader_has_missed_is_counted() {
     let bytes: usize = kept.iter().map(|line| line["text"].as_str().unwrap().len()).sum();
     assert!(bytes <= 64 << 10 && kept.len() > 100, "{bytes} bytes in {} lines", kept.len());
 
-    // The two streams may be read in any order, so the last line is one of a request of its own.
+    // The node may read the two streams in any order, so a separate request writes the last line.
     assert_eq!(mesh.curl("/0", &[]).status, 200);
     eventually("a line that moves no cursor", || {
         let arguments = ["logs", "test/chatty", "--tail", "2", "--admin", &admin];

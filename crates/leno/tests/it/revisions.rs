@@ -18,7 +18,7 @@ fn documents(environment: &str, fields: &str) -> String {
 /// One connection to the gateway.
 struct Client(BufReader<TcpStream>);
 
-/// What it got.
+/// A response.
 struct Answer {
     status: u16,
     /// The variable `VERSION` of the instance.
@@ -30,7 +30,7 @@ impl Client {
         Self(BufReader::new(TcpStream::connect(("127.0.0.1", mesh.ports.gateway)).unwrap()))
     }
 
-    /// A request that nobody may repeat.
+    /// A request that clients and proxies must not repeat.
     fn post(&mut self, headers: &str) -> Answer {
         let request = format!("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n{headers}\r\nbody");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
@@ -86,7 +86,7 @@ fn traffic_is_divided_by_percentage_tag_and_header() {
     let of_new = mesh.log_lines("revision", "echo-00002", new);
     assert_eq!(of_new[0]["target"], "test/echo");
 
-    // A revision that there is not is refused, and what was in force goes on.
+    // A revision that does not exist is refused, and the configuration in force stays.
     mesh.write(&documents("VERSION: 3", "  traffic: [{revision: echo-00009, percent: 100}]"));
     mesh.wait_for("the refusal", |mesh| mesh.output().iter().any(|line| line.contains("has no revision `echo-00009`")));
     assert_eq!(client.post("leno-tag: new\r\n").version, "2");

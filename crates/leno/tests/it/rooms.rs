@@ -27,7 +27,7 @@ fn intruder_function(callees: &str) -> String {
     function + &policy("lets-in", "intruder", ALLOW_ALL)
 }
 
-/// An intruder, and a victim that takes calls from nobody.
+/// An intruder, and a victim that admits no callers.
 fn neighbours() -> String {
     let victim = echo_function(
         "victim",
@@ -162,7 +162,7 @@ fn ways_around(isolation: &str) {
             way("a host of the internet", "http", &["friend:80", "example.com"], "", "done: HTTP/1.1 403"),
             way("an address of the internet", "http", &["192.0.2.1:80", "example.com"], "", "refused"),
             way("nobody's address", "http", &["100.100.0.1:80", "friend"], "", "refused"),
-            // ClientHello, and what a PostgreSQL client says first.
+            // ClientHello, and the first message of a PostgreSQL client.
             way("TLS of its own", "talk", &["192.0.2.1:443", "22,3,1,0,5,1,0,0,1,3"], "", "refused"),
             way(
                 "another protocol",
@@ -275,7 +275,7 @@ fn a_room_gets_no_more_than_its_share() {
     assert_eq!(groups_inside(&mesh), "/", "however many groups it is in");
     let pid = mesh.instances("test/intruder")[0]["pid"].as_u64().unwrap();
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    // A controller has a hierarchy of its own (v1), or is in the one of all (v2).
+    // A controller has a separate hierarchy (cgroup v1), or shares the unified one (v2).
     let group = |controller: &str| {
         let has_it =
             |line: &&str| line.split(':').nth(1).is_some_and(|list| list.split(',').any(|it| it == controller));
@@ -457,7 +457,7 @@ fn rooms_may_have_the_same_port_and_get_their_own_requests() {
         ) + &policy(&format!("{name}-in"), name, ALLOW_ALL)
     };
     let mesh = start("strict", &(function("one") + &function("other")));
-    // On connections that are kept, and used again by whoever comes next.
+    // On connections that the node keeps and reuses for the next client.
     for _ in 0..20 {
         for name in ["one", "other"] {
             let answer = mesh.curl("/", &["--header", &format!("host: {name}.example")]).json();

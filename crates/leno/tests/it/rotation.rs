@@ -109,7 +109,8 @@ fn is_refused(control: &Control, identity: &Path) -> bool {
         .arg(format!("https://{}/", control.nodes()))
         .output()
         .unwrap();
-    // Whoever is let in gets an answer, though not one of gRPC. The listener says the other thing in its log.
+    // A client that the listener accepts gets a response, though not one of gRPC. The listener logs
+    // the refusal of others.
     if text(&curl) != "000" {
         return false;
     }
@@ -267,7 +268,7 @@ fn an_intermediate_under_somebody_elses_root_takes_over() {
     eventually("somebody's root in each node's files", || {
         fleet.all().all(|node| kept_roots(node) == [after.clone()]).then_some(())
     });
-    // It is valid for less than 30 days, which is told wherever somebody looks.
+    // It is valid for less than 30 days: `leno ca status`, readiness, and metrics report that.
     let status = fleet.control.leno(&["ca", "status"]);
     assert!(String::from_utf8_lossy(&status.stderr).contains("expires in 19 days"), "{status:?}");
     assert!(fleet.control.ready().unwrap().contains("expires in 19 days"));

@@ -29,7 +29,7 @@ impl Client {
         Self(BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap()))
     }
 
-    /// A request that nobody may repeat; returns the status.
+    /// A request that clients and proxies must not repeat; returns the status.
     fn post(&mut self, path: &str) -> u16 {
         let request = format!("POST {path} HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nbody");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();

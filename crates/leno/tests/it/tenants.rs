@@ -156,7 +156,8 @@ fn a_host_is_its_namespaces() {
     }
     assert_eq!(apply(&control, &bad, &exposed("h", "bad", "bad.example")).0, 200);
     assert_eq!(apply(&control, &good, &exposed("api", "good", "good.example")).0, 200, "one namespace shares its host");
-    // A host that was given up can be had, and a change of what has it already is no later claim.
+    // A namespace can claim a host that another one gave up. A change of a document that already
+    // has the host is no later claim.
     assert_eq!(apply(&control, &good, &exposed("web", "good", "good.example").replace("true", "false")).0, 200);
     let both = format!("{}---\n{}", function("web", "good"), function("api", "good"));
     assert_eq!(apply(&control, &good, &both).0, 200);

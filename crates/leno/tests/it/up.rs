@@ -31,7 +31,8 @@ fn carries_a_request_and_keeps_its_record() {
     assert!(text.contains("open/authorization/everything"), "{text}");
 
     let metrics = mesh.metrics(&["istio_requests_total{"]);
-    // Mesh, bundle, slice, and what the node is for, in a message at least.
+    // At least four resources (mesh, bundle, function configuration, role of the node) in at least
+    // one message.
     let counted = |name: &str| {
         let line = metrics
             .lines()
@@ -378,14 +379,14 @@ fn listings_are_for_people_and_for_programs() {
     watching.wait().unwrap();
 }
 
-/// A function that never listens, so that what it has open is what it was given.
+/// A function that never listens, so that its open descriptors are those that it inherited.
 fn sleeper() -> String {
     "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: sleeper, namespace: test}\nspec:\n  command: \
      [sleep, \"1000\"]\n  scale: {min: 1}\n  timeouts: {startup: 10m, grace: 100ms}\n"
         .to_owned()
 }
 
-/// Its process, as soon as it is what it is to be.
+/// The ID of its process, as soon as it runs the program.
 fn sleeping(mesh: &mut Mesh) -> u64 {
     let mut pid = None;
     mesh.wait_for("the sleeper to be started", |mesh| {
@@ -413,7 +414,7 @@ fn an_instance_has_no_descriptor_of_the_node_and_gains_no_rights() {
     numbers.sort_unstable();
     assert_eq!(numbers, ["0", "1", "2"]);
     assert_eq!(status(pid, "NoNewPrivs:"), "1");
-    // Where the kernel lets nobody but root look into the node, its folder in /proc is root's.
+    // Where the kernel lets only root read the node's memory, root owns the node's folder in /proc.
     assert_eq!(status(mesh.pid().into(), "NoNewPrivs:"), "1");
     let limits = Command::new("head").args(["-c1", &format!("/proc/{}/environ", mesh.pid())]).output().unwrap();
     let root = std::fs::read_to_string("/proc/self/status").unwrap().contains("Uid:\t0\t");
@@ -433,7 +434,7 @@ fn where_the_node_is_root_each_namespace_has_an_account() {
     assert_eq!(status(pid, "Groups:"), "");
 }
 
-/// A function whose port somebody else has, and keeps.
+/// A function whose port another process occupies permanently.
 #[test]
 fn who_waits_on_a_functions_port_gets_no_request() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -373,7 +373,7 @@ fn a_new_process_that_fails_or_hangs_changes_nothing() {
     let refusal = node.refusal(&["--binary", "/bin/false"]);
     assert!(refusal.contains("the node goes on as it is") && refusal.contains("exit status: 1"), "{refusal}");
 
-    // One that hangs, with a process of its own.
+    // A program that hangs, with a child process.
     let folder = tempfile::tempdir_in(node.node.folder.path()).unwrap();
     let (script, pids) = (folder.path().join("hangs"), folder.path().join("pids"));
     fs::write(&script, format!("#!/bin/sh\nsleep 1000 &\necho $$ $! > {}\nwait\n", pids.display())).unwrap();
@@ -444,7 +444,8 @@ fn what_redis_counts_holds_over_an_upgrade_and_what_does_not_end_is_cut_off() {
     let mut admitted = 1 + (0..10).filter(|_| ask() == Some(200)).count();
     assert_eq!(admitted, 11);
     let mut open = WebSocket::open(gateway.node.gateway);
-    // What the old process holds ahead it gives back, or it is lost; nothing is admitted twice.
+    // The old process returns the tokens that it holds ahead, or they are lost. No token admits two
+    // requests.
     let clients = Clients::start(gateway.node.gateway);
     node.upgrade();
     admitted += (0..60).filter(|_| ask() == Some(200)).count();
@@ -487,11 +488,11 @@ fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended
     let rotation = rotation.wait_with_output().unwrap();
     assert!(rotation.status.success(), "{rotation:?}\n{}\n{}", node.log(), gateway.log());
     load.stop();
-    // What a node has for its next start is of the process that it is now.
+    // The files in the state folder belong to the current process.
     let roots = |node: &Upgraded| fs::read_to_string(node.node.folder.path().join("state/roots.pem")).unwrap();
     assert_eq!(roots(&node), roots(&gateway));
     assert_eq!(roots(&node).matches("BEGIN CERTIFICATE").count(), 1);
-    // And the next one has the phase from it.
+    // The next process takes the phase of the rotation from it.
     let load = Load::start_at(&gateway.node, "/call/back/ok");
     let rotation = control.begin(&["ca", "rotate"]);
     node.upgrade();
@@ -501,7 +502,7 @@ fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended
     load.stop();
 }
 
-/// The old process has the exchange, and hears of what is withdrawn from the new one.
+/// The old process has the exchange. The new one notifies it of withdrawn permissions.
 #[test]
 fn what_is_withdrawn_is_closed_in_the_old_process_too() {
     let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {drainTimeout: 10m}\n");

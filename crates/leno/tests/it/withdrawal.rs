@@ -95,7 +95,7 @@ impl WebSocket {
         Self { stream, id }
     }
 
-    /// What comes until it ends.
+    /// The bytes up to the end of the stream.
     fn rest(mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         // A reset is an end too.
@@ -106,7 +106,7 @@ impl WebSocket {
         rest
     }
 
-    /// It ends by the mesh, for this reason in the record of that node.
+    /// Expects that the mesh ends it, and that this node records this reason.
     fn expect_end_by(self, node: &Node, reason: &str) {
         let id = self.id.clone();
         let rest = self.rest();
@@ -119,7 +119,7 @@ impl WebSocket {
     }
 }
 
-/// The process of a revoked node goes on: it is the others that end what they have open with it.
+/// The process of a revoked node continues: the other nodes end their open exchanges with it.
 #[test]
 fn a_revoked_nodes_streams_end_on_all_other_nodes() {
     let mut control = control();

@@ -6,8 +6,8 @@ use super::table::Group;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Fields that say where keys come from, how programs are run, which functions a policy is for, and what comes after programs:
-/// their verdicts do not depend on them.
+/// Fields about the source of keys, the way programs are run, the functions of a policy, and the
+/// steps after programs: verdicts do not depend on them.
 const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
     ("Jwks", "file"),
     ("Jwks", "url"),

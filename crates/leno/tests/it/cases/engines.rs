@@ -1,4 +1,5 @@
-//! Runs cases on engines, as the runtime does: follows what a program wants, and lets no sandbox run twice.
+//! Runs cases on engines, as the runtime does: provides the inputs that a program wants, and runs
+//! each sandbox once.
 
 use super::keys::Keys;
 use super::table::{Case, Group, Request, Texts, merge};
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-/// The runs are slow on a busy machine, and what they take is not the question here.
+/// The runs are slow on a busy machine, and this test is not about their duration.
 const DEADLINE: Duration = Duration::from_secs(30);
 const MOST_RUNS: usize = 4;
 
@@ -44,20 +45,20 @@ pub(crate) struct Programs {
     images: Vec<[Image; 2]>,
 }
 
-/// What came of a case on one engine.
+/// The result of a case on one engine.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Judged {
     /// All that the sandboxes said, in order.
     pub outputs: Vec<Output>,
     pub decision: Decision,
-    /// What the runtime makes of the decision's plan.
+    /// The runtime's representation of the decision's plan.
     pub plan: Value,
     /// Edits of the response run.
     pub answer: Option<Vec<HeaderEdit>>,
 }
 
 impl Programs {
-    /// Compiles the documents as `leno` does, and loads what comes of them.
+    /// Compiles the documents as `leno` does, and loads the resulting programs.
     pub(crate) fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> Result<Self, String> {
         let text = documents(group, keys);
         let snapshot = leno_config::load_text(Path::new("table.yaml"), &text)
@@ -159,7 +160,7 @@ fn plan(spec: &ProgramSpec, decision: &Decision) -> Value {
     })
 }
 
-/// What the runtime makes of a signature that is wrong.
+/// The runtime's decision on a wrong signature.
 fn refused(denial: Denial) -> Decision {
     Decision {
         verdict: Verdict::Deny(denial),

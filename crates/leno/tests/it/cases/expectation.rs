@@ -1,4 +1,4 @@
-//! Compares what came out with what a table says.
+//! Compares the result of a case with the expectation of a table.
 
 use super::engines::{Head, Judged, fields};
 use super::table::{Case, Deny, Expect, Texts, Trace};
@@ -8,7 +8,7 @@ use leno_policy::trace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What is not as expected, in words.
+/// The differences from the expectation, in words.
 pub(crate) fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<String> {
     let mut found = Vec::new();
     let (expect, decision) = (&case.expect, &judged.decision);

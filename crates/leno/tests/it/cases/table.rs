@@ -28,7 +28,7 @@ pub(crate) struct Group {
     pub about: String,
     /// Policies as documents have them, without `apiVersion` and `kind`.
     pub policies: Vec<Value>,
-    /// What is added to the specification of the function `shop/cart`.
+    /// Further fields of the specification of the function `shop/cart`.
     pub function: Map<String, Value>,
     pub cases: Vec<Case>,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Case {
     /// Seconds since 1970.
     #[serde(default = "default_now")]
     pub now: f64,
-    /// What the runtime's random numbers are.
+    /// The runtime's random numbers.
     #[serde(default = "default_random")]
     pub random: [u64; 4],
     #[serde(default)]
@@ -92,7 +92,7 @@ pub(crate) struct Request {
     pub port: u16,
     pub protocol: String,
     pub scheme: String,
-    /// The function that the request was routed to. Without it: the judged one, or outbound, nobody.
+    /// The function that the request was routed to. Default: the judged function; outbound: none.
     pub target: Option<String>,
 }
 
@@ -129,14 +129,14 @@ impl Texts {
     }
 }
 
-/// How a token is made; what is left out is made correctly.
+/// The making of a token; fields that are left out are made correctly.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct Token {
     pub key: String,
-    /// What the header says.
+    /// The algorithm in the header.
     pub alg: Option<String>,
-    /// What it is really signed by. Without it: as the header says.
+    /// The algorithm that really signs it. Default: the one in the header.
     pub sign: Option<String>,
     pub kid: Option<Value>,
     /// Further members of the header.
@@ -181,7 +181,7 @@ pub(crate) struct Answer {
     pub becomes: BTreeMap<String, Option<Texts>>,
 }
 
-/// What must come out. Fields that are left out are not looked at.
+/// The expected result. The test does not compare fields that are left out.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Expect {
@@ -202,10 +202,11 @@ pub(crate) struct Expect {
     /// `none`, or the user.
     #[serde(default)]
     pub principal: Option<String>,
-    /// `off`, or what the span must be.
+    /// `off`, or the expected span.
     #[serde(default)]
     pub trace: Option<Trace>,
-    /// What would be decided if what is audited were in force, `allow: RULE` or `deny: RULE`; without it: the same.
+    /// The decision if audited rules were in force, `allow: RULE` or `deny: RULE`; default: the
+    /// same decision.
     #[serde(default)]
     pub audit: Option<BTreeMap<String, String>>,
     /// A part of the plan.

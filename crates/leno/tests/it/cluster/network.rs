@@ -6,13 +6,14 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 
-/// A network of its own for the test, with an address for the control plane; and one for each node, which can be cut off.
+/// A separate network for the test, with an address for the control plane, and one network for each
+/// node, which the test can cut off.
 pub(crate) struct Hub;
 
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 impl Hub {
-    /// Moves this thread, and what it starts, into the network.
+    /// Moves this thread and its later child processes into the network.
     pub(crate) fn enter() -> Self {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         ip("link set lo up");
@@ -60,7 +61,7 @@ impl Isolated {
 }
 
 impl Isolated {
-    /// Drops what goes to this address.
+    /// Drops packets to this address.
     pub(crate) fn without(&self, address: Ipv4Addr) {
         self.run(&format!("ip route add blackhole {address}/32"));
     }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A redis-server that keeps what it is told.
+/// A redis-server that writes each change to disk.
 pub(crate) struct Redis {
     pub(crate) port: u16,
     folder: tempfile::TempDir,

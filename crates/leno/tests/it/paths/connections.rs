@@ -49,7 +49,7 @@ impl Case {
     }
 }
 
-/// All of it. Each function has a policy of its own, so that one mesh serves the whole table.
+/// All groups. Each function has a separate policy, so that one mesh serves the whole table.
 pub(crate) fn table() -> Vec<Group> {
     vec![
         Group {

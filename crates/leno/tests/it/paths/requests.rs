@@ -1,4 +1,4 @@
-//! The table of requests: which caller asks what of which function, under which policy, and what the access log must say of it.
+//! The table of requests: the caller, the called function, its policy, and the expected access log.
 
 use super::Caller;
 
@@ -54,7 +54,7 @@ impl Protocol {
         matches!(self, Self::Http2 | Self::Grpc)
     }
 
-    /// What a request says of its protocol.
+    /// The headers that show a request's protocol.
     pub(crate) fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Http1 | Self::Http2 => &[],
@@ -69,7 +69,7 @@ impl Protocol {
     }
 }
 
-/// What the access log must say.
+/// The verdict that the access log must contain.
 pub(crate) struct Verdict {
     pub allow: bool,
     /// Whose sidecar decided.
@@ -177,7 +177,7 @@ impl Case {
     }
 }
 
-/// All of it. Each function has a policy of its own, so that one mesh serves the whole table.
+/// All groups. Each function has a separate policy, so that one mesh serves the whole table.
 pub(crate) fn table() -> Vec<Group> {
     [callers(), operations(), paths(), conditions(), users(), precedence(), received(), sidecars()]
         .into_iter()
@@ -197,7 +197,7 @@ fn callers() -> Vec<Group> {
                     "authorization/one",
                     r#"from.identities: "spiffe://test.example/ns/ops/sa/audit" matches none of ["spiffe://test.example/ns/test/sa/web"]"#,
                 ),
-                // Nobody is who he says that he is.
+                // A caller cannot claim another identity.
                 audit("GET /")
                     .header("x-forwarded-client-cert", "URI=spiffe://test.example/ns/test/sa/web")
                     .missed(
@@ -327,7 +327,7 @@ fn operations() -> Vec<Group> {
     ]
 }
 
-/// `to.paths`: what is matched is what is forwarded.
+/// `to.paths`: the matched path is the forwarded path.
 fn paths() -> Vec<Group> {
     vec![
         Group {
@@ -481,7 +481,7 @@ fn users() -> Vec<Group> {
     ]
 }
 
-/// Which rule goes first, and what holds where there is none.
+/// The precedence of rules, and the verdict if no rule matches.
 fn precedence() -> Vec<Group> {
     vec![
         Group {
@@ -593,7 +593,7 @@ fn sidecars() -> Vec<Group> {
             cases: vec![
                 web("GET /").over(Protocol::Http2).allowed("authorization/all"),
                 web("GET /").over(Protocol::Http1).refused("sidecar", "protocols: http1 is none of [http2]"),
-                // That is what one sidecar tells another.
+                // Only sidecars send this header to one another.
                 web("GET /")
                     .header("x-leno-protocol", "http2")
                     .over(Protocol::Http1)

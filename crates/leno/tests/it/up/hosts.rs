@@ -1,4 +1,4 @@
-//! One form of hosts: what the gateway finds, a call names and a rule compares.
+//! The gateway, calls, and rules use one normal form of hosts.
 
 use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 
@@ -49,7 +49,7 @@ fn gateway_and_rules_read_a_host_alike() {
         for protocol in ["--http1.1", "--http2-prior-knowledge"] {
             let answer = mesh.curl("/", &[protocol, "--header", &format!("host: {host}")]);
             assert_eq!(answer.status, status, "{host} {protocol}: {answer:?}");
-            // The function sees what the client wrote.
+            // The function sees the host as the client wrote it.
             if status == 200 {
                 let seen = answer.json()["headers"]["host"].clone();
                 assert_eq!(seen, serde_json::json!([host]), "{host} {protocol}");
