@@ -1,4 +1,4 @@
-//! What functions are given, what they answer, and how they call each other.
+//! The requests and responses of functions, and the calls between functions.
 
 use bytes::Bytes;
 use hyper::{Method, StatusCode};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The way to other functions. Each transport is one.
 pub trait Calls: Send + Sync {
-    /// Sends this to a function, and returns what it answers if it does so with 200.
+    /// Sends this to a function, and returns the body of the response if its status is 200.
     fn call(
         &self,
         callee: &'static str,
@@ -18,7 +18,7 @@ pub trait Calls: Send + Sync {
         payload: Payload<'_>,
     ) -> impl Future<Output = Result<Bytes, Failure>> + Send;
 
-    /// Waits, without a core: what functions do that stand for slow ones.
+    /// Waits without using a core, to imitate a slow function.
     fn wait(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
@@ -57,12 +57,12 @@ impl<Question: Message + Default + Debug, Answer: Message + Default + Debug> Ope
         Outcome::Reply(Reply::of(Body::Message(answer)))
     }
 
-    /// Lets it answer instead, with the message that came.
+    /// Delegates the call to it, with the received message.
     pub fn answer_instead(&self) -> Outcome {
         Outcome::Forward { callee: self.callee, path: self.path, body: Body::Same }
     }
 
-    /// Lets it answer this instead.
+    /// Delegates the call to it, with this message.
     pub fn answer_instead_to(&self, question: Question) -> Outcome
     where
         Question: 'static,
@@ -71,7 +71,7 @@ impl<Question: Message + Default + Debug, Answer: Message + Default + Debug> Ope
     }
 }
 
-/// A call, as a function gets it.
+/// A call, as the called function sees it.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Between functions it is always `POST`.
@@ -95,19 +95,19 @@ pub enum Outcome {
         callee: &'static str,
         /// The path of the call to it.
         path: &'static str,
-        /// What it is sent.
+        /// The body that it gets.
         body: Body,
     },
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     /// Its status.
     pub status: StatusCode,
     /// Its fields.
     pub headers: Vec<(&'static str, String)>,
-    /// What is in it.
+    /// Its body.
     pub body: Body,
 }
 
@@ -124,19 +124,19 @@ impl From<Failure> for Reply {
     }
 }
 
-/// What a function answers, or lets another one answer.
+/// The body of a response, or of a delegated call.
 #[derive(Debug)]
 pub enum Body {
     /// These bytes.
     Bytes(Bytes),
     /// This message.
     Message(Arc<dyn Encode>),
-    /// What the call came with.
+    /// The body of the received call.
     Same,
 }
 
 impl Body {
-    /// It, if the call came with `received`.
+    /// Its content, if the call came with the body `received`.
     pub fn payload<'a>(&'a self, received: &'a Bytes) -> Payload<'a> {
         match self {
             Self::Bytes(bytes) => Payload::Bytes(bytes),
@@ -146,7 +146,8 @@ impl Body {
     }
 }
 
-/// What is sent. A message stays one until then, so that it is written where it leaves from, and nowhere else before.
+/// The body to send. A message is encoded only when the transport sends it, directly into the
+/// transport's memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// These bytes.
@@ -195,7 +196,7 @@ pub enum Failure {
     Status {
         /// Who was called.
         callee: &'static str,
-        /// What it said.
+        /// The status of its response.
         status: StatusCode,
     },
     /// The callee did not answer.
@@ -203,7 +204,7 @@ pub enum Failure {
     Unreachable {
         /// Who was called.
         callee: &'static str,
-        /// What the transport says.
+        /// The error of the transport.
         cause: String,
     },
     /// A message cannot be read.
@@ -215,7 +216,7 @@ pub enum Failure {
     /// The question makes no sense.
     #[error("{0}")]
     Question(&'static str),
-    /// What is asked for is not there.
+    /// The product or other thing in the request does not exist.
     #[error("there is no {0}")]
     Missing(&'static str),
 }

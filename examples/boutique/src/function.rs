@@ -1,4 +1,4 @@
-//! A function: one of the roles, with what it remembers.
+//! A function: one of the roles, with its state.
 
 use crate::calls::{Body, Calls, Failure, Outcome, Reply, Request};
 use crate::{hop, motion, parking, shop};
@@ -31,7 +31,7 @@ pub const NAMES: [&str; 19] = [
     "echo",
 ];
 
-/// What a function does.
+/// The role of a function.
 enum Role {
     Frontend,
     Currency(shop::currency::Currency),
@@ -140,7 +140,7 @@ impl Function {
     }
 }
 
-/// Whether a function of this name is called from outside, by whoever speaks HTTP.
+/// Whether clients outside of the application call this function over plain HTTP.
 pub fn is_entry(name: &str) -> bool {
     ["frontend", "sensor", "detection", "caller"].contains(&name)
 }

@@ -37,7 +37,7 @@ pub(crate) async fn call(calls: &impl Calls, request: &Request) -> Result<Outcom
     Ok(Outcome::Reply(Reply::of(Body::Bytes(Bytes::from(text)))))
 }
 
-/// Sends back what came.
+/// Sends the received body back.
 pub(crate) fn echo(request: &Request) -> Result<Outcome, Failure> {
     match request.path.as_str() {
         path if path == RETURN.path => Ok(Outcome::Reply(Reply::of(Body::Same))),

@@ -1,7 +1,8 @@
 //! Three applications whose functions call each other a lot: a shop of ten functions, a motion sensor with its actuator, and a car park.
 //!
-//! What a function does is written once, against the trait [`Calls`]. How calls get from one to the other is one of the [`transport`]s: HTTP/1.1 (through
-//! a mesh or without one), gRPC, or the memory of a chain. A call is the same in each: a path, and a message in Protocol Buffers.
+//! The logic of a function is written once, against the trait [`Calls`]. One of the [`transport`]s
+//! carries the calls between functions: HTTP/1.1 (with or without a mesh), gRPC, or the shared
+//! memory of a chain. A call is the same in each: a path, and a message in Protocol Buffers.
 #![forbid(unsafe_code)]
 
 pub mod calls;

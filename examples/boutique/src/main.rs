@@ -31,7 +31,7 @@ fn run(name: &str) -> Result<(), Box<dyn std::error::Error>> {
         let mut end = signal(SignalKind::terminate())?;
         tokio::select! {
             served = serve(name, function, &transport) => served,
-            // Whoever asks has seen to it that nothing is under way.
+            // The process that sends the signal has made sure that no requests are under way.
             _ = end.recv() => Ok(()),
         }
     })
@@ -42,7 +42,7 @@ async fn serve(name: &str, function: Function, transport: &str) -> Result<(), Bo
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     match transport {
         "http" => http::serve(function, http::Http::from_env()?, listener).await?,
-        // Whoever comes from outside is a browser.
+        // Clients outside of the application are browsers, which speak no gRPC.
         "grpc" if is_entry(name) => http::serve(function, grpc::Grpc::from_env()?, listener).await?,
         "grpc" => grpc::serve(function, grpc::Grpc::from_env()?, listener).await?,
         other => return Err(format!("BOUTIQUE_TRANSPORT is `{other}`: expected `http`, `grpc` or `chain`").into()),

@@ -1,4 +1,5 @@
-//! A car park: a picture of each spot, on which a car's plate is found; who parks is then charged. Cars that nobody had seen before are written down first.
+//! A car park: the functions find a car's plate in the picture of a parking spot, and start to
+//! charge the driver. They store cars that they see for the first time.
 
 use crate::calls::{Calls, Failure, Operation, Outcome, Request};
 use crate::messages::{Parked, Sighting};
@@ -12,7 +13,7 @@ const BEGIN: Operation<Sighting, Parked> = Operation::new("charging", "/boutique
 /// One of so many cars is new.
 const NEW: u64 = 10;
 
-/// Finds the plate. The picture goes along, so that whoever doubts it can look.
+/// Finds the plate. The picture goes along as evidence.
 pub(crate) async fn detect(calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
     calls.wait(Duration::from_millis(435)).await;
     let plate = format!("P-{:06}", number_of(&request.body) % 1_000_000);
@@ -26,21 +27,21 @@ pub(crate) async fn search(calls: &impl Calls, request: &Request) -> Result<Outc
     Ok(if is_new(&sighting) { ADD.answer_instead() } else { BEGIN.answer_instead() })
 }
 
-/// From now on it is.
+/// Adds a new car to the index.
 pub(crate) async fn index(calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
     ADD.question(request)?;
     calls.wait(Duration::from_millis(1)).await;
     Ok(KEEP.answer_instead())
 }
 
-/// And stays so.
+/// Stores a new car.
 pub(crate) async fn persist(calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
     KEEP.question(request)?;
     calls.wait(Duration::from_millis(10)).await;
     Ok(BEGIN.answer_instead())
 }
 
-/// The clock begins to run.
+/// Starts to charge the driver.
 pub(crate) async fn charge(calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
     let sighting = BEGIN.question(request)?;
     calls.wait(Duration::from_millis(50)).await;
@@ -48,12 +49,12 @@ pub(crate) async fn charge(calls: &impl Calls, request: &Request) -> Result<Outc
     Ok(BEGIN.answer(Parked { plate: sighting.plate, is_new }))
 }
 
-/// By the plate alone, so that the same pictures always take the same ways.
+/// Decides by the plate alone, so that the same picture always leads to the same calls.
 fn is_new(sighting: &Sighting) -> bool {
     number_of(sighting.plate.as_bytes()).is_multiple_of(NEW)
 }
 
-/// A number that looks like chance (FNV-1a).
+/// A pseudorandom number (FNV-1a).
 fn number_of(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |number, byte| (number ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }

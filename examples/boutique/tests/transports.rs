@@ -1,4 +1,5 @@
-//! The functions as processes, over HTTP/1.1 and by gRPC, without a mesh: what the pages say, and how many calls each function got for them.
+//! The functions as processes, over HTTP/1.1 and gRPC, without a mesh: the tests check the pages,
+//! and count the calls of each function for them.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -90,7 +91,8 @@ impl Running {
     }
 }
 
-/// How often each function was called since the last time, without those that were not. Over HTTP, for whoever speaks it.
+/// How often each function was called since the last time, without functions that got no calls. For
+/// functions that serve HTTP.
 fn calls(running: &Running, before: &mut BTreeMap<&'static str, u64>) -> BTreeMap<&'static str, u64> {
     let mut since = BTreeMap::new();
     for name in running.addresses.keys() {

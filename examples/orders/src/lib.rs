@@ -1,8 +1,9 @@
-//! An order-processing application of three functions, and what they have in common.
+//! An order-processing application of three functions, and their common code.
 //!
-//! `frontend-api` takes orders from outside and hands them to `order-service`, which asks `inventory-service` whether they can
-//! be filled. None of them knows about identities, tokens, retries, limits or traces: that is the mesh's business. All they do
-//! for it is to call others by name, or through the proxy that `HTTP_PROXY` names ([`mesh`]).
+//! `frontend-api` takes orders from clients and passes them to `order-service`, which asks
+//! `inventory-service` whether they can be filled. The functions know nothing about identities,
+//! tokens, retries, limits or traces, which are the mesh's business. They only call others by name,
+//! or through the proxy that `HTTP_PROXY` names ([`mesh`]).
 #![forbid(unsafe_code)]
 
 pub mod mesh;

@@ -37,7 +37,8 @@ struct Proxy {
     authorization: HeaderValue,
 }
 
-/// `HTTP_PROXY` is not `http://user:secret@host:port`. (What it is instead is not shown: it may hold a secret.)
+/// `HTTP_PROXY` is not `http://user:secret@host:port`. The message does not contain its value,
+/// which may hold a secret.
 #[derive(Debug, thiserror::Error)]
 #[error("HTTP_PROXY is not of the form http://user:secret@host:port")]
 pub struct BadProxy;
@@ -45,7 +46,7 @@ pub struct BadProxy;
 /// Why a call got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Nobody accepts the call.
+    /// The connection was refused.
     #[error("no connection: {0}")]
     Connection(#[from] std::io::Error),
     /// The connection broke.

@@ -1,4 +1,4 @@
-//! What an order is.
+//! Orders.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct Order {
     /// Chosen by the client, so that sending an order twice does not order twice.
     pub id: String,
-    /// What is ordered.
+    /// The ordered item.
     pub item: String,
     /// How many.
     pub quantity: u32,

@@ -20,7 +20,7 @@ const LARGEST_BODY: usize = 64 * 1024;
 /// Requests that are under way at SIGTERM may take this long.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// What a handler is given.
+/// A request, as a handler gets it.
 pub struct Call {
     /// Its method.
     pub method: Method,
@@ -32,7 +32,7 @@ pub struct Call {
     pub body: Bytes,
 }
 
-/// What a handler answers: a status and JSON.
+/// The response of a handler: a status and JSON.
 pub struct Reply {
     /// Its status.
     pub status: StatusCode,
@@ -72,7 +72,7 @@ pub async fn told_to_end() {
     }
 }
 
-/// Serves until the program is told to end, and lets the requests that are under way finish.
+/// Serves until SIGTERM or SIGINT, and lets open requests complete.
 pub async fn serve<H, F>(handler: H) -> Result<(), Box<dyn std::error::Error>>
 where
     H: Fn(Call) -> F + Send + Sync + 'static,

@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// What the stand-in saw: user, version, method, address.
+/// The requests that the stand-in has seen: user, version, method, address.
 type Seen = Arc<Mutex<Vec<(String, Version, Method, String)>>>;
 
 struct Application {
@@ -57,7 +57,8 @@ async fn start() -> Application {
     Application { children, frontend: addresses["frontend-api"], seen }
 }
 
-/// Somebody else may take a port between its choice and its use; then the program says so and ends, and the next is tried.
+/// Another process may take a port between its choice and its use. Then the program reports that
+/// and ends, and this function tries another port.
 async fn start_program(name: &str, program: &str, proxy: SocketAddr) -> (SocketAddr, Child) {
     for _ in 0..10 {
         let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

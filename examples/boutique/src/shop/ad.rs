@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const GET_ADS: Operation<Context, Ads> = Operation::new("ad", "/boutique.v1.Ad/GetAds");
 
-/// So many, if it is not known what somebody looks at.
+/// Number of advertisements.
 const COUNT: usize = 2;
 
-/// Where the next ones begin.
+/// Position at which the next advertisements begin.
 #[derive(Default)]
 pub(crate) struct Advertising(AtomicUsize);
 

@@ -1,4 +1,5 @@
-//! Orders: what is in the cart is priced, paid, sent and confirmed.
+//! Orders: prices the items in the cart, charges the customer, ships the items, and confirms the
+//! order.
 
 use super::Numbers;
 use super::cart::{EMPTY_CART, GET_CART};

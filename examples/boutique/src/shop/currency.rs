@@ -1,4 +1,4 @@
-//! Currencies, and what they are worth.
+//! Currencies and their exchange rates.
 
 use crate::calls::{Failure, Operation, Outcome, Request};
 use crate::messages::{Conversion, Currencies, Money, Nothing};

@@ -37,7 +37,7 @@ pub(crate) async fn handle(calls: &impl Calls, request: &Request) -> Result<Outc
     }
 }
 
-/// Somebody looks at a page.
+/// A visit of a user to a page.
 struct Visit<'a, C> {
     calls: &'a C,
     user: &'a str,
@@ -99,7 +99,7 @@ impl<C: Calls> Visit<'_, C> {
         let product = product.ok_or(Failure::Question("there is no `product_id`"))?.to_owned();
         let quantity =
             quantity.and_then(|text| text.parse().ok()).ok_or(Failure::Question("there is no `quantity`"))?;
-        // What is not there cannot be bought.
+        // Only existing products can be bought.
         let product = GET_PRODUCT.ask(self.calls, &ProductId { id: product }).await?.id;
         let item = Some(Item { product, quantity });
         ADD_ITEM.ask(self.calls, &Addition { user: self.user.to_owned(), item }).await?;

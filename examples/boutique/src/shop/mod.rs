@@ -1,6 +1,7 @@
-//! The shop: what its ten functions do.
+//! The shop's ten functions.
 //!
-//! Which function asks which, how often, and with what, is that of the Online Boutique, a well-known demonstration of microservices. Code, messages and products are
+//! The pattern of calls between the functions, including their number and content, is that of the
+//! Online Boutique, a well-known demonstration of microservices. Code, messages and products are
 //! this shop's own.
 
 pub(crate) mod ad;

@@ -3,7 +3,8 @@
 use crate::calls::{Body, Outcome, Reply};
 use crate::messages::{Ads, Currencies, Item, Items, Money, Product, Receipt, Recommendations};
 
-/// A page that is being written. What comes from other functions is escaped: it may have come from somebody's browser.
+/// A page under construction. It escapes text from other functions, which may come from another
+/// user's browser.
 pub(crate) struct Page(String);
 
 impl Page {

@@ -1,4 +1,4 @@
-//! What the shop sells.
+//! The products of the shop.
 
 /// A product as the catalogue has it. Prices are in hundredths of a US dollar.
 pub(crate) struct Entry {

@@ -1,4 +1,4 @@
-//! What else somebody may like.
+//! Recommendations of further products.
 
 use super::products::PRODUCTS;
 use crate::calls::{Failure, Operation, Outcome, Request};

@@ -1,4 +1,4 @@
-//! What it costs to send something, and that it is sent.
+//! Shipping: its price, and the tracking number of a parcel.
 
 use super::Numbers;
 use super::money::MILLION;

@@ -19,7 +19,7 @@ const MOST: usize = 32;
 pub fn serve(function: &Function) -> Result<(), ConnectError> {
     let chain = Chain::from_environment()?;
     chain.set_on_full(OnFull::Wait);
-    // If there is no answer, the caller is told so.
+    // If the function does not answer, the library reports an error to the caller.
     chain.serve(MOST, async |call| drop(handle(function, &chain, call).await))?;
     Ok(())
 }

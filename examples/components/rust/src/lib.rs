@@ -1,4 +1,4 @@
-//! A function as a component: it greets whoever calls, in words that another function gives it, if there is one.
+//! A function as a component: it greets its caller. Another function can provide the words.
 //!
 //! `GREETING_FROM=http://greetings/today`: where the words come from. Without it they are "Hello".
 

@@ -1,4 +1,4 @@
-//! Every request must say which tenant it is for, and is told which plan that tenant has.
+//! Each request must name its tenant, and this extension adds the plan of that tenant.
 //!
 //! The configuration has a line for each tenant: `name = plan`. A request without `x-tenant`, or with one that is not in
 //! the configuration, is answered with 403. The others get `x-plan`, and their responses `x-served-for`.
@@ -23,7 +23,7 @@ struct Plugin {
 impl Context for Plugin {}
 
 impl RootContext for Plugin {
-    /// What is wrong here is found by `leno check`, before any request.
+    /// `leno check` calls this too, so it finds a bad configuration before any request.
     fn on_configure(&mut self, _: usize) -> bool {
         let configuration = self.get_plugin_configuration().unwrap_or_default();
         let Ok(text) = String::from_utf8(configuration) else {

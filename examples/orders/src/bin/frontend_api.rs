@@ -55,7 +55,7 @@ impl Frontend {
         self.ask_order_service(request).await
     }
 
-    /// `order-service` lets nobody do this: its policy allows `POST /orders` only.
+    /// `order-service` refuses this to all callers: its policy allows `POST /orders` only.
     async fn show_order(&self, id: &str) -> Reply {
         self.ask_order_service(Request::get(format!("http://order-service/orders/{id}")).body(Full::default())).await
     }
@@ -79,8 +79,8 @@ impl Frontend {
         }
     }
 
-    /// A shortcut past `order-service` that somebody thought handy. The mesh does not let it pass: `inventory-service` is not
-    /// among the functions that this one may call.
+    /// A shortcut past `order-service`, as a developer might add for convenience. The mesh refuses
+    /// it: `inventory-service` is not among the callees of this function.
     async fn show_stock(&self, item: &str) -> Reply {
         let request = CheckStockRequest { item: item.to_owned(), quantity: 1 };
         match self.inventory.clone().check_stock(request).await {
@@ -97,7 +97,7 @@ impl Frontend {
     }
 }
 
-/// What the mesh says about the caller, and everything else that came with the request.
+/// The mesh's headers about the caller, and all other headers of the request.
 fn who(headers: &HeaderMap) -> Reply {
     let mut all: Map<String, Value> = Map::new();
     for (name, value) in headers {

@@ -1,5 +1,6 @@
-//! A function that tries the ways around the mesh, so that it can be seen that they lead nowhere. `GET /WAY/ARGUMENT/…` tries one, in a process of its
-//! own, and answers with what came of it: `done: …`, `refused: …`, or `killed` if the attempt was ended. In an argument, `~` stands for `/`.
+//! A function that tries to bypass the mesh, to show that it cannot. `GET /WAY/ARGUMENT/…` makes
+//! one attempt, in a separate process, and answers with the outcome: `done: …`, `refused: …`, or
+//! `killed` if the kernel ended the process. In an argument, `~` stands for `/`.
 #![forbid(unsafe_code)]
 
 use http_body_util::Full;
@@ -140,7 +141,8 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
             let listener = TcpListener::bind(argument(0)?)?;
             Ok(format!("listening on {}", listener.local_addr()?))
         }
-        // Somebody else's address, in the way in which the kernel would divide connections between the two.
+        // An address that another process uses, with SO_REUSEPORT, so that the kernel would divide
+        // connections between the two.
         "share" => {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
             socket.set_reuse_port(true)?;

@@ -1,4 +1,4 @@
-//! Knows what is in stock, and says so over gRPC.
+//! Answers questions about the stock over gRPC.
 #![forbid(unsafe_code)]
 
 use orders::inventory::inventory_server::{Inventory, InventoryServer};

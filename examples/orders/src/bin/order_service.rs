@@ -1,6 +1,6 @@
 //! Creates orders, if they can be filled.
 //!
-//! Two kinds of orders make it misbehave, so that what a mesh does about that can be watched: `flaky-<n>-…` fails with 503 the
+//! Two kinds of orders make it fail, to show the mesh's reaction: `flaky-<n>-…` fails with 503 the
 //! first n times it is sent, `broken-…` fails with 500 each time.
 #![forbid(unsafe_code)]
 

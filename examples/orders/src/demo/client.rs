@@ -15,7 +15,7 @@ use tokio::time::error::Elapsed;
 /// The first requests start programs; that takes longest.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub status: u16,

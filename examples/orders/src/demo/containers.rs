@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Looks at the registry's port before it is given up: half a minute.
 const LOOKS: u32 = 600;
-/// Nobody in the images is root.
+/// The user of all images, which is not root.
 const USER: &str = "1000:1000";
 
 /// A registry on the loopback interface. It ends with its handle.

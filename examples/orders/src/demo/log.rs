@@ -57,8 +57,9 @@ impl Entry {
 pub(crate) struct AccessLog(pub PathBuf);
 
 impl AccessLog {
-    /// All lines of a request's trace, from the gateway to the last function. Waits until they satisfy the condition; if they never
-    /// do, what is there is returned, and will be found wanting.
+    /// All lines of a request's trace, from the gateway to the last function. Waits until they
+    /// satisfy the condition; after a timeout, returns the lines so far, which then fail the
+    /// caller's checks.
     pub(crate) async fn trace(&self, request_id: &str, complete: impl Fn(&[Entry]) -> bool) -> Result<Vec<Entry>> {
         let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {

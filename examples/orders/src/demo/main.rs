@@ -1,5 +1,6 @@
-//! Starts the shop behind Leno, drives it with real requests, and prints what each of the nine policies did: what was sent, what
-//! came back, and which rule decided. Ends with a failure if anything is not as expected. On a terminal the shop then stays open.
+//! Starts the shop behind Leno, drives it with real requests, and prints the effect of each of the
+//! nine policies: the request, the response, and the rule that decided. Ends with a failure if
+//! anything is not as expected. On a terminal the shop then stays open.
 //!
 //! With `--containers` the functions are images from a registry that this program starts.
 #![forbid(unsafe_code)]
@@ -47,7 +48,7 @@ async fn run() -> Result<usize> {
     let issuer = Issuer::generate()?;
     let (stage, mut leno) = match start(&issuer, Ports::Documented, programs).await {
         Ok(started) => started,
-        // Somebody else, another demo perhaps, was faster to take a port.
+        // Another process, perhaps another demo, was faster to take a port.
         Err(error) if error.to_string().contains("Address already in use") => {
             start(&issuer, Ports::Any, programs).await?
         }

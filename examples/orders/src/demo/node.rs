@@ -109,7 +109,7 @@ impl Leno {
         self.list("/instances").await
     }
 
-    /// What `leno observe` is told.
+    /// The flows that the node reports to `leno observe`.
     pub(crate) async fn flows(&self) -> Result<Vec<Flow>> {
         #[derive(Deserialize)]
         struct Answer {
@@ -129,7 +129,7 @@ impl Leno {
         self.list("/identities").await
     }
 
-    /// What `leno explain` is told.
+    /// The records that the node reports to `leno explain`.
     pub(crate) async fn explanation(&self, request_id: &str) -> Result<Vec<Value>> {
         self.list(&format!("/explain/{request_id}")).await
     }

@@ -1,6 +1,6 @@
-//! What is printed.
+//! The output of the demo.
 
-/// Counts what was not as expected.
+/// Prints the lines, and counts failures.
 #[derive(Default)]
 pub(crate) struct Report {
     lines: usize,
@@ -8,19 +8,19 @@ pub(crate) struct Report {
     policy: &'static str,
 }
 
-/// One thing that was tried.
+/// One attempt.
 pub(crate) struct Line {
     /// Which of the nine policies it shows.
     pub policy: &'static str,
-    /// What was sent.
+    /// The request.
     pub sent: String,
-    /// What came back.
+    /// The response.
     pub back: String,
     /// The rule that decided.
     pub rule: String,
-    /// What is worth seeing besides.
+    /// Further details.
     pub details: Vec<String>,
-    /// What should have come back instead.
+    /// The expectations that the response does not meet.
     pub expected: Vec<String>,
 }
 

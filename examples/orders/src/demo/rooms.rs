@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const HOST: &str = "intruder.orders.example";
 
-/// What an instance does, the way and its arguments, and how the outcome has to begin.
+/// The attempt of an instance, its name and arguments, and the expected start of the outcome.
 type Way<'a> = (&'a str, &'a str, &'a [&'a str], &'a str);
 
 pub(crate) async fn intruder(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
@@ -71,7 +71,7 @@ pub(crate) async fn intruder(shop: &Shop<'_>, report: &mut Report) -> Result<()>
     Ok(())
 }
 
-/// What is told of it, as soon as it is: an exchange is told after its response was sent.
+/// The refusals that the node reports. It reports an exchange after it has sent the response.
 async fn seen(shop: &Shop<'_>, mut line: Line) -> Result<Line> {
     let wanted = [("name", "c2VjcmV0.tunnel.example"), ("system-call", "ptrace"), ("connection", "192.0.2.1:80")];
     for _ in 0..100 {
@@ -96,7 +96,7 @@ fn describe(Flow { kind, source, what, host, reason, .. }: &Flow) -> String {
     format!("{kind}: {source} {what} {host}: {reason}")
 }
 
-/// Has the intruder try something. Returns what came of it.
+/// Makes the intruder try something. Returns the outcome.
 async fn attempt(shop: &Shop<'_>, way: &str, arguments: &[&str]) -> Result<String> {
     let arguments: Vec<String> = arguments.iter().map(|argument| argument.replace('/', "~")).collect();
     let request = Request::get(format!("/{way}/{}", arguments.join("/"))).header("host", HOST).body(Full::default())?;

@@ -37,7 +37,7 @@ pub(crate) struct Stage {
     registry: Option<LocalRegistry>,
 }
 
-/// What the functions are.
+/// The form of the functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Programs {
     /// Programs of this machine.
@@ -49,9 +49,9 @@ pub(crate) enum Programs {
 /// Where to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
-    /// As the documents say, except where somebody else listens already.
+    /// The ports of the documents, except those that other processes use.
     Documented,
-    /// Wherever nobody listens.
+    /// Any free ports.
     Any,
 }
 
@@ -136,7 +136,8 @@ impl Stage {
     }
 }
 
-/// For this user's eyes only: credentials do not pass through it, but what the functions print does.
+/// A folder that only this user can read: credentials do not pass through it, but the output of
+/// functions does.
 fn fresh_folder() -> Result<PathBuf> {
     for number in 0..1000 {
         let folder = std::env::temp_dir().join(format!("leno-orders-{}-{number}", std::process::id()));

@@ -23,7 +23,7 @@ pub(crate) struct Attempt {
 /// A certificate chain with its key.
 pub(crate) type Credentials = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// A certificate that claims an identity of the mesh, but comes from an authority that nobody trusts.
+/// A certificate that claims an identity of the mesh, but comes from an untrusted authority.
 pub(crate) fn forged(identity: &str) -> Result<Credentials> {
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -75,7 +75,7 @@ fn spiffe_id(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(String::from_utf8_lossy(bytes.get(start..start + length)?).into_owned())
 }
 
-/// Takes any server for the right one: what is on trial here is how the server looks at its client.
+/// Accepts any server certificate: the demo tests how the server verifies its client.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

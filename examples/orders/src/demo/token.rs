@@ -16,11 +16,11 @@ pub(crate) struct Issuer {
     key: EcdsaKeyPair,
 }
 
-/// What a token says.
+/// The claims of a token.
 pub(crate) struct Claims(Value);
 
 impl Claims {
-    /// Somebody's token, for this shop, valid for five minutes.
+    /// The claims of a user's token, for this shop, valid for five minutes.
     pub(crate) fn of(subject: &str) -> Self {
         Self(json!({"iss": ISSUER, "aud": "orders", "sub": subject, "iat": now(), "exp": now() + 300}))
     }
@@ -60,7 +60,8 @@ impl Issuer {
     }
 }
 
-/// What an attacker without a key would try first. With some signature, so that its form is in order.
+/// A token that an attacker without a key would try first. It has some signature, so that its form
+/// is valid.
 pub(crate) fn unsigned(claims: &Claims) -> String {
     format!("{}.{}", encoded(&json!({"alg": "none", "kid": KEY}), claims), BASE64.encode("trust me"))
 }
