@@ -1,11 +1,12 @@
-//! Compiles the kernel's part with clang.
+//! Compiles the eBPF programs with clang.
 
 use libbpf_cargo::SkeletonBuilder;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    // Where Debian has the headers of the machine's architecture; clang does not look there when it compiles for the kernel's machine.
+    // Debian's folder of the headers of the machine's architecture. Clang does not search it when
+    // it compiles for the BPF target.
     let headers = format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH);
     for name in ["direct", "intercept", "mesh", "queue"] {
         let source = format!("src/{name}.bpf.c");

@@ -1,7 +1,9 @@
-//! Channels between programs of a chain: two sockets that the node makes for a caller and a callee.
+//! Channels between programs of a chain: the node makes two sockets, one for the caller and one for
+//! the callee.
 //!
-//! What a program sends on its end are descriptors of messages in shared memory. The kernel looks at each, counts it, and puts it into the queue of the
-//! other end, so neither TCP nor the node has anything to do with it. What is not allowed goes nowhere.
+//! On its end, a program sends descriptors of messages in shared memory. The kernel checks each
+//! descriptor, counts it, and puts it into the queue of the other end, so neither TCP nor the node
+//! takes part. The kernel drops descriptors that are not allowed.
 
 crate::skeleton!("/direct.skel.rs");
 
@@ -18,21 +20,21 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Channels that there can be at once. The same as in the kernel's part.
+/// Most channels at once. The same number as in the eBPF program.
 const MOST: u32 = 16_384;
 /// Bytes of a message in an arena, before its head.
 const FIXED: u32 = 64;
 
-/// One end of a channel. The numbers are those of the kernel's part.
+/// One end of a channel. The numbers are those of the eBPF program.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     Caller = 0,
     Callee = 1,
-    /// Of no channel: takes what is not allowed.
+    /// The end of no channel, which takes messages that are not allowed.
     Nobody = 2,
 }
 
-/// `struct end` of the kernel's part.
+/// `struct end` of the eBPF program.
 fn end(channel: u32, role: Role) -> [u8; 8] {
     let mut end = [0; 8];
     let (first, second) = end.split_at_mut(4);
@@ -41,31 +43,33 @@ fn end(channel: u32, role: Role) -> [u8; 8] {
     end
 }
 
-/// How maps of sockets are told of one.
+/// The key of a socket in maps of sockets.
 fn number(socket: &Socket) -> [u8; 8] {
     u64::try_from(socket.as_raw_fd()).unwrap_or(u64::MAX).to_ne_bytes()
 }
 
-/// A kind of what a program may not send.
+/// The kind of a message that a program may not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChannelViolation {
-    /// A message that is not 1 to 8 descriptors, or with something after a call.
+    /// A message that is not 1 to 8 descriptors, or in which something follows a call.
     Packet,
-    /// A descriptor of no kind, of one that is the other end's, or with something where there is nothing.
+    /// A descriptor of an unknown kind, of a kind that only the other end sends, or with a nonzero
+    /// field that its kind does not use.
     Descriptor,
-    /// A call whose number is not one of the 64 after the last, or whose place is taken by one that is open or held.
+    /// A call whose number is not one of the 64 after the last, or whose place belongs to a call
+    /// that is open or held.
     Number,
-    /// About a call that is not open, not held, or was never made.
+    /// A descriptor for a call that is not open, not held, or was never made.
     Stale,
     /// A message that does not lie in the sender's arena, or is too short or long.
     Slot,
 }
 
 impl ChannelViolation {
-    /// All, in the order in which [`Counts`] has them.
+    /// All, in the order of [`Counts`].
     pub const ALL: [Self; 5] = [Self::Packet, Self::Descriptor, Self::Number, Self::Stale, Self::Slot];
 
-    /// What it is called in metrics and logs.
+    /// Its name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Packet => "packet",
@@ -77,7 +81,7 @@ impl ChannelViolation {
     }
 }
 
-/// What both ends may send.
+/// Limits of the messages of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the caller's own arena.
@@ -88,24 +92,25 @@ pub struct Limits {
     pub head: u32,
 }
 
-/// What went through a channel, and what did not.
+/// Counters of the messages that passed a channel and of those that did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Calls.
     pub calls: u64,
     /// Answers with a message.
     pub answers: u64,
-    /// Answers without one: the call failed.
+    /// Answers without a message: the call failed.
     pub failed: u64,
-    /// Calls that nobody waits for any more.
+    /// Calls that the caller no longer waits for.
     pub cancelled: u64,
-    /// Answers that are not read any more.
+    /// Answers that the caller no longer reads.
     pub released: u64,
-    /// Messages with a call after the channel was closed, and those to an end that is gone or does not read.
+    /// Messages with a call after the channel was closed, and messages to an end that is gone or
+    /// does not read.
     pub refused: u64,
-    /// Calls that are not answered.
+    /// Calls without an answer yet.
     pub open: u32,
-    /// Answers that are not released.
+    /// Answers that the caller has not released.
     pub held: u32,
     /// Messages of the caller that were not allowed, in the order of [`ChannelViolation::ALL`].
     pub caller_violations: [u64; 5],
@@ -114,7 +119,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Reads `struct channel` of the kernel's part.
+    /// Reads `struct channel` of the eBPF program.
     fn read(channel: &[u8]) -> Option<Self> {
         let word = |place: usize| Some(u64::from_ne_bytes(*channel.get(place * 8..)?.first_chunk()?));
         let words = |first: usize| -> Option<[u64; 5]> {
@@ -139,16 +144,16 @@ impl Counts {
     }
 }
 
-/// What the kernel knows of a node's channels. There is one for a node.
+/// The kernel's maps of a node's channels. There is one for a node.
 pub struct Channels {
     identities: MapHandle,
     channels: MapHandle,
     ends: MapHandle,
-    /// The number of the last channel. None is used twice.
+    /// The number of the last channel. No number is used twice.
     last: AtomicU32,
-    /// How many there are.
+    /// The number of channels.
     count: AtomicU32,
-    /// A socket on which nothing can be sent. Messages that are not allowed go there.
+    /// A socket on which nothing can be sent. Messages that are not allowed are redirected to it.
     _nobody: Socket,
 }
 
@@ -159,10 +164,11 @@ impl fmt::Debug for Channels {
 }
 
 impl Channels {
-    /// Loads the kernel's part.
+    /// Loads the eBPF program.
     ///
     /// # Errors
-    /// Says what the kernel refuses. One before Linux 6.13 does not count what is in the queue of a socket, so programs could fill its memory.
+    /// Returns the kernel's refusal. A kernel before Linux 6.13 does not count the bytes in the
+    /// queue of a socket, so programs could fill its memory.
     pub fn load() -> Result<Self, Error> {
         if !queue::is_counted()? {
             let needed = "this kernel does not count what is in the queue of a socket (Linux 6.13 does)";
@@ -185,10 +191,10 @@ impl Channels {
         })
     }
 
-    /// Makes a channel. Its ends are made in these networks: the caller's and the callee's.
+    /// Makes a channel. Its ends are made in these networks, the caller's and the callee's.
     ///
     /// # Errors
-    /// There are 16384 already, or the kernel has no memory.
+    /// There are 16384 channels already, or the kernel has no memory.
     pub fn open(self: &Arc<Self>, networks: [&PrivateNetwork; 2], limits: &Limits) -> Result<Opened, Error> {
         let [caller, callee] = networks;
         let (caller, callee) = (caller.end()?, callee.end()?);
@@ -198,13 +204,13 @@ impl Channels {
             return Err(io::Error::other(format!("a node has at most {MOST} channels")).into());
         }
         let id = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        // If the kernel refuses something, this is dropped, and removes what there is.
+        // If the kernel refuses one of the next steps, dropping this removes the maps' entries.
         let channel = Channel { channels: self.clone(), id, caller, callee };
         self.channels.update(&id.to_ne_bytes(), &state(limits), MapFlags::NO_EXIST)?;
         for (role, socket) in channel.ends() {
             channel.identify(role, socket, false)?;
             self.ends.update(&end(id, role), &number(socket), MapFlags::NO_EXIST)?;
-            // The kernel's part takes note of where the socket is, and has this go nowhere.
+            // The eBPF program stores the socket's place, and drops this message.
             match socket.send(&[0; 16]) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                 Err(error) => return Err(error.into()),
@@ -216,7 +222,7 @@ impl Channels {
     }
 }
 
-/// `struct channel` of the kernel's part, as it is in the beginning.
+/// The initial `struct channel` of the eBPF program.
 fn state(limits: &Limits) -> Vec<u8> {
     const BYTES: usize = 24 * 8 + 64 * 4;
     let mut state = vec![0; 3 * 8];
@@ -227,22 +233,24 @@ fn state(limits: &Limits) -> Vec<u8> {
     state
 }
 
-/// A channel that has begun.
+/// An open channel.
 #[derive(Debug)]
 pub struct Opened {
     /// The node's part of it.
     pub channel: Channel,
     /// The caller's end.
     ///
-    /// Both are streams, and messages that wait are read as one. A read that waits may end with `EAGAIN` although nobody asked not to wait, when
-    /// something else happens to the socket (Linux 6.18: `tcp_bpf_recvmsg`), such as its end; then the program reads again. What is not allowed
-    /// is not sent, and the program is told `EINVAL`.
+    /// Both ends are streams, and waiting messages are read as one. A blocking read may end with
+    /// `EAGAIN` when another event happens to the socket, such as its end (Linux 6.18:
+    /// `tcp_bpf_recvmsg`); then the program reads again. A message that is not allowed is not sent,
+    /// and the program's write fails with `EINVAL`.
     pub caller: OwnedFd,
     /// The callee's end.
     pub callee: OwnedFd,
 }
 
-/// A channel, as the node has it. When this is dropped, both programs see the end of their sockets, and what they have not read is lost.
+/// The node's handle of a channel. When this is dropped, both programs see the end of their
+/// sockets, and lose the messages that they have not read.
 #[derive(Debug)]
 pub struct Channel {
     channels: Arc<Channels>,
@@ -256,7 +264,7 @@ impl Channel {
         [(Role::Caller, &self.caller), (Role::Callee, &self.callee)]
     }
 
-    /// Says whose end a socket is.
+    /// Tells the kernel which end of the channel a socket is.
     fn identify(&self, role: Role, socket: &Socket, closed: bool) -> Result<(), Error> {
         let mut identity = end(self.id, role).to_vec();
         identity.extend(u32::from(closed).to_ne_bytes());
@@ -264,28 +272,29 @@ impl Channel {
         Ok(self.channels.identities.update(&socket.as_raw_fd().to_ne_bytes(), &identity, MapFlags::ANY)?)
     }
 
-    /// What went through it so far.
+    /// The counters of the channel so far.
     pub fn counts(&self) -> Counts {
         let channel = self.channels.channels.lookup(&self.id.to_ne_bytes(), MapFlags::LOCK);
         channel.ok().flatten().and_then(|channel| Counts::read(&channel)).unwrap_or_default()
     }
 
-    /// Lets no new calls through. Answers, releases and cancels still pass.
+    /// Blocks new calls. Answers, releases and cancels still pass.
     pub fn close(&self) {
         if self.identify(Role::Caller, &self.caller, true).is_err() {
-            // The kernel has no memory. An end without identity sends nothing at all.
+            // The kernel has no memory. An end without identity cannot send at all.
             let _ = self.channels.identities.delete(&self.caller.as_raw_fd().to_ne_bytes());
         }
-        // A call may be about to be judged by what was known before. The kernel judges with the socket locked, and locks it for this, too.
+        // The kernel may be about to judge a call by the old identity. It judges with the socket
+        // locked, and this option locks the socket too.
         let _ = self.caller.set_tcp_nodelay(true);
     }
 
-    /// Whether one of the two programs has ended its end, or uses the socket otherwise.
+    /// Whether one of the two programs has closed its end, or misuses the socket.
     pub fn has_ended(&self) -> bool {
         [&self.caller, &self.callee].into_iter().any(option::is_shut)
     }
 
-    /// Whether nothing is open or held.
+    /// Whether no call is open or held.
     pub fn is_idle(&self) -> bool {
         let counts = self.counts();
         counts.open == 0 && counts.held == 0
@@ -295,11 +304,11 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         for (_, socket) in self.ends() {
-            // It fails if the program has disconnected it, which is fine.
+            // It fails if the program has disconnected the socket, which is fine.
             let _ = socket.shutdown(Shutdown::Both);
         }
         for (role, socket) in self.ends() {
-            // They fail if the program has closed it, or if it was never there.
+            // They fail if the program has closed the socket, or if the entry was never there.
             let _ = self.channels.ends.delete(&end(self.id, role));
             let _ = self.channels.identities.delete(&socket.as_raw_fd().to_ne_bytes());
         }

@@ -1,14 +1,18 @@
-//! What Leno does in the kernel, with eBPF. The programs are in C, in `*.bpf.c`.
+//! The eBPF programs of Leno and their loaders. The programs are in C, in `*.bpf.c`.
 //!
-//! [`Interception`] makes all TCP connections of a room's network arrive at one listener, whatever their address and port. It needs Linux 5.9.
+//! [`Interception`] makes all TCP connections of a jail's network arrive at one listener, whatever
+//! their address and port. It needs Linux 5.9.
 //!
-//! [`Mesh`] tells the kernel which functions may connect to which. It refuses connections where they would begin, and connects those between two rooms
-//! so directly that their bytes pass neither through TCP nor through the node. It needs cgroup v2 and Linux 5.15; the latter 6.13.
+//! [`Mesh`] gives the kernel the rules which functions may connect to which. It refuses other
+//! connections when they are opened, and splices connections between two jails so that their bytes
+//! pass neither through TCP nor through the node. It needs cgroup v2 and Linux 5.15; splicing needs
+//! 6.13.
 //!
-//! [`Channels`] hand descriptors of messages in shared memory from one program to another, past TCP and the node, and count them. They need Linux 6.13.
+//! [`Channels`] pass descriptors of messages in shared memory from one program to another, without
+//! TCP and the node, and count them. They need Linux 6.13.
 //!
-//! All need the rights to load such programs. Where something is missing, the node judges and carries every
-//! connection itself.
+//! All need the permission to load such programs. Where a requirement is missing, the node itself
+//! judges and forwards every connection.
 
 /// The module `skeleton`, which libbpf-cargo made of a program in C.
 macro_rules! skeleton {
@@ -47,7 +51,8 @@ pub use private::PrivateNetwork;
 pub use refusals::{Refusal, Refusals};
 pub use splice::{Expected, Splice};
 
-/// Has what libbpf says go to `say`, instead of to standard error. What it cannot do, it also returns.
+/// Sends libbpf's log messages to `say` instead of standard error. Functions of this crate also
+/// return their errors.
 pub fn log_to(say: fn(&str)) {
     static SAY: OnceLock<fn(&str)> = OnceLock::new();
     if SAY.set(say).is_ok() {
@@ -60,7 +65,7 @@ pub fn log_to(say: fn(&str)) {
     }
 }
 
-/// What the kernel refused.
+/// An operation that the kernel refused.
 #[derive(Debug, thiserror::Error)]
 #[error("eBPF: {0}")]
 pub struct Error(#[from] libbpf_rs::Error);

@@ -1,4 +1,4 @@
-//! Which functions may connect to which, as the kernel knows it.
+//! The kernel's rules which functions may connect to which.
 
 crate::skeleton!("/mesh.skel.rs");
 
@@ -13,21 +13,21 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-/// A network namespace, by the number that the kernel gave it for good (its cookie).
+/// A network namespace, by the permanent number that the kernel gave it (its cookie).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network(pub(crate) u64);
 
 impl Network {
-    /// The network that a socket belongs to. It remains that of the process that made the socket.
+    /// The network of a socket. It remains that of the process that made the socket.
     ///
     /// # Errors
-    /// Linux before 5.14 does not tell.
+    /// Linux before 5.14 does not have this option.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         option::get(socket, option::NETWORK).map(Self)
     }
 }
 
-/// What carries bytes.
+/// The transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Transport {
     /// TCP.
@@ -49,10 +49,10 @@ impl Transport {
     }
 }
 
-/// What becomes of a connection.
+/// The kernel's decision about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It does not begin (`EPERM`). One that has begun ends.
+    /// It is not opened (`EPERM`). An open connection is ended.
     Refused,
     /// It arrives at the node.
     ToTheNode,
@@ -60,18 +60,19 @@ pub enum Verdict {
     Direct,
 }
 
-/// Which connections a verdict is about. What no rule is about is refused.
+/// The connections that a verdict applies to. The kernel refuses connections without a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rule {
-    /// The address of the function whose room it comes from.
+    /// The address of the function whose jail opens the connection.
     pub caller: Ipv4Addr,
-    /// The address that it goes to, or the first one of a block.
+    /// Its destination address, or the first address of a block.
     pub callee: Ipv4Addr,
-    /// How many bits of the address matter: 32 of a function's, fewer of a block outside of the mesh, which has no rules for single ports.
+    /// The number of bits of the address that matter: 32 for a function's address, fewer for a
+    /// block outside the mesh. A block has no rules for single ports.
     pub prefix: u8,
-    /// The port that it goes to. `None`: any TCP port that has no rule of its own.
+    /// Its destination port. `None`: any TCP port without its own rule.
     pub port: Option<u16>,
-    /// What carries it.
+    /// Its transport protocol.
     pub transport: Transport,
 }
 
@@ -87,7 +88,7 @@ impl Rule {
 }
 
 impl Rule {
-    /// The key in `blocks`; `None`: it is about one address, and in `rules`.
+    /// The key in `blocks`; `None`: the rule is for one address, and its key is in `rules`.
     fn block(&self) -> Option<[u8; 12]> {
         let mut key = [0; 12];
         let [[a, b, c, d], [e, f, g, h]] = [self.caller.octets(), self.callee.octets()];
@@ -97,7 +98,8 @@ impl Rule {
     }
 }
 
-/// What the kernel knows of the mesh. It remains in force until this is dropped, also by the end of the process, unless it is pinned.
+/// The kernel's maps and programs for the mesh. Unless it is pinned, they are removed when this is
+/// dropped, also by the end of the process.
 #[derive(Debug)]
 pub struct Mesh {
     rooms: MapHandle,
@@ -107,7 +109,7 @@ pub struct Mesh {
     pub(crate) halves: MapHandle,
     pub(crate) pairs: MapHandle,
     pub(crate) refusals: MapHandle,
-    /// The kernel lets go of `forward` when nobody has this map.
+    /// The kernel detaches `forward` when the last handle of this map is closed.
     _sockets: MapHandle,
     pub(crate) untold: MapHandle,
     links: Vec<(&'static str, Link)>,
@@ -116,11 +118,12 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Puts the kernel's part in force for the sockets of a control group (v2) and of all below it. Sockets of the calling thread's network are left
-    /// alone; from all other networks, nothing may begin that no rule allows.
+    /// Attaches the eBPF programs to the sockets of a control group (v2) and of all groups below
+    /// it. Sockets of the calling thread's network are left alone; in all other networks, the
+    /// kernel refuses every connection that no rule allows.
     ///
     /// # Errors
-    /// Says what the kernel refuses.
+    /// Returns the kernel's refusal.
     pub fn attach(group: &Path) -> Result<Self, Error> {
         let group = File::open(group)?;
         let unspliced = match queue::is_counted() {
@@ -170,30 +173,31 @@ impl Mesh {
         self.unspliced.as_deref()
     }
 
-    /// Says whose room a network is. Before, nothing in it may begin but what stays in it.
+    /// Registers the jail of a function by its network. Before that, the jail's processes can only
+    /// connect within their own network.
     ///
     /// # Errors
-    /// The kernel has no memory, or knows of too many rooms.
+    /// The kernel has no memory, or the map of jails is full.
     pub fn admit(&self, network: Network, function: Ipv4Addr) -> Result<(), Error> {
         Ok(self.rooms.update(&network.0.to_ne_bytes(), &function.octets(), MapFlags::ANY)?)
     }
 
-    /// Whose room a network is.
+    /// The function whose jail has this network.
     pub(crate) fn function(&self, network: Network) -> Result<Option<Ipv4Addr>, Error> {
         let value = self.rooms.lookup(&network.0.to_ne_bytes(), MapFlags::ANY)?;
         Ok(value.and_then(|value| value.first_chunk::<4>().copied()).map(Ipv4Addr::from))
     }
 
-    /// Forgets a room.
+    /// Removes a jail.
     pub fn dismiss(&self, network: Network) {
-        // It fails if the room was not known, which is fine.
+        // It fails if the jail was not registered, which is fine.
         let _ = self.rooms.delete(&network.0.to_ne_bytes());
     }
 
     /// Sets a verdict.
     ///
     /// # Errors
-    /// The kernel has no memory, or has too many rules.
+    /// The kernel has no memory, or the map of rules is full.
     pub fn set(&self, rule: &Rule, verdict: Verdict) -> Result<(), Error> {
         let value: u8 = match verdict {
             Verdict::Refused => 0,
@@ -207,16 +211,17 @@ impl Mesh {
         Ok(())
     }
 
-    /// Removes a verdict. What it was about is refused from now on.
+    /// Removes a verdict. The kernel refuses its connections from now on.
     pub fn unset(&self, rule: &Rule) {
-        // It fails if there is none, which is fine.
+        // It fails if there is no such verdict, which is fine.
         let _ = match rule.block() {
             Some(key) => self.blocks.delete(&key),
             None => self.rules.delete(&rule.key()),
         };
     }
 
-    /// Keeps the verdicts in force after the end of this process, until the folder is removed. It is one of a BPF file system.
+    /// Keeps the verdicts in force after the end of this process, until the folder is removed. The
+    /// folder is one of a BPF file system.
     ///
     /// # Errors
     /// Fails if the folder is of another file system, or is not empty.

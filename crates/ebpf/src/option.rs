@@ -1,17 +1,18 @@
-//! Socket options that no crate has.
+//! Socket options that no other crate offers.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// `SO_MEMINFO`: an array of `u32`, the first of which is the memory of what was received and not read.
+/// `SO_MEMINFO`: an array of `u32`. The first is the memory of the bytes that were received and not
+/// read.
 pub(crate) const MEMORY: libc::c_int = 55;
 /// `SO_NETNS_COOKIE`: the number of the socket's network, an `u64`.
 pub(crate) const NETWORK: libc::c_int = 71;
 
-/// Something that any bytes are a value of.
+/// A type of which any bytes are a value.
 ///
 /// # Safety
-/// Every pattern of bits is one.
+/// Every pattern of bits is a value.
 #[expect(unsafe_code, reason = "what it promises the compiler cannot see")]
 pub(crate) unsafe trait Plain: Copy {
     const ZERO: Self;
@@ -45,7 +46,8 @@ pub(crate) fn get<T: Plain>(socket: impl AsFd, option: libc::c_int) -> io::Resul
 const ON: libc::c_int = 1;
 const OFF_WITHOUT_PROBE: libc::c_int = -1;
 
-/// Has a TCP socket refuse to send anything: each attempt fails with `EINVAL`. It connects without the other end.
+/// Makes a TCP socket refuse to send: each attempt fails with `EINVAL`. It connects without the
+/// other end.
 pub(crate) fn repair(socket: impl AsFd) -> io::Result<()> {
     set_repair(socket, ON)
 }
@@ -65,7 +67,8 @@ fn set_repair(socket: impl AsFd, value: libc::c_int) -> io::Result<()> {
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether a TCP connection is not what it was in the beginning: one of its directions has ended, or it is disconnected.
+/// Whether a TCP connection has changed since it was made: one of its directions has ended, or it
+/// is disconnected.
 #[expect(unsafe_code, reason = "system calls")]
 pub(crate) fn is_shut(socket: impl AsFd) -> bool {
     /// `TCP_ESTABLISHED`, the first byte of `TCP_INFO`.

@@ -10,8 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A network namespace in which nothing can be reached, with the ends of channels that one instance has. Ends of two instances are never in the same
-/// network, so a program that disconnects its end and binds, connects or listens with it finds no other instance, no address and no port of another
+/// A network namespace without any reachable address, for the channel ends of one instance. Ends of
+/// two instances are never in the same network. So a program that disconnects its end and binds,
+/// connects or listens with it reaches no other instance, no address and no port of another
 /// instance, and nothing of the node.
 #[derive(Debug)]
 pub struct PrivateNetwork {
@@ -21,7 +22,7 @@ pub struct PrivateNetwork {
 }
 
 impl PrivateNetwork {
-    /// Makes one. The calling thread remains in its own network.
+    /// Makes a network. The calling thread remains in its own.
     ///
     /// # Errors
     /// This process may not make networks.
@@ -33,12 +34,14 @@ impl PrivateNetwork {
         Ok(Self { namespace, link: Mutex::default() })
     }
 
-    /// A socket that is connected to no other: TCP can send nothing to it and from it. It belongs to this network, whichever process has it.
+    /// A socket that is connected to no other: TCP can send nothing to it or from it. It belongs to
+    /// this network, whichever process has it.
     pub(crate) fn end(&self) -> io::Result<Socket> {
         on_a_thread(|| {
             setns(&self.namespace, CloneFlags::CLONE_NEWNET)?;
             let _alone = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-            // Without a route the kernel connects nothing, not even what needs no answer. Packets are lost while the interface is down.
+            // Without a route the kernel connects no socket, not even one that needs no answer.
+            // Packets are lost while the interface is down.
             set_loopback(true)?;
             let end = connected();
             set_loopback(false)?;
@@ -47,7 +50,7 @@ impl PrivateNetwork {
     }
 }
 
-/// A thread that has entered another network is of no use to anybody else.
+/// Runs a job on a new thread: a thread that has entered another network must not do other work.
 fn on_a_thread<T: Send>(job: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("network".to_owned()).spawn_scoped(scope, job)?;
@@ -86,7 +89,8 @@ fn set_loopback(up: bool) -> io::Result<()> {
     }
 }
 
-/// A socket that takes itself for connected. No packet was exchanged, and no other socket has its address.
+/// A socket that considers itself connected. No packet was exchanged, and no other socket has its
+/// address.
 fn connected() -> io::Result<Socket> {
     /// A port at which only root could listen.
     const NOWHERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);

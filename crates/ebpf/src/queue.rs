@@ -1,5 +1,5 @@
-//! Whether the kernel counts what is put into a socket's queue. Before Linux 6.13 it does not, unless a distribution has added it; then nothing could keep
-//! a sender from filling the machine's memory.
+//! Whether the kernel counts the bytes in a socket's queue. Kernels before Linux 6.13 do not,
+//! unless a distribution has added it; then a sender could fill the machine's memory.
 
 crate::skeleton!("/queue.skel.rs");
 
@@ -13,10 +13,10 @@ use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Tries it, with sockets of this process.
+/// Tests this with sockets of this process.
 ///
 /// # Errors
-/// The kernel cannot put anything into a socket's queue.
+/// The kernel cannot put bytes into a socket's queue.
 pub(crate) fn is_counted() -> Result<bool, Error> {
     const BYTES: [u8; 4096] = [0; 4096];
     let mut place = MaybeUninit::uninit();

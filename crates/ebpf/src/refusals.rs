@@ -1,4 +1,4 @@
-//! What the kernel refused, as it tells it.
+//! The kernel's reports of refused connections and packets.
 
 use crate::Error;
 use crate::mesh::{Mesh, Network, Transport};
@@ -10,15 +10,16 @@ use std::time::Duration;
 /// A connection or packet that the kernel refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Where it came from. `None`: it was a packet of a connection whose permission was withdrawn.
+    /// The network that it came from. `None`: it was a packet of a connection whose permission was
+    /// withdrawn.
     pub network: Option<Network>,
-    /// The function whose room it came from, if it is known.
+    /// The function whose jail it came from, if it is known.
     pub caller: Option<Ipv4Addr>,
-    /// Where it was to go.
+    /// The destination address.
     pub callee: Ipv4Addr,
-    /// And to which port.
+    /// The destination port.
     pub port: u16,
-    /// What carried it; `None`: something else than TCP and UDP.
+    /// The transport protocol; `None`: neither TCP nor UDP.
     pub transport: Option<Transport>,
 }
 
@@ -36,7 +37,7 @@ impl std::fmt::Debug for Refusals {
 }
 
 impl Mesh {
-    /// What is refused from now on, for one reader.
+    /// A reader of all refusals from now on. There is one reader.
     ///
     /// # Errors
     /// Fails without memory.
@@ -57,7 +58,7 @@ impl Refusals {
         Ok(Self { ring: builder.build()?, told, untold })
     }
 
-    /// Waits for refusals, at most so long. Returns those that are there.
+    /// Waits for refusals until the time is over. Returns the refusals that arrived.
     ///
     /// # Errors
     /// Fails if the process is out of resources.
@@ -69,7 +70,7 @@ impl Refusals {
         Ok(self.told.try_iter().collect())
     }
 
-    /// How many refusals nobody was told of, because they were too many at once.
+    /// The number of refusals that were not reported, because there were too many at once.
     pub fn untold(&self) -> u64 {
         let value = self.untold.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
         value.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?))).unwrap_or_default()
@@ -77,7 +78,7 @@ impl Refusals {
 }
 
 fn parse(bytes: &[u8]) -> Option<Refusal> {
-    // `struct refusal` of the kernel's part.
+    // `struct refusal` of the eBPF program.
     const SIZE: usize = 24;
     let bytes: &[u8; SIZE] = bytes.first_chunk()?;
     let number = |at: usize| bytes.get(at..at + 4).and_then(|part| part.first_chunk()).copied().map(Ipv4Addr::from);

@@ -1,8 +1,10 @@
-//! TCP connections of two rooms, joined by the kernel.
+//! TCP connections between two jails, spliced by the kernel.
 //!
-//! The node has a connection from the caller, and one to the callee. Each ends in a program's socket, which the kernel knows. When the two are spliced,
-//! what one program sends is put into the queue of the other's socket, unless that is full or something is still on its way through the node. So the
-//! node goes on carrying what arrives, byte by byte as it is, and the ends of both directions.
+//! The node has a connection from the caller, and one to the callee. Each ends in a program's
+//! socket, which the kernel knows. When the two are spliced, the kernel puts each program's bytes
+//! into the queue of the other's socket, unless that is full or earlier bytes are still passing
+//! through the node. So the node continues to forward arriving bytes unchanged, and the ends of
+//! both directions.
 
 use crate::Error;
 use crate::mesh::{Mesh, Network, Rule, Transport};
@@ -12,7 +14,8 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-/// Two ends of a TCP connection, as one of its sockets sees them. The same as `struct ends` of the kernel's part.
+/// Two ends of a TCP connection, as one of its sockets sees them. The same as `struct ends` of the
+/// eBPF program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ends {
     network: Network,
@@ -21,7 +24,7 @@ struct Ends {
 }
 
 impl Ends {
-    /// Of a socket of the same network as this one.
+    /// The ends of a socket of the same network as this one.
     fn of(socket: BorrowedFd<'_>, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
         let network = Network::of(socket)?;
         match (local, remote) {
@@ -42,7 +45,8 @@ impl Ends {
     }
 }
 
-/// The kernel looks for the program's end of a connection that the node is about to make, until this is dropped.
+/// Makes the kernel watch for the program's end of a connection that the node is about to open,
+/// until this is dropped.
 #[derive(Debug)]
 pub struct Expected {
     mesh: Arc<Mesh>,
@@ -55,7 +59,7 @@ impl Drop for Expected {
     }
 }
 
-/// Two connections that are spliced. When it is dropped, all bytes go through the node again.
+/// Two connections that are spliced. When this is dropped, all bytes go through the node again.
 #[derive(Debug)]
 pub struct Splice {
     mesh: Arc<Mesh>,
@@ -65,8 +69,8 @@ pub struct Splice {
 }
 
 impl Mesh {
-    /// Has the kernel look for the program's end of a connection from `bound`, the address of a socket that is not connected yet, to this port of the
-    /// same network.
+    /// Makes the kernel watch for the program's end of a connection from `bound`, the address of a
+    /// socket that is not connected yet, to this port of the same network.
     ///
     /// # Errors
     /// The socket is not bound to an IPv4 address, or the kernel has no memory.
@@ -77,11 +81,12 @@ impl Mesh {
         Ok(Expected { mesh: self.clone(), key })
     }
 
-    /// Splices the connection of a caller and that to its callee, whose other ends are in two rooms. Each comes with its own address and its peer's.
-    /// `None`: the kernel does not know the sockets at the other ends.
+    /// Splices a caller's connection with the connection to its callee; their other ends are in two
+    /// jails. Each comes with its own address and its peer's. `None`: the kernel does not know the
+    /// sockets at the other ends.
     ///
     /// # Errors
-    /// The kernel has no memory, or the addresses are none of IPv4.
+    /// The kernel has no memory, or the addresses are not IPv4.
     pub fn splice(
         self: &Arc<Self>,
         caller: (impl AsFd, [SocketAddr; 2]),
@@ -108,7 +113,7 @@ impl Mesh {
     }
 }
 
-/// `struct pair` of the kernel's part.
+/// `struct pair` of the eBPF program.
 fn pair(receiver: &Ends, halves: [&Vec<u8>; 2], rule: &Rule) -> Vec<u8> {
     let mut pair = receiver.key();
     pair.extend([0; 8]);
@@ -119,11 +124,12 @@ fn pair(receiver: &Ends, halves: [&Vec<u8>; 2], rule: &Rule) -> Vec<u8> {
 }
 
 impl Splice {
-    /// How many bytes the kernel has put into the other program's queue: of the caller's, and of the callee's.
+    /// The number of bytes that the kernel has put into the other program's queue: the caller's,
+    /// and the callee's.
     pub fn bytes(&self) -> [u64; 2] {
         [&self.caller, &self.callee].map(|sender| {
             let pair = self.mesh.pairs.lookup(&sender.key(), MapFlags::ANY).ok().flatten();
-            // After the receiver's ends.
+            // The count follows the receiver's ends.
             pair.and_then(|pair| Some(u64::from_ne_bytes(*pair.get(24..)?.first_chunk()?))).unwrap_or_default()
         })
     }
@@ -132,7 +138,7 @@ impl Splice {
 impl Drop for Splice {
     fn drop(&mut self) {
         for sender in [&self.caller, &self.callee] {
-            // It is there, but for a kernel that is out of order.
+            // The entry exists, unless the kernel is broken.
             let _ = self.mesh.pairs.delete(&sender.key());
         }
     }

@@ -1,6 +1,6 @@
-//! What the kernel does with the connections of rooms.
+//! The kernel's treatment of connections of jails.
 //!
-//! This is a program apart from the other tests, because it moves its process into control groups.
+//! This is a separate program, because it moves its process into control groups.
 
 #[path = "it/networks.rs"]
 mod networks;
@@ -27,7 +27,7 @@ fn namespace(network: &Network) -> File {
     network.run(|| File::open("/proc/thread-self/ns/net").unwrap())
 }
 
-/// A control group that this process is in until it is dropped. There is one at a time.
+/// A control group that this process is in until this is dropped. There is one at a time.
 struct Group {
     path: PathBuf,
     parent: PathBuf,
@@ -53,7 +53,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::write(self.parent.join("cgroup.procs"), "0");
-        // A thread that has just ended is in it a little longer.
+        // A thread that has just ended stays in the group a little longer.
         for _ in 0..1000 {
             if fs::remove_dir(&self.path).is_ok() {
                 return;
@@ -63,7 +63,7 @@ impl Drop for Group {
     }
 }
 
-/// A caller's room and a callee's, and the node between them.
+/// A caller's jail and a callee's, and the node between them.
 struct Rooms {
     mesh: Arc<Mesh>,
     caller: Network,
@@ -152,7 +152,7 @@ fn nothing(stream: &mut TcpStream) {
     stream.set_nonblocking(false).unwrap();
 }
 
-/// Reads all that there is.
+/// Reads all available bytes.
 fn read_available(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_nonblocking(true).unwrap();
     let mut bytes = Vec::new();
@@ -174,7 +174,7 @@ fn a_block_of_addresses_arrives_at_the_node_and_nothing_beside_it() {
     let refused = |address| rooms.connect(address).unwrap_err().kind() == ErrorKind::PermissionDenied;
     assert!(refused("203.0.113.7:5432"));
     rooms.mesh.set(&block, Verdict::ToTheNode).unwrap();
-    // One of another function, for the same addresses and more, which is not the caller's.
+    // A rule of another function, for the same addresses and more. It does not apply to the caller.
     let foreign = Rule { caller: CALLEE, callee: Ipv4Addr::new(203, 0, 112, 0), prefix: 22, ..block };
     rooms.mesh.set(&foreign, Verdict::ToTheNode).unwrap();
     for address in ["203.0.113.7:5432", "203.0.113.255:80"] {
@@ -196,14 +196,14 @@ fn what_is_spliced_does_not_pass_by_the_node_and_nothing_overtakes() {
     }
     let rooms = Rooms::new();
     let mut pair = rooms.pair();
-    // Before anything is spliced, it is on its way through the node.
+    // Bytes from before the splice are on their way through the node.
     pair.client.write_all(b"early ").unwrap();
     let splice = pair.splice(&rooms.mesh);
     let Pair { mut client, mut near, mut far, mut served } = pair;
     client.write_all(b"and still early ").unwrap();
     expect(&mut near, b"early and still early ");
     far.write_all(b"early and still early ").unwrap();
-    // It has arrived and is not read.
+    // The bytes have arrived and are not read.
     client.write_all(b"before it is read ").unwrap();
     expect(&mut served, b"early and still ");
     expect(&mut near, b"before it is read ");
@@ -261,7 +261,8 @@ fn a_receiver_that_does_not_read_makes_the_sender_wait() {
         received.extend(read_available(&mut served));
     }
     assert!(received == sent, "what arrived is not what was sent");
-    // All of it is read, and the direct way is open again. Older kernels (6.1) take the other one once more after a write that failed.
+    // All of it is read, and the direct path is open again. After a write that failed, older
+    // kernels (6.1) take the other path once more.
     client.set_nonblocking(false).unwrap();
     for _ in 0..2 {
         client.write_all(b"direct again").unwrap();
@@ -288,7 +289,7 @@ fn what_is_spliced_ends_with_its_permission_in_both_directions() {
     client.write_all(b"after").unwrap();
     nothing(&mut near);
     nothing(&mut served);
-    // What the callee sends arrives at the node, which ends the connection.
+    // The callee's bytes arrive at the node, which ends the connection.
     served.write_all(b"after").unwrap();
     expect(&mut far, b"after");
     nothing(&mut client);
@@ -308,7 +309,7 @@ fn whoever_has_the_same_addresses_later_is_somebody_else() {
     let own = client.local_addr().unwrap().to_string();
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
-    // The node has not looked at it yet.
+    // The node has not accepted the connection yet.
     let client = rooms.caller.run(move || stream(&own));
     client.set_nonblocking(true).unwrap();
     let _ = client.connect(&address("100.64.0.3:6379"));
@@ -408,7 +409,7 @@ fn a_network_that_is_not_admitted_reaches_itself_only() {
     });
     own.unwrap();
     assert_eq!(away.unwrap_err().kind(), ErrorKind::PermissionDenied);
-    // The node's own network is nobody's room.
+    // The node's own network is not a jail.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     rooms.mesh.set(&rule(80, Transport::Tcp), Verdict::ToTheNode).unwrap();

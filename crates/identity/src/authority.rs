@@ -1,4 +1,5 @@
-//! The embedded certificate authority: a root that signs leaves, or an intermediate under somebody else's root.
+//! The embedded certificate authority: a root that signs leaves, or an intermediate under an
+//! external root.
 
 use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::{BundleError, TrustBundle, unix_time};
@@ -30,7 +31,8 @@ const CLOCK_SKEW: Duration = Duration::from_secs(120);
 pub struct Authority {
     trust_domain: TrustDomain,
     issuer: Issuer<'static, PrivateKey>,
-    /// What stands between leaves and the root: its own certificate, and those above it. Empty: it is the root.
+    /// The certificates between leaves and the root: the authority's own, and those above it.
+    /// Empty: the authority is the root.
     intermediates: Vec<CertificateDer<'static>>,
     bundle: TrustBundle,
     key_id: AuthorityKeyId,
@@ -44,24 +46,24 @@ pub enum SignError {
     /// See [`NoKey`].
     #[error(transparent)]
     NoKey(#[from] NoKey),
-    /// No wall-clock time, or one outside the years that certificates can state.
+    /// The wall-clock time is missing, or outside the years that certificates can state.
     #[error("the time is unknown")]
     NoTime,
     /// The identity belongs to another authority.
     #[error("`{id}` is not in the trust domain `{trust_domain}`")]
     OtherTrustDomain {
-        /// What was asked for.
+        /// The requested identity.
         id: SpiffeId,
-        /// What this authority signs.
+        /// The trust domain whose identities this authority signs.
         trust_domain: TrustDomain,
     },
     /// The trust domain's own identity is the authority's.
     #[error("`{0}` names a trust domain and no workload")]
     NoWorkload(SpiffeId),
-    /// A lifetime of nothing.
+    /// The lifetime is shorter than a second.
     #[error("the lifetime of a certificate must be at least a second")]
     Lifetime,
-    /// Its root has expired.
+    /// The authority's root has expired.
     #[error("the authority's root has expired")]
     RootExpired,
     /// The request is not acceptable.
@@ -111,7 +113,8 @@ impl Authority {
         Ok((Self { trust_domain, issuer, intermediates, bundle, key_id, not_after, clock }, root))
     }
 
-    /// An authority with this key, whose certificate is the first of `chain`; the last one is the root, and may be the same.
+    /// An authority with this key. Its certificate is the first of `chain`; the last one is the
+    /// root, and may be the same.
     pub(crate) fn of_chain(
         trust_domain: &TrustDomain,
         key: PrivateKey,
@@ -132,25 +135,27 @@ impl Authority {
         Ok(Self { trust_domain, issuer, intermediates, bundle, key_id, not_after, clock })
     }
 
-    /// When nothing that it signs is valid any more: the end of its own certificate, or of one above it.
+    /// The end of the authority's certificate, or of an earlier one above it: after that, no certificate
+    /// that it has signed is valid.
     pub fn not_after(&self) -> UnixTime {
         unix_time(self.not_after.unix_timestamp())
     }
 
-    /// What the certificates that it signs say of their issuer's key.
+    /// The issuer's key id in the certificates that it signs.
     pub fn key_id(&self) -> &AuthorityKeyId {
         &self.key_id
     }
 
-    /// What peers must trust to accept its signatures.
+    /// The bundle that peers must trust to accept its signatures.
     pub fn bundle(&self) -> &TrustBundle {
         &self.bundle
     }
 
-    /// Signs an X.509 SVID for `id`: the chain, leaf first, root excluded. `csr` (DER) must be signed by its own key and ask
-    /// for `id` or nothing; every other part of the certificate is the authority's. The lifetime is cut at the root's.
+    /// Signs an X.509 SVID for `id`: the chain, leaf first, root excluded. `csr` (DER) must be
+    /// signed by its own key and ask for `id` or for no name; the authority chooses every other
+    /// part of the certificate. The lifetime ends with the root's at the latest.
     ///
-    /// Whether the asker may have `id` is the caller's to decide.
+    /// The caller must check that the requester may have `id`.
     pub fn sign(
         &self,
         csr: &[u8],
@@ -160,8 +165,9 @@ impl Authority {
         self.sign_with(csr, id, &[], None, lifetime)
     }
 
-    /// The same for a node, or for something that it hosts: the certificate also confirms the node's addresses, as IP names, and its serial number tells
-    /// the membership. Both are the caller's word, never the request's.
+    /// The same for a node, or for a function that it hosts: the certificate also confirms the
+    /// node's addresses, as IP names, and its serial number contains the membership's mark. Both
+    /// come from the caller, never from the request.
     pub fn sign_node(
         &self,
         csr: &[u8],
@@ -206,7 +212,8 @@ impl Authority {
     }
 }
 
-/// As a certificate says it that is signed with this key: an authority's certificate need not say it itself.
+/// The key id as written into a certificate that this key signs: the authority's own certificate
+/// may lack it.
 fn key_id(issuer: &Issuer<'_, PrivateKey>) -> Result<AuthorityKeyId, SignError> {
     let mut params = CertificateParams::default();
     params.use_authority_key_identifier_extension = true;
@@ -232,7 +239,7 @@ fn leaf(id: &SpiffeId, not_before: OffsetDateTime, not_after: OffsetDateTime) ->
     Ok(params)
 }
 
-/// Each root has a subject of its own, so that path building never has to try several.
+/// Each root has a unique subject, so that path building never has to try several.
 pub(crate) fn root_name(trust_domain: &TrustDomain) -> Result<DistinguishedName, SignError> {
     let mut number = [0; 8];
     rand::fill(&mut number).map_err(|_| NoKey)?;
@@ -263,7 +270,8 @@ pub(crate) fn unwritable(error: rcgen::Error) -> SignError {
     SignError::Unwritable(error.to_string())
 }
 
-/// Now, where the certificate's dates around it are within the years that X.509 can write.
+/// The current time, if the certificate's dates around it are within the years that X.509 can
+/// write.
 pub(crate) fn wall_clock(clock: &dyn TimeProvider) -> Result<OffsetDateTime, SignError> {
     let now = clock.current_time().ok_or(SignError::NoTime)?;
     let now = i64::try_from(now.as_secs()).map_err(|_| SignError::NoTime)?;

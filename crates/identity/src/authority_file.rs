@@ -1,9 +1,10 @@
 //! An authority whose key survives its process, in a file that is encrypted with a passphrase.
 //!
-//! The file holds PEM sections that other tools understand: the key in PKCS #8, encrypted (PBES2 with scrypt and AES-256); then the
-//! authority's certificate, those above it, and the root as the last one. Where the authority is to be an intermediate under somebody else's
-//! root, it first holds the key alone, and a request for its certificate is made from it. While the mesh changes to another authority, a second
-//! key with its certificates follows.
+//! The file holds PEM sections that other tools understand: the key in PKCS #8, encrypted (PBES2
+//! with scrypt and AES-256); then the authority's certificate, those above it, and the root as the
+//! last one. If the authority is to be an intermediate under an external root, the file first holds
+//! the key alone, and a certificate request is made from it. While the mesh changes to another
+//! authority, a second key with its certificates follows.
 
 use crate::authority::{Authority, SignError, root_name, unwritable, uri};
 use crate::authority_key_id::AuthorityKeyId;
@@ -26,20 +27,20 @@ use zeroize::Zeroizing;
 
 const KEY: &str = "ENCRYPTED PRIVATE KEY";
 const CERTIFICATE: &str = "CERTIFICATE";
-/// Shorter passphrases are guessed.
+/// Shorter passphrases can be guessed.
 const SHORTEST: usize = 16;
 const UNSIGNED: &str = "it holds a key whose certificate is still missing: have the request signed, and install the answer (`leno ca install`)";
 
 /// Why an authority's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityFileError {
-    /// The file cannot be read or written, or does not hold what it should.
+    /// The file cannot be read or written, or its content is not usable.
     #[error(transparent)]
     File(#[from] SavedError),
     /// The passphrase is too short.
     #[error("the passphrase of an authority's key must have at least {SHORTEST} bytes")]
     Passphrase,
-    /// The authority's own certificate, or a first signature with it, is no use.
+    /// The authority's own certificate, or a first signature with it, is not usable.
     #[error(transparent)]
     Sign(#[from] SignError),
 }
@@ -56,7 +57,7 @@ struct Kept {
     /// The key as it is in the file.
     sealed: Pem,
     key: PrivateKey,
-    /// Empty: it is still to be signed.
+    /// Empty: the key has no certificate yet.
     chain: Vec<CertificateDer<'static>>,
 }
 
@@ -70,12 +71,13 @@ impl AuthorityFile {
         Ok(Self { path: path.to_owned(), passphrase, trust_domain: trust_domain.clone() })
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The authority in the file, and its successor if there is one that can sign. If there is no such file, makes a new root and writes it there.
+    /// The authority in the file, and its successor if that can sign. If there is no such file,
+    /// makes a new root and writes it there.
     pub fn open(&self) -> Result<Vec<Authority>, AuthorityFileError> {
         let kept = self.read()?.unwrap_or_default();
         let Some((first, successors)) = kept.split_first() else { return Ok(vec![self.add_root(Vec::new())?]) };
@@ -86,7 +88,8 @@ impl AuthorityFile {
         std::iter::once(first).chain(complete).map(|kept| self.proven(kept.key.clone(), kept.chain.clone())).collect()
     }
 
-    /// The successor of the authority whose key is `signs`. If there is none, makes a new root and adds it to the file.
+    /// The successor of the authority that signs with the key `signs`. If there is none, makes a
+    /// new root and adds it to the file.
     pub fn successor(&self, signs: &AuthorityKeyId) -> Result<Authority, AuthorityFileError> {
         let kept = self.read()?.unwrap_or_default();
         for kept in kept.iter().filter(|kept| !kept.chain.is_empty()) {
@@ -138,8 +141,10 @@ impl AuthorityFile {
         request.pem().map_err(|error| unwritable(error).into())
     }
 
-    /// Puts the certificate of the authority into the file; with `successor`, that for the second key. `chain` is PEM: the certificate, those above
-    /// it, and the root as the last one. What it signs must be accepted by whoever trusts the root; otherwise nothing changes.
+    /// Puts the certificate of the authority into the file; with `successor`, the certificate for
+    /// the second key. `chain` is PEM: the certificate, those above it, and the root as the last
+    /// one. Peers that trust the root must accept the authority's signatures; otherwise nothing
+    /// changes.
     pub fn install(&self, chain: &str, successor: bool) -> Result<Authority, AuthorityFileError> {
         let mut all = self.read()?.ok_or_else(|| self.unusable(&"there is no such file"))?;
         let kept = all.get_mut(usize::from(successor));
@@ -162,7 +167,8 @@ impl AuthorityFile {
         Ok(authority)
     }
 
-    /// The authority, if a certificate that it signs proves an identity to those who trust its root.
+    /// The authority, if a certificate that it signs proves an identity to peers that trust its
+    /// root.
     fn proven(&self, key: PrivateKey, chain: Vec<CertificateDer<'static>>) -> Result<Authority, AuthorityFileError> {
         let own = chain.first().ok_or_else(|| self.unusable(&"there is no certificate in it"))?;
         if !chain.last().is_some_and(verify::is_self_issued) {
@@ -184,7 +190,7 @@ impl AuthorityFile {
         Ok(authority)
     }
 
-    /// What is in the file; `None`: there is no such file.
+    /// The keys and certificates in the file; `None`: there is no such file.
     fn read(&self) -> Result<Option<Vec<Kept>>, AuthorityFileError> {
         let Some(text) = read(&self.path)? else { return Ok(None) };
         let mut all: Vec<Kept> = Vec::new();
@@ -287,7 +293,7 @@ mod tests {
         assert!(error.contains("is not one of `other.example`"), "{error}");
     }
 
-    /// Somebody else's root, with any kind of key.
+    /// An external root, with any kind of key.
     fn upstream() -> (Issuer<'static, KeyPair>, String) {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
         let mut params = CertificateParams::default();
@@ -307,13 +313,13 @@ mod tests {
         let (issuer, root) = upstream();
         let asked = CertificateSigningRequestParams::from_pem(&request).unwrap();
         let signed = asked.signed_by(&issuer).unwrap().pem();
-        // Without the root nobody could trust it.
+        // Without the root, peers could not trust the chain.
         assert!(file(&path).install(&signed, false).is_err());
         let installed = file(&path).install(&format!("{signed}{root}"), false).unwrap();
         let opened = file(&path).open().unwrap().remove(0);
         assert_eq!(opened.bundle(), installed.bundle());
         assert_eq!(accepted(&opened, installed.bundle()), 2, "the leaf and the intermediate");
-        // The same key again: a certificate that runs out is replaced by another one for it.
+        // A certificate that expires is replaced by another one for the same key.
         let again = file(&path).request(false).unwrap();
         let again = CertificateSigningRequestParams::from_pem(&again).unwrap().signed_by(&issuer).unwrap().pem();
         file(&path).install(&format!("{again}{root}"), false).unwrap();

@@ -1,4 +1,4 @@
-//! Tells which authority signed a certificate, also where several share a root.
+//! Identifies the authority that signed a certificate, also where several share a root.
 
 use rustls::pki_types::CertificateDer;
 use std::fmt;
@@ -14,7 +14,7 @@ impl AuthorityKeyId {
     /// Bytes of a name that are kept. Authorities have 20, or 32 if they follow RFC 7093.
     const LONGEST: usize = 64;
 
-    /// What a certificate says; empty: nothing.
+    /// The key id in a certificate; empty: the certificate has none.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Self::default() };
         let named = certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
@@ -24,7 +24,7 @@ impl AuthorityKeyId {
         named.unwrap_or_default()
     }
 
-    /// A name that was sent or stored.
+    /// A key id that was sent or stored.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.get(..Self::LONGEST).unwrap_or(bytes).to_vec())
     }

@@ -59,7 +59,7 @@ impl fmt::Display for RootPin {
 /// Why a certificate cannot be a trust domain's root.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BundleError {
-    /// No root, no trust: an empty bundle would refuse everybody.
+    /// Without a root, the bundle would refuse every peer.
     #[error("the trust bundle of `{0}` has no root")]
     Empty(TrustDomain),
     /// Not X.509.
@@ -74,7 +74,7 @@ pub enum BundleError {
         /// Position in the bundle, from 0.
         index: usize,
     },
-    /// The root's own SPIFFE ID is another one.
+    /// The root's own SPIFFE ID names another trust domain.
     #[error("root {index} of the trust bundle is not one of `{trust_domain}`")]
     Foreign {
         /// Position in the bundle, from 0.
@@ -174,7 +174,7 @@ impl TrustBundle {
     }
 }
 
-/// Seconds since 1970; what lies before counts as 1970.
+/// Seconds since 1970; earlier times count as 1970.
 pub(crate) fn unix_time(timestamp: i64) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(timestamp.try_into().unwrap_or(0)))
 }

@@ -12,7 +12,8 @@ use x509_parser::prelude::FromDer;
 )]
 pub struct UnknownConstraints(&'static str);
 
-/// The name constraints of a certificate by which path validation refuses everything under it.
+/// The name constraints of a certificate because of which path validation refuses everything under
+/// it.
 pub(crate) fn unknown_constraints(der: &CertificateDer<'_>) -> Option<UnknownConstraints> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => constraints_of(&certificate),
@@ -20,7 +21,7 @@ pub(crate) fn unknown_constraints(der: &CertificateDer<'_>) -> Option<UnknownCon
     }
 }
 
-/// The same of a parsed certificate.
+/// The same for a parsed certificate.
 pub(crate) fn constraints_of(certificate: &X509Certificate<'_>) -> Option<UnknownConstraints> {
     let constraints = certificate.name_constraints().ok()??.value;
     let subtrees = constraints.permitted_subtrees.iter().chain(&constraints.excluded_subtrees).flatten();

@@ -1,7 +1,8 @@
 //! TLS between nodes and the control plane: version 1.3 only, HTTP/2 only.
 //!
-//! A node proves itself by its certificate. One that has none yet may connect as well, to join: it knows the control plane by the
-//! hash of its root certificate, which came with the join token.
+//! A node proves its identity by its certificate. A node without a certificate may connect as well,
+//! to join: it verifies the control plane by the hash of its root certificate, which came with the
+//! join token.
 
 use crate::bundle::RootPin;
 use crate::crypto::{PROVIDER, algorithms};
@@ -17,8 +18,8 @@ use rustls::{ClientConfig, CommonState, ServerConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// For the control plane's listener: shows the SVID of `control`, followed by the roots, and takes clients of the trust domain, or without a
-/// certificate. Valid across renewals.
+/// For the control plane's listener: shows the SVID of `control`, followed by the roots, and
+/// accepts clients of the trust domain and clients without a certificate. Valid across renewals.
 pub fn control_server_config(store: &Arc<SvidStore>, control: &SpiffeId) -> Result<Arc<ServerConfig>, TlsError> {
     let verifier = AnyOfTrustDomain { store: store.clone(), algorithms: algorithms(), or_none: true };
     let resolver = WithRoots { slot: store.slot(control), store: store.clone() };
@@ -32,7 +33,8 @@ pub fn control_server_config(store: &Arc<SvidStore>, control: &SpiffeId) -> Resu
     Ok(Arc::new(config))
 }
 
-/// For a node that joins: shows no certificate, and accepts exactly the control plane of `trust_domain` whose root has this hash.
+/// For a joining node: shows no certificate, and accepts exactly the control plane of
+/// `trust_domain` whose root has this hash.
 pub fn joining_client_config(trust_domain: &TrustDomain, pin: RootPin) -> Result<Arc<ClientConfig>, TlsError> {
     let expected = SpiffeId::control(trust_domain)?;
     let verifier = Exactly { expected, roots: Roots::Pinned(pin, trust_domain.clone()), algorithms: algorithms() };

@@ -1,4 +1,4 @@
-//! The cryptography that TLS here uses.
+//! The cryptography of all TLS in the mesh.
 
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use std::sync::{Arc, LazyLock};

@@ -60,7 +60,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     })
 }
 
-/// Wiped afterwards: it may be a key.
+/// Wiped afterwards: the content may be a key.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsError> {
     let text = leno_files::read(path, &FileAccess::Any, MAX_SMALL_FILE);
     let text = text.map_err(|reason| TlsError::Unreadable { path: path.to_owned(), reason })?;
@@ -77,7 +77,7 @@ fn mismatch(error: &rustls::Error, certificate: &Path) -> String {
     }
 }
 
-/// Without the offending line, which may be part of a key.
+/// The reason, without the offending line, which may be part of a key.
 fn reason(error: &pem::Error) -> &'static str {
     match error {
         pem::Error::MissingSectionEnd { .. } => "a section has no end line",

@@ -1,5 +1,6 @@
-//! A private key on P-256. It is made inside `aws-lc` and has no `Debug`. Its one way out is the file of a node's own identity.
-//! `aws-lc` wipes its memory when the last clone is dropped.
+//! A private key on P-256. It is made inside `aws-lc` and has no `Debug`. It leaves the process
+//! only in the file of a node's own identity. `aws-lc` wipes its memory when the last clone is
+//! dropped.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
@@ -102,7 +103,7 @@ mod tests {
     use aws_lc_rs::encoding::{AsBigEndian, EcPrivateKeyBin};
     use std::time::Duration;
 
-    /// A private key in the notations in which something might print it.
+    /// A private key in all notations in which a log could print it.
     fn notations(key: &PrivateKey) -> Vec<String> {
         let secret: EcPrivateKeyBin<'_> = key.0.private_key().as_be_bytes().unwrap();
         let secret = secret.as_ref();

@@ -1,13 +1,15 @@
-//! Who somebody is, and how to prove it: SPIFFE IDs, X.509 SVIDs, trust bundles, the embedded certificate authority, and the
-//! TLS configurations built from them.
+//! Identities and their proofs: SPIFFE IDs, X.509 SVIDs, trust bundles, the embedded certificate
+//! authority, and the TLS configurations built from them.
 //!
-//! Read it in the order in which things happen. An [`Authority`] has a root; the [`TrustBundle`] made of roots goes to every node.
-//! For each identity that it hosts a node makes a [`KeyRequest`]; the authority signs it; the node's [`SvidStore`] checks what came
-//! back and holds it. [`server_config`] and [`client_config`] read the store at each handshake, so that a renewal needs no
-//! new configuration and drops no connection. [`peer_identity`] says who is at the other end.
+//! Read it in the order of use. An [`Authority`] has a root; the [`TrustBundle`] made of roots goes
+//! to every node. For each identity that it hosts a node makes a [`KeyRequest`]; the authority
+//! signs it; the node's [`SvidStore`] checks the answer and holds it. [`server_config`] and
+//! [`client_config`] read the store at each handshake, so that a renewal needs no new configuration
+//! and drops no connection. [`peer_identity`] returns the identity of the other end.
 //!
-//! Private keys are generated inside `aws-lc` and wiped by it when they are dropped. Only a node's own identity can be saved, in a file
-//! that nobody else can read. No type of this crate prints a key.
+//! Private keys are generated inside `aws-lc` and wiped by it when they are dropped. Only a node's
+//! own identity can be saved, in a file that only its owner can read. No type of this crate prints
+//! a key.
 #![forbid(unsafe_code)]
 
 mod authority;

@@ -1,4 +1,5 @@
-//! Tells the certificates of one membership from those of another one under the same name, and knows which memberships were revoked.
+//! Distinguishes the certificates of one membership from those of another under the same name, and
+//! holds the revoked memberships.
 
 use crate::key::NoKey;
 use arc_swap::ArcSwap;
@@ -11,13 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// Octets of a serial number with a mark. Others of this authority have 16, so neither is taken for the other.
+/// Octets of a serial number with a mark. Other serial numbers of this authority have 16, so the
+/// two cannot be confused.
 const OCTETS: usize = 20;
 /// The first octet: the number is positive and has all its octets (RFC 5280, section 4.1.2.2).
 const FIRST: u8 = 0x40;
 
-/// Eight octets in the serial numbers of a node's certificate and of the certificates that the node has for functions. A node that joins again under the
-/// same name gets others, so a stolen certificate is worth nothing any more once its node is revoked or replaced.
+/// Eight octets in the serial numbers of a node's certificate and of the certificates that the node
+/// has for functions. A node that joins again under the same name gets another mark, so a stolen
+/// certificate becomes worthless once its node is revoked or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MembershipMark(pub [u8; 8]);
 
@@ -49,7 +52,7 @@ impl MembershipMark {
 pub(crate) struct RevokedMemberships {
     /// Sorted.
     marks: ArcSwap<Vec<MembershipMark>>,
-    /// Whether there is any. Usually there is none, and then nothing more is read.
+    /// Whether there is any mark. Usually there is none, and then the list is not read.
     any: AtomicBool,
 }
 
@@ -65,7 +68,7 @@ impl RevokedMemberships {
         self.any.load(Ordering::Acquire) && mark.is_some_and(|mark| self.marks.load().binary_search(&mark).is_ok())
     }
 
-    /// Whether a certificate is of such a membership.
+    /// Whether a certificate belongs to such a membership.
     pub(crate) fn has(&self, leaf: &CertificateDer<'_>) -> bool {
         self.any.load(Ordering::Acquire) && self.contains(MembershipMark::of(leaf))
     }

@@ -1,4 +1,5 @@
-//! Proves that a certificate of another authority would do here, before it signs anything that counts.
+//! Proves that a certificate of another authority works here, before that authority signs
+//! certificates in use.
 
 use crate::control::control_server_config;
 use crate::store::{RenewError, SvidStore};
@@ -13,7 +14,7 @@ use std::io;
 /// Turns that a handshake takes at most; it takes three.
 const TURNS: usize = 10;
 
-/// Why a certificate would not do.
+/// Why a certificate does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ProofError<E: std::error::Error> {
     /// It was not signed, or is refused.
@@ -28,8 +29,8 @@ pub enum ProofError<E: std::error::Error> {
 }
 
 impl SvidStore {
-    /// Has a certificate for `id` signed, and does a handshake with itself in which both ends show it, with the roots and the clock of this store.
-    /// Nothing here changes.
+    /// Requests a certificate for `id`, and does a handshake with itself in which both ends show
+    /// it, with the roots and the clock of this store. The store does not change.
     pub async fn prove<S, F, E>(&self, id: &SpiffeId, sign: S) -> Result<(), ProofError<E>>
     where
         S: FnOnce(Vec<u8>) -> F,

@@ -31,21 +31,22 @@ pub enum RequestError {
     /// Another kind of key than ECDSA on P-256 with SHA-256.
     #[error("the key in a certificate request must be on P-256, and the request signed with ECDSA and SHA-256")]
     Algorithm,
-    /// Whoever made the request does not hold the key.
+    /// The sender of the request does not hold the key.
     #[error("the certificate request is not signed by the key in it")]
     Signature,
-    /// It asks for something that the authority does not give.
+    /// It asks for a name or an extension that the authority does not grant.
     #[error("the certificate request asks for more than the identity `{id}`: {what}")]
     AsksForMore {
         /// The identity that was to be signed.
         id: SpiffeId,
-        /// What it asks for.
+        /// The part that it must not ask for.
         what: &'static str,
     },
 }
 
 impl KeyRequest {
-    /// Makes a key and a request for `id`. The key stays in here until the answer is put into an [`crate::SvidStore`].
+    /// Makes a key and a request for `id`. The key stays in here until the answer is put into a
+    /// [`crate::SvidStore`].
     pub fn new(id: &SpiffeId) -> Result<Self, RequestError> {
         let key = PrivateKey::generate()?;
         let unwritable = |error: rcgen::Error| RequestError::Unwritable(error.to_string());
@@ -56,7 +57,7 @@ impl KeyRequest {
         Ok(Self { id: id.clone(), key, csr: csr.der().to_vec() })
     }
 
-    /// A key that has its certificate already.
+    /// A key that already has its certificate.
     pub(crate) fn of(id: &SpiffeId, key: PrivateKey) -> Self {
         Self { id: id.clone(), key, csr: Vec::new() }
     }
@@ -72,8 +73,8 @@ impl KeyRequest {
     }
 }
 
-/// The public key of a request that proves to hold its key and asks for `id` or for nothing. The authority writes the certificate
-/// itself; nothing but this key is ever taken from a request.
+/// The public key of a request that proves to hold its key and asks for `id` or for no name. The
+/// authority writes the certificate itself; it takes only this key from a request.
 pub(crate) fn approve(csr: &[u8], id: &SpiffeId) -> Result<rcgen::SubjectPublicKeyInfo, RequestError> {
     let Ok((rest, request)) = X509CertificationRequest::from_der(csr) else { return Err(RequestError::Malformed) };
     if !rest.is_empty() {
@@ -93,7 +94,7 @@ pub(crate) fn approve(csr: &[u8], id: &SpiffeId) -> Result<rcgen::SubjectPublicK
     }
 }
 
-/// What a request asks for beyond the one URI name `id`.
+/// The first part of a request that goes beyond the one URI name `id`.
 fn surplus(request: &X509CertificationRequest<'_>, id: &SpiffeId) -> Option<&'static str> {
     let info = &request.certification_request_info;
     if info.subject.iter().next().is_some() {

@@ -9,13 +9,15 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub struct Roots {
     /// Authorities that are valid now.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// Certificates of the file that are left out: subject and reason of each.
+    /// Certificates of the file that are not usable: subject and reason of each.
     pub refused: Vec<String>,
-    /// When the first of the usable ones expires, in seconds since 1970. The file is to be read again then.
+    /// When the first of the usable ones expires, in seconds since 1970. The file must be read
+    /// again then.
     pub expires: u64,
 }
 
-/// Reads the authorities of a PEM file. A TLS library takes any certificate as a root: one that has expired, and one of a server. These are left out here.
+/// Reads the authorities of a PEM file. A TLS library accepts any certificate as a root, even an
+/// expired one or a server's. These are left out here.
 ///
 /// # Errors
 /// The file is no PEM, has no certificate, or none of them is usable.
@@ -47,7 +49,7 @@ fn expiry(certificate: &CertificateDer<'_>, now: u64) -> Result<u64, String> {
         return refused("has bytes after its end".to_owned());
     }
     let constraints = parsed.basic_constraints().ok().flatten();
-    // A certificate of version 1 has no constraints. It cannot say that it is an authority.
+    // A certificate of version 1 has no constraints, so it cannot state that it is an authority.
     if !constraints.is_some_and(|constraints| constraints.value.ca) {
         return refused("is no certificate authority: its basic constraints do not say `CA:TRUE`".to_owned());
     }
@@ -98,7 +100,7 @@ mod tests {
         ] {
             let error = roots(text.as_bytes(), now).unwrap_err();
             assert!(error.contains(subject) && error.contains(reason), "{error}");
-            // It does not spoil what is usable beside it, as while a root is replaced.
+            // The usable certificates beside it still work, as while a root is replaced.
             let both = roots(format!("{text}{good}").as_bytes(), now).unwrap();
             assert_eq!((both.certificates.len(), both.refused.len()), (1, 1), "{subject}");
             assert!(both.refused[0].contains(reason));

@@ -32,15 +32,15 @@ pub enum SavedError {
         /// Why not.
         reason: io::Error,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is not usable.
     #[error("{}: {reason}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
-    /// Nothing is there to be saved.
+    /// There is no certificate to save.
     #[error("there is no certificate for `{0}`")]
     None(SpiffeId),
 }

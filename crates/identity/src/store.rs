@@ -1,4 +1,4 @@
-//! The identities that a node can prove at the moment.
+//! The identities that a node can prove now.
 
 use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::TrustBundle;
@@ -17,7 +17,8 @@ use std::future::Future;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// A certificate of an authority that does not sign any more is not renewed more often than this: perhaps it is not known yet that this one does.
+/// Shortest interval of renewals of a certificate whose authority does not sign any more. The node
+/// may not know yet that this one does.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// The node's SVIDs and the trust bundle. Every identity has a slot whose content is swapped atomically: a renewal takes
@@ -25,7 +26,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// is locked for the moment of a look-up, once a handshake.
 pub struct SvidStore {
     bundle: ArcSwap<TrustBundle>,
-    /// The authority that signs now, if that was said.
+    /// The authority that signs now, if the control plane has named it.
     issuer: ArcSwapOption<AuthorityKeyId>,
     revoked: RevokedMemberships,
     slots: RwLock<Slots>,
@@ -35,7 +36,7 @@ pub struct SvidStore {
 #[derive(Default)]
 struct Slots {
     by_id: HashMap<SpiffeId, Arc<Slot>>,
-    /// Only of identities that were installed, hence checked to be of the bundle's trust domain.
+    /// Holds only installed identities, which are checked to be of the bundle's trust domain.
     by_server_name: HashMap<String, Arc<Slot>>,
 }
 
@@ -46,10 +47,10 @@ pub(crate) struct Slot(ArcSwapOption<Svid>);
 /// Why an identity was not renewed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RenewError<E: std::error::Error> {
-    /// Nobody signed.
+    /// No authority signed.
     #[error(transparent)]
     Sign(E),
-    /// What was signed is no use.
+    /// The signed certificate is not usable.
     #[error(transparent)]
     Svid(#[from] SvidError),
 }
@@ -72,8 +73,9 @@ impl SvidStore {
         self.bundle.load_full()
     }
 
-    /// Trusts these roots, and no others, from the next handshake on. SVIDs that they do not cover are due for renewal at once;
-    /// until then they are still shown, to peers that do not have these roots yet.
+    /// Trusts these roots, and no others, from the next handshake on. SVIDs that they do not cover
+    /// are due for renewal at once; until then, handshakes still show them, to peers that do not
+    /// have these roots yet.
     pub fn set_bundle(&self, bundle: TrustBundle) {
         let bundle = Arc::new(bundle);
         self.bundle.store(bundle.clone());
@@ -81,14 +83,14 @@ impl SvidStore {
         for svid in self.all() {
             if !svid.is_covered_by(&bundle, now, &algorithms()) {
                 let slot = self.slot(svid.id());
-                // Unless it was renewed in the meantime.
+                // The swap fails if the SVID was renewed in the meantime.
                 slot.0.compare_and_swap(&svid, Some(Arc::new(svid.due_at(now))));
             }
         }
     }
 
-    /// This authority signs from now on: SVIDs of others are due for renewal within `spread`, each at a moment of its own. Until then they are
-    /// shown.
+    /// This authority signs from now on. SVIDs of other authorities are due for renewal within
+    /// `spread`, each at a random moment. Until then, handshakes show them.
     pub fn set_issuer(&self, issuer: AuthorityKeyId, spread: Duration) {
         let issuer = Arc::new(issuer);
         self.issuer.store(Some(issuer.clone()));
@@ -99,13 +101,14 @@ impl SvidStore {
         }
     }
 
-    /// Refuses peers with certificates of these memberships, and of no others, from the next handshake on. Connections that are open are the caller's to
-    /// end: see [`SvidStore::is_revoked`].
+    /// Refuses peers with certificates of these memberships, and of no others, from the next
+    /// handshake on. The caller must end open connections: see [`SvidStore::is_revoked`].
     pub fn set_revoked(&self, memberships: Vec<MembershipMark>) {
         self.revoked.set(memberships);
     }
 
-    /// Whether a peer's certificate is of a membership that was revoked. `None`: a certificate without a mark.
+    /// Whether a peer's certificate belongs to a revoked membership. `None`: a certificate without
+    /// a mark.
     pub fn is_revoked(&self, membership: Option<MembershipMark>) -> bool {
         self.revoked.contains(membership)
     }
@@ -114,22 +117,22 @@ impl SvidStore {
         &self.revoked
     }
 
-    /// The authorities that signed what is shown now.
+    /// The authorities that signed the current SVIDs.
     pub fn issuers(&self) -> BTreeSet<AuthorityKeyId> {
         self.all().iter().map(|svid| svid.issuer().clone()).collect()
     }
 
-    /// Whether the authority that signs now, as far as is known, has signed all that is shown.
+    /// Whether the authority that signs now, as far as is known, has signed all current SVIDs.
     pub fn is_renewed(&self) -> bool {
         self.issuer.load().as_deref().is_none_or(|issuer| self.issuers().iter().all(|other| other == issuer))
     }
 
-    /// Checks the authority's answer to `request` as peers would, and serves it from the next handshake on. On an error the
-    /// store goes on with what it has.
+    /// Checks the authority's answer to `request` as peers would, and serves it from the next
+    /// handshake on. On an error the store keeps its current SVID.
     pub fn install(&self, request: KeyRequest, chain: Vec<CertificateDer<'static>>) -> Result<Arc<Svid>, SvidError> {
         let now = self.now().ok_or(SvidError::NoTime)?;
         let mut svid = Svid::new(request, chain, &self.bundle.load(), now, &algorithms())?;
-        // It may have been asked for before another authority began to sign.
+        // The node may have sent the request before another authority began to sign.
         if self.issuer.load().as_deref().is_some_and(|issuer| issuer != svid.issuer()) {
             svid = svid.due_at(after(now, AGAIN).min(svid.renew_at()));
         }
@@ -138,7 +141,7 @@ impl SvidStore {
         Ok(svid)
     }
 
-    /// Takes the SVID of `id` from another store, if that one is newer. Returns whether it is.
+    /// Takes the SVID of `id` from another store, if it is newer there. Returns whether it is.
     pub fn adopt(&self, other: &Self, id: &SpiffeId) -> bool {
         let (own, theirs) = (self.current(id), other.current(id));
         let is_newer = |theirs: &Arc<Svid>| {
@@ -157,7 +160,7 @@ impl SvidStore {
         }
     }
 
-    /// Asks `sign` for a certificate for `id` and installs it: both the first and each later one.
+    /// Requests a certificate for `id` with `sign` and installs it: the first and each later one.
     pub async fn renew<S, F, E>(&self, id: &SpiffeId, sign: S) -> Result<Arc<Svid>, RenewError<E>>
     where
         S: FnOnce(Vec<u8>) -> F,
@@ -175,7 +178,8 @@ impl SvidStore {
         id.server_name().and_then(|name| slots.by_server_name.remove(&name));
         let Some(slot) = slots.by_id.get(id) else { return };
         slot.0.store(None);
-        // A client configuration that still holds the slot must see the identity again if it returns.
+        // A client configuration that still holds the slot must see the identity again if it is
+        // installed again.
         if Arc::strong_count(slot) == 1 {
             slots.by_id.remove(id);
         }
@@ -198,7 +202,7 @@ impl SvidStore {
         self.all().into_iter().filter(|svid| svid.renew_at() <= now).map(|svid| svid.id().clone()).collect()
     }
 
-    /// When the next of them is due.
+    /// When the next SVID is due.
     pub fn next_renewal(&self) -> Option<UnixTime> {
         self.all().into_iter().map(|svid| svid.renew_at()).min()
     }
@@ -224,7 +228,7 @@ impl SvidStore {
         self.read().by_server_name.get(server_name)?.current(self.now()?)
     }
 
-    // Nothing panics while it holds the lock, so a poisoned one is as good as any.
+    // Nothing panics while holding the lock, so poisoning is ignored.
     fn read(&self) -> RwLockReadGuard<'_, Slots> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -241,13 +245,14 @@ fn after(time: UnixTime, duration: Duration) -> UnixTime {
 /// A random number from 0 to 1.
 fn fraction() -> f64 {
     let mut bytes = [0; 4];
-    // Without randomness nothing is spread; there are no keys then either.
+    // Without randomness nothing is spread; keys cannot be made then either.
     let _ = rand::fill(&mut bytes);
     f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX)
 }
 
 impl Slot {
-    /// A certificate past its end is not served: the peer would refuse it, and the log here would not say why.
+    /// An expired certificate is not served: the peer would refuse it, and the log here would not
+    /// say why.
     pub(crate) fn current(&self, now: UnixTime) -> Option<Arc<Svid>> {
         self.0.load_full().filter(|svid| now <= svid.not_after())
     }

@@ -1,4 +1,4 @@
-//! An identity that can be proved: a certificate chain and the key that belongs to it.
+//! A provable identity: a certificate chain and the key that belongs to it.
 
 use crate::authority_key_id::AuthorityKeyId;
 use crate::bundle::TrustBundle;
@@ -23,10 +23,10 @@ pub struct Svid {
     not_after: UnixTime,
 }
 
-/// Why an identity could not be had.
+/// Why an identity was not obtained.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SvidError {
-    /// No key or no request.
+    /// No key or no request could be made.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// No wall-clock time.
@@ -35,20 +35,20 @@ pub enum SvidError {
     /// The authority sent nothing.
     #[error("the answer holds no certificate")]
     Empty,
-    /// The certificate would be refused by every peer.
+    /// Every peer would refuse the certificate.
     #[error("the certificate for `{id}` is refused: {reason}")]
     Refused {
-        /// What was asked for.
+        /// The requested identity.
         id: SpiffeId,
-        /// What is wrong.
+        /// Why peers would refuse it.
         reason: PeerError,
     },
-    /// The certificate is somebody else's.
+    /// The certificate is for another identity.
     #[error("the certificate is for `{presented}` and not for `{id}`")]
     OtherIdentity {
-        /// What was asked for.
+        /// The requested identity.
         id: SpiffeId,
-        /// What came.
+        /// The identity in the certificate.
         presented: SpiffeId,
     },
     /// The certificate is for another key.
@@ -57,7 +57,7 @@ pub enum SvidError {
 }
 
 impl Svid {
-    /// Puts request and answer together, after the checks that every peer will make, in both roles.
+    /// Joins request and answer, after the checks that every peer will make, in both roles.
     pub(crate) fn new(
         request: KeyRequest,
         chain: Vec<CertificateDer<'static>>,
@@ -84,7 +84,7 @@ impl Svid {
         Ok(Self { id, key, certified, issuer, renew_at, not_after })
     }
 
-    /// Whose it is.
+    /// The identity that it proves.
     pub fn id(&self) -> &SpiffeId {
         &self.id
     }
@@ -94,17 +94,18 @@ impl Svid {
         &self.certified.cert
     }
 
-    /// Its last second.
+    /// The last second of its validity.
     pub fn not_after(&self) -> UnixTime {
         self.not_after
     }
 
-    /// Which authority signed it.
+    /// The authority that signed it.
     pub fn issuer(&self) -> &AuthorityKeyId {
         &self.issuer
     }
 
-    /// Half of the lifetime that it had when it arrived; earlier if its root ceased to be trusted, or another authority signs now.
+    /// Half of the lifetime that it had when it arrived; earlier if its root is no longer trusted,
+    /// or another authority signs now.
     pub fn renew_at(&self) -> UnixTime {
         self.renew_at
     }

@@ -1,7 +1,8 @@
 //! TLS between sidecars: version 1.3 only, both sides prove a SPIFFE ID, HTTP/2 only.
 //!
-//! Sessions are not resumed. A resumed session skips the certificates, so it could outlive an SVID or outlast a root that is no
-//! longer trusted; connections are pooled and long, so a resumption would save little.
+//! Sessions are not resumed. A resumed session skips the certificates, so it could outlive an SVID
+//! or a root that is no longer trusted; connections are pooled and long, so resumption would save
+//! little.
 
 use crate::crypto::{PROVIDER, algorithms};
 use crate::store::{Slot, SvidStore};
@@ -27,15 +28,16 @@ pub enum TlsError {
         /// Why not.
         reason: std::io::Error,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is not usable.
     #[error("{}: {reason}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and what was expected.
+        /// The error, and the expected content.
         reason: String,
     },
-    /// An identity by whose form no server can be asked for.
+    /// An identity without a server name, because it does not have the form of a function's
+    /// identity.
     #[error("`{0}` is not of the form spiffe://<trust domain>/ns/<namespace>/sa/<name> with DNS labels")]
     NoServerName(SpiffeId),
     /// No SPIFFE ID can be made.
@@ -48,8 +50,9 @@ pub enum TlsError {
 
 pub(crate) const ALPN_H2: &[u8] = b"h2";
 
-/// For the node's inbound listener: shows the SVID that the client asks for by [`server_name`], and requires one of the trust
-/// domain from the client. One configuration serves all functions of the node and every renewal.
+/// For the node's inbound listener: shows the SVID that the client asks for by [`server_name`], and
+/// requires an SVID of the trust domain from the client. One configuration serves all functions of
+/// the node and every renewal.
 pub fn server_config(store: &Arc<SvidStore>) -> Result<Arc<ServerConfig>, TlsError> {
     let verifier = AnyOfTrustDomain { store: store.clone(), algorithms: algorithms(), or_none: false };
     let mut config = ServerConfig::builder_with_details(PROVIDER.clone(), store.clock().clone())
@@ -62,8 +65,8 @@ pub fn server_config(store: &Arc<SvidStore>) -> Result<Arc<ServerConfig>, TlsErr
     Ok(Arc::new(config))
 }
 
-/// For connections of `caller` to `expected`: shows the caller's SVID, and accepts exactly that server. Valid across renewals;
-/// keep one for each pair.
+/// For connections of `caller` to `expected`: shows the caller's SVID, and accepts exactly that
+/// server. Valid across renewals; keep one for each pair.
 pub fn client_config(
     store: &Arc<SvidStore>,
     caller: &SpiffeId,
@@ -82,13 +85,15 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// What to ask for when connecting to `id`; it selects the server's certificate and proves nothing.
+/// The server name of `id` for the TLS handshake; it selects the server's certificate and proves
+/// nothing.
 pub fn server_name(id: &SpiffeId) -> Result<ServerName<'static>, TlsError> {
     let name = id.server_name().and_then(|name| ServerName::try_from(name).ok());
     name.ok_or_else(|| TlsError::NoServerName(id.clone()))
 }
 
-/// Who is at the other end of a connection made with one of these configurations, after its handshake. `None`: it has shown no certificate.
+/// The identity of the other end of a connection made with one of these configurations, after its
+/// handshake. `None`: it has shown no certificate.
 pub fn peer_identity(connection: &CommonState) -> Option<SpiffeId> {
     verify::leaf_identity(connection.peer_certificates()?.first()?).ok()
 }

@@ -1,4 +1,4 @@
-//! What peers must show in a TLS handshake.
+//! Certificate checks of TLS handshakes.
 
 use crate::bundle::{RootPin, TrustBundle};
 use crate::store::SvidStore;
@@ -13,7 +13,7 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// Accepts any client with an identity of the trust domain; who may do what is for the policies.
+/// Accepts any client with an identity of the trust domain; policies decide about its requests.
 #[derive(Debug)]
 pub(crate) struct AnyOfTrustDomain {
     pub(crate) store: Arc<SvidStore>,
@@ -23,7 +23,7 @@ pub(crate) struct AnyOfTrustDomain {
 }
 
 impl ClientCertVerifier for AnyOfTrustDomain {
-    /// No hints: a client has one identity, and need not be told which roots there are.
+    /// No hints: a client has one identity, and does not need the list of roots.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -66,7 +66,7 @@ impl ClientCertVerifier for AnyOfTrustDomain {
     }
 }
 
-/// Accepts one server only: the one with exactly this identity. DNS names mean nothing here.
+/// Accepts one server only: the one with exactly this identity. DNS names are ignored.
 #[derive(Debug)]
 pub(crate) struct Exactly {
     pub(crate) expected: SpiffeId,
@@ -118,12 +118,13 @@ impl ServerCertVerifier for Exactly {
     }
 }
 
-/// What a server's certificate must chain to.
+/// The roots that a server's certificate must chain to.
 #[derive(Debug)]
 pub(crate) enum Roots {
     /// The bundle of this store, as it is at each handshake.
     OfStore(Arc<SvidStore>),
-    /// The one root with this pin, which the server shows at the end of its chain. For a node that joins and knows nothing else.
+    /// The one root with this pin, which the server shows at the end of its chain. For a joining
+    /// node, which has no other roots.
     Pinned(RootPin, TrustDomain),
 }
 
@@ -140,12 +141,13 @@ impl Roots {
     }
 }
 
-/// Refuses a certificate of a membership that was revoked.
+/// Refuses a certificate of a revoked membership.
 fn check_revoked(store: &SvidStore, leaf: &CertificateDer<'_>) -> Result<(), rustls::Error> {
     if store.revoked().has(leaf) { Err(CertificateError::Revoked.into()) } else { Ok(()) }
 }
 
-/// With the alert that fits, where TLS has one, so that the other side's log says what is wrong with its certificate.
+/// The error with the matching alert, where TLS has one, so that the peer's log names the fault of
+/// its certificate.
 fn refusal(error: PeerError) -> rustls::Error {
     let known = match &error {
         PeerError::Malformed => Some(CertificateError::BadEncoding),

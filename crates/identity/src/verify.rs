@@ -1,4 +1,4 @@
-//! Whether a certificate chain proves an identity, and which.
+//! Checks whether a certificate chain proves an identity, and returns it.
 //!
 //! Source: the SPIFFE standard *X.509-SVID*, sections 4 and 5, on top of RFC 5280 path validation. Stricter in one point: the
 //! extended key usage must be there.
@@ -31,15 +31,15 @@ pub enum PeerError {
     /// The URI is no SPIFFE ID.
     #[error(transparent)]
     Name(#[from] BadSpiffeId),
-    /// A trust domain is no workload.
+    /// A trust domain is not a workload.
     #[error("the certificate names a trust domain and no workload")]
     NoWorkload,
     /// The root vouches for its own trust domain only.
     #[error("`{id}` is not in the trust domain `{trust_domain}`")]
     OtherTrustDomain {
-        /// Whom it names.
+        /// The identity that it names.
         id: SpiffeId,
-        /// Whose roots signed it.
+        /// The trust domain whose roots signed it.
         trust_domain: String,
     },
     /// Signing certificates must not authenticate.
@@ -67,27 +67,28 @@ pub enum PeerError {
         "an intermediate certificate has the URI name `{name}`; one of `{trust_domain}` has no other than the ID of the trust domain"
     )]
     ForeignIntermediate {
-        /// Whom it names.
+        /// The URI name.
         name: String,
-        /// Whose roots signed it.
+        /// The trust domain whose roots signed it.
         trust_domain: TrustDomain,
     },
-    /// A certificate above the leaf has constraints that are not understood, and by which no certificate is accepted.
+    /// A certificate above the leaf has constraints that path validation does not understand, so it
+    /// accepts no certificate under it.
     #[error("a certificate above it has {0}")]
     Constrained(UnknownConstraints),
-    /// A proper identity, but another one.
+    /// A valid identity, but not the expected one.
     #[error("the server is `{presented}` and not `{expected}`")]
     Unexpected {
-        /// Whom the caller wanted.
+        /// The server's expected identity.
         expected: SpiffeId,
-        /// Who answered.
+        /// The server's identity.
         presented: SpiffeId,
     },
 }
 
 impl PeerError {
-    /// What a handshake failed of, where it failed because of the peer's identity; its text reads better in a log than the TLS
-    /// library's.
+    /// The cause of a failed handshake, if it is the peer's identity; its text reads better in a
+    /// log than the TLS library's.
     pub fn of(error: &rustls::Error) -> Option<&Self> {
         match error {
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner))) => inner.downcast_ref(),
@@ -96,7 +97,7 @@ impl PeerError {
     }
 }
 
-/// Which side of a connection a certificate is shown from.
+/// The side of a connection that shows a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,
@@ -115,7 +116,7 @@ impl Role {
     }
 }
 
-/// The identity that the chain proves to whoever trusts `bundle`, at `now`.
+/// The identity that the chain proves at `now` to peers that trust `bundle`.
 pub(crate) fn identity(
     bundle: &TrustBundle,
     leaf: &CertificateDer<'_>,
@@ -142,7 +143,8 @@ pub(crate) fn identity(
         let reason = refused.take().or_else(|| violation.then(constrained).flatten());
         return Err(reason.unwrap_or(PeerError::Path(error)));
     }
-    // The path validation above would also ask intermediates for it, and those of other authorities have none.
+    // If the path validation above checked this, it would also require it of intermediates, and
+    // those of other authorities have none.
     if parse(leaf)?.extended_key_usage().map_err(|_| PeerError::Malformed)?.is_none() {
         return Err(PeerError::NoExtendedKeyUsage);
     }
@@ -154,8 +156,9 @@ pub(crate) fn identity(
     }
 }
 
-/// Checks what path validation leaves open of a certificate between a leaf and a root. Whoever holds one may not be the authority of the trust domain,
-/// where the root signs for others as well.
+/// Checks the properties of a certificate between a leaf and a root that path validation does not
+/// check. If the root also signs for others, the holder of such a certificate may not be the
+/// authority of the trust domain.
 fn check_intermediate(der: &CertificateDer<'_>, trust_domain: &TrustDomain) -> Result<(), PeerError> {
     let certificate = parse(der)?;
     let malformed = |_| PeerError::Malformed;
@@ -176,7 +179,8 @@ fn check_intermediate(der: &CertificateDer<'_>, trust_domain: &TrustDomain) -> R
     Ok(())
 }
 
-/// The identity that a certificate states, if it has the profile of a leaf. Says nothing about who signed it.
+/// The identity that a certificate states, if it has the profile of a leaf. Does not check the
+/// signature.
 pub(crate) fn leaf_identity(leaf: &CertificateDer<'_>) -> Result<SpiffeId, PeerError> {
     let certificate = parse(leaf)?;
     let malformed = |_| PeerError::Malformed;
@@ -225,7 +229,7 @@ pub(crate) fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
     parse(certificate).is_ok_and(|certificate| certificate.issuer() == certificate.subject())
 }
 
-/// A certificate's last second.
+/// The last second of a certificate's validity.
 pub fn not_after(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
     end_and_key(certificate).ok().map(|(not_after, _)| not_after)
 }

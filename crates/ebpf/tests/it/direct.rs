@@ -1,4 +1,4 @@
-//! What passes between two programs of a chain, and what does not.
+//! Messages that pass between two programs of a chain, and messages that the kernel refuses.
 
 use crate::networks::may_run;
 use leno_ebpf::{Channel, ChannelViolation, Channels, Counts, Limits, Opened, PrivateNetwork};
@@ -55,7 +55,7 @@ struct End(Socket);
 impl End {
     fn new(socket: OwnedFd) -> Self {
         let socket = Socket::from(socket);
-        // So that a test that goes wrong ends.
+        // Makes a broken test end.
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self(socket)
     }
@@ -75,12 +75,12 @@ impl End {
         assert_eq!(found, descriptors);
     }
 
-    /// Nothing is there to be read.
+    /// There is nothing to read.
     fn nothing(&self) {
         assert_eq!(self.available(), Vec::<u8>::new());
     }
 
-    /// All that is there to be read.
+    /// All bytes that can be read.
     fn available(&self) -> Vec<u8> {
         self.0.set_nonblocking(true).unwrap();
         let mut bytes = Vec::new();
@@ -91,7 +91,7 @@ impl End {
     }
 
     fn ended(&self) {
-        // A read that waits may end early.
+        // A blocking read may end early.
         let read = || (&self.0).read(&mut [0; 16]);
         let read = std::iter::repeat_with(read).take(10).find(|read| !is_early(read)).unwrap();
         assert_eq!(read.unwrap(), 0);
@@ -118,7 +118,7 @@ fn is_early<T>(read: &std::io::Result<T>) -> bool {
     read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Of a caller and of a callee.
+/// The networks of a caller and of a callee.
 fn networks() -> [PrivateNetwork; 2] {
     [PrivateNetwork::new().unwrap(), PrivateNetwork::new().unwrap()]
 }
@@ -148,7 +148,7 @@ impl Pair {
         self.callee.receive(&[release(number)]);
     }
 
-    /// The caller is refused a message, for this reason.
+    /// The kernel refuses a message of the caller, for this reason.
     fn caller_violates(&self, violation: ChannelViolation, message: &[u8]) {
         self.violates(&self.caller, |counts| &mut counts.caller_violations, violation, message);
     }
@@ -205,7 +205,7 @@ fn a_call_that_fails_is_released_at_once() {
     pair.caller.receive(&[failed(1)]);
     assert_eq!(pair.channel.counts(), Counts { calls: 1, failed: 1, ..Counts::default() });
     pair.caller_violates(ChannelViolation::Stale, &release(1));
-    // Its place is free.
+    // The place of the call is free again.
     pair.caller.send(&[call(65)]);
     pair.callee.receive(&[call(65)]);
 }
@@ -220,7 +220,7 @@ fn a_message_has_several_descriptors_and_they_are_read_as_a_stream() {
         pair.caller.send(&[call(number)]);
     }
     pair.callee.receive(&[1, 2, 3, 4, 5, 6, 7].map(call));
-    // Eight in one message: the places that it frees, a later descriptor of it takes.
+    // Eight descriptors in one message: a later one takes a place that earlier ones free.
     pair.callee.send(&[1, 2, 3, 4, 5, 6, 7].map(answer));
     let mut message = [1, 2, 3, 4, 5, 6, 7].map(release).to_vec();
     message.push(call(65));
@@ -229,7 +229,7 @@ fn a_message_has_several_descriptors_and_they_are_read_as_a_stream() {
     assert_eq!(pair.caller.available(), [1, 2, 3, 4, 5, 6, 7].map(answer).as_flattened());
     let counts = Counts { calls: 8, answers: 7, released: 7, open: 1, ..Counts::default() };
     assert_eq!(pair.channel.counts(), counts);
-    // A message of several pieces is one.
+    // A message written in several pieces is one message.
     let sent = pair.callee.0.send_vectored(&[IoSlice::new(&answer(65)[..5]), IoSlice::new(&answer(65)[5..])]);
     assert_eq!(sent.unwrap(), 16);
     pair.caller.receive(&[answer(65)]);
@@ -273,7 +273,7 @@ fn what_is_not_allowed_goes_nowhere_and_what_is_allowed_still_passes() {
             end(&pair, Packet, &vec![1; size]);
         }
     }
-    // A call is the last, and the only one.
+    // A call must be the last and only call of a message.
     pair.caller_violates(Packet, [call(3), call(4)].as_flattened());
     pair.caller_violates(Packet, [call(3), cancel(1)].as_flattened());
     still_passes();
@@ -314,7 +314,7 @@ fn a_message_with_one_descriptor_that_is_not_allowed_has_no_effect() {
         pair.caller.send(&[call(number)]);
         pair.callee.receive(&[call(number)]);
     }
-    // Twice the same.
+    // The same call twice.
     pair.callee_violates(ChannelViolation::Stale, [answer(1), answer(1)].as_flattened());
     pair.callee_violates(ChannelViolation::Stale, [answer(1), failed(2), answer(3)].as_flattened());
     pair.callee.send(&[answer(1), failed(2)]);
@@ -345,7 +345,7 @@ fn nobody_calls_again_or_answers_for_another_or_releases_what_is_not_held() {
     pair.caller.receive(&[answer(1)]);
     pair.callee_violates(Stale, &answer(1));
     pair.caller_violates(Stale, &release(65));
-    // It is held.
+    // The answer is held.
     pair.caller_violates(Number, &call(65));
     pair.caller_violates(Number, &call(1));
     pair.caller.send(&[release(1)]);
@@ -428,7 +428,7 @@ fn a_closed_channel_ends_what_has_begun() {
     };
     pair.caller.refused(&call(4));
     refused(1);
-    // All of the message.
+    // The whole message is refused.
     pair.caller.refused([release(1), call(4)].as_flattened());
     refused(2);
     assert_eq!(pair.channel.counts().held, 1);
@@ -472,7 +472,7 @@ fn both_programs_see_the_end() {
     let Pair { channel, caller, callee } = Pair::new(&channels, &network);
     let other = Pair::new(&channels, &network);
     std::thread::scope(|scope| {
-        // One that waits, and one that comes later.
+        // One read that is already blocked, and one that comes later.
         scope.spawn(|| caller.ended());
         drop(channel);
     });
@@ -480,7 +480,7 @@ fn both_programs_see_the_end() {
     assert!(caller.0.send(&call(1)).is_err());
     assert!(callee.0.send(&answer(1)).is_err());
     other.exchange(1);
-    // Also when there are many, one after another.
+    // The same for many, one after another.
     for _ in 0..200 {
         Pair::new(&channels, &network).exchange(1);
     }
@@ -507,7 +507,7 @@ fn an_end_may_be_given_to_another_program() {
     let mut space = nix::cmsg_space!([i32; 1]);
     let received = recvmsg::<()>(to.as_raw_fd(), &mut pieces, Some(&mut space), MsgFlags::empty()).unwrap();
     let Some(ControlMessageOwned::ScmRights(given)) = received.cmsgs().unwrap().next() else { panic!("no socket") };
-    // SAFETY: the kernel has just made it for this process, and nobody else has it.
+    // SAFETY: the kernel has just made the descriptor for this process, and no other code has it.
     #[expect(unsafe_code, reason = "descriptors that come with a message are numbers")]
     let given = End::new(unsafe { OwnedFd::from_raw_fd(given[0]) });
     let Pair { channel, caller, callee } = pair;
@@ -528,7 +528,7 @@ fn one_may_wait_for_an_end_with_others() {
     let pair = Pair::alone();
     let ready = |end: &End, patience| {
         let mut asked = libc::pollfd { fd: end.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: it is one, and outlives the call.
+        // SAFETY: it is one `pollfd`, and outlives the call.
         #[expect(unsafe_code, reason = "a system call")]
         unsafe {
             libc::poll(&raw mut asked, 1, patience)
@@ -581,7 +581,7 @@ fn a_hostile_caller_sends_nothing_but_valid_descriptors() {
             message[..8].copy_from_slice(&random.next().to_ne_bytes());
             message[8..].copy_from_slice(&random.next().to_ne_bytes());
         } else {
-            // Almost one.
+            // An almost valid descriptor.
             let (kind, number) = (random.below(6) as u8, last + random.below(70));
             message = descriptor(kind, number, random.below(20_000), 60 + random.below(5000));
             if random.below(2) == 0 {
@@ -601,7 +601,7 @@ fn a_hostile_caller_sends_nothing_but_valid_descriptors() {
                     assert!((64..=64 + HEAD).contains(&length));
                     assert!(u64::from(slot) * 64 + u64::from(length) <= LIMITS.caller_arena);
                     last = number;
-                    // So that the places are not all taken.
+                    // Keeps the places from being used up.
                     hostile.callee.send(&[failed(number)]);
                     hostile.caller.receive(&[failed(number)]);
                 }
@@ -633,7 +633,7 @@ fn what_nobody_reads_does_not_fill_the_memory() {
         return;
     }
     let pair = Pair::alone();
-    // The callee answers what it cannot know.
+    // The callee answers calls that it has not read.
     let sent = (1..10_000).find(|number| {
         let sent = pair.caller.0.send(&call(*number)).is_ok();
         if sent {
@@ -645,22 +645,23 @@ fn what_nobody_reads_does_not_fill_the_memory() {
     assert_eq!(sent, Some(1025));
     let counts = pair.channel.counts();
     assert_eq!((counts.refused, counts.caller_violations), (1, [0; 5]));
-    // When it reads, all goes on.
+    // When it reads, calls pass again.
     assert_eq!(pair.callee.available().len(), 1024 * 16);
     pair.caller.send(&[call(1025)]);
     pair.callee.receive(&[call(1025)]);
 }
 
-/// A hostile program tries to reach another socket with its end, in all ways that TCP has to begin a connection.
+/// A hostile program tries to reach another socket with its end, in all ways in which TCP can open
+/// a connection.
 fn tries_to_reach(end: &End, address: SocketAddr) {
     let address = SockAddr::from(address);
-    // An attempt that is under way has no answer, and never will.
+    // A started attempt has no answer, and never will.
     end.0.set_nonblocking(true).unwrap();
     for _ in 0..3 {
         let _ = end.0.connect(&address).map(|()| panic!("connected to {address:?}"));
         end.disconnect();
     }
-    // With the connection's first packet.
+    // With data in the connection's first packet.
     for flags in [nix::libc::MSG_FASTOPEN, 0, nix::libc::MSG_OOB] {
         assert!(end.0.send_to_with_flags(b"hello", &address, flags | nix::libc::MSG_NOSIGNAL).is_err());
         end.disconnect();
@@ -676,7 +677,7 @@ fn an_end_that_is_disconnected_reaches_no_other_socket() {
     let (own, others) = (networks(), networks());
     let (hostile, other) = (Pair::new(&channels, &own), Pair::new(&channels, &others));
     other.exchange(1);
-    // Both ends are a hostile program's, and so is another channel of the same two.
+    // A hostile program has both ends, and another channel between the same two instances.
     let same = Pair::new(&channels, &own);
     let address = |end: &End| end.0.local_addr().unwrap().as_socket().unwrap();
     let mut addresses: Vec<_> =
@@ -684,7 +685,7 @@ fn an_end_that_is_disconnected_reaches_no_other_socket() {
     // The node listens, too.
     let node = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     addresses.push(node.local_addr().unwrap());
-    // So do the hostile programs, on a port that the kernel chooses and on one that they have agreed on.
+    // So do the hostile programs, on a port that the kernel chooses and on an agreed one.
     let any: SocketAddr = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into();
     let agreed: SocketAddr = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 4711).into();
     for (end, at) in [(&hostile.callee, any), (&same.callee, agreed)] {
@@ -702,7 +703,7 @@ fn an_end_that_is_disconnected_reaches_no_other_socket() {
         end.0.set_nonblocking(true).unwrap();
         assert!(end.0.accept().is_err());
     }
-    // Both at once, each to the other's address.
+    // Both connect at once, each to the other's address.
     let port = |number| SocketAddr::from((Ipv4Addr::LOCALHOST, number));
     same.caller.disconnect();
     same.callee.disconnect();
@@ -729,7 +730,7 @@ fn two_instances_do_not_see_each_others_addresses() {
     let pair = Pair::alone();
     let cookie = |end: &End| leno_ebpf::Network::of(&end.0).unwrap();
     assert_ne!(cookie(&pair.caller), cookie(&pair.callee));
-    // Whether an address is taken would be a message.
+    // If programs could see whether an address is taken, that would be a message.
     let at: SocketAddr = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 4711).into();
     for end in [&pair.caller, &pair.callee] {
         end.disconnect();

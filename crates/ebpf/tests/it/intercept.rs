@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
-/// Runs a test in a network of its own, in which every address is local.
+/// Runs a test in its own network, in which every address is local.
 fn in_a_network(test: impl FnOnce() + Send + 'static) {
     if may_run() {
         Network::new().run(test);
@@ -31,7 +31,7 @@ fn every_address_and_port_leads_to_the_listener_until_it_ends() {
             client.read_exact(&mut answer).unwrap();
             assert_eq!(&answer, b"hi");
         }
-        // What is the program's own stays its own.
+        // Connections to the program's own listeners are not redirected.
         let _client = TcpStream::connect("127.0.0.1:4000").unwrap();
         assert_eq!(own.accept().unwrap().0.local_addr().unwrap().port(), 4000);
         assert!(TcpStream::connect("127.0.0.1:4001").is_err());
@@ -47,7 +47,7 @@ fn a_network_is_not_led_to_another_ones_listener_by_mistake() {
         let network = File::open("/proc/thread-self/ns/net").unwrap();
         let _interception = Interception::begin(network.as_fd(), closed.as_fd()).unwrap();
         drop(closed);
-        // Without a listener nothing passes to anybody else's.
+        // Without a listener, connections do not reach another listener on the same port.
         let _other = TcpListener::bind("0.0.0.0:5432").unwrap();
         assert!(TcpStream::connect("203.0.113.9:5432").is_err());
     });

@@ -4,7 +4,7 @@ use nix::sched::{CloneFlags, unshare};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
-/// Whether tests can run here; otherwise says why not.
+/// Whether tests can run here; otherwise prints why not.
 pub(crate) fn may_run() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -33,7 +33,7 @@ impl Network {
         Self { jobs }
     }
 
-    /// Runs something in the network. What it makes there remains of this network.
+    /// Runs a closure in the network. Its sockets remain in this network.
     pub(crate) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();
         self.jobs.send(Box::new(move || drop(done.send(job())))).unwrap();

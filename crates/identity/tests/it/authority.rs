@@ -1,4 +1,4 @@
-//! What the authority signs, what it does not, and what a store takes from it.
+//! Certificates that the authority signs or refuses, and that a store accepts.
 
 use crate::support::{self, Clock, LIFETIME, authority, domain, id, renew, store};
 use leno_identity::{Authority, CertificateDer, KeyRequest, RequestError, SignError, SvidError, UnixTime};
@@ -94,7 +94,7 @@ fn only_workloads_of_its_own_trust_domain() {
     }
 }
 
-/// A request by hand: what it asks for, and whether it may.
+/// A handmade request: `change` sets its names and extensions.
 fn csr(key: &KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Vec<u8> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -150,7 +150,7 @@ fn a_request_must_be_made_with_its_key() {
     let mut forged = good.clone();
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(sign(&forged), SignError::Request(RequestError::Signature));
-    // Somebody else's public key in a request of one's own.
+    // The public key of another requester in one's own request.
     let other = public_key(KeyRequest::new(&id("orders/inventory")).unwrap().csr());
     let mine = public_key(&good);
     let at = good.windows(mine.len()).position(|window| window == mine).unwrap();
@@ -213,7 +213,7 @@ fn renewal_is_due_at_half_the_lifetime() {
     assert_eq!(store.next_renewal(), Some(at(1800)));
     assert_eq!(store.renew_due(at(1799)), []);
     assert_eq!(store.renew_due(at(1800)), [id("orders/inventory")]);
-    // Long after its end it is still due: a node that slept recovers.
+    // Long after its end the SVID is still due: a node that slept recovers.
     assert_eq!(store.renew_due(at(100_000)), [id("orders/inventory")]);
 
     clock.advance(Duration::from_secs(1800));
@@ -275,7 +275,7 @@ fn a_signers_refusal_leaves_the_old_svid() {
     assert_ne!(store.current(&inventory).unwrap().chain(), before.chain());
 }
 
-/// None of these futures has to wait for anything.
+/// Polls a future that never has to wait.
 fn poll_once<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {

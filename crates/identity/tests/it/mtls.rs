@@ -1,4 +1,5 @@
-//! Mutual TLS between sidecars, over real sockets: who gets in, who does not, and what a renewal does to live connections.
+//! Mutual TLS between sidecars, over real sockets: accepted and refused peers, and the effect of a
+//! renewal on live connections.
 
 use crate::support::{Clock, LIFETIME, authority, connect, domain, exchange, id, renew, store};
 use leno_identity::{Authority, KeyRequest, MembershipMark, SpiffeId, SvidStore, client_config, server_config};
@@ -32,7 +33,7 @@ fn the_server_name_chooses_the_certificate() {
     let to = |function: &str| client_config(&caller, &id("orders/frontend"), &id(function)).unwrap();
     let (client_saw, _) = exchange(server.clone(), to("orders/other"), "OTHER.orders.leno.internal");
     assert_eq!(client_saw.unwrap().identity, Some(id("orders/other")));
-    // Asked for by a name that this node does not serve, and by none.
+    // The client asks for a name that this node does not serve, and for none.
     for name in ["absent.orders.leno.internal", "127.0.0.1"] {
         let (client_saw, server_saw) = exchange(server.clone(), to("orders/other"), name);
         assert!(server_saw.unwrap_err().contains("no server certificate chain resolved"));
@@ -46,7 +47,7 @@ fn a_server_with_another_identity_is_refused() {
     let authority = authority(&clock);
     let callee = store(&authority, &clock, &["orders/other"]);
     let caller = store(&authority, &clock, &["orders/frontend"]);
-    // Its DNS name is the one that was asked for; its identity is not the one that was expected.
+    // The DNS name is the requested one; the identity is not the expected one.
     let client = client_config(&caller, &id("orders/frontend"), &id("orders/inventory")).unwrap();
     let (client_saw, server_saw) = exchange(server_config(&callee).unwrap(), client, "other.orders.leno.internal");
     let error = client_saw.unwrap_err();
@@ -73,7 +74,8 @@ fn another_trust_domain_is_refused_by_both_sides() {
     let theirs = Authority::with_clock(&domain("orders.example"), clock.clone()).unwrap();
     let callee = store(&ours, &clock, &["orders/inventory"]);
     let stranger = store(&theirs, &clock, &["orders/frontend"]);
-    // The stranger trusts our roots, so that only the server has a reason to refuse; then the other way round.
+    // The stranger trusts our roots, so that only the server has a reason to refuse; then the other
+    // way round.
     stranger.set_bundle(ours.bundle().clone());
     let client = client_config(&stranger, &id("orders/frontend"), &id("orders/inventory")).unwrap();
     let (_, server_saw) = exchange(server_config(&callee).unwrap(), client, INVENTORY);
@@ -105,14 +107,14 @@ fn an_expired_identity_is_neither_shown_nor_accepted() {
     assert!(server_saw.unwrap_err().contains("certificate expired"));
     assert!(client_saw.unwrap_err().contains("CertificateExpired"));
 
-    // The client knows that it has expired, and shows nothing.
+    // The client knows that its SVID has expired, and shows none.
     clock.advance(Duration::from_secs(1801));
     assert!(caller.current(&id("orders/frontend")).is_none());
     renew(&authority, &callee, &id("orders/inventory"));
     let (_, server_saw) = exchange(server_config(&callee).unwrap(), client(), INVENTORY);
     assert!(server_saw.unwrap_err().contains("peer sent no certificates"));
 
-    // So does a server.
+    // A server does the same.
     renew(&authority, &caller, &id("orders/frontend"));
     late.advance(LIFETIME * 2);
     let (_, server_saw) = exchange(server_config(&callee).unwrap(), client(), INVENTORY);
@@ -159,7 +161,8 @@ fn roots_overlap_while_they_are_changed() {
         let (client_saw, server_saw) = exchange(server.clone(), client.clone(), INVENTORY);
         client_saw.and(server_saw).is_ok()
     };
-    // First everybody trusts both, then each side moves on its own, and only then the old root goes.
+    // First both sides trust both roots, then each side changes its root, and only then the old
+    // root is removed.
     let overlap = old.bundle().merge(new.bundle()).unwrap();
     for store in [&callee, &caller] {
         store.set_bundle(overlap.clone());
@@ -244,10 +247,10 @@ fn certificates_of_a_revoked_membership_are_refused_by_both_sides() {
     let (client_saw, server_saw) = try_both(&caller, &callee);
     assert!(server_saw.unwrap_err().contains("Revoked"));
     assert!(client_saw.unwrap_err().contains("CertificateRevoked"));
-    // The machine that has joined anew under that name, and certificates without a mark.
+    // The machine that has joined again under that name, and certificates without a mark.
     assert!(try_both(&of_member(&frontend, rejoined), &callee).1.is_ok());
     assert!(try_both(&store(&authority, &clock, &["orders/frontend"]), &callee).1.is_ok());
-    // As a server too.
+    // The same for a server.
     let (caller, callee) = (of_member(&frontend, MembershipMark([3; 8])), of_member(&inventory, revoked));
     caller.set_revoked(vec![revoked]);
     assert!(try_both(&caller, &callee).0.unwrap_err().contains("Revoked"));

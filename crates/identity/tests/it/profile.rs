@@ -1,4 +1,5 @@
-//! Certificates that a trusted root signed and that must be refused all the same, as a client's, as a server's, and as one's own.
+//! Certificates that a trusted root has signed and that must still be refused, as a client's, as a
+//! server's, and as one's own.
 
 use crate::support::{self, Clock, domain, exchange, id};
 use leno_identity::{CertificateDer, SvidStore, TrustBundle, UnixTime, client_config, server_config};
@@ -17,7 +18,7 @@ use time::OffsetDateTime;
 
 const INVENTORY: &str = "inventory.orders.leno.internal";
 
-/// A root made by hand, because the authority makes no bad certificates.
+/// A handmade root, because the authority makes no bad certificates.
 struct Root {
     issuer: Issuer<'static, KeyPair>,
     der: CertificateDer<'static>,
@@ -47,7 +48,7 @@ fn uri(text: &str) -> SanType {
     SanType::URI(text.try_into().unwrap())
 }
 
-/// A proper leaf for `function`.
+/// A valid leaf for `function`.
 fn good(clock: &Clock, function: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.not_before = date(clock) - Duration::from_secs(60);
@@ -62,7 +63,7 @@ fn good(clock: &Clock, function: &str) -> CertificateParams {
 
 type Change = fn(&mut CertificateParams, &Clock);
 
-/// What is wrong with the leaf, how it is made so, and what the complaint must say (one of the texts).
+/// The fault of the leaf, the change that causes it, and the expected error (one of the texts).
 const BAD: &[(&str, Change, &[&str])] = &[
     (
         "a CA flag",
@@ -241,7 +242,7 @@ fn an_intermediate_of_the_root_may_sign() {
     assert_eq!(server_saw.unwrap(), "spiffe://orders.example/ns/orders/sa/frontend");
 }
 
-/// What is wrong with an intermediate, how it is made so, and what the complaint must say.
+/// The fault of an intermediate, the change that causes it, and the expected error.
 const BAD_INTERMEDIATES: &[(&str, Change, &[&str])] = &[
     ("no key usage", |ca, _| ca.key_usages.clear(), &["keyCertSign"]),
     ("another key usage", |ca, _| ca.key_usages = vec![KeyUsagePurpose::CrlSign], &["keyCertSign"]),
@@ -280,7 +281,8 @@ fn intermediate(clock: &Clock) -> CertificateParams {
 }
 
 impl World {
-    /// What a server and a client say of a leaf under these intermediates, the first of which the root has signed.
+    /// The results of a server and of a client for a leaf under these intermediates, the first of
+    /// which the root has signed.
     fn under(&self, clock: &Arc<Clock>, intermediates: Vec<CertificateParams>) -> [Result<String, String>; 2] {
         let mut chain: Vec<CertificateDer<'static>> = Vec::new();
         let mut above: Option<Issuer<'static, KeyPair>> = None;
@@ -315,7 +317,7 @@ fn bad_intermediates_are_refused() {
     for (what, change, texts) in BAD_INTERMEDIATES {
         let mut bad = intermediate(&clock);
         change(&mut bad, &clock);
-        // Directly under the root, and under and above a good one.
+        // The bad intermediate directly under the root, and under and above a good one.
         let good = || named(intermediate(&clock), "another");
         for chain in [vec![bad.clone()], vec![good(), bad.clone()], vec![bad.clone(), good()]] {
             for answer in world.under(&clock, chain) {
@@ -334,7 +336,8 @@ fn bad_intermediates_are_refused() {
 #[test]
 fn name_constraints_that_cannot_be_checked_are_said() {
     let clock = Clock::new();
-    // rcgen writes none of URIs: permitted `orders.example`, and excluded `other.example`.
+    // rcgen cannot write constraints of URIs: permitted `orders.example`, and excluded
+    // `other.example`.
     let of_uris = |permitted: bool, host: &[u8]| {
         let length = host.len() as u8;
         let tag = if permitted { 0xa0 } else { 0xa1 };
@@ -377,7 +380,7 @@ fn an_expired_root_vouches_for_nobody() {
     clock.advance(Duration::from_secs(61));
     let error = world.as_client(&clock, leaf.clone()).1.unwrap_err();
     assert!(error.contains("UnknownIssuer"), "{error}");
-    // Beside a root that is still valid, too.
+    // The same beside a root that is still valid.
     world.store.set_bundle(bundle(&[&world.root.der, &root(&clock).der]).unwrap());
     assert!(world.as_client(&clock, leaf).1.is_err());
 }
@@ -417,7 +420,7 @@ fn store_of(clock: &Arc<Clock>, roots: &[&CertificateDer<'static>]) -> Arc<SvidS
     SvidStore::with_clock(bundle(roots).unwrap(), clock.clone())
 }
 
-/// Unchecked, as a malicious peer would have it.
+/// An unchecked certificate, as a malicious peer would show it.
 fn certified(chain: Vec<CertificateDer<'static>>, key: &KeyPair) -> Arc<SingleCertAndKey> {
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     Arc::new(CertifiedKey::new(chain, any_supported_type(&key).unwrap()).into())
@@ -451,7 +454,8 @@ impl World {
         self.present_to_client(clock, vec![leaf], &key)
     }
 
-    /// A client that shows whatever it likes and trusts everybody, to a proper server. What each saw of the other.
+    /// A client that shows any chain and trusts every server connects to a proper server. Returns
+    /// the results of both.
     fn present_to_server(
         &self,
         clock: &Arc<Clock>,
@@ -476,7 +480,7 @@ impl World {
         )
     }
 
-    /// A proper client, to a server that shows whatever it likes. What the client saw.
+    /// A proper client connects to a server that shows any chain. Returns the client's result.
     fn present_to_client(
         &self,
         clock: &Arc<Clock>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const INVENTORY: &str = "inventory.orders.leno.internal";
 
-/// The result of a future that waits for nothing.
+/// The result of a future that never waits.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -37,7 +37,7 @@ fn what_another_authority_has_signed_is_due_within_the_spread() {
     assert_eq!(store.issuers().into_iter().collect::<Vec<_>>(), [new.key_id().clone()]);
     assert_eq!(store.renew_due(clock.now()), []);
 
-    // One that was asked for before is taken, and renewed soon.
+    // A certificate requested earlier is installed, and renewed soon.
     renew(&old, &store, &id("orders/one"));
     assert_eq!(store.issuers().len(), 2);
     assert_eq!(store.renew_due(clock.now()), []);

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// So that a broken test fails instead of hanging.
+/// Makes a broken test fail instead of hanging.
 const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until a test advances it.
 #[derive(Debug)]
 pub(crate) struct Clock(AtomicU64);
 
@@ -66,7 +66,7 @@ pub(crate) fn renew(authority: &Authority, store: &SvidStore, id: &SpiffeId) {
     store.install(request, chain).unwrap();
 }
 
-/// What one side saw of the other after an exchange of bytes.
+/// The view that one side has of the other after an exchange of bytes.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub identity: Option<SpiffeId>,
@@ -127,7 +127,7 @@ impl Client {
         Ok(Seen::of(&self.stream.conn))
     }
 
-    /// Closes, and tells what the server saw.
+    /// Closes, and returns the server's view.
     pub(crate) fn finish(mut self) -> io::Result<Seen> {
         self.stream.conn.send_close_notify();
         let _ = self.stream.flush();
@@ -136,7 +136,7 @@ impl Client {
     }
 }
 
-/// What client and server saw of each other in one exchange, or what either of them complained about.
+/// The views of client and server in one exchange, or the error of either.
 pub(crate) fn exchange(
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
