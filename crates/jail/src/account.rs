@@ -11,10 +11,11 @@ const ACCOUNTS: u32 = 0x1_0000;
 const FIRST_RANGE: u32 = FIRST_ACCOUNT + ACCOUNTS;
 const RANGES: u32 = (0x7ffe_0000 - FIRST_RANGE) / CONTAINER_IDS;
 
-/// The IDs that a process may give to its rooms. Two processes of a node, of which one takes over from the other, have different halves.
+/// The IDs that a process may give to its jails. During a hot restart, the parent and the child
+/// have different halves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Half {
-    /// What a process has that takes over from none.
+    /// The half of a process that was not started by a hot restart.
     #[default]
     First,
     /// The other one.

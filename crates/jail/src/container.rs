@@ -1,4 +1,4 @@
-//! Containers: what the node says of one, and what of that the room has to be told.
+//! Containers: how the node describes one, and the part of it that the jail receives.
 
 use crate::error::bad;
 use crate::overlay::{MOST_LAYERS, Root};
@@ -10,7 +10,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-/// What a container may write to its root, and to a folder in memory whose size nobody gave, in bytes.
+/// Default limit, in bytes, on a container's writes to its root, and default size of a folder in
+/// memory.
 pub const DEFAULT_WRITABLE: u64 = 64 << 20;
 /// Descriptors that come with a container besides those of visible paths: the task, two outputs and the root.
 const OTHER_DESCRIPTORS: usize = 4;
@@ -24,8 +25,9 @@ const OWN: [&str; 3] = ["/proc", "/dev", "/sys"];
 /// An image that is unpacked on this machine. The names are those of the OCI image configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// One folder for each layer, the bottom one first: with the owners that the image gives (0 to 65535), and with what a layer removes marked as overlayfs
-    /// does it (devices 0/0, `trusted.overlay.opaque`). They must not change while a container uses them.
+    /// One folder for each layer, the bottom one first. Files have the owners that the image gives
+    /// (0 to 65535). Files that a layer removes are marked as overlayfs does it (devices 0/0,
+    /// `trusted.overlay.opaque`). The folders must not change while a container uses them.
     pub layers: Vec<PathBuf>,
     /// `User`: `user` or `user:group`, by name or number. Empty: root.
     pub user: String,
@@ -41,10 +43,11 @@ pub struct Image {
     pub stop_signal: String,
 }
 
-/// A folder in memory, empty at first. What is in it counts against the container's memory.
+/// A folder in memory, empty at first. Its files count against the container's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Where the container sees it. It is made if the image has nothing there, and hides what the image has.
+    /// The path at which the container sees the folder. It is created if the image has nothing at
+    /// this path; otherwise it hides the image's files.
     pub path: PathBuf,
     /// How many bytes it holds.
     pub size: u64,
@@ -69,7 +72,8 @@ pub struct Container {
     pub environment: BTreeMap<String, String>,
     /// The room's host name, at most 64 bytes.
     pub hostname: String,
-    /// Files and folders of the machine that the container sees under the same path, read-only; what the image has there is hidden.
+    /// Files and folders of the machine that the container sees under the same path, read-only.
+    /// They hide the image's files at these paths.
     pub visible: Vec<PathBuf>,
     /// Names and contents of files in [`crate::SECRETS`]. All users of the container may read them.
     pub secrets: Vec<(String, Vec<u8>)>,
@@ -81,9 +85,11 @@ pub struct Container {
     pub processes: Option<u32>,
     /// The container may only write to volumes, `/tmp` and `/dev/shm`.
     pub read_only: bool,
-    /// The room was moved into a control group (v2) of its own, which the container sees, read-only: programs look for their limits there.
+    /// The jail was moved into its own control group (v2). The container sees it, read-only,
+    /// because programs read their limits there.
     pub own_group: bool,
-    /// How many bytes it may write to its root. They are in memory, and count against the container's.
+    /// Maximum number of bytes that the container may write to its root. They are in memory, and
+    /// count against the container's limit on memory.
     pub writable: u64,
 }
 
@@ -110,7 +116,8 @@ impl Default for Container {
     }
 }
 
-/// What the room is told of a container, and what the node mounts for it.
+/// A container, divided into the part that the jail receives and the part that the node mounts for
+/// it.
 pub(crate) struct Prepared {
     pub task: Contained,
     layers: Vec<PathBuf>,
@@ -183,7 +190,7 @@ fn argv(Container { image, command, args, .. }: &Container) -> io::Result<Vec<St
 
 fn environment(Container { image, environment: own, .. }: &Container) -> io::Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::from([("PATH".to_owned(), PATH.to_owned())]);
-    // What is not `NAME=value` no program would find.
+    // A program could not find an entry that is not `NAME=value`.
     all.extend(
         image
             .environment

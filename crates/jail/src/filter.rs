@@ -1,10 +1,12 @@
-//! The system calls that a program in a room may make.
+//! The system calls that a program in a jail may make.
 //!
-//! What is on [`ALLOWED`] reaches the kernel at once. Everything else is shown to the room's first process, which answers for the kernel: with an
-//! error, where programs are known to ask and to go on without ([`ANSWERED`]); by killing the process, where only an attack makes the call ([`KILLED`]); and
-//! otherwise as a kernel that does not have the call. Each kind of refusal is told to the node once, by name.
+//! A call on [`ALLOWED`] reaches the kernel at once. The kernel passes every other call to the
+//! jail's first process, which answers in its place. If programs are known to try the call and to
+//! continue without it ([`ANSWERED`]), it returns an error. If only an attack makes the call
+//! ([`KILLED`]), it kills the process. Otherwise it answers as a kernel that does not have the
+//! call. The first process reports each kind of refusal to the node once, by name.
 //!
-//! Some calls are on the list with some of their arguments only ([`arguments`]).
+//! Some calls are allowed with some of their arguments only ([`arguments`]).
 
 mod arguments;
 mod locks;
@@ -136,7 +138,7 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::userfaultfd, Errno::EPERM),
 ];
 
-/// Calls that a program has no other reason to make than to get out of its room, or into somebody else's.
+/// Calls that serve a program only to leave its jail or to enter another one.
 #[rustfmt::skip]
 const KILLED: &[Sysno] = &[
     Sysno::acct, Sysno::clock_settime, Sysno::delete_module, Sysno::finit_module, Sysno::fsconfig, Sysno::fsmount,
@@ -150,7 +152,8 @@ const KILLED: &[Sysno] = &[
 /// The instruction that ends a filter with a verdict.
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Compiles the filter. For what it does not allow, it asks the room's first process, but for a few calls that it answers by itself.
+/// Compiles the filter. A few of the calls that it does not allow it answers by itself; for all
+/// others it asks the jail's first process.
 pub(crate) fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
     let filters = [
         without_clone3()?,
@@ -163,7 +166,7 @@ pub(crate) fn compile() -> Result<BpfProgram, seccompiler::BackendError> {
     Ok(chain(filters))
 }
 
-/// One filter out of several: what one of them would allow, the next one decides.
+/// Chains several filters: a call that one of them would allow is decided by the next one.
 fn chain<const N: usize>(filters: [BpfProgram; N]) -> BpfProgram {
     const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
     let mut chained = BpfProgram::new();
@@ -189,21 +192,22 @@ fn without_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
     without(Sysno::clone3, Vec::new(), Errno::ENOSYS)
 }
 
-/// `splice` sees nothing of what the kernel has put into a socket's queue, and a program that waits for it would wait for ever. Programs copy where it
-/// cannot be done.
+/// `splice` does not see data that the kernel has put into a socket's queue, so a program that
+/// waits for them would wait for ever. Programs copy where `splice` fails.
 fn without_splice() -> Result<BpfProgram, seccompiler::BackendError> {
     without(Sysno::splice, Vec::new(), Errno::EINVAL)
 }
 
-/// Multipath TCP has nowhere to go in a room, and older kernels do not expect it where connections are spliced. Programs go on with TCP.
+/// Multipath TCP reaches nothing from a jail, and older kernels do not expect it where connections
+/// are spliced. Programs fall back to TCP.
 fn without_multipath() -> Result<BpfProgram, seccompiler::BackendError> {
     let protocol = u64::from(libc::IPPROTO_MPTCP.unsigned_abs());
     let multipath = SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, protocol)?;
     without(Sysno::socket, vec![SeccompRule::new(vec![multipath])?], Errno::EPROTONOSUPPORT)
 }
 
-/// The limit on the size of core dumps stays as it is, and programs that set it are left to believe that they have: what they want is fewer dumps, and
-/// there are none (see `rights::forbid_core_dumps`).
+/// The limit on the size of core dumps stays as it is, and setting it seems to succeed. Programs
+/// set it to get fewer dumps, and there are none (see `rights::forbid_core_dumps`).
 fn without_core_limits() -> Result<BpfProgram, seccompiler::BackendError> {
     let core = u64::from(libc::RLIMIT_CORE);
     let resource = |index| SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, core);
@@ -215,8 +219,8 @@ fn without_core_limits() -> Result<BpfProgram, seccompiler::BackendError> {
     without_effect(rules)
 }
 
-/// What a room writes is in memory, so it has nothing to be written to disks; but the kernel would write what others have. Nor does the room decide which
-/// of the machine's files stay in memory.
+/// A jail's files are in memory, so it needs no writes to disks; but the kernel would write the
+/// data of other processes too. Nor does a jail decide which files of the machine stay in memory.
 fn without_work_for_others() -> Result<BpfProgram, seccompiler::BackendError> {
     let forget = u64::from(libc::POSIX_FADV_DONTNEED.unsigned_abs());
     let forget = SeccompCondition::new(3, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, forget)?;
@@ -233,7 +237,7 @@ fn without_effect(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, 
     SeccompFilter::new(rules, SeccompAction::Allow, done, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// Keeps the limit on core dumps of the calling thread and of what it starts as it is.
+/// Fixes the limit on core dumps of the calling thread and of its future child processes.
 pub(crate) fn keep_core_limit() -> io::Result<()> {
     let filter = without_core_limits().map_err(io::Error::other)?;
     seccompiler::apply_filter(&filter).map_err(io::Error::other)
@@ -247,7 +251,8 @@ fn without(call: Sysno, rules: Vec<SeccompRule>, error: Errno) -> Result<BpfProg
 }
 
 fn allow_list() -> Result<BpfProgram, seccompiler::BackendError> {
-    // The library does not know what is needed here: ask the room's first process. So another action that is used nowhere stands in for it.
+    // The library cannot express the action needed here: ask the jail's first process. Another
+    // action that no filter uses stands in for it.
     const STAND_IN: SeccompAction = SeccompAction::Log;
     let filter = SeccompFilter::new(rules()?, STAND_IN, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?;
     let mut program: BpfProgram = filter.try_into()?;
@@ -267,7 +272,7 @@ pub(crate) fn is_supported() -> bool {
     result == 0
 }
 
-/// What the first process answers for the kernel.
+/// The end of the filter at which the first process answers system calls for the kernel.
 pub(crate) struct Listener {
     descriptor: OwnedFd,
 }
@@ -289,7 +294,8 @@ impl Listener {
     pub(crate) fn install(program: &[sock_filter]) -> io::Result<Self> {
         let length = program.len().try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
         let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut().cast() };
-        // SAFETY: the kernel copies the program, whose length it is told. Both types are `struct sock_filter`. On success it returns a new descriptor.
+        // SAFETY: the kernel copies the program, whose length is an argument. Both types are
+        // `struct sock_filter`. On success it returns a new descriptor.
         #[expect(unsafe_code, reason = "the library that compiles the filter does not return the descriptor")]
         let descriptor = unsafe {
             let result = libc::syscall(
@@ -354,7 +360,8 @@ impl Listener {
 }
 
 impl From<OwnedFd> for Listener {
-    /// `descriptor` is one that the kernel gave somebody who put the filter on.
+    /// `descriptor` is the listener that the kernel returned to the thread that installed the
+    /// filter.
     fn from(descriptor: OwnedFd) -> Self {
         Self { descriptor }
     }

@@ -49,8 +49,9 @@ enum End {
     Alone(i32),
 }
 
-/// Runs a room's first process. `gate` is readable when the room's IDs are mapped. `has_account`: the node is root, and has given the room IDs of its own.
-/// Returns when the room is to end.
+/// Runs a jail's first process. `gate` becomes readable when the jail's IDs are mapped.
+/// `has_account`: the node is root, and has given the jail IDs that it shares with no other.
+/// Returns when the jail is to end.
 pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Kind, filter: &BpfProgram) -> isize {
     match prepare(gate, has_account, kind).and_then(|Prepared { sockets, shared, children }| {
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
@@ -93,7 +94,8 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Un
     rustix::process::setsid().during("its session")?;
     // From here on: changing the user has undone it before.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the launcher")?;
-    // Nobody of the same account may look into this process, outside or inside.
+    // No process of the same account may look into this process, from outside the jail or from
+    // inside.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).during("dumpable")?;
     if !filter::is_supported() {
         return Err(io::Error::from(io::ErrorKind::Unsupported)).during("system calls that a process answers");
@@ -109,13 +111,13 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Un
     Ok(Prepared { sockets, shared, children: children::ended().during("signals")? })
 }
 
-/// Bounds what the kernel counts for the users of the room, besides what it counts for the account outside. Each watch keeps a file of the machine in the
-/// kernel's memory.
+/// Limits the objects that the kernel counts for each user of the jail, besides its counts for the
+/// account outside. Each watch keeps a file of the machine in the kernel's memory.
 fn bound_counts() -> io::Result<()> {
     for (name, most) in [("max_inotify_instances", 128), ("max_inotify_watches", 16_384), ("max_user_namespaces", 0)] {
         let file = format!("/proc/sys/user/{name}");
         match fs::write(&file, most.to_string()) {
-            // The kernel does not have it, so nothing can be had of it.
+            // The kernel does not have this kind of object, so there is nothing to limit.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             written => written.at(file)?,
         }
@@ -153,7 +155,7 @@ fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfP
         return match started {
             Ok(program) => attend(control, children, &program),
             Err(error) => {
-                // What a runtime says may name a program, whose name may be long.
+                // A runtime's error may name a program, and the name may be long.
                 let reason = error.to_string().chars().take(LONGEST_REASON).collect();
                 wire::send(control, &Event::NotStarted(reason), &[], SendFlags::empty())
             }
@@ -298,13 +300,15 @@ impl Program {
     }
 }
 
-/// Kills whoever made a call that ends its process. Tells the node of each kind of call once: a program must not be able to fill the node's log.
+/// Refuses a call, and kills the process if the call is one that ends it. Reports each kind of call
+/// to the node once: a program must not be able to fill the node's log.
 fn refuse(
     control: &OwnedFd,
     RefusedCall { call, program, thread, kill }: RefusedCall,
     told: &mut BTreeSet<String>,
 ) -> io::Result<()> {
-    // Told first: whoever sees that the process has ended may end the room. Meanwhile the process stands still in its call.
+    // The report goes first, because the node may end the jail as soon as it sees that the process
+    // has ended. Meanwhile the process is blocked in its call.
     let sent = match told.insert(call.clone()) {
         true => wire::send(control, &Event::Refused { call, program, killed: kill }, &[], SendFlags::empty()),
         false => Ok(()),

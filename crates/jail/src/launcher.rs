@@ -24,9 +24,10 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::ExitCode;
 
-/// Stack of a room's first process. What it does not touch takes no memory.
+/// Stack of a jail's first process. Pages that it does not touch take no memory.
 const STACK: usize = 256 * 1024;
-/// The namespaces that each room has of its own. That of control groups is replaced when the room is in its groups; here it shows that there can be one.
+/// The namespaces of each jail. The control group namespace is replaced once the jail is in its
+/// groups; here it shows that the kernel supports one.
 const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWUSER
     .union(CloneFlags::CLONE_NEWNET)
     .union(CloneFlags::CLONE_NEWNS)
@@ -114,8 +115,9 @@ fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8])
     opener.write_all(&[1]).during("pipe")
 }
 
-/// Makes namespaces that belong to this account. What the kernel counts for each user (inotify instances and watches, namespaces, queued signals) it counts
-/// for the owner of a user namespace, too: all rooms together would get as much as root.
+/// Creates namespaces that belong to this account. The kernel also counts the objects of each user
+/// (inotify instances and watches, namespaces, queued signals) for the owner of the user namespace.
+/// If root were the owner, all jails together would share root's limits.
 fn as_owner(
     account: Option<u32>,
     make: impl FnOnce() -> nix::Result<nix::unistd::Pid>,

@@ -1,26 +1,33 @@
-//! Rooms: where instances run that nobody has to trust.
+//! Jails, which isolate instances that are not trusted.
 //!
-//! A room is a set of namespaces (user, network, mount, process, IPC, host name, control group) with one program in it. The program has no capability
-//! and gains none, makes only system calls that are on a list, sees a read-only tree of chosen paths, its own processes and nobody else's, and has a
-//! network that leads nowhere but to the node: the node holds the sockets at which calls arrive ([`Entrances`]), and connects to the program with sockets
-//! of the room's network ([`Inside`]).
+//! A jail is a set of namespaces (user, network, mount, process, IPC, host name, control group)
+//! with one program in it. The program has no capability and gains none. It makes only system calls
+//! that are on a list. It sees a read-only tree of chosen paths, and only its own processes. Its
+//! only network peer is the node: the node holds the sockets at which calls arrive ([`Entrances`]),
+//! and connects to the program with sockets of the jail's network ([`Inside`]).
 //!
 //! # Processes
-//! The node starts a *launcher* ([`launcher`]). It makes rooms: each begins with a first process, which furnishes the room and waits. Rooms are made
-//! ahead of need, because that takes milliseconds. When the node has a program, the first process shows it its files, gives up all rights, and starts it.
-//! It stays, so that the program is no init process, which would have to reap others' children and could ignore SIGTERM without a word.
+//! The node starts a *jailer* ([`launcher`]), which creates jails. Each begins with a first
+//! process, which sets up the jail and waits. Jails are created ahead of need, because that takes
+//! milliseconds. When the node has a program, the first process shows it its files, gives up all
+//! rights, and starts it. The first process stays, so that the program is not an init process,
+//! which would have to reap orphans and could ignore SIGTERM by default.
 //!
-//! The kernel ends a room with its first process. That process ends when the program has ended, when the node closes its socket (also by being killed),
-//! or when the launcher ends. So no room outlives its node.
+//! The kernel ends a jail with its first process. That process ends when the program has ended,
+//! when the node closes its socket (also by being killed), or when the jailer ends. So no jail
+//! outlives its node.
 //!
 //! # Containers
-//! A room may also be made for a container ([`Rooms::take_for_container`], [`Room::contain`]). It has a range of user IDs instead of one, its program's
-//! files are those of an image, and the image's root user has a few capabilities, for these files and users. An OCI runtime of the machine puts the files
-//! in their places and starts the program; all else is as in other rooms. The node has to be root.
+//! A jail may also be created for a container ([`Rooms::take_for_container`], [`Room::contain`]).
+//! It has a range of user IDs instead of one, its program's files are those of an image, and the
+//! image's root user has a few capabilities, for these files and users. An OCI runtime of the
+//! machine puts the files in their places and starts the program; all else is as in other jails.
+//! The node has to be root.
 //!
 //! # Rights
-//! Rooms need no root. With root, each has a user ID of its own outside, and no two are alike; without, the kernel only lets the node map its own account,
-//! and rooms are kept apart by the other namespaces alone.
+//! Jails need no root. If the node is root, each jail has its own user ID on the machine, and no
+//! two are alike. Otherwise the kernel only lets the node map its own account, and only the other
+//! namespaces keep jails apart.
 #![deny(unsafe_code)] // allowed one call at a time: `clone`, and calls that no library has
 
 mod account;
@@ -53,5 +60,5 @@ pub use rooms::{Launcher, Rooms};
 
 /// Processes and threads that a program may have by default.
 pub const DEFAULT_PROCESSES: u32 = 1024;
-/// Where a room shows a program's secrets, each in a file of its own.
+/// The folder in which a jail shows a program's secrets, each in its own file.
 pub const SECRETS: &str = "/run/secrets";

@@ -1,9 +1,12 @@
-//! The root of a container: the layers of an image, which all its containers share, and what this one writes on top, in memory.
+//! The root of a container: the layers of an image, which all its containers share, and the files
+//! that this container writes on top, in memory.
 //!
-//! Layers are on disk with the owners that the image gives them. A container's users have other IDs outside, so each layer is seen through a mount that
-//! maps the owners (an *idmapped* mount). Overlayfs puts them together. It is mounted by root: only root may read what marks a folder as opaque, and root's
-//! mounts cannot be changed from inside. The thread that mounts it has a mount namespace of its own, which ends with it: nothing is ever seen of this on
-//! the machine, and nothing is left over when a step fails.
+//! Layers are on disk with the owners that the image gives them. A container's users have other IDs
+//! on the machine, so each layer is seen through a mount that maps the owners (an *idmapped*
+//! mount). Overlayfs puts them together. Root mounts it: only root may read the attribute that
+//! marks a folder as opaque, and processes in the jail cannot change root's mounts. The thread that
+//! mounts it has a mount namespace that ends with it, so the machine never sees any of these
+//! mounts, and nothing is left over when a step fails.
 
 use crate::step::{During, Unmade};
 use crate::view::{READ_ONLY, set_attributes, set_attributes_mapped};
@@ -26,7 +29,7 @@ const BYTES_PER_FILE: u64 = 4096;
 /// Where the thread builds the tree: a folder that every machine has.
 const WORKSHOP: &str = "/tmp";
 
-/// What a root is made of.
+/// The parts of a container's root.
 #[derive(Debug)]
 pub(crate) struct Root {
     /// Folders, the bottom one first.
@@ -43,7 +46,7 @@ impl Root {
     /// Mounts it. The result is attached nowhere.
     ///
     /// # Errors
-    /// Names the layer, or what the kernel or the account lacks.
+    /// Names the layer, or the missing feature of the kernel or right of the account.
     pub(crate) fn mount(self) -> io::Result<OwnedFd> {
         let named = std::thread::Builder::new().name("leno-overlay".to_owned());
         let thread = named.spawn(move || self.mount_here())?;

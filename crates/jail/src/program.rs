@@ -1,4 +1,4 @@
-//! Programs of the machine: what the node says of one, and what of that the room has to be told.
+//! Programs of the machine: how the node describes one, and the part of it that the jail receives.
 
 use crate::error::bad;
 use crate::shown::{self, resolved};
@@ -32,8 +32,9 @@ pub struct Program {
     pub processes: Option<u32>,
 }
 
-/// Decides what a room has to show for a program, and mounts it as far as the node can. `account` is the room's own. Blocks as long as the file systems
-/// do, on a thread that ends afterwards.
+/// Decides which paths a jail has to show for a program, and mounts them as far as the node can.
+/// `account` is the jail's own. Blocks as long as the file systems do, on a thread that ends
+/// afterwards.
 pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Task, Vec<OwnedFd>)> {
     if let Some(account) = account {
         shown::take_rights(account)?;
@@ -43,7 +44,7 @@ pub(crate) fn prepared(program: Program, account: Option<u32>) -> io::Result<(Ta
     Ok((task, mounts))
 }
 
-/// Decides what the room has to show for a program.
+/// Decides which paths the jail has to show for a program.
 fn task(program: Program) -> io::Result<Task> {
     let Program { namespace: _, argv, directory, environment, hostname, visible, secrets, descriptors, processes } =
         program;
@@ -80,7 +81,7 @@ fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
     shown::mounts(Path::new("/"), &real)
 }
 
-/// A path in which `..` is resolved: what it means depends on the links before it.
+/// A path in which `..` is resolved: its meaning depends on the links before it.
 fn without_dots(path: PathBuf) -> io::Result<PathBuf> {
     if path.components().any(|part| part == Component::ParentDir) { real(&path) } else { Ok(path) }
 }

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
 
-/// Gives up all capabilities for ever, this process's and those of what it starts.
+/// Gives up all capabilities for ever, those of this process and of its future child processes.
 pub(crate) fn give_up_rights() -> io::Result<()> {
     give_up_rights_but(CapabilitySet::empty())
 }
@@ -29,8 +29,10 @@ pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable })?)
 }
 
-/// Has the kernel make no core dumps of this process and of those that it starts. A limit of 1 is the one at which the kernel does not run a program
-/// that takes dumps (`|…` in `kernel.core_pattern`): it would run outside, as root, on what a program of a tenant has in memory. With 0 it runs.
+/// Has the kernel make no core dumps of this process and of its child processes. With a limit of 1,
+/// the kernel does not run a program that takes dumps (`|…` in `kernel.core_pattern`). That program
+/// would run outside the jail, as root, on the memory of a tenant's program. With a limit of 0 the
+/// kernel runs it.
 ///
 /// # Errors
 /// The hard limit is 0 here, and this process may not raise it.
@@ -40,7 +42,8 @@ pub fn forbid_core_dumps() -> io::Result<()> {
     Ok(setrlimit(Resource::Core, NO_DUMP)?)
 }
 
-/// Starts a program outside of a room that cannot take back [`forbid_core_dumps`]: it may set the limit, without effect.
+/// Starts a program outside of a jail that cannot take back [`forbid_core_dumps`]: it may set the
+/// limit, without effect.
 ///
 /// # Errors
 /// Those of `start`, and of a kernel without filters of system calls.

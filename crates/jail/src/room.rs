@@ -27,21 +27,22 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, Semaphore, oneshot, watch};
 
-/// Sockets of a room's network that the node has in hand for its next connections.
+/// Spare sockets of a jail's network that the node keeps for its next connections.
 const SPARE_SOCKETS: usize = 4;
 
-/// The sockets in a room at which its calls arrive. Whoever calls there is in the room.
+/// The sockets in a jail at which its calls arrive. Every caller on them is in the jail.
 #[derive(Debug)]
 pub struct Entrances {
     /// Connections to port 80 of any address, or to any port (see [`Prepare`]). Their local address is the one that was called.
     pub http: TcpListener,
     /// Questions about names.
     pub names: UdpSocket,
-    /// What [`Prepare`] returned.
+    /// The value that [`Prepare`] returned.
     pub kept: Option<Kept>,
 }
 
-/// Something that is held as long as a room's sockets are served. The lock makes it `Sync`; nobody takes it.
+/// A value that is held as long as a jail's sockets are served. The mutex only makes it `Sync`, and
+/// is never locked.
 pub struct Kept(#[expect(dead_code, reason = "kept for what its drop does")] Mutex<Box<dyn Send>>);
 
 impl Kept {
@@ -66,11 +67,11 @@ pub type Prepare = Arc<dyn Fn(&Entrances, BorrowedFd<'_>) -> Option<Kept> + Send
 pub struct Exit(pub i32);
 
 impl Exit {
-    /// What is said of a room that ended before its program told how.
+    /// The exit status of a jail that ended before its program reported one.
     const KILLED: Self = Self(9);
 }
 
-/// A room. Dropping it ends it.
+/// A jail. Dropping it ends it.
 #[derive(Debug)]
 pub struct Room {
     shared: Arc<Shared>,
@@ -93,14 +94,14 @@ impl AsRawFd for Held {
     }
 }
 
-/// What the node's threads share of a room.
+/// The state of a jail that threads of the node share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     control: OwnedFd,
     sockets: Mutex<Sockets>,
     /// The program listens at `::1`, and not at 127.0.0.1.
     pub(crate) at_ipv6: AtomicBool,
-    /// Who waits for a Unix socket or one for IPv6, in the order of their orders.
+    /// The waiters for a Unix socket or one for IPv6, in the order of their orders.
     rare_sockets: Mutex<VecDeque<oneshot::Sender<OwnedFd>>>,
     /// Bounds their orders: the control socket has no room for more.
     rare_orders: Semaphore,
@@ -229,7 +230,7 @@ impl Room {
         self.entrances.take()
     }
 
-    /// Who is told of system calls that are refused. It can be set once, before the program runs.
+    /// Sets the receiver of refused system calls. It can be set once, before the program runs.
     pub fn tell_refusals(&self, refusals: Refusals) {
         let _ = self.shared.refusals.set(refusals);
     }
@@ -270,12 +271,14 @@ impl Room {
         Err(io::Error::new(error.kind(), format!("`{name}` in {}: {text}{hint}", task.directory.display())))
     }
 
-    /// Runs a container, with these files as its standard output and standard error. If they are pipes, they become its user's. The room has to be one
-    /// of [`crate::Rooms::take_for_container`]. Returns when the container's program begins. If that fails, the room ends. A program that the kernel
-    /// cannot execute fails after its beginning: what was wrong is in its standard error.
+    /// Runs a container, with these files as its standard output and standard error. If they are
+    /// pipes, they become its user's. The jail has to come from
+    /// [`crate::Rooms::take_for_container`]. Returns when the container's program begins. If that
+    /// fails, the jail ends. A program that the kernel cannot execute fails after its beginning,
+    /// with the cause in its standard error.
     ///
     /// # Errors
-    /// Names what the image or the machine lacks.
+    /// Names the missing part of the image or of the machine.
     pub async fn contain(&mut self, container: Container, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
         let (Some(runtime), Some(account)) = (self.runtime.clone(), self.shared.account.as_ref()) else {
             return Err(bad("this room was not made for a container".to_owned()));
@@ -345,10 +348,11 @@ impl Room {
         let _ = self.state.clone().wait_for(|state| matches!(state, State::Ended { .. })).await;
     }
 
-    /// Kills everything in the room and waits until it is gone. Returns how the program ended.
+    /// Kills all processes in the jail and waits until it is gone. Returns how the program ended.
     pub async fn end(self) -> Exit {
         self.kill();
-        // An error can only mean that the runtime is shutting down. Then nobody waits for the result.
+        // An error can only mean that the async runtime is shutting down. Then no caller waits for
+        // the result.
         let _ = self.first.readable().await.map(|mut ready| ready.retain_ready());
         let mut state = self.state.clone();
         // The last message may not have been read yet.
@@ -440,7 +444,7 @@ impl Shared {
         // Those who waited may have gone.
         sockets.in_hand.truncate(most);
         drop(sockets);
-        // This fails if the room has ended, which those who wait are told.
+        // This fails if the jail has ended. The waiters then get that error.
         let _ = self.stock_up(0);
         self.supplied.notify_waiters();
     }
@@ -450,7 +454,7 @@ impl Shared {
     }
 }
 
-/// Reads what a room tells until it has ended.
+/// Reads the events of a jail until it has ended.
 async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: watch::Sender<State>) {
     let (mut started, mut exit, mut reason) = (false, None, None);
     // An error means that the room is gone.
@@ -463,7 +467,8 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
             Event::RareSocket => {
                 let Some(shared) = shared.upgrade() else { break };
                 let waiting = shared.rare_sockets().pop_front();
-                // Without a socket, dropping the sender tells whoever waits. Whoever went away does not need it.
+                // Without a socket, dropping the sender reports the failure to the waiter. A waiter
+                // that has gone needs no report.
                 if let (Some(waiting), Some(socket)) = (waiting, descriptors.into_iter().next()) {
                     let _ = waiting.send(socket);
                 }

@@ -62,14 +62,16 @@ impl Launcher {
 
 fn launch(command: &mut Command) -> io::Result<(OwnedFd, Child)> {
     let (socket, theirs) = pair()?;
-    // A process group of its own, so that Ctrl-C on the node's terminal is for the node, which lets requests end first.
+    // The jailer is in its own process group, so Ctrl-C on the node's terminal goes only to the
+    // node, which lets requests end first.
     let child = command.stdin(theirs).process_group(0).spawn()?;
-    // Otherwise the other end would stay open after the launcher's end.
+    // Otherwise the other end would stay open after the jailer's end.
     command.stdin(Stdio::null());
     Ok((socket, child))
 }
 
-/// The rooms of a node. Cheap to clone; clones share one state. All rooms end when the last clone is dropped.
+/// The jails of a node. Cheap to clone; clones share one state. All jails end when the last clone
+/// is dropped.
 #[derive(Clone, Debug)]
 pub struct Rooms {
     inner: Arc<Inner>,
@@ -163,23 +165,25 @@ impl Rooms {
         self.inner.launcher().end();
     }
 
-    /// Whether each room has a user ID of its own outside.
+    /// Whether each jail has its own user ID on the machine.
     pub fn have_accounts(&self) -> bool {
         self.inner.for_processes.accounts.is_some()
     }
 
-    /// A room for a program. One that was made ahead, if there is one.
+    /// Takes a jail for a program: one that was created ahead, if there is one.
     ///
     /// # Errors
-    /// Says what went wrong. The next call may succeed.
+    /// Gives the cause. The next call may succeed.
     pub async fn take(&self) -> Result<Room, NoRoom> {
         self.take_from(|inner| &inner.for_processes).await
     }
 
-    /// A room for a container ([`Room::contain`]). From the first one on, such rooms are made ahead too.
+    /// Takes a jail for a container ([`Room::contain`]). After the first one, such jails are
+    /// created ahead too.
     ///
     /// # Errors
-    /// Says what this machine lacks, or what went wrong. In the latter case the next call may succeed.
+    /// Names the missing feature of this machine, or the cause of the failure. In the latter case
+    /// the next call may succeed.
     pub async fn take_for_container(&self) -> Result<Room, NoRoom> {
         if let Some(reason) = self.no_containers() {
             return Err(NoRoom::Unmade(reason.to_owned()));

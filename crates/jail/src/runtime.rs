@@ -1,8 +1,11 @@
-//! A container in a room: the first process has an OCI runtime, `crun`, make it, and looks after it as it does after other programs.
+//! A container in a jail: the first process has an OCI runtime, `crun`, create it, and then
+//! supervises it like other programs.
 //!
-//! The room is there already: its network, its users, its processes, its control group. What is left for the runtime is the container's root, its mounts,
-//! its user and its rights, and the start of the program. The runtime does not stay. It works in two steps, and what comes between them is why: when
-//! the image's program begins, nothing in the room has rights or an unfiltered system call any more.
+//! The jail exists already, with its network, its users, its processes and its control group. The
+//! runtime only sets up the container's root, its mounts, its user and its rights, and starts the
+//! program. The runtime does not stay. It works in two steps, and seals the container between them:
+//! when the image's program begins, nothing in the jail has rights or an unfiltered system call any
+//! more.
 
 use crate::filter::Listener;
 use crate::rights::{self, give_up_rights_but};
@@ -27,8 +30,10 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a container's root user may do to the files, processes and users of its own container: enough for the start of common images, which change the
-/// owner of their folders and then become somebody else. Nothing here is about networks, mounts or the kernel. Another user has none of it.
+/// The capabilities of a container's root user for the files, processes and users of that
+/// container. They suffice to start common images, which change the owner of their folders and then
+/// switch to another user. None of them concerns networks, mounts or the kernel. Other users have
+/// none of them.
 const ROOTS_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
@@ -36,16 +41,18 @@ const ROOTS_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::KILL)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SETUID);
-/// Where the runtime keeps its state, what it says, and where it sends the listener of refused system calls.
+/// Paths of the runtime's state, its log and its PID file, and of the socket to which it sends the
+/// listener of refused system calls.
 const STATE: &str = "/run/crun";
 const LOG: &str = "/run/crun.log";
 const PID: &str = "/run/crun.pid";
 const LISTENER: &str = "/run/refused.sock";
 /// The only container of the room.
 const ID: &str = "container";
-/// Settings of the machine, which its owner may change: the container's root user is the owner of those of the room's network.
+/// Settings of the machine, which their owner may change: the container's root user owns those of
+/// the jail's network.
 const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
-/// What says something about the machine that is nothing for a container.
+/// Paths that reveal properties of the machine that do not concern a container.
 const MASKED_PATHS: [&str; 9] = [
     "/proc/acpi",
     "/proc/asound",
@@ -58,7 +65,8 @@ const MASKED_PATHS: [&str; 9] = [
     "/proc/timer_list",
 ];
 
-/// Makes the container and starts its program. `mounts`: the root, and what is visible. Returns the program, and who asks about its system calls.
+/// Creates the container and starts its program. `mounts`: the root, and the visible paths. Returns
+/// the program, and the listener for its system calls.
 pub(crate) fn start(
     task: &Contained,
     mounts: &[OwnedFd],
@@ -80,7 +88,7 @@ pub(crate) fn start(
     seal(program, task.read_only).during("the container's root")?;
     // This process ends programs of other users.
     give_up_rights_but(CapabilitySet::KILL).during("capabilities")?;
-    // Here nobody answers for what the filter does not allow: it fails.
+    // Here no process answers the calls that the filter does not allow: they fail.
     seccompiler::apply_filter(filter).map_err(io::Error::other).during("the filter of system calls")?;
     run(&["start", ID])?;
     // The runtime sends it before the program begins. It comes from the container's process, so it ends if that does.
@@ -88,7 +96,7 @@ pub(crate) fn start(
     Ok((program, Listener::from(descriptor)))
 }
 
-/// Runs a step of the runtime. What it says is the error.
+/// Runs a step of the runtime. Its log becomes the error.
 fn run(runtime: &Path, arguments: &[&str], output: &OwnedFd, errors: &OwnedFd) -> io::Result<()> {
     let status = Command::new(runtime)
         .args(["--root", STATE, "--cgroup-manager", "disabled", "--log", LOG])
@@ -118,7 +126,8 @@ fn program() -> io::Result<Pid> {
     text.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Sets what the container's root is. The runtime would drop the other attributes with the one that makes it read-only.
+/// Sets the attributes of the container's root. The runtime would drop the others with the one that
+/// makes it read-only.
 fn seal(program: Pid, read_only: bool) -> io::Result<()> {
     let open = |path: &str| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let (home, there) = (open("/proc/self/ns/mnt")?, open(&format!("/proc/{}/ns/mnt", program.as_raw_nonzero()))?);
@@ -181,14 +190,14 @@ fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
     })
 }
 
-/// What is mounted in the container, in this order.
+/// The mounts of the container, in this order.
 fn mounts(task: &Contained) -> Vec<Value> {
     let bind = |from: &Path, to: &Path, kind: &str| json!({"destination": to, "source": from, "type": "bind", "options": [kind, "ro", "nosuid", "nodev"]});
     let mut mounts = vec![
         json!({"destination": "/proc", "source": "proc", "type": "proc", "options": ["nosuid", "nodev", "noexec"]}),
-        // Without `nodev`, and without `ro` for what is mounted in it: /dev/shm is writable.
+        // Without `nodev`, and without `ro` for the mounts below it: /dev/shm is writable.
         json!({"destination": "/dev", "source": "/dev", "type": "bind", "options": ["rbind", "ro", "nosuid"]}),
-        // What is mounted in it is a control group, which need not be this container's alone.
+        // The control group mounted below it may also belong to other containers.
         bind(Path::new("/sys"), Path::new("/sys"), if task.own_group { "rbind" } else { "bind" }),
     ];
     for (path, size) in &task.volumes {

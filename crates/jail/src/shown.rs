@@ -1,5 +1,6 @@
-//! Paths of the machine that a room shows. The author of a document names them, and the node mounts them with rights that the author does not have. So
-//! they are resolved and opened with the rights of the room's account, the result is judged, and what is mounted is the very file that was judged.
+//! Paths of the machine that a jail shows. The author of a document names them, and the node mounts
+//! them with rights that the author does not have. So this module resolves and opens them with the
+//! rights of the jail's account, judges the result, and mounts the very file that it has judged.
 
 use crate::error::bad;
 use crate::view;
@@ -27,7 +28,7 @@ pub(crate) fn take_rights(account: u32) -> io::Result<()> {
     }
 }
 
-/// The path that this one leads to. Fails if rooms show nothing of what is there.
+/// Resolves a path. Fails if jails may not show the file at its end.
 pub(crate) fn resolved(path: &Path) -> io::Result<PathBuf> {
     let real = view::real(path).map_err(hinted)?;
     match unshowable(&real) {
@@ -40,7 +41,8 @@ pub(crate) fn resolved(path: &Path) -> io::Result<PathBuf> {
 /// Opens a path that [`resolved`] returned, for mounting. `root` is where paths of the machine begin.
 ///
 /// # Errors
-/// There is a link on the way by now, or this thread's account may not read what is there, or it is neither a file nor a folder.
+/// A component of the path has become a link, or this thread's account may not read the file, or it
+/// is neither a file nor a folder.
 pub(crate) fn open(root: BorrowedFd<'_>, real: &Path) -> io::Result<OwnedFd> {
     let explain = |error: rustix::io::Errno| {
         let error = io::Error::from(error);

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a room could not be made: what was missing, and the system's error.
+/// The error of a jail that could not be created: the step that failed, and the system's error.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub(crate) struct Unmade {
@@ -10,7 +10,7 @@ pub(crate) struct Unmade {
     error: io::Error,
 }
 
-/// Adds what was being done to a system's error.
+/// Adds the name of the step to a system's error.
 pub(crate) trait During<T> {
     fn during(self, what: &'static str) -> Result<T, Unmade>;
 }

@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 20;
 /// Looks a user up in the image with this root. `spec` is `user`, `user:group`, each a name or a number, or empty: root.
 ///
 /// # Errors
-/// Says what is not there, and where it was looked for.
+/// Names the missing entry, and the file in which it was looked for.
 pub(crate) fn find(root: BorrowedFd<'_>, spec: &str) -> io::Result<User> {
     let (passwd, group) = (read(root, "etc/passwd")?, read(root, "etc/group")?);
     names::look_up(spec, &passwd, &group).map_err(|missing| io::Error::new(io::ErrorKind::NotFound, missing))

@@ -1,8 +1,9 @@
-//! What a room shows of the file system: the programs and libraries of the machine, the function's folder, and what the function's definition names,
-//! all read-only; and a `/tmp` of its own. Nothing else of the machine can be named.
+//! The file system of a jail: the programs and libraries of the machine, the function's folder, and
+//! the paths that the function's definition names, all read-only; and a private `/tmp`. The program
+//! cannot name any other file of the machine.
 //!
-//! The base is made ahead of need. Where the node cannot make the mounts of a function's own paths ([`tree`]), the machine's tree stays under [`HOST`] until
-//! the function is known.
+//! The base is created ahead of need. Where the node cannot make the mounts of a function's own
+//! paths ([`tree`]), the machine's tree stays under [`HOST`] until the function is known.
 
 use crate::wire::Contained;
 use rustix::fs::{CWD, FileType, RawMode};
@@ -15,7 +16,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// What an OCI runtime makes a container of, and its root in there. A container cannot name these: its own root is all that it sees.
+/// The bundle from which an OCI runtime creates a container, and the container's root in it. A
+/// container cannot name these paths: it only sees its own root.
 pub(crate) const BUNDLE: &str = "/.bundle";
 pub(crate) const CONTAINER_ROOT: &str = "/.bundle/rootfs";
 /// A container's secrets.
@@ -26,9 +28,10 @@ pub(crate) const HOST: &str = "/.host";
 const NOTHING: &str = "/.nothing";
 /// Largest file of the machine's settings that a room has its own copy of.
 const LARGEST_COPY: u64 = 1 << 20;
-/// The machine's programs and libraries. What is a symbolic link on the machine is one in the room.
+/// The machine's programs and libraries. A symbolic link on the machine is one in the jail, too.
 pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-/// What programs need of the machine's settings. Nothing here says anything about the machine's users, network or secrets.
+/// The machine's settings that programs need. None of them reveals the machine's users, network or
+/// secrets.
 const SETTINGS: [&str; 12] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -60,11 +63,11 @@ const LINKS: [(&str, &str); 5] = [
     ("/dev/stderr", "/proc/self/fd/2"),
     ("/var/tmp", "/tmp"),
 ];
-/// What the machine's files are in a room.
+/// Mount attributes of the machine's files in a jail.
 pub(crate) const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-/// Room for folders, links, the files of [`OWN`], and secrets.
+/// Size that suffices for folders, links, the files of [`OWN`], and secrets.
 const ROOT_SIZE: &CStr = c"mode=755,size=16m";
-/// What an instance may write to `/tmp` and to `/dev/shm`, each.
+/// Limits on an instance's writes to `/tmp` and to `/dev/shm`, each.
 const SCRATCH_SIZE: &CStr = c"mode=1777,size=64m,nr_inodes=16384";
 
 /// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make no mounts. Returns why files of the machine are the
@@ -135,8 +138,9 @@ fn let_go() -> io::Result<()> {
     fs::remove_dir(HOST).at(HOST)
 }
 
-/// Shows what a function needs besides. From here on the root is read-only. `visible` are paths on the machine and in the room, `mounts` what [`tree`]
-/// made of them. If the machine's tree is still there, it is let go now.
+/// Shows the function's own paths. From here on the root is read-only. `visible` are paths on the
+/// machine and in the jail, `mounts` their mounts from [`tree`]. If the machine's tree is still
+/// there, it is unmounted now.
 pub(crate) fn complete(
     visible: &[(PathBuf, PathBuf)],
     mounts: &[OwnedFd],
@@ -184,7 +188,8 @@ pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
     fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")?;
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost\n");
     fs::write("/etc/hosts", hosts).at("/etc/hosts")?;
-    // The runtime wants to see it, and the container may, if it has one of its own: programs look for their limits there.
+    // The runtime requires it. The container sees it if it has its own control group, because
+    // programs read their limits there.
     let groups = "/sys/fs/cgroup";
     DirBuilder::new().recursive(true).create(groups).at(groups)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RDONLY;
@@ -279,7 +284,7 @@ fn mount_setattr(at: BorrowedFd<'_>, path: &Path, attributes: &libc::mount_attr,
     const AT_RECURSIVE: libc::c_int = 0x8000;
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
     let flags = if recursive { AT_RECURSIVE | libc::AT_EMPTY_PATH } else { libc::AT_EMPTY_PATH };
-    // SAFETY: the path ends with a zero, and the kernel reads `attributes` only, of the size that it is told.
+    // SAFETY: the path ends with a zero, and the kernel reads `attributes` only, of the size given.
     #[expect(unsafe_code, reason = "no library has this call yet")]
     let result = unsafe {
         libc::syscall(

@@ -14,12 +14,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Longest message, in bytes. What can be longer travels in a file.
+/// Longest message, in bytes. Longer data travel in a file.
 const LONGEST: usize = 4096;
 /// Most descriptors in one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 64;
 
-/// From the node to the launcher, with the room's end of its control socket.
+/// From the node to the jailer, with the jail's end of its control socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Make {
     /// The first ID outside of those that the room has, for users and groups. `None`: the node's own, because it may use no other.
@@ -27,7 +27,7 @@ pub(crate) struct Make {
     pub kind: Kind,
 }
 
-/// What a room is made for.
+/// The purpose of a jail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// Programs of the machine: there is one user.
@@ -91,7 +91,7 @@ pub(crate) enum Event {
     Ended(i32),
 }
 
-/// What a room is to run. It cannot be printed: it holds secrets.
+/// The program that a jail is to run. It cannot be printed: it holds secrets.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub argv: Vec<String>,
@@ -129,7 +129,7 @@ pub(crate) struct Contained {
     /// Limit on processes and threads of each user.
     pub processes: Option<u32>,
     pub read_only: bool,
-    /// The room is in a control group of its own, which the container may see.
+    /// The jail is in its own control group, which the container may see.
     pub own_group: bool,
     /// Number of the signal that asks the program to end.
     pub stop_signal: i32,
@@ -168,7 +168,8 @@ pub(crate) fn receive<T: DeserializeOwned>(
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let received = loop {
         match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-            // The other end closed and left messages unread. The kernel says so once, and ahead of what had arrived before.
+            // The other end closed and left messages unread. The kernel reports that once, ahead of
+            // messages that had arrived before.
             Err(Errno::CONNRESET) => {}
             received => break received?,
         }
@@ -190,7 +191,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
     Ok(Some((message, descriptors)))
 }
 
-/// Receives a descriptor from whoever is at the other end; `None`: there is none with what arrives.
+/// Receives a descriptor from the peer; `None`: the message that arrives has none.
 pub(crate) fn receive_descriptor(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
     let mut bytes = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

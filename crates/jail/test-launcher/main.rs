@@ -1,4 +1,4 @@
-//! The launcher by itself, as `leno` runs it in a process of its own.
+//! The jailer as a separate program, as `leno` runs it in a separate process.
 
 fn main() -> std::process::ExitCode {
     leno_jail::launcher::run()

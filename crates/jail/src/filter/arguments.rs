@@ -6,15 +6,18 @@ use seccompiler::{BackendError, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition
 use std::collections::BTreeMap;
 use syscalls::Sysno;
 
-/// The room's first process, as every process of the room sees it. The program must not change what limits it, or when it runs.
+/// The ID that every process of the jail sees for the jail's first process. The program must not
+/// change its limits or its scheduling.
 const FIRST: u64 = 1;
-/// Requests for a terminal: to have typed what was not typed, to paste, and to load one of the kernel's line disciplines.
+/// Requests to a terminal that inject input, that paste, or that load one of the kernel's line
+/// disciplines.
 const TERMINAL: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
 /// Keeps a core's other thread from running anything else.
 const PR_SCHED_CORE: u64 = 62;
 /// Requests for record locks, which the room's first process admits.
 const LOCKS: [libc::c_int; 2] = [libc::F_SETLK, libc::F_SETLKW];
-/// Requests for record locks of open files. The kernel shows them to everybody, of whichever room they are, so they cannot be counted.
+/// Requests for record locks of open files. The kernel shows them in all jails, so they cannot be
+/// counted.
 const FILE_LOCKS: [libc::c_int; 2] = [libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
 /// Options that attach a program of the Berkeley Packet Filter to a socket.
 const SOCKET_FILTERS: [libc::c_int; 4] =
@@ -114,7 +117,8 @@ fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
     allow(Sysno::socket, vec![family(libc::AF_NETLINK), equals(2, route)])
 }
 
-/// The error for a call that is refused for what it asks, where it is not the one in the list. The kernel reads 32 bits of each argument.
+/// The error for a call that is refused because of its arguments, if it differs from the one in the
+/// list. The kernel reads 32 bits of each argument.
 pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
     let first = arguments.first().map(|first| first & 0xffff_ffff);
     // As a kernel without these filters.

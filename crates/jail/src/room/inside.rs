@@ -31,7 +31,7 @@ impl Inside {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
             connected => return connected,
         };
-        // What the first one said is what counts, also where there is no IPv6.
+        // The error at the first address counts, also where there is no IPv6.
         let stream = self.connect_at(!at_ipv6, port).await.map_err(|_| refused)?;
         self.shared.at_ipv6.store(!at_ipv6, Ordering::Relaxed);
         Ok(stream)
@@ -69,11 +69,12 @@ impl Inside {
         }
     }
 
-    /// Connects to a Unix socket (`SOCK_SEQPACKET`) at which a process of the room listens. The name is an abstract one of the room's network, where only
-    /// processes of the room can listen. The socket does not block.
+    /// Connects to a Unix socket (`SOCK_SEQPACKET`) at which a process of the jail listens. The
+    /// name is an abstract one of the jail's network, where only processes of the jail can listen.
+    /// The socket does not block.
     ///
     /// # Errors
-    /// Nobody listens there (`ConnectionRefused`), or the room has ended.
+    /// No process listens there (`ConnectionRefused`), or the jail has ended.
     pub async fn connect_unix(&self, name: &[u8]) -> io::Result<OwnedFd> {
         let socket = self.shared.rare_socket(&Order::UnixSocket).await?;
         rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;

@@ -16,7 +16,8 @@ pub(crate) struct User {
     pub home: Option<String>,
 }
 
-/// Looks a user up in the texts of `/etc/passwd` and `/etc/group`. The error says what is missing.
+/// Looks a user up in the texts of `/etc/passwd` and `/etc/group`. The error names the missing
+/// entry.
 pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User, String> {
     let (name, group) = spec.split_once(':').unwrap_or((spec, ""));
     let name = if name.is_empty() { "0" } else { name };

@@ -547,7 +547,7 @@ async fn links_of_an_image_lead_nowhere_but_into_its_root() {
         room.end().await;
         assert_eq!(snapshot(&outside), before, "{link} -> {target}");
     }
-    // What is no folder cannot be one.
+    // A file cannot take the place of a folder.
     let layer = layers.layer("file-in-the-way");
     fs::write(layer.join("dev"), "").unwrap();
     let mut room = rooms.take_for_container().await.unwrap();
@@ -569,7 +569,7 @@ async fn a_container_is_asked_to_end_with_the_images_signal() {
     assert_eq!(room.end().await, Exit(5 << 8));
     assert_eq!(all(read).await, "told\n", "and everything in it has ended");
 
-    // A program that runs as somebody else than the room's first process.
+    // A program that runs as another user than the jail's first process.
     let image = Image { user: "web".to_owned(), stop_signal: String::new(), ..image };
     let (room, mut read) = start(&rooms, shell(image, "echo ready; exec sleep 1000")).await;
     read.read_exact(&mut [0; 6]).unwrap();
@@ -619,7 +619,8 @@ async fn nothing_outlives_a_container_or_its_node() {
     vanish(&inside).await;
 
     let (room, inside) = started(format!("{script} sleep 1000")).await;
-    // The runtime has gone: the first process, the shell, and what it has started.
+    // The runtime has gone: these are the first process, the shell, and the shell's child
+    // processes.
     assert!(inside.len() >= 3 && inside.len() <= 4, "{inside:?}");
     drop(room);
     vanish(&inside).await;

@@ -165,7 +165,8 @@ print(call(41, 2 | 1 << 32, 1, 132 | 1 << 32), call(41, 2, 1, 132), call(41, 1, 
     assert_eq!(text, ["EPROTONOSUPPORT"; 5].join(" ") + "\n");
 }
 
-/// A handler of core dumps, as machines have them, until this is dropped. It writes down what has crashed.
+/// A handler of core dumps, as machines have them, until this is dropped. It writes down which
+/// programs have crashed.
 struct CoreHandler {
     pattern: File,
     before: String,
@@ -282,7 +283,7 @@ async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
     answers_at(&rooms, "127.0.0.1").await;
 }
 
-/// A port that nobody listens on, and then one that the program does.
+/// Connects to a port without a listener, and then to one on which the program listens.
 async fn answers_at(rooms: &Rooms, host: &str) {
     let mut room = rooms.take().await.unwrap();
     let inside = room.inside();
