@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// What one process tells the other.
+/// A change of instances that one process announces to the other.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) enum Announcement {
@@ -83,7 +83,8 @@ impl Callers {
         announcements
     }
 
-    /// Takes in what the other process tells. With `any_caller`, its instances' credentials are accepted from any process.
+    /// Takes in an announcement of the other process. With `any_caller`, its instances' credentials
+    /// are accepted from any process.
     pub(crate) fn hear(&self, credentials: &Credentials, announcement: Announcement, any_caller: bool) {
         let mut state = self.state();
         match announcement {

@@ -15,7 +15,8 @@ pub(crate) struct KernelSwitch {
 }
 
 impl KernelSwitch {
-    /// `None`: the kernel makes no channels, which was said.
+    /// Loads the eBPF programs. `None`: the kernel cannot make channels, and the reason has been
+    /// logged.
     pub(crate) fn load() -> Option<Arc<Self>> {
         match leno_ebpf::Channels::load() {
             Ok(channels) => Some(Arc::new(Self { channels: Arc::new(channels), networks: Mutex::default() })),

@@ -28,7 +28,8 @@ pub enum NoEngine {
 }
 
 impl Engines {
-    /// Uses this engine for all functions, whatever they request. For measuring an engine that the configuration cannot select.
+    /// Uses this engine for all functions, regardless of the engine that they request. For
+    /// measuring an engine that the configuration cannot select.
     pub fn only(engine: Engine) -> Self {
         Self { only: Some(engine), ..Self::default() }
     }

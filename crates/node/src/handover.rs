@@ -1,9 +1,10 @@
-//! One process of a node takes over from another, without a refused connection.
+//! Hot restart: one process of a node takes over from another, without a refused connection.
 //!
-//! The *predecessor* starts the *successor* and sends it, on a Unix socket, its listening sockets and what the control plane has delivered. The
-//! successor loads that, has its identities certified, starts as many instances as the predecessor has ready, and says that it is ready. Then the
-//! predecessor hands over: from that moment, the successor has the node's stream and accepts connections, and the predecessor drains. Until then the
-//! predecessor is the node, whatever becomes of the successor.
+//! The *parent* starts the *child* and sends it, on a Unix socket, its listening sockets and the
+//! configuration that the control plane has delivered. The child loads the configuration, has its
+//! identities certified, starts as many instances as the parent has ready, and reports that it is
+//! ready. Then the parent hands over: from that moment, the child has the node's stream and accepts
+//! connections, and the parent drains. Until then the parent is the node, even if the child fails.
 //!
 //! ```text
 //! predecessor                          successor
@@ -15,10 +16,12 @@
 //!     drain               ◀─────────   updates, as they are in force
 //!     end
 //! ```
-//! A permission that the successor withdraws ends for exchanges of the predecessor too. If the successor ends first, the predecessor permits none of its open exchanges any more.
+//! If the child withdraws a permission, it ends for exchanges of the parent too. If the child ends
+//! first, the parent permits none of its open exchanges any more.
 //!
-//! Both tell each other of their instances that have a credential, because either may accept such an instance's connection. The counters of rate limits
-//! go with the hand-over; the predecessor asks the successor from then on.
+//! Each process informs the other of its instances that have a credential, because either may
+//! accept such an instance's connection. The counters of rate limits move to the child; the parent
+//! asks the child from then on.
 
 mod counting;
 mod predecessor;

@@ -65,14 +65,14 @@ impl Images {
         self.store.initialized()
     }
 
-    /// Says in a function's spec what its container is, if it is one.
+    /// Adds the container to the spec of a function that is one.
     pub(crate) fn contain(self: &Arc<Self>, mut spec: FunctionSpec, requester: &Requester) -> FunctionSpec {
         let namer = Namer { files: spec.files.clone(), requester: requester.clone() };
         spec.container = spec.run.container().map(|container| self.container(container, namer));
         spec
     }
 
-    /// A container, whose image comes ahead of its first start if it says so.
+    /// A container, whose image is pulled ahead of its first start if it says so.
     pub(crate) fn container(self: &Arc<Self>, container: &leno_model::Container, namer: Namer) -> Arc<ContainerSpec> {
         let leno_model::Container { image, digest, command, args, directory, user, volumes, read_only, writable, pull } =
             container.clone();

@@ -1,4 +1,5 @@
-//! Leases the supervisor's instances to the proxy, and gives each instance what it needs to call other functions.
+//! Leases the supervisor's instances to the proxy, and gives each instance the credentials and
+//! channels with which it calls other functions.
 
 use crate::callers::Callers;
 use crate::kernel::KernelPolicy;

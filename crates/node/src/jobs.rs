@@ -54,7 +54,8 @@ impl Jobs {
         !self.waiting.is_empty()
     }
 
-    /// Starts the jobs that have a certificate. Nobody waits for a job to start, but its first call must not fail for lack of one.
+    /// Starts the jobs that have a certificate. A job's start may be delayed, but its first call
+    /// must not fail for lack of a certificate.
     pub(crate) fn start(&mut self) {
         let ready = |_: &FunctionId, (identity, _): &mut (SpiffeId, JobSpec)| self.svids.current(identity).is_some();
         for (_, (_, spec)) in self.waiting.extract_if(.., ready) {

@@ -18,17 +18,17 @@ use std::time::Duration;
 use std::{fs, io, thread};
 use tokio::net::TcpStream;
 
-/// The BPF file system. What is pinned there remains in force when the node is killed.
+/// The BPF file system. Programs pinned there remain in force when the node is killed.
 const PINS: &str = "/sys/fs/bpf";
 /// `BPF_FS_MAGIC`.
 const BPF_FILE_SYSTEM: i64 = 0xcafe_4a11;
 /// Name of a node's folder there, and of its control group. The rest is random.
 const PREFIX: &str = "leno-node-";
-/// Between two looks at what the kernel refused. What is more than its ring holds is only counted: a program that is refused without end must not keep
-/// a processor busy with it.
+/// Interval between reads of the kernel's refusals. Refusals beyond the capacity of its ring are
+/// only counted: a program that is refused without end must not keep a processor busy with it.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What the kernel is told.
+/// The policy that the kernel enforces.
 pub(crate) struct KernelPolicy {
     mesh: Arc<Mesh>,
     state: Mutex<State>,
@@ -42,7 +42,7 @@ struct State {
     instances: HashMap<Network, Arc<str>>,
 }
 
-/// What the instances of one function may do.
+/// The connections that the instances of one function may open.
 #[derive(Default)]
 struct Calls {
     rooms: usize,
@@ -50,8 +50,9 @@ struct Calls {
 }
 
 impl KernelPolicy {
-    /// Puts it in force for all that is in the node's control group. Until a room is admitted, nothing in it gets out. `None`: the kernel does not do it,
-    /// which was said; then the node judges and carries every connection itself.
+    /// Enforces the policy for all processes in the node's control group. Until a jail is admitted,
+    /// its processes cannot connect to anything outside. `None`: the kernel cannot do this, and the
+    /// reason has been logged; then the node judges and proxies every connection itself.
     pub(crate) fn open(group: Option<&Path>) -> Option<Arc<Self>> {
         let Some(group) = group else {
             tracing::info!("connections of rooms are not judged in the kernel: the node has no control group (v2)");
@@ -78,8 +79,8 @@ impl KernelPolicy {
         Some(Arc::new(Self { mesh: Arc::new(mesh), state: Mutex::default(), _pins: pins }))
     }
 
-    /// An instance is about to start in the room of this socket. It may do what its function may, until the result is dropped. Without a result, it can
-    /// call nobody.
+    /// An instance is about to start in the jail of this socket. It may open its function's
+    /// connections until the result is dropped. Without a result, it can call no function.
     pub(crate) fn enter(
         self: &Arc<Self>,
         node: &Node,
@@ -102,7 +103,7 @@ impl KernelPolicy {
         told.map(|()| entered)
     }
 
-    /// Tells of what the kernel refuses, as long as the node lives.
+    /// Reports the kernel's refusals, as long as the node lives.
     pub(crate) fn watch(self: &Arc<Self>, node: Weak<Node>) -> io::Result<()> {
         let refusals = self.mesh.refusals().map_err(io::Error::other)?;
         let policy = Arc::downgrade(self);
@@ -116,7 +117,7 @@ impl KernelPolicy {
 }
 
 impl Calls {
-    /// Has the kernel know what the function may do now.
+    /// Updates the kernel's rules to the connections that the function may open now.
     fn follow(&mut self, mesh: &Mesh, node: &Node, function: &FunctionId) -> io::Result<()> {
         let Some(caller) = node.addresses.of(function) else { return Ok(()) };
         let wanted: BTreeMap<Rule, Verdict> = connections::rules(node, function)

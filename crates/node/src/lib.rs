@@ -1,7 +1,8 @@
-//! One node of the mesh: the supervisor of its instances, the proxy for its requests, and the reconciler that puts into force what the
-//! control plane delivers.
+//! One node of the mesh: the supervisor of its instances, the proxy for its requests, and the
+//! reconciler that puts into force the resources that the control plane delivers.
 //!
-//! [`start`] puts them together and returns [`Running`]. It tells where the node listens and whether it is ready, and it stops the node.
+//! [`start`] puts them together and returns [`Running`], which gives the node's addresses and its
+//! readiness, and stops the node.
 #![forbid(unsafe_code)]
 
 mod callers;

@@ -4,7 +4,8 @@ use leno_model::AdminListener;
 use leno_model::MeshConfig;
 use std::net::SocketAddr;
 
-/// Where this node listens, as far as it is not where the Mesh document says. Nodes on one machine, or with addresses of their own, differ in it.
+/// The addresses of this node that override those of the Mesh document. Nodes that share a machine,
+/// and nodes with several addresses, need them.
 #[derive(Clone, Debug, Default)]
 pub struct Listeners {
     /// `spec.listeners.inbound`

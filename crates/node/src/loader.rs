@@ -1,5 +1,5 @@
-//! Loads slices, so that they can run. That takes about a millisecond for each program, and longer for components. Tasks of their own do it, so that
-//! the reconciler goes on meanwhile.
+//! Loads function configurations, so that they can run. That takes about a millisecond for each
+//! program, and longer for components. Separate tasks do it, so the reconciler goes on meanwhile.
 
 use crate::engines::Engines;
 use bytes::Bytes;
@@ -21,10 +21,10 @@ pub(crate) struct Loader {
     pub node: Arc<Node>,
 }
 
-/// What is to be loaded.
+/// The resources to load.
 #[derive(Default)]
 pub(crate) struct Wanted {
-    /// Compiled before any slice is loaded, because slices name them.
+    /// Compiled before any function configuration is loaded, because these name them.
     pub modules: Vec<(ModuleHash, Bytes)>,
     pub slices: Vec<FunctionConfig>,
     /// The gateway's routes to functions of other nodes.
@@ -90,7 +90,7 @@ impl Loader {
             });
         }
         while let Some(done) = loading.join_next().await {
-            // The tasks do not panic, and nobody aborts them.
+            // The tasks do not panic, and no code aborts them.
             let Ok((is_route, id, entry)) = done else { continue };
             if is_route { &mut loaded.routes } else { &mut loaded.functions }.insert(id, entry);
         }

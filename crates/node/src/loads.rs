@@ -114,7 +114,8 @@ impl Loads {
     }
 }
 
-/// The subjects of an update. Whatever is about one function is its slice.
+/// The subjects of an update. A change of any resource of a function counts as one of its
+/// configuration.
 fn concerns(update: &Update) -> BTreeSet<Subject> {
     let of = |change: &Change| match change.subject() {
         Subject::Scale(id) | Subject::Quota(id) | Subject::Route(id) | Subject::Endpoints(id) => Subject::Slice(id),

@@ -1,5 +1,5 @@
-//! What this node offers to a control plane that places functions on it, the bounds within which it scales them, and the demand for its shares of their
-//! rate limits.
+//! The capacity that this node offers to a control plane that places functions on it, the bounds
+//! within which it scales them, and the demand for its shares of their rate limits.
 
 use leno_model::FunctionId;
 use leno_model::Scale;
@@ -8,7 +8,8 @@ use leno_supervisor::{FunctionSpec, Supervisor};
 use leno_wire::{Bounds, Capacity, LimitDemand, Load, Observation};
 use std::collections::HashMap;
 
-/// Instances that a node offers if nobody limits it: each has processes, sockets and a room, whatever it uses.
+/// Maximum number of instances without a configured limit: each takes processes, sockets and a
+/// jail, even when idle.
 const INSTANCES: u32 = 250;
 
 /// All of this machine: its processors, its memory, and 250 instances. For a node that shares its machine, offer less.
@@ -60,7 +61,7 @@ impl DeliveredBounds {
     }
 }
 
-/// What was last reported of each revision's load.
+/// The last report of each revision's load.
 #[derive(Default)]
 pub(crate) struct ReportedLoads(HashMap<(FunctionId, u32), Load>);
 
@@ -93,12 +94,12 @@ impl ReportedLoads {
     }
 }
 
-/// What was last reported of the demand for leased rate limits.
+/// The last report of the demand for leased rate limits.
 #[derive(Default)]
 pub(crate) struct ReportedDemands(HashMap<(FunctionId, Box<str>), Tally>);
 
 impl ReportedDemands {
-    /// The limits of which anything was asked since the last report.
+    /// The limits for which requests have asked since the last report.
     pub(crate) fn changed(&mut self, ledger: &Ledger) -> Vec<LimitDemand> {
         let mut changed = Vec::new();
         let mut now = HashMap::new();

@@ -1,6 +1,7 @@
-//! Answers the control plane's questions about what this node hosts.
+//! Answers the control plane's questions about the functions that this node hosts.
 //!
-//! A replay has a thread of its own with the lowest priority and its own sandboxes, so that it has what the workers leave of a core. One runs at a time.
+//! A replay runs on its own thread with the lowest priority and in its own sandboxes, so it only
+//! uses time of a core that the workers leave. One replay runs at a time.
 
 use crate::engines::Engines;
 use crate::output;
@@ -71,7 +72,7 @@ impl Answerer {
                 (candidate.id, outcome)
             };
             let replays: BTreeMap<FunctionId, Result<Replayed, String>> = candidates.into_iter().map(replay).collect();
-            // Whoever sees the answer may ask again.
+            // A client that sees the answer may ask again at once.
             drop(permit);
             asked.answer(&Answer::Replays(replays));
         });

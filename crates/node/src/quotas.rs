@@ -1,12 +1,15 @@
 //! Speaks to the Redis or Valkey server that keeps the counters of rate limits.
 //!
-//! Requests never do: they take from what the node holds of a counter ([`leno_proxy::ledger`]), and wait here only for a counter of which it holds too
-//! little. Questions that come up meanwhile go to the server together, as one call of a script (`settle.lua`), which is atomic.
+//! Requests never do: they take from the node's allowance of a counter ([`leno_proxy::ledger`]),
+//! and wait here only if the allowance is too small. Questions that come up meanwhile go to the
+//! server together, as one call of a script (`settle.lua`), which is atomic.
 //!
 //! # When the server does not answer
-//! What the node holds counts until its term is over. Beyond that it refuses: nobody knows what other nodes have used. A call that is not answered in time
-//! ends its connection, so no late answer is taken for that of another call. The server may still execute it, even after later ones. That is why
-//! questions have ascending numbers, and why what they give back is given up before they are sent.
+//! The node's allowances count until their term is over. Beyond them the node refuses requests,
+//! because it cannot know how much other nodes have used. If a call is not answered in time, the
+//! node closes its connection, so no late answer is taken for that of another call. The server may
+//! still execute the call, even after later ones. That is why questions have ascending numbers, and
+//! why the node stops using an allowance before it sends the question that gives it back.
 
 mod connection;
 mod script;
@@ -22,11 +25,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
-/// Interval between looks for what is to be given back or renewed.
+/// Interval between searches for allowances to give back or to renew.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-/// Counters that one call is about, at most. A script holds up everybody else.
+/// Counters that one call is about, at most. A script blocks all other clients of the server.
 const MOST_AT_ONCE: usize = 128;
-/// A connection, with TLS and login. It is made before anybody waits for it.
+/// Longest time to connect, with TLS and login. The node connects before a request waits for it.
 const CONNECT: Duration = Duration::from_secs(2);
 const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_millis(50))
@@ -143,7 +146,7 @@ impl Client {
     async fn connect(&mut self) {
         let connect = async {
             let mut connection = Connection::open(&self.redis).await?;
-            // Whoever may not do this may not ask either.
+            // A user that may not load the script may not call it either.
             self.settling.load(&mut connection).await?;
             Ok(connection)
         };

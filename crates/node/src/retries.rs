@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// No jitter: loading affects this node only, so there is nobody to keep apart from.
+/// No jitter: loading affects this node only, so no other retries coincide with it.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(FIRST_PAUSE)
     .with_max_delay(LONGEST_PAUSE)

@@ -83,11 +83,13 @@ pub struct Join {
     pub gateway: bool,
     /// Where it listens.
     pub listeners: Listeners,
-    /// Where the node is: it prefers endpoints that are near. The same as what it was admitted with.
+    /// Where the node is: it prefers endpoints that are near. The same locality as the one with
+    /// which it was admitted.
     pub locality: Locality,
     /// Accept an instance's credential from any process.
     pub any_caller: bool,
-    /// What the node offers to instances; `None`: nothing, so the control plane's scheduler places nothing on it.
+    /// The capacity that the node offers to instances; `None`: nothing, so the control plane's
+    /// scheduler places nothing on it.
     pub capacity: Option<Capacity>,
     /// Settings of the supervisor.
     pub settings: Settings,
@@ -224,7 +226,7 @@ async fn follow_machines(mut told: watch::Receiver<Vec<IpAddr>>, machines: Arc<M
     }
 }
 
-/// Ends what is open with nodes that are revoked.
+/// Ends open exchanges with nodes that are revoked.
 async fn follow_revocations(mut revocations: watch::Receiver<()>, node: Arc<Node>) {
     while revocations.changed().await.is_ok() {
         tracing::info!("nodes were revoked; what is open with them ends");
@@ -232,13 +234,15 @@ async fn follow_revocations(mut revocations: watch::Receiver<()>, node: Arc<Node
     }
 }
 
-/// Where other nodes reach the inbound listener; `None`: it is bound to all addresses, and nobody has said which one of them.
+/// The address at which other nodes reach the inbound listener; `None`: it is bound to all
+/// addresses, and the configuration names none of them.
 fn advertised(bound: SocketAddr, address: Option<IpAddr>) -> Option<SocketAddr> {
     let address = address.unwrap_or(bound.ip());
     (!address.is_unspecified()).then(|| SocketAddr::new(address, bound.port()))
 }
 
-/// Sets `ready` when functions are in force and each identity has a certificate. It stays true: what comes later is a change, not a start.
+/// Sets `ready` when functions are in force and each identity has a certificate. It stays true:
+/// later updates are changes, not part of the start.
 async fn watch_readiness(
     mut applied: watch::Receiver<bool>,
     wanted: watch::Receiver<BTreeSet<SpiffeId>>,

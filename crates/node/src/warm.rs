@@ -53,7 +53,7 @@ impl Warm {
         spec
     }
 
-    /// What is not ready yet, in words, and why; `None`: all is.
+    /// Describes the functions that are not ready yet, and why; `None`: all are.
     pub(crate) fn missing(&self, supervisor: &Supervisor) -> Option<String> {
         let wanted = self.lock();
         let statuses = if wanted.is_empty() { Vec::new() } else { supervisor.status() };

@@ -1,5 +1,6 @@
-//! After a hand-over, the successor counts for rate limits. What the predecessor still lets through, it asks for, one question at a time, on a socket of
-//! its own: a worker waits for the answer, which is no longer than a function call in the other process takes.
+//! After a hot restart, the child counts for rate limits. For the requests that it still admits,
+//! the parent asks the child, one question at a time, on a dedicated socket. A worker waits for the
+//! answer, which takes no longer than a function call in the other process.
 
 use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
@@ -22,7 +23,7 @@ pub(crate) const SOCKET: &str = "counting";
 const ANSWER: Duration = Duration::from_secs(1);
 /// Why a request is refused that the other process cannot count.
 const UNCOUNTED: &str = "the process that counts does not know what is left";
-/// Longest question or answer, in bytes. Keys of counters are made of what a request's head holds.
+/// Longest question or answer, in bytes. Keys of counters are made of values from a request's head.
 const LONGEST: usize = 4 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -42,12 +43,12 @@ struct Wanted<'a> {
     cost: u32,
 }
 
-/// What each counter has left, or which one is exhausted.
+/// The remaining quota of each counter, or the counter that is exhausted.
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Granted(Vec<Left>),
     Refused(usize, Left),
-    /// Nobody knows what the counter has left.
+    /// No process knows the remaining quota of the counter.
     Uncounted(usize, Left),
 }
 
@@ -128,7 +129,8 @@ impl Elsewhere for Asking {
     }
 }
 
-/// The successor's end: counts as long as the predecessor lives. It takes a thread of its own.
+/// The child's end, which counts as long as the parent lives. It blocks, so it needs its own
+/// thread.
 pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle) {
     while let Ok(Some(Question { function, demands, now_ms })) = read::<Question<'static>>(&mut socket) {
         let (Some(node), Ok(function)) = (node.upgrade(), function.parse::<FunctionId>()) else { return };
@@ -153,7 +155,8 @@ pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle
     }
 }
 
-/// A limit as far as its counters are concerned. Whom it is for was judged by the predecessor.
+/// A limit, reduced to the fields that its counters need. The parent has already judged which
+/// callers it applies to.
 fn limit(wanted: &Wanted<'_>) -> RateLimit {
     RateLimit {
         name: wanted.limit.as_ref().into(),

@@ -16,12 +16,12 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long the successor may take from the hand-over until it accepts connections.
+/// Longest time from the start of the hand-over until the child accepts connections.
 const HAND_OVER: Duration = Duration::from_secs(10);
-/// What is taken off the term of the shares of rate limits, for the time that it takes to say so.
+/// Deducted from the term of the shares of rate limits, for the time that the message takes.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// What a node hands over.
+/// The parts of a node that a hot restart hands over.
 #[derive(Clone)]
 pub(crate) struct Outgoing {
     pub agent: Agent,
@@ -37,7 +37,7 @@ pub(crate) struct Outgoing {
 pub struct Relay {
     outgoing: Outgoing,
     link: Link,
-    /// On which the successor passes on what it puts into force.
+    /// The link on which the child passes on the updates that it puts into force.
     updates: Link,
     announcements: mpsc::UnboundedReceiver<Announcement>,
 }
@@ -152,7 +152,8 @@ impl Relay {
         }
     }
 
-    /// Runs as long as the successor does, and has what it withdraws withdrawn here too.
+    /// Runs as long as the child does, and withdraws here every permission that the child
+    /// withdraws.
     pub(crate) async fn run(self) {
         let Self { outgoing, mut link, updates, mut announcements } = self;
         let relaying = async {
@@ -167,7 +168,8 @@ impl Relay {
     }
 }
 
-/// Has what the successor withdraws withdrawn here. When it says nothing any more, everything is.
+/// Withdraws here every permission that the child withdraws, and all of them when the child's link
+/// ends.
 async fn follow(agent: &Agent, mut updates: Link) {
     while let Ok(Frame::Update(update)) = updates.next().await {
         agent.follow_child(Some(update));
@@ -176,7 +178,7 @@ async fn follow(agent: &Agent, mut updates: Link) {
     agent.follow_child(None);
 }
 
-/// One step: passes on what there is to tell. Returns what the successor says otherwise.
+/// One step: passes on a pending announcement. Returns any other message of the child.
 async fn exchange(
     outgoing: &Outgoing,
     link: &mut Link,

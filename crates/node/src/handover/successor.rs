@@ -23,21 +23,22 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// How long the predecessor may take to say what it hands over.
+/// Longest time for the parent to send the state that it hands over.
 const BEGIN: Duration = Duration::from_secs(10);
-/// This process gives up so long before the predecessor does, to say why.
+/// This process gives up so long before the parent does, in time to report why.
 const MARGIN: Duration = Duration::from_secs(1);
-/// How long this process may take from the hand-over until all that it was passed is in force. The predecessor waits longer.
+/// Longest time from the start of the hand-over until all updates passed to this process are in
+/// force. The parent waits longer.
 const IN_FORCE: Duration = Duration::from_secs(8);
-/// How long to wait until the predecessor has heard why this process gives up.
+/// Longest wait until the parent has received the reason why this process gives up.
 const HEARD: Duration = Duration::from_secs(5);
 /// Interval between looks whether the instances are ready.
 const LOOK: Duration = Duration::from_millis(10);
 const OTHER_AUTHORITY: &str = "it has certificates of an authority that does not sign any more";
-/// Updates of the predecessor that may wait to be put into force.
+/// Updates of the parent that may wait to be put into force.
 const UPDATES: usize = 4;
 
-/// What the predecessor hands over.
+/// The state that the parent hands over.
 #[derive(Debug)]
 pub struct Predecessor {
     socket: UnixStream,
@@ -88,7 +89,8 @@ impl Predecessor {
         self.start.descriptors
     }
 
-    /// Takes over within the node that is being started. Returns the listeners, and what the control plane's client needs.
+    /// Takes over within the node that is being started. Returns the listeners, and the state that
+    /// the control plane's client needs.
     pub(crate) fn succeed(mut self, incoming: Incoming) -> io::Result<(Succession, Vec<TcpListener>, ParentProcess)> {
         let counting = self.take(counting::SOCKET).map(UnixStream::from);
         let passing_on = self.take(wire::UPDATES).map(UnixStream::from).map(Link::new).transpose()?;
@@ -216,7 +218,7 @@ impl Succession {
     }
 
     fn say(&self, message: Message) {
-        // If nobody sends it, the predecessor has ended.
+        // If no task sends the message, the parent has ended.
         let _ = self.outbox.send(message);
     }
 }
@@ -232,7 +234,8 @@ fn rejected(event: Option<Event>) -> String {
     }
 }
 
-/// Tells the predecessor what this process puts into force, until either ends. A predecessor that does not keep up is not told any more, and closes what it has.
+/// Sends the parent the updates that this process puts into force, until either ends. A parent that
+/// does not keep up gets no more updates, and closes its open exchanges.
 async fn pass_on(mut updates: mpsc::Receiver<Bytes>, mut link: Link) {
     while let Some(update) = updates.recv().await {
         if link.send(Frame::Update(update)).await.is_err() {
@@ -241,7 +244,7 @@ async fn pass_on(mut updates: mpsc::Receiver<Bytes>, mut link: Link) {
     }
 }
 
-/// Takes in what the predecessor says, as long as it lives.
+/// Handles the parent's messages, as long as it lives.
 async fn follow(
     incoming: Incoming,
     (mut link, mut counting, mut passing_on): (Link, Option<UnixStream>, Option<Link>),
@@ -283,7 +286,8 @@ async fn follow(
                 Ok(Frame::Message(Message::HandOver { term_ms })) => {
                     if let Some(socket) = counting.take() {
                         let (node, runtime) = (Arc::downgrade(&node), Handle::current());
-                        // Without the thread, the predecessor refuses what is limited.
+                        // Without the thread, the parent refuses requests that are under a rate
+                        // limit.
                         let thread = thread::Builder::new().name("leno-counting".to_owned());
                         drop(thread.spawn(move || counting::answer(socket, &node, &runtime)));
                     }

@@ -1,4 +1,5 @@
-//! What the two processes say to each other. They may be of different releases: what one does not know, it refuses, and then the predecessor goes on.
+//! Messages between the two processes. They may be of different releases: each refuses messages
+//! that it does not know, and then the parent continues to run.
 
 use crate::callers::Announcement;
 use crate::warm::Ready;
@@ -19,7 +20,8 @@ use tokio::sync::mpsc;
 
 /// Rises with each change that the other process must not overlook.
 pub(crate) const VERSION: u32 = 1;
-/// Name of the socket on which the successor passes on what it puts into force. A successor of an older release does not take it.
+/// Name of the socket on which the child passes on the updates that it puts into force. A child of
+/// an older release does not take it.
 pub(crate) const UPDATES: &str = "updates";
 /// Most descriptors that are passed: four listeners, the admin listener and its lock, and sockets for counting and for updates.
 const MOST_DESCRIPTORS: usize = 16;
@@ -30,7 +32,7 @@ const QUEUE: usize = 16;
 const MESSAGE: u8 = 0;
 const UPDATE: u8 = 1;
 
-/// What the predecessor says first, together with descriptors.
+/// The parent's first message, sent together with descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Start {
@@ -38,11 +40,11 @@ pub(crate) struct Start {
     pub release: String,
     /// How many of the descriptors are the proxy's listeners. They come first.
     pub listeners: usize,
-    /// What the others are.
+    /// Purposes of the other descriptors.
     pub others: Vec<String>,
-    /// Number of the successor's first instance.
+    /// Number of the child's first instance.
     pub first_instance: u64,
-    /// The successor's rooms have IDs of the second half.
+    /// The child's jails have IDs of the second half.
     pub second_half: bool,
     /// Soft limit on descriptors with which the first process of the node was started.
     pub descriptors: Option<u64>,
@@ -73,11 +75,10 @@ pub(super) enum Message {
 
 pub(super) enum Frame {
     Message(Message),
-    /// What the control plane has delivered: [`leno_agent::Agent::copy`].
+    /// An update of the control plane: [`leno_agent::Agent::copy`].
     Update(Bytes),
 }
 
-/// Sends the beginning.
 pub(crate) fn begin(socket: &UnixStream, start: Start, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -174,7 +175,7 @@ impl Link {
     }
 }
 
-/// Reads until the other end is closed, or nobody takes what comes.
+/// Reads until the other end is closed, or the receiver of the queue is dropped.
 async fn read(mut reader: OwnedReadHalf, queue: mpsc::Sender<io::Result<Frame>>) {
     loop {
         let frame = tokio::select! {

@@ -1,4 +1,4 @@
-//! One image on its way to this node. It is brought by a task of its own, so that nobody who stops waiting ends that.
+//! One image pull to this node. It runs as its own task, so it continues when a waiter gives up.
 
 use super::{Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -38,16 +38,16 @@ struct Inner {
     digest: Option<String>,
     namer: Namer,
     state: watch::Sender<State>,
-    /// It is tried again although nobody waits.
+    /// The pull is retried although no request waits for it.
     ahead: AtomicBool,
-    /// Somebody waits, so the next try is due.
+    /// A request waits, so the next try is due.
     asked: Notify,
 }
 
 enum State {
     Elsewhere,
     Pulling(Progress),
-    /// With what is left out of it, in words.
+    /// With a description of the parts of the image that are left out.
     Here(Unpacked, Option<String>),
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! What the Mesh document says of registries, as those who speak to them take it.
+//! The Mesh document's settings of registries, in the form that registry clients take.
 
 use leno_files::FileAccess;
 use leno_model::{ImageRegistry, RegistryCredentials};

@@ -66,7 +66,7 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        // Each call has a time limit of its own.
+        // Each call has its own time limit.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let due = Arc::new(AtomicBool::new(true));
         let stream = Bounded { stream, received: 0, due: due.clone() };

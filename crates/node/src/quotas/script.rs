@@ -1,4 +1,4 @@
-//! The script that settles counters: what it is called with, and what its answers mean.
+//! The script that settles counters: its arguments, and the meaning of its answers.
 
 use super::connection::Connection;
 use aws_lc_rs::digest::{Context, SHA256};
@@ -9,9 +9,10 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 const SCRIPT: &str = include_str!("settle.lua");
-/// How long a node may use what it holds after it has asked.
+/// How long a node may use its allowance after it has asked.
 const TERM: Duration = Duration::from_secs(5);
-/// How much longer the server waits before it takes that for used: what clocks may differ within a term.
+/// How much longer the server waits before it counts an allowance as used: the maximum drift
+/// between clocks within a term.
 const GRACE: Duration = Duration::from_secs(1);
 /// Counters of a limit, at most. Further keys share [`SHARED`] counters. Both as on a node.
 const MOST_COUNTERS: u32 = 65_536;
@@ -20,7 +21,7 @@ const SHARED: u16 = 4096;
 /// Makes calls of the script and reads their answers.
 pub(super) struct Settling {
     prefix: String,
-    /// This process. Another one on the same machine holds nothing of what this one does.
+    /// Identifies this process. Another process on the same machine has its own allowances.
     node: String,
     sequence: u64,
     /// Identifies the server's data. Another one, and data was lost.
@@ -165,7 +166,8 @@ fn answer(part: &Value, question: &Question) -> Option<Answer> {
     })
 }
 
-/// What a server says that is no Redis, or another one's keys. It is cut, because it may be anything.
+/// Describes the answer of a server that is not Redis, or of a key that belongs to another program.
+/// The answer is truncated, because it may have any content.
 fn nonsense(value: &Value) -> String {
     let text: String = format!("{value:?}").chars().take(100).collect();
     format!("an answer that makes no sense: {text}")

@@ -196,7 +196,7 @@ async fn each_key_has_the_limit_once_on_all_nodes() {
     }
 }
 
-/// In no interval is more admitted than the burst and what has come since.
+/// In no interval do nodes admit more than the burst and the tokens added in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_share_a_bucket() {
     const BURST: u32 = 40;
@@ -259,7 +259,7 @@ async fn counters_survive_a_server_that_keeps_them() {
     for _ in 0..30 {
         node.take(&window(100), "").await.unwrap();
     }
-    // What the node holds ahead is given back, so that it is not lost with the node.
+    // The node gives back the allowance that it holds ahead, so it is not lost with the node.
     eventually("what is held to be given back", async || {
         server.cli(&["EVAL", "return #redis.call('KEYS', 'test:demo/shop:*')", "0"]) == "2" && held(&server) == 0
     })
@@ -342,7 +342,8 @@ async fn a_server_that_hangs_refuses_what_nobody_holds() {
     .await;
     assert!(nodes[1].take(&window(100), "").await.is_err());
     assert!(nodes[0].store().counts.refused.load(Ordering::Relaxed) > 0);
-    // Now the server executes what was asked, although nobody waits for it. What it grants to nobody counts as used when the term is over.
+    // Now the server executes the call, although the node has given up on it. The granted allowance
+    // counts as used when its term is over.
     server.signal(rustix::process::Signal::CONT);
     eventually("the rest", async || {
         for node in &nodes {
@@ -357,7 +358,7 @@ async fn a_server_that_hangs_refuses_what_nobody_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_refuses_until_it_is_right() {
-    // What the documentation says that a user for nodes needs.
+    // The rights of a user for nodes, as documented.
     let user = "nodes on >right ~test:* +evalsha +script|load +info +select +time +hmget +hset +hgetall +del +pexpire +pttl +zadd +zrem +zcard \
                 +zremrangebyscore";
     let arguments: Vec<&str> = ["--user"].into_iter().chain(user.split_whitespace()).collect();
@@ -411,7 +412,8 @@ async fn an_answer_that_makes_no_sense_refuses() {
                     while let Ok(count @ 1..) = stream.read(&mut buffer).await {
                         received.extend_from_slice(&buffer[..count]);
                         let has = |text: &str| received.windows(text.len()).any(|window| window == text.as_bytes());
-                        // Until it is asked about counters, what a server says; a script ends with its last line.
+                        // The usual answers of a server, until a call concerns counters. A script
+                        // ends with its last line.
                         let usual = match () {
                             () if !sensible || has("EVALSHA") => None,
                             () if has("return results\n") => Some(format!("$40\r\n{}\r\n", "a".repeat(40))),
@@ -497,7 +499,7 @@ async fn keys_for_which_there_is_no_room_share_what_a_counter_admits() {
     );
     let own = ask(&mut settling, &mut connection, "a", question(4, 4)).await;
     assert_eq!((own.held, own.left, own.shared), (8, 2, false));
-    // With room, it begins with what the shared one has used.
+    // When there is capacity, it begins with the usage of the shared counter.
     settling.limit_counters(3);
     let own = ask(&mut settling, &mut connection, "c", question(0, 1)).await;
     assert_eq!((own.held, own.shared), (0, false));
