@@ -15,7 +15,8 @@ pub struct Accounts(Option<Arc<Given>>);
 #[derive(Debug)]
 struct Given {
     first: u32,
-    /// User IDs by namespace. An account is never reassigned: what a namespace has written must not become another's.
+    /// User IDs by namespace. An account is never reassigned: files that a namespace has written
+    /// must not become another's.
     accounts: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -25,7 +26,8 @@ impl Accounts {
         Self::default()
     }
 
-    /// Each namespace gets an account of its own, with numbers from `first` on. Only root can start programs under other accounts.
+    /// Each namespace gets its own account, with numbers from `first` on. Only root can start
+    /// programs under other accounts.
     pub fn per_namespace(first: u32) -> Self {
         Self(Some(Arc::new(Given { first, accounts: Mutex::default() })))
     }

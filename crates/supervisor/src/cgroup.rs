@@ -1,11 +1,14 @@
-//! Control groups (cgroup v2). They enforce the limits of instances, and they let the next node end what a killed node left behind.
+//! Control groups (cgroup v2). They enforce the limits of instances, and let the next node end the
+//! instances that a killed node left behind.
 //!
-//! A node creates a group below the one in which it was started and moves into it, so everything that it starts is in that group too. The group's name
-//! says which process that is. A group whose process has ended was left behind by a killed node; the next node ends what is in it.
+//! A node creates a group below the one in which it was started and moves into it, so all its child
+//! processes are in that group too. The group's name identifies the node's process. A group whose
+//! process has ended was left behind by a killed node; the next node ends all processes in it.
 //!
-//! Each instance has a group of its own, which ends with it: no process can leave its group. An instance with limits joins its group before its
-//! program begins. The others are moved while they start, because joining takes the kernel several milliseconds. Processes that they start meanwhile
-//! are found and moved too.
+//! Each instance has its own group, which ends with it: no process can leave its group. An instance
+//! with limits joins its group before its program begins. The others are moved while they start,
+//! because joining takes the kernel several milliseconds. The node also finds and moves the
+//! processes that they start meanwhile.
 
 mod legacy;
 mod owner;
@@ -91,8 +94,8 @@ impl Cgroups {
         &self.node
     }
 
-    /// Moves a process of the node and its descendants into the node's own group. Where they were, no limits could be enforced for what is in groups
-    /// below.
+    /// Moves a process of the node and its descendants into the node's own group. From their former
+    /// group, no limits could be enforced for the groups below.
     pub(crate) fn take_in(&self, process: u32) -> io::Result<()> {
         Cgroup::move_all(&self.node.join(MAIN).join(MEMBERS), process)
     }
@@ -148,7 +151,8 @@ impl Cgroups {
             return Err(format!("cgroup v2 has no {} controller here", not_offered.join(", ")));
         }
         let disabled = missing(ENABLED)?;
-        // This fails if others' processes are in the parent group: controllers only work between groups that have no processes of their own.
+        // This fails if other processes are in the parent group: controllers only work between
+        // groups that directly contain no processes.
         let enabled = switch(parent, '+').and_then(|()| switch(&self.node, '+'));
         enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))?;
         // A namespace has the weight that the kernel gives by default. The node has work for all of them.
@@ -170,7 +174,8 @@ fn switch(group: &Path, sign: char) -> io::Result<()> {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        // This process moves back to the parent group. What is left in the node's group after a while, the next node ends and removes.
+        // This process moves back to the parent group. If processes are left in the node's group
+        // after a while, the next node ends them and removes the group.
         // Their controllers keep those of the node's group from being disabled.
         self.shares.remove();
         let parent = self.parent();
@@ -421,7 +426,8 @@ fn is_left_behind(name: &str, group: &Path) -> bool {
     has_ended.unwrap_or_else(|| lock(group).is_ok())
 }
 
-/// Kills what is in a group and in those below until they are gone. Returns whether they are. An instance may have made groups below.
+/// Kills all processes in a group and in those below until they are gone. Returns whether they are.
+/// An instance may have made groups below.
 fn vanishes_killed(group: &Path) -> bool {
     for _ in 0..VANISH.as_millis() / POLL_INTERVAL.as_millis() {
         kill(group);

@@ -58,14 +58,14 @@ pub(crate) struct Child {
 /// Tasks that read standard output and standard error.
 type Readers = [Option<tokio::task::JoinHandle<()>>; 2];
 
-/// What a process uses. It is released shortly after the process has ended.
+/// The resources of a process. They are released shortly after the process has ended.
 pub(crate) struct Belongings {
     readers: Readers,
     confined: Confined,
     /// Its limit on memory, in bytes.
     memory: u64,
     _secrets: Secrets,
-    /// What it runs stays where it is.
+    /// Keeps the image's files in place while the process runs.
     _container: Option<Contained>,
 }
 
@@ -190,7 +190,7 @@ impl Owner {
             limits.join(room.pid())?;
         }
         let name = self.id.name(&self.function);
-        // A container has what its image says.
+        // A container has the `PATH` of its image.
         let path = std::env::var("PATH").ok().filter(|_| program.container.is_none());
         let path = path.map(|path| ("PATH".to_owned(), path));
         let own = program.env.iter().map(|(name, value)| (name.clone(), value.clone()));
@@ -349,7 +349,8 @@ impl Belongings {
         }
     }
 
-    /// Kills what the process left behind, inside its control group and outside. Waits for the last lines of output, and removes the secrets.
+    /// Kills all processes that the process left behind, inside its control group and outside.
+    /// Waits for the last lines of output, and removes the secrets.
     pub(crate) async fn end(mut self) {
         let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
             Confined::No | Confined::Room(_) => None,

@@ -34,25 +34,26 @@ pub struct ContainerSpec {
     pub writable: u64,
 }
 
-/// Brings an image to this machine.
+/// Pulls an image to this machine.
 pub trait ImageSource: Send + Sync + 'static {
-    /// The image, as soon as it is here, or why it is not. Begins to bring it, unless that is under way. Whoever does not wait any longer does not end that.
+    /// The image, as soon as it is on this machine, or why it is not. Begins the pull, unless that
+    /// is under way. A caller that drops the future does not end the pull.
     fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>>;
 
-    /// How far it is.
+    /// The progress of the pull.
     fn state(&self) -> ImageState;
 }
 
 /// Where an image is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageState {
-    /// Elsewhere; nobody has asked for it.
+    /// Not on this machine, and not requested.
     Elsewhere,
-    /// On its way. In words: how far.
+    /// The pull is under way. Describes its progress.
     Pulling(String),
-    /// On this machine. In words: what is left out of it, if anything.
+    /// On this machine. Describes the parts that are left out of it, if any.
     Here(Option<String>),
-    /// Elsewhere, for this reason.
+    /// Not on this machine, for this reason.
     Failed(String),
 }
 

@@ -43,7 +43,7 @@ impl Function {
         self.dispatcher.acquire(avoid, Some(deadline)).await.map_err(|error| self.explained(error))
     }
 
-    /// Who waited in vain for an image is told so.
+    /// If a request waited in vain for an image, explains that in its error.
     fn explained(&self, error: AcquireError) -> AcquireError {
         match (&error, self.board.image()) {
             (AcquireError::Timeout { .. }, Some(ImageState::Pulling(progress))) => {

@@ -30,12 +30,13 @@ pub trait Host: Send + Sync + 'static {
         let _ = (function, instance, entrances);
     }
 
-    /// A process of an instance made a system call that no room allows. Of each kind of call it is told once.
+    /// A process of an instance made a system call that no jail allows. The supervisor reports each
+    /// kind of call once.
     fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
         let _ = (function, instance, refused);
     }
 
-    /// An instance was started with these processes, not in a room.
+    /// An instance was started with these processes, not in a jail.
     fn started(&self, function: &FunctionId, instance: InstanceId, processes: &Arc<Processes>) {
         let _ = (function, instance, processes);
     }
@@ -43,7 +44,8 @@ pub trait Host: Send + Sync + 'static {
     /// An instance whose messages go through memory has been connected: its other end is the instance. The instance is ready when this returns.
     ///
     /// # Errors
-    /// What the instance did wrong, or what the node lacks. The instance is ended.
+    /// The instance's violation of the protocol, or the feature that the node lacks. The supervisor
+    /// then ends the instance.
     fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
         let _ = (function, instance, socket);
         Box::pin(async { Err("this node has no memory for chains".to_owned()) })

@@ -35,11 +35,12 @@ pub(crate) enum TargetState {
     Kill,
 }
 
-/// What an instance reports to its function's task.
+/// A report of an instance to its function's task.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// The instance is ready. The function's task publishes it before it does anything else, and then replies. So it never stops a predecessor too
-    /// early, nor counts a serving instance as surplus.
+    /// The instance is ready. The function's task publishes it before it does anything else, and
+    /// then replies. So it never stops an older instance too early, nor counts a serving instance
+    /// as surplus.
     Ready(Arc<Slot>, oneshot::Sender<()>),
     /// The instance gets no requests any more, or never got any, although it should. Its end follows.
     Failed(InstanceId, Failure),
@@ -62,11 +63,11 @@ pub(crate) enum Failure {
     Lost { reason: String, ready_for: Duration },
 }
 
-/// What one instance needs to run.
+/// The settings and resources with which one instance runs.
 pub(crate) struct Instance {
     pub owner: Owner,
     pub command: Command,
-    /// What runs in place of the command's program.
+    /// The container that runs in place of the command's program.
     pub container: Option<Arc<ContainerSpec>>,
     pub protocol: AppProtocol,
     pub dispatcher: Arc<Dispatcher>,
@@ -113,7 +114,7 @@ impl Instance {
         started.map_err(|error| Some(AcquireError::Start { reason: error.to_string() }))
     }
 
-    /// Waits for the image, however long that takes: requests have limits of their own.
+    /// Waits for the image, however long that takes: requests have their own time limits.
     async fn image(&mut self, container: &Arc<ContainerSpec>) -> Result<Contained, Option<AcquireError>> {
         if !matches!(container.state(), ImageState::Here(_)) {
             self.note(InstanceState::Pulling, None, SocketAddr::from((in_a_room(self.owner.id), 0)));
@@ -285,11 +286,13 @@ const LINK_BEFORE_EXIT: Duration = Duration::from_millis(500);
 /// How long the host may take to end the requests of an instance whose drain timeout is over.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
-/// Ports below are the mesh's in a room, where nothing that a program binds can be mistaken for them.
+/// The mesh reserves the lower ports of a jail. Programs cannot bind them, so no listener of a
+/// program can be mistaken for one of the mesh.
 const LOWEST_PORT_IN_A_ROOM: u16 = 1024;
 
-/// What an instance in a room is called where addresses tell instances apart: several rooms may have the same port. It is one of 127.64.0.0/10, which no
-/// external address may be of, and leads nowhere. The instance itself listens on 127.0.0.1.
+/// The address that identifies an instance in a jail where addresses tell instances apart, because
+/// several jails may use the same port. It is one of 127.64.0.0/10, from which external addresses
+/// are excluded, and leads nowhere. The instance itself listens on 127.0.0.1.
 fn in_a_room(id: InstanceId) -> Ipv4Addr {
     const FIRST: u32 = 0x7f40_0000;
     const COUNT: u64 = 1 << 22;

@@ -98,7 +98,7 @@ pub(crate) struct Jobs {
 #[derive(Default)]
 struct Entries {
     jobs: BTreeMap<FunctionId, Entry>,
-    /// Runs that were told to end and may not have ended yet.
+    /// Stopping runs, which may not have ended yet.
     ending: Vec<(FunctionId, Task)>,
     closed: bool,
 }
@@ -195,12 +195,12 @@ impl Jobs {
         }
     }
 
-    /// Kills the runs that were told to end.
+    /// Kills the stopping runs.
     pub(crate) fn kill(&self) {
         self.entries().ending.iter().for_each(|(_, task)| task.set_target(TargetState::Kill));
     }
 
-    /// Waits for the runs that were told to end.
+    /// Waits for the stopping runs.
     pub(crate) async fn ended(&self) {
         let tasks: Vec<Task> = self.entries().ending.iter().map(|(_, task)| task.clone()).collect();
         for task in tasks {

@@ -4,28 +4,33 @@
 //! instances and the queue of waiting requests), `slot` (an instance and the lease of it), `buffer` (how many requests may wait on the node), `load`
 //! (how much there is to do); [`autoscaler`] (how many instances that takes: a pure function) and `scaling` (when it is asked); `lifecycle` (starts
 //! missing instances and stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands that run to completion);
-//! `child` (a started process, of either kind), `container`, `tree` (a process group, or a room), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
-//! `reach` (how an instance is connected to); `processes` and `sockets` (which process is at the other end of a connection).
+//! `child` (a started process, of either kind), `container`, `tree` (a process group, or a jail),
+//! `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`; `reach` (how an instance is
+//! connected to); `processes` and `sockets` (which process is at the other end of a connection).
 //!
 //! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
 //!
-//! # Rooms
-//! An instance runs in a room ([`leno_jail`]) unless its function says `isolation: process`, or this node has none. A room ends with its instance and
-//! with the node, and nobody else can listen in it. What follows is about the others.
+//! # Jails
+//! An instance runs in a jail ([`leno_jail`]) unless its function says `isolation: process`, or
+//! this node has no jails. A jail ends with its instance and with the node, and only the instance
+//! can listen in it. The next sections are about instances without a jail.
 //!
 //! # How processes end
-//! Each instance is a process group of its own, and the whole group ends with the instance: SIGTERM, then SIGKILL. That holds when the instance is
-//! stopped, when its leader exits, and when the [`Supervisor`]'s runtime is dropped.
+//! Each instance is a process group, and the whole group ends with the instance: SIGTERM, then
+//! SIGKILL. That holds when the supervisor stops the instance, when its leader exits, and when the
+//! [`Supervisor`]'s runtime is dropped.
 //!
-//! With [`Settings::cgroups`], where this account may make control groups (v2), each instance also has a control group of its own. No process can
-//! leave it, and it is killed when the process group has ended.
+//! With [`Settings::cgroups`], where this account may make control groups (v2), each instance also
+//! has its own control group. No process can leave it, and it is killed when the process group has
+//! ended.
 //!
 //! A process may still detach itself: before the node has moved it into the control group, or where there are no control groups. With
 //! [`Settings::adopt_orphans`] it becomes a child of the node and ends with its instance. The node finds the instance by the process group, or by a
 //! variable in the process's environment. A process with neither ends as soon as any instance does.
 //!
-//! When the node itself is killed with SIGKILL, the next node ends what is in its control groups. Without control groups, all instances survive: a
-//! death signal for children (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
+//! When the node itself is killed with SIGKILL, the next node ends all processes in its control
+//! groups. Without control groups, all instances survive: a death signal for children
+//! (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
 //!
 //! # Verified connections
 //! A port belongs to whichever process binds it first, and a credential to whichever process copies it. So the node asks the kernel which socket is

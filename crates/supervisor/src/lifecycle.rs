@@ -63,7 +63,8 @@ pub(crate) struct Lifecycle {
     removed: bool,
     /// Consecutive failures.
     failures: u32,
-    /// Pauses between starts. They begin anew after a recovery, or after a change of what is started.
+    /// Pauses between starts. They begin anew after a recovery, or after a change of the function's
+    /// command.
     pauses: ExponentialBackoff,
     resume_at: Option<Instant>,
     reports: mpsc::UnboundedReceiver<Report>,
@@ -171,10 +172,11 @@ impl Lifecycle {
         self.shared.dispatcher.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),
-            // One slot takes all requests of a component. Each request gets a WebAssembly instance of its own later.
+            // One slot takes all requests of a component. Each request gets a new WebAssembly
+            // instance later.
             Run::Wasm(_) => self.set_external(&[IN_NODE]),
             Run::Command(_) | Run::Job(_) | Run::Egress(_) if !self.external.is_empty() => self.set_external(&[]),
-            // Jobs are run elsewhere: see `job`.
+            // The module `job` runs jobs.
             Run::Command(_) | Run::Job(_) | Run::Egress(_) => {}
         }
     }
@@ -379,7 +381,8 @@ impl Lifecycle {
         if let Failure::NeverReady(error) = failure
             && !self.instances.values().any(Running::counts)
         {
-            // Waiting requests are told why. Without them no instance is needed, and the next request tries again.
+            // Waiting requests are refused with the reason. Without them no instance is needed, and
+            // the next request tries again.
             self.scaler.give_up(&self.spec);
             self.shared.dispatcher.refuse_waiting(&error);
         }

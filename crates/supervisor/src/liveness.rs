@@ -20,7 +20,7 @@ const SHORT_INTERVAL: Duration = Duration::from_secs(1);
 /// A probe that hangs is given up after this time. A busy machine may take longer than it did when the instance started.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What it takes to ask an instance.
+/// The parameters of an instance's probes.
 pub(crate) struct Probes<'a> {
     pub readiness: &'a Readiness,
     pub protocol: AppProtocol,

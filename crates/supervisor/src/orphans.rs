@@ -80,7 +80,8 @@ pub(crate) fn ended(leader: u32) {
     leaders().remove(&leader);
 }
 
-/// Kills what is left of instances that have ended, and of other processes of this node, and waits until it is gone.
+/// Kills the remaining processes of instances that have ended, and other processes of this node,
+/// and waits until they are gone.
 pub async fn end_orphans() {
     if !ADOPTING.load(SeqCst) {
         return;
@@ -116,7 +117,8 @@ fn orphans() -> impl Iterator<Item = u32> {
     children.into_iter().filter(move |child| leaders.binary_search(child).is_err())
 }
 
-/// Whether an orphan is in the process group of a live instance, or its environment names one. What this misses is ended with its control group.
+/// Whether an orphan is in the process group of a live instance, or its environment names one.
+/// Processes missed here end with their control group.
 fn belongs_to_live_instance(orphan: u32) -> bool {
     let leaders = leaders();
     if processes::group(orphan).is_some_and(|group| leaders.contains_key(&group)) {

@@ -54,7 +54,7 @@ pub(crate) struct Kept {
     pushed: u64,
 }
 
-/// What is asked of the output of a function's instances.
+/// A query of the output of a function's instances.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// Only of the instance with this number.
@@ -63,7 +63,7 @@ pub struct Reading {
     pub previous: bool,
     /// Of an instance that is not in `after`, only so many of the last lines.
     pub tail: Option<usize>,
-    /// What was read before.
+    /// The positions that the client has already read.
     pub after: Vec<Mark>,
     /// Bytes of lines after which no further line is taken.
     pub limit: usize,

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 /// that start together would get the same port. The list is global, because the machine has one set of ports.
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// A port that nobody else is given until this is dropped.
+/// A port that is reserved until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub number: u16,

@@ -33,7 +33,7 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// The same with what is to run in its place.
+    /// The same program, with the container that runs in its place.
     pub(crate) fn contained(self, container: Option<&'a Contained>) -> Self {
         Self { container, ..self }
     }
@@ -68,12 +68,13 @@ pub(crate) struct Output {
 }
 
 impl ProcessGroup {
-    /// Starts the program. Of the node's environment it inherits only `PATH`. In `given`, later entries win, and all of them win over what the
-    /// function's author configured.
+    /// Starts the program. Of the node's environment it inherits only `PATH`. In `given`, later
+    /// entries win, and all of them win over the environment that the function's author configured.
     ///
-    /// With `group`, the member list of a control group, the process joins that group before the program begins. With `account`, it runs as this
-    /// user, with this group and no other, and all programs of that user together have at most `processes` processes and threads. `descriptors` is its
-    /// soft limit on file descriptors; `None`: the node's.
+    /// With `group`, the member list of a control group, the process joins that group before the
+    /// program begins. With `account`, it runs as this user, with this group and no other, and all
+    /// programs of that user together have at most `processes` processes and threads. `descriptors`
+    /// is its soft limit on file descriptors; `None`: the node's.
     pub(crate) fn start(
         program: &Program<'_>,
         instance: &str,
@@ -149,7 +150,8 @@ impl ProcessGroup {
 
     /// Waits until the child, the group's leader, has exited. It can be called again, and is cancel-safe.
     pub(crate) async fn exited(&self) {
-        // An error can only mean that the runtime is shutting down. Then nobody waits for the result.
+        // An error can only mean that the async runtime is shutting down. Then no caller waits for
+        // the result.
         let _ = self.exited.readable().await.map(|mut ready| ready.retain_ready());
     }
 

@@ -29,7 +29,8 @@ pub struct Processes {
     checking: tokio::sync::Mutex<()>,
 }
 
-/// What was found to be the instance's. It saves a scan of all processes for each connection.
+/// Sockets and processes that are known to be the instance's. They save a scan of all processes for
+/// each connection.
 #[derive(Debug, Default)]
 struct Known {
     /// Inodes of listeners. The kernel gives each socket a new number, so none is by accident another socket's.
@@ -78,7 +79,8 @@ impl Processes {
         Ok(Self { leader, group, known: Mutex::default(), checking: tokio::sync::Mutex::default() })
     }
 
-    /// What another process needs to see whether a connection is the instance's; see [`Processes::told`].
+    /// The values by which another process can verify that a connection is the instance's; see
+    /// [`Processes::told`].
     pub fn tell(&self) -> (u32, u64, Option<PathBuf>) {
         (self.leader.number, self.leader.started, self.group.clone())
     }

@@ -16,16 +16,16 @@ use tokio::net::TcpStream;
 pub(crate) enum Reach {
     /// By its address. Nothing is known about who is there.
     Address,
-    /// By its address. Anybody may listen there, so each connection is checked.
+    /// By its address. Any process may listen there, so each connection is checked.
     Process(Arc<Processes>),
-    /// Through a socket of its room's network, where nobody else can listen.
+    /// Through a socket of its jail's network, where no other process can listen.
     Room(Inside),
 }
 
 /// Why there is no connection to an instance.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Nobody accepts a connection.
+    /// No process accepts the connection.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// A connection was made, but it is not known to lead to the instance. Nothing was sent.
@@ -56,8 +56,9 @@ impl Reach {
         }
     }
 
-    /// Connects to another port of the instance than the one for requests, which only one in a room has. Before, tells `prepare` which socket will connect,
-    /// and its address; holds what it returns until then.
+    /// Connects to another port of the instance than the one for requests. Only an instance in a
+    /// jail has other ports. First calls `prepare` with the socket that will connect and its
+    /// address, and holds the result until the connection is established.
     pub(crate) async fn connect_to<T>(
         &self,
         port: u16,
@@ -75,7 +76,7 @@ impl Reach {
     /// is the instance. The socket does not block.
     ///
     /// # Errors
-    /// Nobody listens there yet, or somebody else does.
+    /// No process listens there yet, or a process that is not the instance's.
     pub(crate) async fn link(&self, name: &str) -> Result<OwnedFd, ConnectError> {
         match self {
             Self::Room(inside) => Ok(inside.connect_unix(name.as_bytes()).await?),
@@ -108,10 +109,11 @@ impl Reach {
     /// Connects to an instance that may not be ready. Before anything is sent, the connection has to be proven.
     ///
     /// # Errors
-    /// Fails also if anybody but the instance listens there.
+    /// Fails also if another process than the instance's listens there.
     pub(crate) async fn knock(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
         let stream = self.open(address).await?;
-        // A connection to a port on which nobody listens can connect to itself, if its own port happens to be the same.
+        // A connection to a port without a listener can connect to itself, if its own port happens
+        // to be the same.
         if stream.local_addr()? == stream.peer_addr()? {
             return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "nobody listens").into());
         }

@@ -1,4 +1,5 @@
-//! Secrets of an instance. They are read from files of the node when the instance starts, and passed in its environment or in files of its own.
+//! Secrets of an instance. The supervisor reads them from files of the node when the instance
+//! starts, and passes them in its environment or in private files.
 
 use leno_model::SecretValue;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -73,7 +74,8 @@ impl Secrets {
         if let Some(folder) = &self.folder {
             return Ok(folder.clone());
         }
-        // In memory where possible. A name that exists is an error, so nobody can have prepared the folder.
+        // In memory where possible. A name that exists is an error, so no other process can have
+        // prepared the folder.
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = place.join(format!("leno-secrets-{:032x}", fastrand::u128(..)));

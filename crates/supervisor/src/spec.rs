@@ -1,4 +1,4 @@
-//! What a node gives the supervisor: specs and settings.
+//! Input of the supervisor: specs and settings.
 
 use crate::accounts::Accounts;
 use crate::container::ContainerSpec;
@@ -121,7 +121,8 @@ fn chain(slice: &FunctionConfig, protocol: AppProtocol) -> Option<ChainMemory> {
 /// External instances and components are not started, so a request only waits while they are busy.
 const EXTERNAL_WAIT: Duration = Duration::from_secs(10);
 
-/// An instance's start fails this long before waiting requests give up, so that they can be told why.
+/// An instance's start fails this long before waiting requests give up, so that their error can
+/// give the reason.
 const WAIT_MARGIN: Duration = Duration::from_millis(100);
 
 /// Longest pause between two starts, before jitter.
@@ -147,15 +148,15 @@ pub struct Settings {
     pub max_backoff_wait: Duration,
     /// How many requests of all functions together may wait for instances on this node.
     pub buffer: usize,
-    /// Whether this process moves into a control group of its own, so that instances can have limits, and the next node can
-    /// end what this one leaves behind.
+    /// Whether this process moves into its own control group, so that instances can have limits,
+    /// and the next node can end the instances that this one leaves behind.
     pub cgroups: bool,
     /// Whether processes that lose their parents become children of this process, which ends them with their instance. Then all children of this
     /// process must be instances.
     pub adopt_orphans: bool,
     /// The accounts under which instances run.
     pub accounts: Accounts,
-    /// The rooms of this node.
+    /// The jails of this node.
     pub rooms: Rooms,
     /// Number of the first instance. Another process of this node may have instances with lower ones.
     pub first_instance: u64,

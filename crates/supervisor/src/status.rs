@@ -27,7 +27,7 @@ pub enum InstanceState {
     Draining,
     /// Was ready and does not serve any more. It gets no new requests, and another one takes its place.
     Unhealthy,
-    /// Was told to exit.
+    /// The supervisor is stopping it.
     Stopping,
 }
 
@@ -177,7 +177,7 @@ pub struct LossEvent {
     pub function: FunctionId,
     /// ID of the instance.
     pub instance: InstanceId,
-    /// What was found.
+    /// The reason why the instance does not serve any more.
     pub reason: String,
 }
 
@@ -197,7 +197,7 @@ pub(crate) struct Notes {
     pub resume_at: Option<tokio::time::Instant>,
     pub unenforced: Option<String>,
     pub scaling: Scaling,
-    /// What its instances are, if they are containers.
+    /// The container spec, if its instances are containers.
     pub container: Weak<ContainerSpec>,
     /// The last scale decisions, oldest first.
     pub events: VecDeque<ScaleEvent>,
@@ -249,7 +249,7 @@ impl Board {
         Some(container.state())
     }
 
-    /// Sets what its instances are.
+    /// Sets the container spec of its instances.
     pub(crate) fn set_container(&self, container: Option<&Arc<ContainerSpec>>) {
         self.notes().container = container.map(Arc::downgrade).unwrap_or_default();
     }

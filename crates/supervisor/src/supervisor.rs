@@ -131,7 +131,8 @@ impl Supervisor {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Sets what the instances of a namespace may have together on this node, where control groups can enforce it.
+    /// Sets the bounds of all instances of a namespace together on this node, where control groups
+    /// can enforce them.
     pub fn bound(&self, namespace: &str, bounds: &NamespaceBounds) {
         if let Some(cgroups) = &self.inner.cgroups {
             cgroups.bound(namespace, bounds);

@@ -49,7 +49,7 @@ impl ProcessTree {
             () = tokio::time::sleep(grace) => {}
             () = kill => {}
         }
-        // The exit status of a process that was told to end says nothing.
+        // The exit status of a stopped process has no meaning.
         let _ = self.end().await;
     }
 }

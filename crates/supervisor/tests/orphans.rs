@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use support::*;
 
-/// Starts what the ways are named for, each of which writes its number into the folder, then serves.
+/// Starts one process for each way to detach. Each of them writes its number into the folder, then
+/// serves.
 fn detaching() -> &'static str {
     "import os,socket,sys,time
 folder=sys.argv[1]

@@ -1,6 +1,7 @@
-//! Limits by control groups of version 1, where a machine has its controllers there. Each controller has a hierarchy of its own, so an instance has a
-//! group in each. Nothing is killed through them, and a process cannot be started in them: they are for rooms, whose first process joins before there is
-//! a program.
+//! Limits by control groups of version 1, for machines that have their controllers there. Each
+//! controller has a separate hierarchy, so an instance has a group in each. The supervisor kills no
+//! processes through these groups, and cannot start a process in them. They are for jails, whose
+//! first process joins before there is a program.
 
 use super::owner::Owner;
 use leno_model::Resources;
@@ -35,7 +36,8 @@ pub(crate) struct Groups {
 }
 
 impl Hierarchies {
-    /// Finds them and removes what killed nodes left in them. The error says what is missing.
+    /// Finds the hierarchies and removes the groups that killed nodes left in them. The error names
+    /// the missing hierarchy.
     pub(super) fn open(prefix: &str) -> Result<Self, String> {
         let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
         let found = Self::find(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)?;
@@ -66,7 +68,7 @@ impl Hierarchies {
         (self.pids.join("pids.current"), self.memory.join("memory.usage_in_bytes"))
     }
 
-    /// Limits these groups and what is in them; 0: no limit.
+    /// Limits the processes in these groups and below; 0: no limit.
     pub(super) fn bound(&self, limits: &Resources) -> io::Result<()> {
         const NONE: &str = "-1";
         let Resources { memory, cpu_millis, pids } = *limits;
@@ -167,13 +169,13 @@ impl Groups {
         self.unenforced.as_deref()
     }
 
-    /// Moves a process into the groups. What it starts from here on is born in them.
+    /// Moves a process into the groups. Its future child processes begin in them.
     pub(super) fn join(&self, pid: u32) -> io::Result<()> {
         let mut groups = self.folders.iter().chain(&self.shared);
         groups.try_for_each(|group| fs::write(group.join(super::MEMBERS), pid.to_string()))
     }
 
-    /// Whether something in the groups was killed because memory ran out.
+    /// Whether the kernel killed a process in the groups because memory ran out.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         self.folders.iter().any(|group| super::counts_kills(&group.join("memory.oom_control")))
     }
@@ -181,7 +183,8 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        // The kernel takes a moment to see that the last process is gone. What is left then, the next node removes.
+        // The kernel takes a moment to see that the last process is gone. The next node removes
+        // groups that are left then.
         const TRIES: usize = 10;
         for group in &self.folders {
             for _ in 0..TRIES {

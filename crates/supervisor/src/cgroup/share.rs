@@ -76,7 +76,7 @@ fn machine_memory() -> u64 {
 }
 
 impl Cgroups {
-    /// Sets what the instances of a namespace may have together, also those that run.
+    /// Sets the bounds of all instances of a namespace together, including those that run.
     pub(crate) fn bound(&self, namespace: &str, bounds: &NamespaceBounds) {
         let bounds = resources(bounds);
         let before = self.shares.bounds().insert(namespace.to_owned(), bounds);

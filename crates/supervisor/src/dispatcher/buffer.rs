@@ -59,8 +59,9 @@ impl Buffer {
         Err(full())
     }
 
-    /// The function that gives up a request for one of `dispatcher`; `None`: it has its share. The node's room is divided evenly between namespaces, and what
-    /// a namespace has between its functions.
+    /// The function that gives up a request for one of `dispatcher`; `None`: it has its share. The
+    /// node's capacity for waiting requests is divided evenly between namespaces, and a namespace's
+    /// part between its functions.
     fn longest(&self, dispatcher: &Arc<Dispatcher>) -> Option<Arc<Dispatcher>> {
         let functions = self.functions();
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();

@@ -81,11 +81,12 @@ impl Lease {
         connected
     }
 
-    /// Connects to another port of the instance than the one for requests, which only one in a room has. Before, tells `prepare` which socket will connect,
-    /// and its address; holds what it returns until then.
+    /// Connects to another port of the instance than the one for requests. Only an instance in a
+    /// jail has other ports. First calls `prepare` with the socket that will connect and its
+    /// address, and holds the result until the connection is established.
     ///
     /// # Errors
-    /// Nobody listens there, or the instance is not in a room.
+    /// No process listens there, or the instance is not in a jail.
     pub async fn connect_to<T>(
         &self,
         port: u16,

@@ -44,7 +44,7 @@ enum Outcome {
         failure: Option<String>,
     },
     NotStarted(std::io::Error),
-    /// The process was told to end.
+    /// The supervisor stopped the process.
     Stopped,
 }
 
@@ -111,7 +111,8 @@ impl Run {
                 self.start();
             }
             let failure = tokio::select! {
-                // A process that has ended by itself counts, even if the run is told to end at the same moment.
+                // A process that has ended by itself counts, even if the run is stopped at the same
+                // moment.
                 biased;
                 Some(outcome) = self.processes.join_next() => {
                     let outcome = outcome.unwrap_or_else(|error| Outcome::NotStarted(std::io::Error::other(error)));
@@ -204,7 +205,8 @@ impl Run {
     }
 }
 
-/// Runs one process group of a job. The group ends with its leader: what the leader leaves behind is killed, not waited for.
+/// Runs one process group of a job. The group ends with its leader: the supervisor kills the
+/// processes that the leader leaves behind, without waiting for them.
 async fn run_to_end(
     owner: Owner,
     process: Arc<Process>,

@@ -1,4 +1,4 @@
-//! Instances of each namespace under an account of their own. Only root can do that.
+//! Instances of each namespace under a separate account. Only root can do that.
 
 use crate::support::*;
 use leno_model::FunctionId;
@@ -60,7 +60,7 @@ async fn namespaces_cannot_read_each_others_memory_environment_and_secrets() {
     let mut secretive = command(&[SERVER]);
     secretive.secrets = vec![Secret { name: "token".to_owned(), from: from.clone(), environment: false }];
     let first = supervisor.apply(of("first", secretive.clone()));
-    // With limits, it joins a control group before it becomes what it is.
+    // With limits, the process joins a control group before it switches to its account and program.
     secretive.resources.pids = 100;
     let limited = FunctionSpec { id: FunctionId::new("first", "limited").unwrap(), ..spec(secretive) };
     let limited = supervisor.apply(limited);

@@ -1,4 +1,4 @@
-//! Somebody else listens where an instance should.
+//! Another process listens on an instance's address.
 
 use crate::support::*;
 use leno_model::Readiness;
@@ -17,7 +17,7 @@ fn nothing_arrived(listener: &TcpListener) -> bool {
     loop {
         let Ok((mut stream, _)) = listener.accept() else { return true };
         stream.set_nonblocking(false).unwrap();
-        // Whoever connected has closed it by now.
+        // The client has closed the connection by now.
         stream.set_read_timeout(Some(FOREVER)).unwrap();
         let mut bytes = Vec::new();
         match stream.read_to_end(&mut bytes) {
@@ -72,7 +72,7 @@ fn nobody() -> Option<u32> {
 async fn who_waits_on_the_port_gets_nothing_and_the_start_fails() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     for readiness in [Readiness::Tcp, Readiness::Http("/healthz?token=secret".to_owned())] {
-        // It starts, but somebody has its port.
+        // The instance starts, but the test has its port.
         let mut command = command(&["sleep", "1000"]);
         command.port = Some(listener.local_addr().unwrap().port());
         command.readiness = readiness;
@@ -106,7 +106,7 @@ async fn another_process_is_named_whatever_its_account() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_takes_the_port_later_gets_nothing_and_another_instance_starts() {
     let witness = Witness::default();
-    // One that closes its listener when it is told, and lives on.
+    // A program that closes its listener on request, and lives on.
     let script = "import os,socket,time
 l=socket.create_server(('127.0.0.1',int(os.environ['PORT'])))
 kept=[]

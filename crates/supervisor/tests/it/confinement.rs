@@ -81,7 +81,7 @@ async fn limits_are_enforced_or_it_is_told_why_not() {
         None => {
             assert!(group.contains("/leno-node-") && !group.ends_with("/main"), "{groups}");
         }
-        // Here the system does not have what it takes; that it says so is all that can be seen.
+        // This system lacks a required feature; the test can only see that the reason is reported.
         Some(reason) => assert!(!reason.is_empty()),
     }
     supervisor.shutdown(FOREVER).await;

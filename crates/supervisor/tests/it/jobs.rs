@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A job that runs a shell script, in a folder of its own.
+/// A job that runs a shell script, in a temporary folder.
 struct Scripted {
     folder: PathBuf,
     spec: JobSpec,

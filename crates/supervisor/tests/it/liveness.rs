@@ -68,7 +68,7 @@ async fn without_any_request_probes_find_it_out() {
     std::fs::remove_file(&gate).unwrap();
     let unhealthy = || supervisor.instances(&id()).into_iter().find(|status| status.state == InstanceState::Unhealthy);
     eventually_async("it is lost", || unhealthy().is_some()).await;
-    // What it has under way may end.
+    // Its open requests may end.
     assert_eq!(unhealthy().map(|status| status.id), Some(first));
     assert!(unhealthy().unwrap().lost.unwrap().contains("it answered 503"));
     assert_eq!(ask(&held, "/").await.unwrap(), "ok");

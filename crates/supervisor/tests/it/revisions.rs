@@ -39,7 +39,7 @@ async fn each_revision_has_instances_of_its_own() {
     let statuses: Vec<_> = supervisor.status().iter().map(|status| (status.revision, status.instances.len())).collect();
     assert_eq!(statuses, [(1, 1), (2, 1)]);
 
-    // Another one gets most: nobody is started or ended because of that.
+    // Another revision gets the largest share: no instance starts or ends because of that.
     let again = supervisor.apply_all(vec![revision(2), revision(1)]);
     assert!(again[0].1.is(&applied[1].1) && again[1].1.is(&applied[0].1));
     assert!(supervisor.function(&id()).unwrap().is(&applied[1].1));

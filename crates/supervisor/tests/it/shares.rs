@@ -29,7 +29,7 @@ async fn a_namespace_starts_no_more_instances_than_it_may_have_and_no_other_wait
     let failure = many.status().last_failure.unwrap();
     assert_eq!(failure, "namespace hostile has all that its bound `instances` allows on this node: 2");
     assert_eq!(hostile.count(Resource::Instances).used(), 2);
-    // All places are taken by what is to be replaced.
+    // Instances that are to be replaced take all places.
     let mut changed = command(&[SERVER]);
     changed.env.insert("CHANGED".into(), "yes".into());
     let before: Vec<_> = many.status().instances.iter().map(|instance| instance.id).collect();

@@ -1,4 +1,4 @@
-//! What the tests of the supervisor share.
+//! Helpers that the tests of the supervisor share.
 
 use leno_model::FunctionId;
 use leno_model::{AppProtocol, Command, Isolation, Readiness, Resources, Run, Scale};
@@ -154,7 +154,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
-/// Neither there nor a zombie that nobody has collected yet.
+/// Whether a process runs, and is not a zombie that its parent has not collected yet.
 pub(crate) fn runs(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
