@@ -248,8 +248,8 @@ impl Members {
         member.map(|member| member.cordoned = cordoned).is_some()
     }
 
-    /// Ends a membership. `longest_proof`: how long its certificates, or what they have proved,
-    /// would count from now on. Returns whether there was such a member.
+    /// Ends a membership. `longest_proof`: how long from now its certificates, and the sessions
+    /// that they have proved, would remain valid. Returns whether there was such a member.
     pub(crate) fn revoke(&mut self, name: &str, now: SystemTime, longest_proof: Duration) -> bool {
         let Some((name, member)) = self.members.remove_entry(name) else { return false };
         self.note_revoked(&name, &member, now, longest_proof);

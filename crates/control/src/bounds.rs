@@ -19,7 +19,7 @@ pub(crate) struct Share {
 
 /// Divides a minimum and a maximum between nodes, the home first: `(least, most)` of each. The sum
 /// of the minima is `min`, if the nodes can hold it; the sum of the maxima is never above `max`. A
-/// node keeps what it has, as far as possible; the rest is divided evenly.
+/// node keeps its present count, as far as possible; the rest is divided evenly.
 pub(crate) fn divide(min: u32, max: u32, nodes: &[Share]) -> Vec<(u32, u32)> {
     let limits: Vec<u32> = nodes.iter().map(|node| node.holds).collect();
     let nothing = vec![0; nodes.len()];
@@ -35,7 +35,7 @@ pub(crate) fn divide(min: u32, max: u32, nodes: &[Share]) -> Vec<(u32, u32)> {
     least.into_iter().zip(most).collect()
 }
 
-/// What one of several would have of a bound that they share.
+/// The claim of one of several functions or nodes that share a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// It has to have so many.

@@ -249,9 +249,9 @@ impl Control {
         Ok(published)
     }
 
-    /// Adds, replaces and removes functions together, after `commit` has stored what they were made
-    /// of; see [`Control::publish_after`]. The mesh and its modules are as they were published.
-    /// Other functions are not looked at.
+    /// Adds, replaces and removes functions together, after `commit` has stored their documents;
+    /// see [`Control::publish_after`]. The mesh and its modules stay as they were published. Other
+    /// functions are not looked at.
     pub fn change_after<E: From<PublishError>>(
         &self,
         slices: &[&FunctionConfig],
@@ -386,8 +386,8 @@ impl Control {
         status
     }
 
-    /// Whether definitions were published or stored: without any, nodes would be told that nothing
-    /// exists.
+    /// Whether definitions were published or stored. Without any, nodes would learn that no
+    /// resource exists, and remove all of theirs.
     pub fn has_definitions(&self) -> bool {
         self.state().has_definitions()
     }

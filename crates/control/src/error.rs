@@ -71,7 +71,7 @@ pub enum DefinitionsError {
     Encoding {
         /// The resource.
         subject: Subject,
-        /// What went wrong, in words.
+        /// The cause of the failure.
         reason: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Entry points for the targets in `fuzz/`: what each end of a stream does with bytes from the
-//! other end. Each function panics if a property does not hold.
+//! Entry points for the targets in `fuzz/`: how each end of a stream handles bytes from the other
+//! end. Each function panics if a property does not hold.
 
 use crate::admission::{Member, Token};
 use crate::history::History;
@@ -137,7 +137,7 @@ pub fn payload(payload: &[u8]) {
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }
 
-/// Decodes what a control plane stores. A valid message must survive a round trip unchanged.
+/// Decodes a stored value of a control plane. A valid message must survive a round trip unchanged.
 pub fn stored(value: &[u8]) {
     fn same<T: Serialize + DeserializeOwned>(value: &[u8]) {
         let Ok(read) = from_bytes::<T>(value) else { return };

@@ -165,7 +165,7 @@ fn fuzz_targets_take_the_golden_files() {
     }
 }
 
-/// What a node of this release makes of a slice of the next one.
+/// How a node of this release handles a function configuration of the next one.
 #[test]
 fn a_later_slice_is_refused_with_its_place() {
     let mut later =

@@ -25,7 +25,7 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 512;
 const HANDSHAKES_OF_SOURCE: usize = 128;
 /// Connections without a certificate at a time, those of one source, and how long one may last:
-/// enough to join. Nodes are not counted, so nobody can take their place.
+/// enough to join. Connections of nodes are not counted here, so these cannot take a node's place.
 const GUESTS: usize = 128;
 const GUESTS_OF_SOURCE: usize = 16;
 const VISIT: Duration = Duration::from_secs(30);

@@ -190,7 +190,7 @@ impl Scheduler {
         node.functions.into_keys().collect()
     }
 
-    /// Adds a function, or changes what it demands; what it should have by its load stays.
+    /// Adds a function, or changes its demand; the number of instances that its load demands stays.
     /// `awaited`: a node that is not there yet may have it, so no other is chosen for now. Returns
     /// whether its nodes may have changed.
     pub(crate) fn set_function(&mut self, id: &FunctionId, demand: Demand, awaited: bool) -> bool {
@@ -387,8 +387,8 @@ impl Scheduler {
         on.filter_map(of).sum()
     }
 
-    /// A node without instances is given up if the others could have twice what is needed: less
-    /// would bring it back soon.
+    /// Removes the function from a node without instances if the others could hold twice the needed
+    /// instances. With less, it would soon be placed there again.
     fn leave_surplus(&mut self, id: &FunctionId, spread: usize, needed: u32) -> bool {
         let nodes = self.nodes_of(id);
         if nodes.len() <= spread {

@@ -1,8 +1,8 @@
-//! The part of each node, decided without sockets, clocks and files.
+//! The resources of each node, decided without sockets, clocks and files.
 //!
-//! A node may subscribe to its own part only: the functions that it hosts decide what that covers.
-//! Its other subscriptions, and its reports about functions that it does not host, are refused and
-//! counted.
+//! A node may subscribe to its own resources only, which follow from the functions that it hosts.
+//! The control plane refuses and counts its other subscriptions, and its reports about functions
+//! that it does not host.
 //!
 //! A session is the stream of a connected node. It has the versions that were sent on it and a set
 //! of subjects that may have changed. A change marks subjects in the sessions that want them and

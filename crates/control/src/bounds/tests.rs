@@ -54,11 +54,11 @@ struct Peer {
 enum Step {
     /// New targets of all nodes, as a division of the maximum.
     Target(Vec<u32>),
-    /// The node is sent its bounds if they differ from what it was sent last.
+    /// The control plane sends the node its bounds if they differ from those that it sent last.
     Send(usize),
     /// The node answers its oldest delivery.
     Answer(usize, bool),
-    /// The node's stream ends; some of what it has not answered is in force all the same.
+    /// The node's stream ends. Some deliveries that it has not answered are in force all the same.
     Cut(usize, usize),
 }
 
@@ -119,7 +119,7 @@ proptest! {
                     if let Some((_, bounds)) = applied {
                         peer.in_force = bounds;
                     }
-                    // The next stream begins with what it has.
+                    // The next stream begins with the bounds in force.
                     peer.known = peer.in_force.clone();
                 }
             }
@@ -127,7 +127,7 @@ proptest! {
             let sum: u64 = peers.iter().map(|peer| u64::from(most(&peer.in_force, 1))).sum();
             prop_assert!(sum <= u64::from(max), "{sum} of {max}");
         }
-        // What a node has refused is sent again only on its next stream.
+        // Bounds that a node has refused are sent again only on its next stream.
         for peer in &mut peers {
             peer.queue.clear();
             peer.known = peer.in_force.clone();

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Before a root or an intermediate expires, this is told so long: time to have another one signed,
-/// and to rotate.
+/// How long before a root or an intermediate expires the control plane warns of it: time to have
+/// another one signed, and to rotate.
 const ALARM: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Why a rotation did not begin or change.

@@ -23,8 +23,8 @@ pub(crate) enum JoinError {
 }
 
 impl Control {
-    /// Admits a node of this process under its permanent name, or another one on this machine that
-    /// shares its memory with nobody else. It can be reached at loopback addresses only.
+    /// Admits a node of this process under its permanent name, or a node on this machine whose
+    /// memory no other process shares. It can be reached at loopback addresses only.
     pub fn admit(&self, node: &str, admission: Admission) -> Result<Membership, AdmitError> {
         self.admit_at(node, admission, &[])
     }
@@ -123,10 +123,10 @@ impl Control {
         Ok(chain)
     }
 
-    /// Ends a node's membership: its stream and its endpoints end at once, and its certificates are
-    /// worth nothing any more, here and on all nodes that are connected; they end what they have
-    /// open with it. Others do so when they connect. Returns whether there was such a node. Blocks
-    /// on the store; if it cannot be written, the node is out until the control plane starts again.
+    /// Ends a node's membership: its stream and its endpoints end at once. Its certificates become
+    /// invalid here and on all connected nodes, which close their exchanges with it; other nodes do
+    /// so when they connect. Returns whether there was such a node. Blocks on the store; if it
+    /// cannot be written, the node is out until the control plane starts again.
     pub fn revoke(&self, node: &str, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let longest_proof = self.longest_proof(node);
@@ -151,8 +151,8 @@ impl Control {
         self.state().longest_proof(node, now_ms() / 1000)
     }
 
-    /// Cordons a node, or ends that: a cordoned node gets nothing new, and what the scheduler
-    /// placed on it goes elsewhere. Returns whether there is such a node. Blocks on the store.
+    /// Cordons a node, or ends that. A cordoned node gets nothing new, and the scheduler moves its
+    /// functions to other nodes. Returns whether there is such a node. Blocks on the store.
     pub fn cordon(&self, node: &str, cordoned: bool, noted: Transaction) -> Result<bool, StoreError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.members().clone();

@@ -157,7 +157,7 @@ pub(super) fn bounded_images() -> FunctionConfig {
     FunctionConfig { bounds, ..external() }
 }
 
-/// A function that somebody else runs, with hardly anything else.
+/// A function whose instances are external, with hardly any other field.
 pub(super) fn external() -> FunctionConfig {
     let addresses = vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()];
     plain("shop/legacy", Run::External(addresses))
@@ -293,7 +293,7 @@ fn component() -> Run {
     })
 }
 
-/// A revision with what no slice of this file has.
+/// A revision with the fields that no function configuration of this file has.
 pub(super) fn other_template() -> Template {
     let run = Run::Command(Command {
         isolation: Isolation::Auto,

@@ -163,7 +163,8 @@ fn the_oldest_are_collected_and_those_in_use_are_not() {
 }
 
 proptest! {
-    /// Whatever is published: numbers rise, what gets requests is there, and the shares add up.
+    /// For all publications, numbers rise, revisions that get requests exist, and the shares add
+    /// up.
     #[test]
     fn what_gets_requests_is_kept(changes in proptest::collection::vec((1..4u32, 1..5u32, 0..3u8), 1..40)) {
         let mut history = History::default();

@@ -85,7 +85,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a node has in force, and what is on its way to it.
+/// The shares that a node has in force, and the deliveries on their way to it.
 #[derive(Default)]
 struct End {
     holds: BTreeMap<String, u32>,
@@ -118,7 +118,8 @@ proptest! {
                         leases.answered(&name(node), delivery, accepted);
                     }
                 }
-                // What was on its way may have arrived or not: the node holds the most of it.
+                // Each delivery on its way may have arrived or not: the node holds the largest
+                // share of them.
                 Step::Cut(node) => {
                     let sent: Vec<_> = ends[node].sent.drain(..).collect();
                     for share in sent.into_iter().flat_map(|(_, lease)| lease.shares) {

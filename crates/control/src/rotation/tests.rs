@@ -138,17 +138,17 @@ fn it_goes_back_until_a_root_is_withdrawn() {
     assert!(Rotation { phase: Phase::Withdraw, ..begun(false) }.abort(1001).is_none());
 }
 
-/// A node and what it really has.
+/// The true state of a node, of which the control plane knows a part.
 #[derive(Clone, Debug)]
 struct Real {
     speaks: bool,
     connected: bool,
     away_since: Option<u64>,
     bundle: Vec<Vec<u8>>,
-    /// Who signed what it shows, and until when that is valid.
+    /// Issuer of the certificate that the node presents, and the time at which it expires.
     issuer: u8,
     ends: u64,
-    /// What the control plane knows.
+    /// The part that the control plane knows.
     proved: bool,
     said: BTreeSet<AuthorityKeyId>,
 }
@@ -196,8 +196,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 1..200)
 }
 
-/// Whoever is alive is accepted by whoever is alive, and by the control plane, and accepts the
-/// control plane.
+/// Nodes with valid certificates accept each other. The control plane accepts them, and they accept
+/// the control plane.
 fn check(mesh: &[Real], signs_own: u8, bundle: &[Vec<u8>], now: u64) {
     let alive: Vec<&Real> = mesh.iter().filter(|node| node.ends > now).collect();
     for node in &alive {
@@ -234,8 +234,8 @@ proptest! {
         for event in events {
             match event {
                 Event::Leave(node) => mesh[node].connected = false,
-                // It says again what it has. One whose certificate has expired has to join again,
-                // and gets all that is new.
+                // The node reports its issuers again. A node whose certificate has expired has to
+                // join again, and gets all new roots and certificates.
                 Event::Return(node) => {
                     let node = &mut mesh[node];
                     if node.ends <= now {

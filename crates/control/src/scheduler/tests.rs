@@ -1,4 +1,4 @@
-//! The scheduler under random events, and what it does in plain cases.
+//! The scheduler under random events, and its decisions in plain cases.
 
 use super::*;
 use proptest::prelude::*;
@@ -260,7 +260,7 @@ fn a_node_that_claims_the_most_gets_no_more_than_its_part() {
     assert!(scheduler.is_on(&more, &name(0)));
 }
 
-/// A node that does not acknowledge its configuration keeps what it has and gets nothing new.
+/// A node that does not acknowledge its configuration keeps its functions and gets no new ones.
 #[test]
 fn a_node_that_is_behind_gets_nothing_new() {
     let mut scheduler = Scheduler::default();

@@ -1,5 +1,5 @@
-//! Random histories: whatever happens in whatever order, in the end each node has exactly what it
-//! should.
+//! Random histories. After any events in any order, each node has in the end exactly the resources
+//! that it should have.
 
 mod egress;
 mod machines;
@@ -50,7 +50,7 @@ struct Peer {
     session: Option<u64>,
     explicit: BTreeSet<Subject>,
     held: BTreeMap<Subject, Version>,
-    /// What it refused and was not offered anew since.
+    /// Resources that the node refused and was not offered anew since.
     refused: BTreeMap<Subject, Version>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
     /// Read, not answered.
@@ -208,7 +208,7 @@ impl World {
         };
         let instances: Vec<_> = (0..random.below(4) as u64).map(instance).collect();
         let peer = self.peers.get_mut(name).unwrap();
-        // What it says of other functions is refused.
+        // Reports about other functions are refused.
         if !self.placements[name].hosts(&function) || !self.slices.contains_key(&function) {
             if let Some(session) = peer.session
                 && !peer.instances.contains_key(&function)
@@ -306,8 +306,8 @@ impl World {
         }
     }
 
-    /// What a node should have, worked out from the definitions without sessions, versions or
-    /// differences.
+    /// The resources that a node should have, worked out from the definitions without sessions,
+    /// versions or differences.
     fn expected(&self, name: &'static str) -> BTreeMap<Subject, Version> {
         let explicit = &self.peers[name].explicit;
         let mut wanted = explicit.clone();
@@ -422,7 +422,7 @@ impl World {
         self.accept_all(name)
     }
 
-    /// What a node is told now.
+    /// Delivers all pending resources to a node, which accepts them. Returns their subjects.
     fn accept_all(&mut self, name: &'static str) -> Vec<Subject> {
         let mut told = Vec::new();
         while self.read(name) {

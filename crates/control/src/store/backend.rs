@@ -13,7 +13,7 @@ pub trait Backend: Send + Sync {
     /// Whether other control planes use the same entries.
     fn is_shared(&self) -> bool;
 
-    /// What one transaction may hold.
+    /// The limits of one transaction.
     fn limits(&self) -> Limits;
 
     /// One entry; `None`: there is none of that key.
@@ -101,7 +101,7 @@ impl Transaction {
     }
 }
 
-/// What one transaction may hold.
+/// The limits of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries.
@@ -110,7 +110,7 @@ pub struct Limits {
     pub bytes: usize,
 }
 
-/// What one commit changed.
+/// The changes of one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// Its revision.
@@ -197,7 +197,7 @@ pub enum StoreError {
     Failed {
         /// The store.
         store: String,
-        /// What went wrong.
+        /// The cause of the failure.
         reason: String,
     },
     /// A commit got no answer. It may or may not have happened.
@@ -205,7 +205,7 @@ pub enum StoreError {
     Unknown {
         /// The store.
         store: String,
-        /// What went wrong.
+        /// The cause of the failure.
         reason: String,
     },
     /// An entry has another version than the transaction expects. Nothing was written.

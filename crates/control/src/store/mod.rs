@@ -109,9 +109,8 @@ impl Store {
         entries.iter().map(|entry| Ok((function(&**backend, entry, prefix)?, decode(&**backend, entry)?))).collect()
     }
 
-    /// Saves a publication, whose revisions were `before`. In a file it is all or nothing. In etcd
-    /// it may take several transactions; what is missing after a failure is saved by the next
-    /// publication.
+    /// Saves a publication, whose revisions were `before`. In a file this is atomic. In etcd it may
+    /// take several transactions; after a failure, the next publication saves the missing entries.
     pub(crate) fn save(
         &self,
         definitions: &Definitions,
@@ -318,7 +317,7 @@ fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     (hex(&bytes) == text).then_some(bytes)
 }
 
-/// Commits what does not have to be done together.
+/// Commits changes that do not have to be atomic together.
 fn commit_in_parts(backend: &dyn Backend, transaction: Transaction) -> Result<(), StoreError> {
     if transaction.changes.is_empty() {
         return Ok(());

@@ -145,7 +145,7 @@ fn a_watch_sees_each_commit_once_and_in_order() {
     });
 }
 
-/// What a transaction of the model does to one of a few keys.
+/// An operation of a transaction of the model on one of a few keys.
 #[derive(Clone, Debug)]
 enum Step {
     Put { key: u8, value: u8, seen: bool },

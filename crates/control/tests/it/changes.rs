@@ -1,4 +1,4 @@
-//! A change of some functions leaves what a publication of all would.
+//! A change of some functions has the same result as a publication of all.
 
 use crate::support::slices::{function, slice};
 use crate::support::*;
@@ -14,7 +14,7 @@ const NAMES: [&str; 4] = ["a/one", "a/two", "b/three", "b/four"];
 
 type World = BTreeMap<FunctionId, FunctionConfig>;
 
-/// For each function: whether it is there, what it calls, and its content.
+/// For each function: whether it exists, the function that it calls, and its content.
 fn worlds() -> impl Strategy<Value = Vec<World>> {
     let one = prop::collection::vec((any::<bool>(), 0..NAMES.len(), 1..3_u32, 1..3_u32), NAMES.len());
     let world = one.prop_map(|functions| {

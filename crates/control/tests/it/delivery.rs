@@ -28,7 +28,8 @@ async fn each_node_gets_its_part_and_nothing_by_asking() {
     connected(&two).await;
     eventually_async("the node to be connected", || control.status().nodes.iter().all(|node| node.connected)).await;
     one.subscribe([Subject::Hosted, Subject::Mesh]);
-    // What it may not have is refused; the rest of the message counts.
+    // The control plane refuses subscriptions that the node may not have; the rest of the message
+    // counts.
     two.subscribe([Subject::Routes, slice_of(FRONTEND), slice_of(ORDERS), endpoints_of(INVENTORY), Subject::Hosted]);
     let got = accepted(&mut updates_one).await;
     assert_eq!(subjects(&got), [Subject::Mesh, slice_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
@@ -67,7 +68,8 @@ async fn reports_count_only_for_what_a_node_hosts_or_still_has() {
     eventually_async("the count of streams", || count(1) == 2).await;
     assert_eq!((count(0), control.counters("one").unwrap().refused), (0, 3));
 
-    // The function moves away. What is left of it drains, and may be told of to its end.
+    // The function moves away. Its remaining instances drain, and the node may report them until
+    // they end.
     control.place("one", only(&[])).unwrap();
     agent.report(&function(ORDERS), instances(1));
     eventually_async("the count of streams", || count(1) == 1).await;
@@ -355,7 +357,7 @@ async fn a_gateway_follows_the_routes() {
     );
     assert!(changes[2..].iter().all(|change| matches!(change, Change::Removed(_))));
 
-    // What the node hosts comes with its slice, which says where it is exposed.
+    // For a function that the node hosts, the route is part of its configuration.
     control.place("edge", leno_control::Admission { gateway: true, ..only(&[ORDERS]) }).unwrap();
     agent.subscribe([Subject::Hosted]);
     let mut got = BTreeSet::new();

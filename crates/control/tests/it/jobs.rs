@@ -95,7 +95,7 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
     eventually_async("the job's state running", || state(&control) == JobState::Running).await;
     // Only its node can give it up.
     one.report_job(&function(REPORT), report(1, JobState::Failed));
-    // What is said of another run is not said of this one.
+    // A report about another run does not concern this one.
     two.report_job(&function(REPORT), report(9, JobState::Succeeded));
     two.report_job(&function(REPORT), report(1, JobState::Succeeded));
     eventually_async("the job's state succeeded", || state(&control) == JobState::Succeeded).await;
@@ -166,7 +166,7 @@ async fn how_it_ended_is_known_after_a_restart() {
     let served = Served::start(&control).await;
     let (one, _updates) = joined(&control, &served, &control.admit("one", everything()).unwrap(), 1).await;
     assert!(!has_job(&one));
-    // Another definition, and back: what was known of the first is not what is asked for.
+    // The definition changes, and back: the state of the first run does not count for the third.
     for edition in [2, 1] {
         control.publish(&definitions([server(), job(REPORT, &[SERVER], edition)])).unwrap();
         assert_eq!(state(&control), JobState::Pending);

@@ -54,7 +54,8 @@ async fn the_component_of_a_kept_revision_is_delivered_and_outlives_a_restart() 
     drop(control);
     let control = open();
     assert_eq!(modules_at_a_node(&control).await, both);
-    // Nobody needs the first any more: it is kept, with its revision, and not delivered.
+    // No function needs the first module any more: it is kept, with its revision, and not
+    // delivered.
     control.publish(&edition(b"two", false)).unwrap();
     assert_eq!(modules_at_a_node(&control).await, BTreeSet::from([Subject::Module(ModuleHash::of(b"two"))]));
     control.publish(&edition(b"two", true)).unwrap();

@@ -79,7 +79,8 @@ async fn what_was_not_in_force_is_sent_again() {
     let _served = Served::start_at(&control, address).await;
     let again = next(&mut updates).await;
     assert_eq!(again.changes, unanswered.changes);
-    // The answer to the old one concerns no stream any more; what it put into force counts all the same.
+    // The answer to the old update reaches no stream any more; the resources that the update put
+    // into force count all the same.
     unanswered.accept();
     assert_eq!(agent.held().len(), 2);
     again.accept();
@@ -150,7 +151,7 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     let identities = Identities::new(agent, store.clone());
     assert_eq!(identities.pass(&wanted).await.renewed, wanted);
     assert_ne!(store.current(&frontend).unwrap().chain(), first.chain());
-    // What is not wanted any more goes.
+    // Certificates of identities that are not wanted any more are removed.
     assert_eq!(identities.pass(&BTreeSet::new()).await, Default::default());
     assert!(store.current(&frontend).is_none());
 }
@@ -220,13 +221,14 @@ async fn only_what_a_node_hosts_is_signed() {
     assert!(agent.sign(&frontend, b"garbage".to_vec()).await.is_err());
     assert_eq!(control.status().identities.len(), 1);
 
-    // A gateway has an identity of its own.
+    // A gateway has a separate identity.
     control.place("one", leno_control::Admission { gateway: true, ..only(&[]) }).unwrap();
     assert_eq!(sign(&gateway).await.unwrap().len(), 1);
     assert!(sign(&identity(FRONTEND)).await.is_err(), "it was moved away");
 }
 
-/// The process that took the node over has ended before it opened a stream, which would have ended this one.
+/// The child of a hot restart has ended before it opened a stream, which would have ended the
+/// parent's.
 #[tokio::test]
 async fn a_replaced_process_permits_nothing_when_its_replacement_ends_before_it_connects() {
     let control = control();

@@ -43,7 +43,7 @@ fn most(max: u32) -> Scale {
     Scale { max, ..Scale::default() }
 }
 
-/// A node that puts everything into force at once, and tells what it has.
+/// A node that puts every update into force at once, and records its resources.
 struct Node {
     agent: Agent,
     has: Arc<Mutex<BTreeMap<Subject, Resource>>>,
@@ -165,7 +165,7 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
         one.endpoints(ORDERS).iter().map(|at| (&*at.node, at.ready)).eq([("two", 0)])
     })
     .await;
-    // From zero to one: the caller's node is told at once, with one message.
+    // From zero to one: the control plane informs the caller's node at once, with one message.
     let before = control.counters("one").unwrap().messages;
     two.agent.report(&function(ORDERS), instances(1));
     eventually_async("the endpoints of the function", || one.endpoints(ORDERS).first().is_some_and(|at| at.ready == 1))
@@ -291,7 +291,8 @@ async fn rate_limits_are_divided_between_nodes_and_follow_the_demand() {
     eventually_async("the term of the leases", || one.agent.term().borrow().is_some()).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     let both = || {
-        // The one that grows is read first, so that what has moved meanwhile is not counted twice.
+        // The growing share is read first, so that parts that have moved meanwhile are not counted
+        // twice.
         let (two, one) = (two.parts(ORDERS), one.parts(ORDERS));
         assert!(one + two <= PARTS, "{one} + {two}");
         (one, two)
@@ -300,7 +301,7 @@ async fn rate_limits_are_divided_between_nodes_and_follow_the_demand() {
     let demand = LimitDemand { function: function(ORDERS), limit: "all".to_owned(), admitted: 900, refused: 100 };
     two.agent.report_demands(std::slice::from_ref(&demand));
     eventually_async("the parts of the limit", || both().1 > PARTS / 10 * 9).await;
-    // What a lost node holds is nobody's until its term is over.
+    // The parts of a lost node stay unassigned until its term is over.
     let held = both();
     drop(one);
     eventually_async("the function to be placed", || homes(&control, ORDERS) == ["two"]).await;

@@ -136,7 +136,7 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
     }
 }
 
-/// What a node is asked in these tests.
+/// The question to a node in these tests.
 fn question() -> Question {
     let (instance, previous, tail, after) = (None, false, None, Vec::new());
     Question::Output(ReadOutput { function: FRONTEND.parse().unwrap(), instance, previous, tail, after, limit: 1000 })
@@ -157,7 +157,7 @@ async fn a_node_is_asked_and_answers_once() {
         let line = v1::OutputLine { instance: 3, at_ms: 7, stderr: true, text: "hello".to_owned() };
         let output = v1::Output { lines: vec![line], ..Default::default() };
         let answer = |id| v1::Answer { id, answer: Some(v1::answer::Answer::Output(output.clone())) };
-        // Nobody has asked the first of these.
+        // The control plane has not asked the first of these.
         node.send(Message::Answer(answer(question.id + 1))).await;
         node.send(Message::Answer(answer(question.id))).await;
     };

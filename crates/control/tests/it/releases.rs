@@ -20,7 +20,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 const CHECKOUT: &str = "shop/checkout";
 
-/// A control plane of a later release, by hand: it sends what the test says, and hands on what nodes say.
+/// A control plane of a later release, simulated: it sends the messages of the test, and passes on
+/// the messages of nodes.
 struct Later {
     address: SocketAddr,
     /// Of a node of this release.
@@ -192,7 +193,7 @@ async fn a_node_speaks_no_version_that_it_does_not_know() {
     control.node().await.welcome(5).await;
     assert!(away(&agent).await.contains("(release \"7.0.0\") wants to speak version 5 of the protocol"));
 
-    // Nor does it take anything before it knows what is spoken.
+    // Nor does a node accept a resource before it knows the version of the protocol.
     let node = control.node().await;
     node.slice(1, golden()).await;
     let mut connection = agent.connection();

@@ -76,7 +76,7 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     report(&agent, &[(1, 0, 0), (2, 0, 0)]);
     report(&agent, &[(1, 90, 0), (2, 10, 1)]);
     assert_eq!(shares(&mut updates).await, (1, vec![(1, 50), (2, 50)]));
-    // What came in the first step does not count in the second.
+    // Requests of the first step do not count in the second.
     report(&agent, &[(1, 90, 0), (2, 19, 1)]);
     report(&agent, &[(1, 90, 0), (2, 20, 1)]);
     assert_eq!(shares(&mut updates).await, (2, vec![]));

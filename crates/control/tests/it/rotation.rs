@@ -122,10 +122,10 @@ fn file(path: &Path) -> AuthorityFile {
     AuthorityFile::new(path, b"correct horse battery", &DOMAIN.parse().unwrap()).unwrap()
 }
 
-/// A node of this release, which does what a node does about roots and certificates.
+/// A node of this release, which handles roots and certificates as a real node does.
 struct Node {
     member: Membership,
-    /// While it is set, what arrives is not answered.
+    /// While it is set, the node does not answer updates.
     paused: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -171,7 +171,8 @@ impl Node {
     }
 }
 
-/// A node of an earlier release, by hand, which takes only what it is let take.
+/// A node of an earlier release, simulated, which only accepts the updates that the test lets it
+/// accept.
 struct Earlier {
     to_control: mpsc::Sender<v1::FromNode>,
     from_control: Streaming<v1::ToNode>,
@@ -229,7 +230,7 @@ async fn nodes_change_to_another_authority_and_the_first_is_refused_afterwards()
     })
     .await;
     let old = {
-        // As it was before: a store of its own, which nothing renews.
+        // A copy of the earlier state: a separate store, which no task renews.
         let svids = SvidStore::new(nodes[0].member.svids().bundle().as_ref().clone());
         let agent = join_at(mesh.served().address, &nodes[0].member, 1).0;
         let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
@@ -301,7 +302,7 @@ async fn a_rotation_outlasts_the_control_plane_in_each_phase() {
 
     let mut hand = Earlier::open(&mesh, &earlier).await;
     assert_eq!(hand.take_roots().await, 2);
-    // It does not say what it has renewed, so this phase lasts too.
+    // The node does not report which certificates it has renewed, so this phase lasts too.
     eventually_async("the phase renew to wait for two", || {
         mesh.phase() == Some(Phase::Renew) && mesh.waits_for() == ["two"]
     })
@@ -466,7 +467,7 @@ async fn a_control_plane_does_not_lead_with_an_authority_that_is_not_the_meshs()
     let error = Control::new(authority, Store::open(&mesh.path("store")).unwrap(), Default::default()).unwrap_err();
     assert!(error.to_string().contains("--ca"), "{error}");
     assert_eq!(open(&mesh.path("ca.pem"), false).unwrap().authority_status().phase, Some(Phase::Trust));
-    // Unless that is what is wanted.
+    // It succeeds if replacing the authority was requested.
     let replaced = open(&mesh.path("other.pem"), true).unwrap();
     let status = replaced.authority_status();
     assert_eq!((status.phase, status.roots.len()), (None, 1), "the lost one is not trusted");

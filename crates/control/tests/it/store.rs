@@ -1,4 +1,4 @@
-//! What survives a restart, and what must not.
+//! Values that survive a restart, and values that must not.
 
 use crate::support::slices::{extended, function, slice};
 use crate::support::*;
@@ -206,7 +206,7 @@ fn a_store_of_another_format_or_with_damage_is_refused() {
     let error = Store::open(&path).map(drop).unwrap_err();
     assert!(matches!(&error, StoreError::Format { found, .. } if found == "3"), "{error}");
 
-    // What the first format has.
+    // The entries of the first format.
     let earlier = folder.path().join("earlier.redb");
     tamper(&earlier, META, "release", b"0.1.0");
     let error = Store::open(&earlier).map(drop).unwrap_err();

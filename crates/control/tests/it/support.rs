@@ -116,7 +116,7 @@ pub(crate) async fn next(updates: &mut Updates) -> Update {
     patient(updates.recv()).await.expect("the stream's task ended")
 }
 
-/// Accepts the next update; what it was.
+/// Accepts the next update. Returns its changes.
 pub(crate) async fn accepted(updates: &mut Updates) -> Vec<Change> {
     let update = next(updates).await;
     let changes = update.changes.clone();
@@ -144,7 +144,7 @@ pub(crate) fn part(admission: Admission) -> Change {
     Change::Set(Resource::Hosted(admission.placement))
 }
 
-/// What a node of the scheduler is for.
+/// The admission of a node that the scheduler uses.
 pub(crate) fn scheduled() -> Admission {
     Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default(), egress: false }
 }

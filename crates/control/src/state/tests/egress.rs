@@ -1,5 +1,5 @@
-//! Who gets what of something outside of the mesh that egress nodes connect to: they, and nobody
-//! else.
+//! Which nodes get the configuration and the certificates of an external service that egress nodes
+//! connect to: only the egress nodes.
 
 use super::*;
 use leno_model::{Egress, EgressPort, EgressProtocol, EgressTls, Run};
@@ -7,7 +7,7 @@ use leno_model::{Egress, EgressPort, EgressProtocol, EgressTls, Run};
 const CALLER: &str = "a/caller";
 const OUTSIDE: &str = "a/payments";
 
-/// A node that takes what it is sent, and what it has of it.
+/// A node that accepts all deliveries, and the resources that it has.
 struct End {
     name: &'static str,
     session: u64,

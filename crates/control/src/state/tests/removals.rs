@@ -1,4 +1,4 @@
-//! Whether nodes drain a removed function or close what is open of it, and which nodes are behind.
+//! Whether nodes drain a removed function or close its open exchanges, and which nodes are behind.
 
 use super::*;
 use crate::state::nodes::BEHIND;

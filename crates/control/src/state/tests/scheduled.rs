@@ -34,7 +34,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
     slice
 }
 
-/// A node's end: what it has in force, and what it has read and not answered.
+/// A node's end: its resources in force, and the deltas that it has read and not answered.
 #[derive(Default)]
 struct End {
     session: Option<u64>,
@@ -291,12 +291,12 @@ fn functions_of_a_namespace_share_its_instances_by_their_load() {
         let home = &mesh.state.hosting.scheduler.nodes_of(&ids[function])[0];
         NODES.iter().position(|name| **name == **home).unwrap()
     };
-    // What it has not, it gets from others that have nothing.
+    // The function gets the missing part of the quota from functions without instances.
     mesh.step(Step::Load(host(&mesh, 2), 2, 3, 20));
     mesh.settle().unwrap();
     assert_eq!(most(&mesh)[2], MAX, "{:?}", most(&mesh));
     assert_eq!(most(&mesh).iter().sum::<u32>(), QUOTA);
-    // What a function has it keeps, though another one wants all.
+    // A function keeps its instances, though another one wants all.
     mesh.step(Step::Load(host(&mesh, 2), 2, 5, 0));
     mesh.step(Step::Load(host(&mesh, 0), 0, 1, 50));
     mesh.settle().unwrap();
