@@ -32,7 +32,7 @@ use tonic::{Request, Status, Streaming};
 const OUTGOING: usize = 64;
 /// Maximum number of updates that the stream reads ahead of the node.
 const READ_AHEAD: usize = 4;
-/// A stream that lasted this long counts as a success, whatever it carried.
+/// A stream that lasted this long counts as a success, regardless of the messages on it.
 const STABLE_STREAM: Duration = Duration::from_secs(5);
 
 /// Maximum number of renewals without an answer.

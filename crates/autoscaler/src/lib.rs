@@ -1,18 +1,25 @@
-//! How many instances a function should have: Knative's autoscaler (KPA) as a pure function of observations and time. It has no clock and
-//! does no I/O: the same observations at the same times give the same decisions.
+//! The number of instances that a function should have: Knative's autoscaler (KPA) as a pure
+//! function of observations and time. It has no clock and does no I/O: the same observations at the
+//! same times give the same decisions.
 //!
-//! A decision takes these steps in this order. Each may change the count, and the last one that did is the reason of the decision:
-//! 1. **Load.** The average load over the stable and the panic window, divided by the target and rounded up.
-//! 2. **Burst.** Waiting requests count at once, not as an average: what they need right now is part of the panic count.
-//! 3. **Rates.** One step multiplies or divides the ready instances by the configured rates at most. Then the activation scale applies.
-//! 4. **Panic.** Panic mode begins when the panic count is twice (the threshold) the ready instances. It ends when that was not so for a
-//!    whole stable window. In panic mode the larger of both counts holds, and the count never falls.
-//! 5. **Delay.** Nothing is taken away while requests wait, nor before the scale-down delay.
+//! A decision takes these steps in this order. Each may change the count, and the last one that did
+//! is the reason of the decision:
+//! 1. **Load.** The average load over the stable and the panic window, divided by the target and
+//!    rounded up.
+//! 2. **Burst.** Waiting requests count at once, not as an average: their present demand is part of
+//!    the panic count.
+//! 3. **Rates.** One step multiplies or divides the ready instances by the configured rates at
+//!    most. Then the activation scale applies.
+//! 4. **Panic.** Panic mode begins when the panic count is twice (the threshold) the ready
+//!    instances. It ends when that was not so for a whole stable window. In panic mode the larger
+//!    of both counts holds, and the count never falls.
+//! 5. **Delay.** The count does not fall while requests wait, nor before the scale-down delay.
 //! 6. **Bounds.** The initial scale, until it was reached once; then minimum and maximum.
 //! 7. **Zero.** The last instance stays for the stable window and the grace period.
 //!
-//! Three things differ from Knative. Step 2 is immediate; there, an activator reports its queue every second. Averages are exact instead of
-//! scraped. The last instance can go without waiting for anything else, because requests are always buffered here.
+//! Three things differ from Knative. Step 2 is immediate; there, an activator reports its queue
+//! every second. Averages are exact instead of scraped. The last instance can end without any other
+//! condition, because requests are always buffered here.
 
 mod average;
 mod reason;

@@ -36,7 +36,8 @@ impl Simulation {
         simulation
     }
 
-    /// This many requests at a time until that second; each instance takes what it may, the rest waits.
+    /// Offers this many concurrent requests until that second. Each instance takes as many as it
+    /// may; the rest waits.
     fn load(&mut self, until: u64, requests: u32) -> &mut Self {
         let before = (self.seen.waiting, self.seen.in_flight);
         self.spread(requests);
@@ -139,7 +140,7 @@ fn the_window_passes_and_the_grace_period_before_the_last_instance_goes() {
     kept.load(400, 0);
     assert_eq!(kept.counts(), [(0, 1), (280, 0)]);
     assert!(kept.autoscaler.rests());
-    // The next request finds no trace of what was.
+    // The next request finds no trace of the earlier load.
     kept.load(410, 1);
     assert_eq!(kept.counts()[2..], [(400, 1)]);
 }
@@ -282,7 +283,7 @@ fn anything(seed: u64) -> (Scale, u32, Vec<(Duration, u32, u32)>) {
     (scale, random.u32(0..5), steps)
 }
 
-/// What is decided for a series, with all instances ready at once.
+/// The decisions for a series, with all instances ready at once.
 fn decided(seed: u64, more: u32) -> (Scale, Vec<(Decision, u32)>) {
     let (scale, concurrency, steps) = anything(seed);
     let mut autoscaler = Autoscaler::new(scale, concurrency, Duration::ZERO);
@@ -294,7 +295,8 @@ fn decided(seed: u64, more: u32) -> (Scale, Vec<(Decision, u32)>) {
         (seen.in_flight, seen.waiting, before) = (load + more, waiting, now);
         let previous = autoscaler.desired();
         let decision = autoscaler.decide(now, &seen);
-        // The same ready instances whatever was decided, so that series with more and less load can be compared.
+        // The ready instances do not depend on the decisions, so that series with more and less
+        // load can be compared.
         seen.ready = u32::try_from(now.as_secs() % 20).unwrap();
         decisions.push((decision, previous));
     }

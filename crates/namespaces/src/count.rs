@@ -57,7 +57,8 @@ pub struct Count {
 impl Count {
     /// Takes one, which [`Count::give_back`] returns. `false`: the bound is reached.
     pub fn take(&self) -> bool {
-        // What is refused is never counted as used, not even for a moment in which another thread looks.
+        // A refused unit is never counted as used, not even for a moment in which another thread
+        // looks.
         let below = |used| (used < self.bound.load(Relaxed)).then_some(used + 1);
         let taken = self.used.fetch_update(Relaxed, Relaxed, below).is_ok();
         if !taken {

@@ -52,7 +52,7 @@ pub struct Bounds {
     pub image_bytes: Option<u64>,
     /// Files of unpacked images; `None`: 500,000, and at most a quarter of those that the store's file system has.
     pub image_files: Option<u64>,
-    /// Bytes a second of what its functions write and cause in the node's log and access log.
+    /// Bytes a second that its functions write to the node's log and access log, or cause there.
     pub log_bytes_per_second: u64,
 }
 
@@ -76,9 +76,9 @@ impl Default for Bounds {
 pub struct Namespace {
     name: Arc<str>,
     counts: [Count; Resource::ALL.len()],
-    /// What its functions write and cause in the logs.
+    /// The log output that its functions write or cause.
     pub log: Log,
-    /// What its instances write, as the node reads it. Faster writers wait.
+    /// The output of its instances, as the node reads it. Faster writers wait.
     pub output: Rate,
     /// Bytes of images.
     pub pulls: Rate,
@@ -271,7 +271,7 @@ impl Namespaces {
         self.all.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// What each uses now.
+    /// The present usage of each namespace.
     pub fn usage(&self) -> Vec<Usage> {
         let now = Instant::now();
         self.all().iter().map(|namespace| namespace.usage(now)).collect()

@@ -1,4 +1,4 @@
-//! How much a namespace may write into the node's logs, and what was left out.
+//! Limits on a namespace's writes into the node's logs, and counters of the dropped lines.
 
 use crate::Rate;
 use std::sync::atomic::AtomicU64;
@@ -18,7 +18,7 @@ pub enum Source {
     Output,
     /// Lines of the access log.
     AccessLog,
-    /// Messages about what an instance or a function was refused, or about what happened to it.
+    /// Messages about refusals and other events of an instance or a function.
     Events,
 }
 

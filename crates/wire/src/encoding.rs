@@ -11,10 +11,10 @@
 //! - A field, a variant or a rest of the input that the reader does not know is an error. Nothing
 //!   is ever ignored: it may be a restriction.
 //!
-//! So a new field may be added to any type if its zero value means what was before. Readers of an
-//! older release accept every value that does not use it, and refuse those that do. Values that do
-//! not use it have the same bytes, hence the same version, in both releases. Types must not use
-//! `flatten`, `tag`, `untagged`, hash maps, or defaults other than zero. See
+//! So a new field may be added to any type if its zero value means the earlier behaviour. Readers
+//! of an older release accept every value that does not use it, and refuse those that do. Values
+//! that do not use it have the same bytes, hence the same version, in both releases. Types must not
+//! use `flatten`, `tag`, `untagged`, hash maps, or defaults other than zero. See
 //! docs/decisions/0020-payloads.md.
 
 mod decode;

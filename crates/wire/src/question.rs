@@ -1,5 +1,5 @@
-//! Queries of the control plane about what a node hosts, and the node's answers. Each query bounds
-//! its answer.
+//! Queries of the control plane about the functions and jobs that a node hosts, and the node's
+//! answers. Each query bounds its answer.
 
 use crate::encoding::{self, EncodingError};
 use crate::messages::{self, MAX_REASON};

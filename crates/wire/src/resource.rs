@@ -116,7 +116,7 @@ pub enum InstanceState {
     Ready,
     /// Gets no new requests. In-flight requests may finish.
     Draining,
-    /// Was told to exit.
+    /// The node is stopping it.
     Stopping,
 }
 

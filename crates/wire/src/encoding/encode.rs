@@ -41,7 +41,7 @@ impl Encoder {
         Compound { encoder: self, start, entries: 0, are_bytes: true }
     }
 
-    /// Fills in a header. One that is longer than its place moves what comes after it.
+    /// Fills in a header. A header that is longer than its reserved byte moves the bytes after it.
     fn header<T>(&mut self, start: usize, write: impl FnOnce(&mut Vec<u8>) -> Result<T, EncodingError>) -> Written {
         let end = self.out.len();
         write(&mut self.out)?;
