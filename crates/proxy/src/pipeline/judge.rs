@@ -1,8 +1,9 @@
 //! Asks a function's program about a request, and carries out its decision. Only this module touches the sandbox.
 //!
-//! A program is a pure function. This module collects its input: the request's head, the identities that the runtime established, and the
-//! ledger entries that the program declared. The program runs in a fresh sandbox. If it needs more (a verified signature, another counter),
-//! it says so, and a fresh sandbox runs again with that added. The output is untrusted until it is validated.
+//! A program is a pure function. This module collects its input: the request's head, the identities
+//! that the runtime established, and the counters that the program declared. The program runs in a
+//! fresh sandbox. If it needs more (a verified signature, another counter), it says so, and a fresh
+//! sandbox runs again with that added. The output is untrusted until it is validated.
 //!
 //! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: each
 //! of these refuses the request, and the record says why.
@@ -50,10 +51,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of runs for one request. One is enough for a token and counters that the ledger knows; a token never seen before takes
-/// two.
+/// Maximum number of runs for one request. One is enough for a known token and known counters; a
+/// token never seen before takes two.
 const MAX_RUNS: u8 = 4;
-/// Maximum number of functions whose ledger state a worker caches.
+/// Maximum number of functions whose limits and counters a worker caches.
 const MAX_CACHED_FUNCTIONS: usize = 8192;
 
 /// One worker's judge: runs programs and extensions, and applies their decisions.
@@ -67,7 +68,8 @@ pub struct Judge {
     deadline_budgets: DeadlineBudgets,
 }
 
-/// A worker's cache of ledger state. Each worker counts its handles itself, so workers do not contend for a cache line.
+/// A worker's cache of functions' limits and counters. Each worker counts its handles itself, so
+/// workers do not contend for a cache line.
 #[derive(Default)]
 struct StateCache {
     generation: u64,
@@ -75,14 +77,14 @@ struct StateCache {
     functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
 }
 
-/// What the runtime knows about a request besides its head.
+/// The facts that the runtime knows about a request besides its head.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgeInput<'a> {
     /// The function whose program judges.
     pub entry: &'a Arc<FunctionEntry>,
     /// Where the request came in. The caller's program judges outbound requests, the callee's program all others.
     pub direction: TrafficDirection,
-    /// Who sent the request, as the runtime established it.
+    /// The sender of the request, as the runtime established it.
     pub peer: &'a Peer,
     /// The callee. `None`: the request names no function that the caller may call.
     pub target: Option<&'a FunctionId>,
@@ -139,7 +141,7 @@ enum JudgeError {
 /// How the runs of a program ended.
 enum Found {
     Decided(Box<Decision>),
-    /// A signature that the program wanted verified is wrong. The span is as the program says.
+    /// A signature that the program wanted verified is wrong. The program supplies the span.
     BadSignature(Box<SignatureWant>, Option<TracePlan>),
 }
 
@@ -156,13 +158,15 @@ impl Judge {
         }
     }
 
-    /// Erases what the last run left in its sandbox. Called while the worker is idle, so that no request has to wait for it.
+    /// Erases the remains of the last run from its sandbox. Called while the worker is idle, so
+    /// that no request has to wait for it.
     pub fn tidy(&self) {
         self.pool.borrow_mut().tidy();
     }
 
-    /// Judges a request by the function's program: takes its head, and returns the edited head or a refusal. The function's extensions are
-    /// asked separately ([`Judge::extend`]). It waits for nothing but a store that keeps the counters of rate limits.
+    /// Judges a request by the function's program: takes its head, and returns the edited head or a
+    /// refusal. The function's extensions are asked separately ([`Judge::extend`]). It waits only
+    /// for a store that keeps the counters of rate limits.
     pub async fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(input.entry, input.direction);
@@ -266,7 +270,7 @@ impl Judge {
         Ok((output?, time))
     }
 
-    /// A function's ledger state, cached by this worker.
+    /// A function's limits and counters, cached by this worker.
     #[expect(clippy::redundant_allocation, reason = "as in `StateCache`")]
     fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
         let mut state_cache = self.state_cache.borrow_mut();
@@ -344,7 +348,7 @@ struct Evaluation<'a> {
     runs: Runs,
 }
 
-/// What the record says about the runs, and how they ended.
+/// The record's facts about the runs and how they ended.
 #[derive(Default)]
 struct Runs {
     count: u8,
@@ -410,7 +414,7 @@ impl Evaluation<'_> {
         Err(JudgeError::Undecided)
     }
 
-    /// Records what the verdict depends on, unless another node judges.
+    /// Records the inputs of the verdict, unless another node judges.
     fn keep_inputs(&self, head: &request::Parts, path: &str, located: &[Located<'_>]) {
         if !self.input.entry.elsewhere {
             let inputs = Inputs::new(&self.program.keeps, self.input.port, path, &head.headers, located);
@@ -418,7 +422,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Supplies what the program wants. Returns the want for a signature if the signature is wrong.
+    /// Supplies the signatures and counters that the program wants. Returns the want for a
+    /// signature if the signature is wrong.
     fn supply(&self, prefetched: &mut PrefetchedInputs<'_>, wants: Wants) -> Result<Option<SignatureWant>, JudgeError> {
         if let Some(want) = wants.signature {
             let Some(token) = &mut prefetched.token else { return Err(BadOutput::NoToken.into()) };

@@ -1,5 +1,5 @@
-//! Judges a request again that is open: whether it would still be permitted. Nothing else comes of it: no counter is taken from, nothing is planned, edited
-//! or recorded.
+//! Judges an open request again: whether it would still be permitted. This has no other effect: it
+//! takes from no counter, and plans, edits and records nothing.
 
 use super::prefetch::digest;
 use super::request_snapshot::RequestSnapshot;
@@ -16,7 +16,7 @@ use leno_policy::token;
 use leno_telemetry::exchange::RecordedVerdict;
 use leno_telemetry::record::Record;
 
-/// What is known of an open request.
+/// The facts that are known about an open request.
 pub(crate) struct Reopened<'a> {
     pub direction: TrafficDirection,
     pub peer: &'a Peer,
@@ -38,13 +38,14 @@ pub(crate) struct Withdrawn {
 }
 
 impl Withdrawn {
-    /// It is closed for a reason that no program knows of, and that is not the client's.
+    /// The request is closed for a reason that no program knows, and for which the client is not to
+    /// blame.
     pub(crate) fn new(status: StatusCode, policy: PolicyKind, clause: &str) -> Self {
         let verdict = RecordedVerdict::Deny { policy, rule: "".into(), default: false, clause: clause.into() };
         Self { status, verdict, by: ClosedBy::Circumstances }
     }
 
-    /// What proved the caller or a sidecar does not count any more.
+    /// The certificate or credential that proved the caller or a sidecar is not valid any more.
     pub(crate) fn unproven(clause: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::MutualTls, clause)
     }
@@ -109,7 +110,7 @@ impl Judge {
                 Output::Request(Outcome::Decided(decision)) => {
                     return Ok(match decision.verdict {
                         Verdict::Allow { .. } => Ok(decision.until_ms),
-                        // It has had its share, and takes no more of it.
+                        // The request has taken from the limit before, and takes nothing more.
                         Verdict::Deny(Denial {
                             policy: PolicyKind::RateLimit | PolicyKind::CircuitBreaker, ..
                         }) => Ok(decision.until_ms),
@@ -133,7 +134,7 @@ impl Judge {
         Err(JudgeError::Undecided)
     }
 
-    /// The key that made the request's token, if that is known from an earlier request.
+    /// The key that signed the request's token, if an earlier request has established it.
     fn known_signer(&self, entry: &FunctionEntry, program: &LoadedProgram, asked: &RequestSnapshot) -> Option<KeyId> {
         let headers = asked.headers();
         let located = token::locate(&program.needs.tokens, &headers, asked.path());

@@ -18,8 +18,8 @@ use leno_telemetry::record::Record;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a permitted request's extensions keep for its response: for each one that sees responses, its instance, or what it takes to start
-/// one.
+/// The state of a permitted request's extensions for its response: for each extension that sees
+/// responses, its instance, or the input to start one.
 #[derive(Default)]
 pub(super) struct ResponseExtensions {
     pending: Vec<(usize, PendingRun)>,
@@ -123,7 +123,8 @@ impl Judge {
         Ok(())
     }
 
-    /// Shows an extension the other readings of a path that is forwarded as it came. Each has to pass; what the extension edits then is not carried out.
+    /// Shows an extension the other readings of a path that is forwarded as it came. The extension
+    /// has to permit each of them; its edits for them are discarded.
     fn show_others(
         &self,
         input: &JudgeInput<'_>,
@@ -201,7 +202,7 @@ impl From<Failure> for NoRun {
     }
 }
 
-/// What it takes to start an instance.
+/// The context that starts an instance.
 struct Starting<'a> {
     judge: &'a Judge,
     class: Class,
@@ -276,8 +277,8 @@ fn conclude(
     outcome: Result<Outcome, NoRun>,
     started: Instant,
 ) -> Concluded {
-    // `fail_open` does not apply to a missing module, or to a node without a free instance: whoever exhausts a node, or keeps a module
-    // away, must not be able to turn off a policy.
+    // `fail_open` does not apply to a missing module, or to a node without a free instance: an
+    // attacker who exhausts a node, or keeps a module away, must not be able to turn off a policy.
     let is_there = !matches!(outcome, Err(NoRun::NotLoaded(_) | NoRun::Failed(Failure::Crowded)));
     let decision = match outcome {
         Ok(outcome) => verdict::validate(Ok(outcome)),

@@ -1,4 +1,4 @@
-//! Carries out what a program decided: validates it, takes from the counters, edits the head.
+//! Carries out a program's decision: validates it, takes from the counters, edits the head.
 
 use super::extend::{self, ResponseExtensions};
 use super::request_snapshot::RequestSnapshot;
@@ -36,12 +36,12 @@ pub struct Permitted {
 }
 
 impl Permitted {
-    /// Whether somebody else is to be asked first.
+    /// Whether external authorizers must be asked first.
     pub fn has_asks(&self) -> bool {
         !self.permit.asks.is_empty()
     }
 
-    /// Who is to be asked: indices of the function's authorizers.
+    /// Takes the authorizers to ask: indices of the function's authorizers.
     pub(crate) fn take_asks(&mut self) -> Vec<u16> {
         std::mem::take(&mut self.permit.asks)
     }
@@ -56,7 +56,8 @@ impl Permitted {
         &self.permit.entry
     }
 
-    /// The head with each other reading of its path, if the path is forwarded as it came: whatever judges the request has to allow each.
+    /// The head with each other reading of its path, if the path is forwarded as it came.
+    /// Extensions and authorizers have to allow each reading.
     pub(crate) fn other_heads(&self) -> Result<Vec<request::Parts>, BadOutput> {
         if !self.permit.terms().as_received {
             return Ok(Vec::new());
@@ -131,10 +132,11 @@ pub struct Permit {
     pub target: Arc<TargetState>,
     /// Index into the program's targets. It is checked when the permit is made.
     terms: usize,
-    /// Whom to ask: indices of the function's authorizers. They are checked when the permit is made.
+    /// The authorizers to ask: indices of the function's authorizers. They are checked when the
+    /// permit is made.
     asks: Vec<u16>,
     response_edits: RefCell<Vec<Edit>>,
-    /// What the extensions keep for the response.
+    /// The extensions' state for the response.
     pub(super) response_extensions: RefCell<ResponseExtensions>,
     /// Counts the request as in flight until the permit is dropped.
     _in_flight: Option<RequestGuard>,
@@ -194,7 +196,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Permits the request if the ledger still agrees: it takes an in-flight slot and from every counter, or nothing.
+    /// Permits the request if the current counters still allow it: takes an in-flight slot and from
+    /// every counter, or nothing.
     async fn permit(
         &mut self,
         (rule, until_ms): (String, Option<u64>),
@@ -269,8 +272,8 @@ impl Evaluation<'_> {
         self.refuse(denial, edits).map(Judgement::Denied)
     }
 
-    /// Takes from all counters, or from none. Returns the denial if one is exhausted. Waits only where a store keeps the counters and this node holds too
-    /// little of one.
+    /// Takes from all counters, or from none. Returns the denial if one is exhausted. Waits only if
+    /// a store keeps the counters and this node holds too small a part of one.
     async fn take(&mut self, takes: &[Take], now_ms: u64) -> Result<Option<(Denial, Vec<HeaderEdit>)>, JudgeError> {
         if takes.is_empty() {
             return Ok(None);
@@ -288,7 +291,7 @@ impl Evaluation<'_> {
             .collect::<Result<Vec<_>, BadOutput>>()?;
         let taken = loop {
             match self.state.quotas.take_or_wait(&demands, now_ms).await {
-                // An audited limit refuses nobody.
+                // An audited limit refuses no request.
                 Err(refused) if demands.get(refused.index).is_some_and(|demand| demand.limit.audit) => {
                     let limit = demands.remove(refused.index).limit;
                     self.runs.audit.get_or_insert_with(|| Verdict::Deny(denial(&limit.name, &refused)).into());
@@ -441,7 +444,7 @@ fn denial(limit: &str, refused: &Refused) -> Denial {
     denial
 }
 
-/// The ledger's own denial, if another request took the last in-flight slot.
+/// The denial by a circuit breaker, if another request took the last in-flight slot.
 fn overflow(breaker: &leno_policy::spec::Breaker) -> Denial {
     Denial {
         status: 503,

@@ -1,6 +1,7 @@
-//! Forecasts what a program will want, so that one run is usually enough.
+//! Prefetches the token and counters that a program will probably want, so that one run is usually
+//! enough.
 //!
-//! It need not be right: a program asks for what is missing, and ignores what it does not need.
+//! The forecast may be wrong: a program asks for missing inputs, and ignores superfluous ones.
 
 use super::Evaluation;
 use crate::state::ledger::quota::CounterState;
@@ -21,7 +22,8 @@ const MAX_CLAIM_BYTES: usize = 1024;
 
 /// The request's token and counters, as far as they are known.
 pub(super) struct PrefetchedInputs<'a> {
-    /// The request's only token. `None`: there is none, or it will be refused, whoever signed it.
+    /// The request's only token. `None`: there is none, or the program will refuse it whatever key
+    /// signed it.
     pub token: Option<Token<'a>>,
     /// Counters to hand to the program.
     pub counters: Vec<Counter>,
@@ -36,7 +38,7 @@ pub(super) struct Token<'a> {
     pub verified: Option<KeyId>,
 }
 
-/// A counter that was read from the ledger.
+/// A counter and its state when it was read.
 pub(super) struct Counter {
     /// Index of the rate limit in the program's specification.
     pub limit: u16,
@@ -118,8 +120,8 @@ fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<
     Token { token, digest, verified: Some(known.key) }
 }
 
-/// What other functions of this node know about a token that is new to this function. Used only if this function has the key that signed
-/// it.
+/// Looks up a token that is new to this function in the cache of all functions on this node. Its
+/// entry is used only if this function has the key that signed the token.
 fn learn_from_others(evaluation: &Evaluation<'_>, digest: &Digest) -> Option<Known> {
     let VerifiedSignature { key, algorithm, claims } = evaluation.signatures.look_up(digest)?;
     if !evaluation.input.entry.keys.contains(key) {

@@ -1,7 +1,9 @@
 //! Judges recorded requests again, by the program that a function would have.
 //!
-//! A replay has no effects: it takes from no counter, asks nobody, and remembers nothing. Rate limits and circuit breakers depend on state that is gone,
-//! so they are left out of the program, and said to be. A request of which the program would look at more than was kept is not judged, and why is told.
+//! A replay has no effects: it takes from no counter, asks no authorizer, and remembers nothing.
+//! Rate limits and circuit breakers depend on state that is gone, so the replay leaves them out of
+//! the program and lists them in its result. If the program would read a part of a request that was
+//! not recorded, the request is not judged again, and the result gives the reason.
 
 mod head;
 mod verdict;
@@ -24,41 +26,41 @@ use verdict::{Change, Compared};
 
 pub use verdict::Verdict;
 
-/// Differences of each kind that are shown for one function.
+/// Maximum number of examples of each kind of difference for one function.
 const EXAMPLES: usize = 5;
-/// Reasons that are told apart.
+/// Maximum number of different reasons that are counted separately.
 const REASONS: usize = 16;
 
-/// A record as the ring gives it back.
+/// A record that was decoded from the ring.
 type Recorded = ExchangeRecord<Box<str>>;
 
 /// The records of a node at one moment, by the function that judged. They stay encoded, because there may be many.
 #[derive(Debug, Default)]
 pub struct Records(HashMap<Box<str>, Vec<Box<[u8]>>>);
 
-/// What became of the records of one function.
+/// The result of replaying the records of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Requests that were judged again.
     pub judged: u64,
-    /// Of those, which were allowed and would be denied.
+    /// The number of those that were allowed and would be denied.
     pub newly_denied: u64,
-    /// Of those, which were denied and would be allowed.
+    /// The number of those that were denied and would be allowed.
     pub newly_allowed: u64,
-    /// Why requests could not be judged, and how many.
+    /// The reasons for which requests could not be judged, and the number of requests for each.
     pub unjudged: BTreeMap<String, u64>,
     /// Requests for which there was no time.
     pub skipped: u64,
     /// Some of the differences, the latest first.
     pub examples: Vec<Example>,
-    /// What was not replayed, although the program has it.
+    /// The parts of the program that were not replayed.
     pub left_out: Vec<String>,
 }
 
 /// A request that would be decided differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Example {
-    /// When it began.
+    /// The time at which the request began.
     pub at: SystemTime,
     /// Its ID, for `leno explain`.
     pub request_id: String,
@@ -72,14 +74,14 @@ pub struct Example {
     pub method: String,
     /// Path as judged, without query.
     pub path: String,
-    /// What was decided.
+    /// The recorded verdict.
     pub before: Verdict,
-    /// What would be.
+    /// The candidate's verdict.
     pub after: Verdict,
 }
 
 impl Records {
-    /// Takes those of this moment.
+    /// Copies the records that the ring holds at this moment.
     pub fn of(ring: &Ring) -> Self {
         let mut records: HashMap<Box<str>, Vec<Box<[u8]>>> = HashMap::new();
         for record in ring.copy() {
@@ -97,7 +99,8 @@ impl Records {
     }
 }
 
-/// Judges the records of a function by the candidate's programs, until there are no more or the time is over. `in_force` is what the function is now.
+/// Judges the records of a function by the candidate's programs, until there are no more or the
+/// time is over. `in_force` is the function's current configuration.
 pub fn replay(
     engine: &Engine,
     candidate: &CandidatePrograms,
@@ -129,7 +132,7 @@ fn is_outbound(recorded: &Recorded) -> bool {
     recorded.direction == leno_http::peer::TrafficDirection::Outbound
 }
 
-/// The inbound program, with the keys that the node has fetched for the function that is in force.
+/// The inbound program, with the keys that the node has fetched for the current function.
 fn with_known_keys(candidate: &CandidatePrograms, in_force: &FunctionEntry) -> ProgramSpec {
     let mut spec = candidate.inbound.clone();
     for fetch in &candidate.jwks {
@@ -156,7 +159,7 @@ fn left_out(candidate: &CandidatePrograms) -> Vec<String> {
     parts.into_iter().filter(|(_, is_there)| *is_there).map(|(part, _)| part.to_owned()).collect()
 }
 
-/// One program, without what depends on state that is gone.
+/// One program, without the policies that depend on state that is gone.
 struct Replayer {
     program: LoadedProgram,
     reads: Reads,
@@ -174,7 +177,8 @@ impl Replayer {
         Ok(Self { reads: Reads::of(&spec), program })
     }
 
-    /// Compares the verdict that was recorded with the program's, or says why that is not possible.
+    /// Compares the recorded verdict with the program's. An error gives the reason why that is not
+    /// possible.
     fn judge(&self, pool: &mut Pool, recorded: &Recorded) -> Result<Compared, String> {
         let no_inputs = || "another node judged it, or nothing was kept of it".to_owned();
         let inputs = recorded.inputs.as_deref().ok_or_else(no_inputs)?;
@@ -200,7 +204,7 @@ impl Replayer {
         let since = recorded.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let input = Input::Request(RequestInput {
             now_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-            // No verdict depends on them.
+            // No verdict depends on random numbers.
             random: [1; 4],
             scheme: "http",
             peer: Peer { identity: recorded.peer.identity.as_deref(), address: recorded.peer.address.ip() },

@@ -1,6 +1,7 @@
-//! What a request asked for, kept as long as it is open, so that it can be judged again.
+//! A copy of a request's head, kept as long as the request is open, so that it can be judged again.
 //!
-//! It is a copy in one piece. The head itself is edited and forwarded, and its fields are slices of a connection's read buffer, which would all be kept.
+//! All fields are copied into one buffer. The original head is edited and forwarded, and its fields
+//! are slices of a connection's read buffer, which would be kept whole.
 
 use http::{HeaderMap, Method, request};
 use leno_http::head;
@@ -83,7 +84,7 @@ fn push(texts: &mut Vec<u8>, text: &[u8]) {
 }
 
 fn text(bytes: &[u8]) -> &str {
-    // They were text when they were copied.
+    // These bytes were text when they were copied.
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 

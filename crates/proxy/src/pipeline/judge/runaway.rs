@@ -6,16 +6,17 @@
 //! it refills the budget. While the budget is exhausted, the function's program and extensions run with the [`SHORT_DEADLINE`], which is
 //! about as long as others' turns. Ordinary requests do not notice. Those that would have missed the deadline fail sooner.
 //!
-//! Anyone can forge a token that takes long to read. So runs for a token whose signature is not verified yet have another budget: requests with known tokens, or
-//! without one, keep their deadline while a function is shown forged tokens.
+//! Any client can forge a token that takes long to read. So runs for a token whose signature is not
+//! verified yet have another budget. Requests with known tokens, or without one, keep their
+//! deadline while clients send forged tokens to the function.
 
 use leno_runtime::schedule::Class;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Deadline, in processor time, of a run whose function has exhausted its budget. Several times what the examples need, and no longer than
-/// others' turns.
+/// Deadline, in processor time, of a run whose function has exhausted its budget. It is several
+/// times the run time of the examples, and no longer than others' turns.
 const SHORT_DEADLINE: Duration = Duration::from_micros(250);
 /// Size of a budget. A few deadlines missed by accident have no consequences.
 const BUDGET: Duration = Duration::from_millis(20);
@@ -23,7 +24,8 @@ const BUDGET: Duration = Duration::from_millis(20);
 const SHARE: u32 = 200;
 /// A run that is cut off sooner costs nothing: it is a turn like any other.
 const MIN_CHARGED: Duration = Duration::from_micros(500);
-/// How often a run with a longer deadline is looked at (`leno_sandbox`). It may use so much more than its deadline.
+/// How often the sandbox checks a run with a longer deadline (`leno_sandbox`). A run may exceed its
+/// deadline by this much.
 const TICK: Duration = Duration::from_millis(2);
 /// When there are this many budgets, the full ones are removed.
 const PRUNE_AT: usize = 64;
@@ -32,7 +34,7 @@ const PRUNE_AT: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct DeadlineBudgets(RefCell<HashMap<Account, Budget>>);
 
-/// Whose budget a run uses.
+/// Identifies the budget that a run uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Account {
     /// The function.
@@ -49,7 +51,7 @@ impl From<Class> for Account {
 
 #[derive(Clone, Copy, Debug)]
 struct Budget {
-    /// What was missing from the budget at `since`.
+    /// The used part of the budget at `since`.
     spent: Duration,
     since: Instant,
 }
@@ -73,8 +75,9 @@ impl DeadlineBudgets {
         !budgets.is_empty() && budgets.get(&account).is_some_and(|budget| budget.spent(now) >= BUDGET)
     }
 
-    /// Takes a run that has missed its deadline from its budget. `time` is what it took on the wall: if that is more than a run can use, the
-    /// kernel gave the processor to others meanwhile, which is not the function's fault.
+    /// Takes a run that has missed its deadline from its budget. `time` is the wall-clock time of
+    /// the run. If that is more than a run can use, the kernel gave the processor to others
+    /// meanwhile, and the function is not to blame.
     pub(super) fn charge(&self, account: impl Into<Account>, deadline: Duration, time: Duration, now: Instant) {
         let most = if deadline < TICK { deadline } else { deadline + TICK };
         let time = time.min(most);

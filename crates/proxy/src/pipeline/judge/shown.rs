@@ -1,4 +1,4 @@
-//! What extensions see of a request and of its response.
+//! The request and the response as extensions see them.
 
 use http::{HeaderMap, Version, header, request, response};
 use leno_http::peer::Peer;
@@ -7,7 +7,7 @@ use leno_sandbox::extension::{Headers, Request, Response};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What the runtime knows about a request besides its head.
+/// The facts that the runtime knows about a request besides its head.
 pub(crate) struct Context<'a> {
     pub peer: &'a Peer,
     pub scheme: &'static str,

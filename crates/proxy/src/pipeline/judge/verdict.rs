@@ -1,5 +1,5 @@
-//! Validates what an extension's module decided, and records what comes after a program's verdict. A module's output is as untrusted as a program's, and the same
-//! rules apply.
+//! Validates the decision of an extension's module, and records the verdicts that follow a
+//! program's. A module's output is as untrusted as a program's, and the same rules apply.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -78,7 +78,7 @@ pub(crate) fn overrule(record: &Record, recorded: RecordedVerdict) {
     });
 }
 
-/// Records what would have been refused if it were not audited. The first one counts.
+/// Records a refusal by an audited policy, which does not take effect. Only the first one is kept.
 pub(crate) fn audit(record: &Record, recorded: RecordedVerdict) {
     record.note(|observed| {
         if let Some(judged) = &mut observed.judged {
@@ -87,7 +87,7 @@ pub(crate) fn audit(record: &Record, recorded: RecordedVerdict) {
     });
 }
 
-/// Adds the time since `started` to that of the judgement.
+/// Adds the time since `started` to the duration of the judgement.
 pub(crate) fn add_time(record: &Record, started: Instant) {
     let ended = Instant::now();
     record.note(|observed| {

@@ -1,4 +1,4 @@
-//! A request head, as far as it was kept and a program looks at it.
+//! A recorded request head, with the parts that were kept and that a program reads.
 
 use super::Recorded;
 use leno_policy::input::Header;
@@ -9,7 +9,7 @@ use leno_telemetry::inputs::{Inputs, Query, Token};
 /// Stands in for a signature that was verified when the request was made.
 const SIGNATURE: &str = "AA";
 
-/// What a program is shown.
+/// The head that the program reads.
 pub(super) struct Head {
     /// Path and query.
     pub path: String,
@@ -17,7 +17,8 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Puts together what was kept. Fails if the program would look at what was not.
+    /// Rebuilds the head from the recorded parts. Fails if the program would read a part that was
+    /// not recorded.
     pub(super) fn rebuild(recorded: &Recorded, inputs: &Inputs, needs: &Needs, reads: &Reads) -> Result<Self, String> {
         if recorded.request_line.is_cut() {
             return Err("its method, host or path is longer than what is kept".to_owned());
@@ -25,14 +26,14 @@ impl Head {
         if let Some(name) = reads.headers.iter().find(|name| !inputs.knows(name)) {
             return Err(format!("the value of its header {name} was not kept"));
         }
-        // Whoever sent an ambiguous query was refused whatever the rules say.
+        // A request with an ambiguous query was refused whatever the rules say.
         let refused_by_query =
             || recorded.judged.as_ref().is_some_and(|judged| judged.verdict.rule_and_clause().0 == "leno/request");
         if inputs.query == Query::Dropped && (reads.query || refused_by_query()) {
             return Err("its query was not kept".to_owned());
         }
         tokens_are_known(inputs, needs)?;
-        // Whether it is a preflight depends on what it has not.
+        // The absence of certain fields decides whether a request is a preflight.
         if inputs.more_names && recorded.request_line.method() == "OPTIONS" && !needs.tokens.is_empty() {
             return Err("it has more header fields than are kept".to_owned());
         }
@@ -64,7 +65,7 @@ impl Head {
             head.path.push('?');
             head.path.push_str(&query);
         }
-        // Of the others the program only asks whether they are there.
+        // The program only asks whether each of the other fields is there.
         for name in inputs.names.split(',').filter(|name| !name.is_empty()) {
             let is_there = head.fields.iter().any(|(known, _)| known == name);
             if !is_there {
@@ -79,7 +80,7 @@ impl Head {
     }
 }
 
-/// Fails unless it is known what the program would find at each of its sources.
+/// Fails unless the record shows which token the program would find at each of its sources.
 fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), String> {
     if needs.tokens.is_empty() {
         return Ok(());
@@ -92,7 +93,7 @@ fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), String> {
     let is_known = |source: &&TokenSource| {
         inputs.sources.contains(source)
             || match source {
-                // What a rule looks at may hold a token too, and is kept whole.
+                // A header or query that a rule reads may also hold a token, and is recorded whole.
                 TokenSource::Header { name, .. } => inputs.knows(name),
                 TokenSource::Query(_) => inputs.query != Query::Dropped,
                 TokenSource::Cookie(_) => inputs.had("cookie") == Some(false),
@@ -108,7 +109,7 @@ fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), String> {
     }
 }
 
-/// A name as it may stand in a query.
+/// Percent-encodes a name for a query.
 fn encoded(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     let byte = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };

@@ -1,4 +1,4 @@
-//! What was decided, and what would be.
+//! Compares the recorded verdict with the candidate's.
 
 use super::Recorded;
 use leno_policy::KEYS_PENDING;
@@ -7,7 +7,7 @@ use leno_policy::spec::{KeyId, ProgramSpec};
 use leno_telemetry::exchange::RecordedVerdict;
 use leno_telemetry::names::{EXTENSIONS, policy_name};
 
-/// A verdict, as the access log tells it.
+/// A verdict in the words of the access log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether it allowed the request.
@@ -45,7 +45,8 @@ impl Compared {
     }
 }
 
-/// Compares a decision with what was recorded. Fails if it takes more than the program to tell.
+/// Compares a decision with the recorded verdict. Fails if the outcome does not depend on the
+/// program alone.
 pub(super) fn compare(recorded: &Recorded, decision: &Decision, spec: &ProgramSpec) -> Result<Compared, String> {
     let rule = match &decision.verdict {
         outcome::Verdict::Deny(denial) => return compare_denial(recorded, denial.clone()),
@@ -67,7 +68,7 @@ pub(super) fn compare(recorded: &Recorded, decision: &Decision, spec: &ProgramSp
     Ok(Compared::new(before, Verdict { allowed: true, policy: None, rule: rule.clone(), clause: String::new() }))
 }
 
-/// Compares a refusal with what was recorded.
+/// Compares a refusal with the recorded verdict.
 pub(super) fn compare_denial(recorded: &Recorded, denial: Denial) -> Result<Compared, String> {
     if denial.policy == PolicyKind::Authentication && denial.clause.contains(KEYS_PENDING) {
         return Err("this node has not fetched the key set of its token's issuer".to_owned());
@@ -77,7 +78,7 @@ pub(super) fn compare_denial(recorded: &Recorded, denial: Denial) -> Result<Comp
     Ok(Compared::new(before(recorded)?, after))
 }
 
-/// What was decided.
+/// The recorded verdict.
 fn before(recorded: &Recorded) -> Result<Verdict, String> {
     let judged = recorded.judged.as_ref().ok_or("it was not judged")?;
     let (rule, clause) = judged.verdict.rule_and_clause();
@@ -105,15 +106,16 @@ fn is_replayed(recorded: &Recorded) -> bool {
     )
 }
 
-/// The key that made the request's token.
+/// The key that signed the request's token.
 pub(super) fn verified(recorded: &Recorded) -> Option<KeyId> {
     recorded.signatures.iter().find(|check| check.error.is_none()).map(|check| check.key)
 }
 
-/// The refusal of a token that none of the wanted keys has made; `None`: that cannot be told.
+/// The refusal of a token that none of the wanted keys has signed; `None`: the record does not show
+/// it.
 pub(super) fn wrong_signature(recorded: &Recorded, want: SignatureWant) -> Option<Denial> {
     let failed = |key: &KeyId| recorded.signatures.iter().any(|check| check.key == *key && check.error.is_some());
-    // What one key has made, no other one has.
+    // A token that one key has signed was signed by no other key.
     let is_wrong = verified(recorded).is_some() || want.keys.iter().all(failed);
     is_wrong.then_some(want.denial)
 }

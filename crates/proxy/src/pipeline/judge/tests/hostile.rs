@@ -1,4 +1,4 @@
-//! Programs that did not load, heads that do not fit, and what a compromised sandbox may decide.
+//! Programs that did not load, heads that do not fit, and decisions of a compromised sandbox.
 
 use super::*;
 use leno_policy::input::TraceContext;

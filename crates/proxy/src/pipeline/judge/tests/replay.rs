@@ -123,13 +123,14 @@ fn requests(key: &SigningKey) -> Vec<http::request::Builder> {
     ]
 }
 
-/// What a program says to a request: whether it allows it, and the rule.
+/// A program's verdict on a request: whether it allows it, and the rule.
 fn decided(bench: &Bench, request: http::request::Builder) -> (bool, String) {
     let judgement = bench.ask(request).1.judgement.unwrap();
     (judgement.verdict == "allow", judgement.rule)
 }
 
-/// Every program's records, judged by every other program: what a replay says is what that program would have said.
+/// The records of every program, judged by every other program. A replay must give the verdict that
+/// the other program would have given.
 #[test]
 fn a_replay_says_what_the_candidate_would_have_said_or_nothing() {
     let engine = &engines()[0];
@@ -139,7 +140,8 @@ fn a_replay_says_what_the_candidate_would_have_said_or_nothing() {
     for (first, before) in programs(&key).into_iter().enumerate() {
         for (second, after) in programs(&key).into_iter().enumerate() {
             for (number, (one, other)) in requests(&key).into_iter().zip(requests(&key)).enumerate() {
-                // ECDSA signatures are not the same twice, and a token is not the same as that of the other list; what is decided is.
+                // ECDSA signatures differ each time, so the tokens of the two lists differ. The
+                // verdicts do not.
                 let bench = Bench {
                     identity: Some("spiffe://td.example/ns/shop/sa/web"),
                     ..Bench::new(engine, before.clone())
@@ -153,7 +155,8 @@ fn a_replay_says_what_the_candidate_would_have_said_or_nothing() {
                 assert_eq!(replayed.judged + replayed.unjudged.values().sum::<u64>(), 1, "{of}");
                 pairs += 1;
                 if first == second && number < count - 1 && !replayed.unjudged.is_empty() {
-                    // Of one's own records nothing is missing but what is never kept.
+                    // If a program replays its own records, only the inputs that are never recorded
+                    // are missing.
                     let reasons: Vec<&String> = replayed.unjudged.keys().collect();
                     assert!(
                         reasons.iter().all(|reason| reason.contains("its token was not kept")
@@ -237,7 +240,7 @@ fn what_depends_on_state_is_left_out_and_said() {
     assert_eq!((found.judged, found.newly_denied, found.newly_allowed), (2, 0, 0));
     assert_eq!(found.unjudged, [("rateLimits refused it, and that is not replayed".to_owned(), 1)].into());
     assert_eq!(found.left_out, ["rate limits"]);
-    // Whoever would be refused by what is replayed is refused as before.
+    // A request that the replayed policies refuse is refused as before.
     let found = replayed(engine, &bench, &only(vec![]));
     assert_eq!((found.judged, found.newly_denied, found.newly_allowed), (3, 2, 0));
 }
@@ -256,7 +259,7 @@ fn what_was_not_kept_is_said_and_not_guessed() {
     assert_eq!(reason(&only(vec![header_rule("x-team", "blue")])), "the value of its header x-team was not kept");
     assert_eq!(reason(&only(vec![query_rule("page", "1")])), "its query was not kept");
     assert_eq!(reason(&token_slice(&key)), "nobody looked for a token in its header authorization when it was made");
-    // A field that was not sent is known not to have been.
+    // The record shows that a field was not sent.
     assert_eq!(replayed(engine, &bench, &only(vec![header_rule("x-none", "1")])).newly_denied, 1);
 }
 

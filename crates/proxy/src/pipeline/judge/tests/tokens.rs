@@ -1,4 +1,4 @@
-//! Real signatures, and what is remembered of verified tokens.
+//! Real signatures, and the cache of verified tokens.
 
 use super::*;
 
