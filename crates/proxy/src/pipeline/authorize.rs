@@ -166,7 +166,7 @@ impl Exchange {
         let (worker, snapshot) = (self.worker.clone(), self.snapshot.clone());
         let (mut exchange, admitted) = Self::call(worker, snapshot, origin, peer, Some(in_flight), &mut head);
         (exchange.tells_own, exchange.is_unshared) = (true, true);
-        // The worker's time stays charged to whom it is charged to now.
+        // The worker's time stays charged to the function that it is charged to now.
         exchange.is_nested = true;
         let response = match admitted {
             Ok(()) => {
@@ -177,7 +177,7 @@ impl Exchange {
             Err(malformed) => exchange.fail(malformed.into()),
         };
         let extensions = response.extensions();
-        // The callee's sidecar, if it is behind TLS, tells its failures in another way.
+        // A callee's sidecar behind TLS reports its failures in another way: as a `Failure`.
         let failure = || extensions.get().map(Failure::to_string);
         match extensions.get().map(|OwnResponse(reason)| reason.clone()).or_else(failure) {
             Some(reason) => Err(NoAnswer::NotAsked(reason)),
@@ -197,7 +197,7 @@ impl Refused {
     }
 }
 
-/// What the client gets. Without a body of the authorizer's own, it is the mesh's.
+/// The response that the client gets. If the authorizer sends no body, the mesh writes one.
 fn refusal(Refused { status, headers, body, .. }: &Refused) -> Refusal {
     let own = (!body.is_empty() || status.is_redirection()).then(|| Box::new((body.clone(), None)));
     Refusal { status: *status, headers: headers.clone(), own }

@@ -1,4 +1,4 @@
-//! What an exchange holds until it ends.
+//! The resources that an exchange holds until it ends.
 
 use crate::pipeline::judge::Permit;
 use crate::pipeline::open::Registered;
@@ -36,7 +36,7 @@ pub(super) struct ExchangeGuard {
     /// The response is that of a gRPC call.
     pub is_grpc: bool,
     timer: Option<Pin<Box<Sleep>>>,
-    /// The guard of the callee's exchange, if the request was handed over on this node.
+    /// The guard of the callee's exchange, if the request was delivered locally.
     inner: Option<Box<dyn Guard>>,
 }
 
@@ -65,7 +65,7 @@ impl ExchangeGuard {
         body.keep(Box::new(self))
     }
 
-    /// Tells the outlier detection how the attempt ended, if it does not know yet.
+    /// Reports the end of the attempt to the outlier detection, unless that was done before.
     fn report(&self, attempt: Option<Attempt>) {
         if let (Some(unreported), Some(permit)) = (self.upstream.unreported.take(), &self.permit)
             && let Some(attempt) = attempt

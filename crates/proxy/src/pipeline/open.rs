@@ -1,7 +1,7 @@
-//! The exchanges that are open at one worker: what it takes to judge each of them again, and to close it.
+//! The open exchanges of one worker, with the state to judge each of them again, and to close it.
 //!
-//! An exchange is here from its verdict to its end. Almost all are over before anything happens to them here, so being here costs little: a copy of the
-//! head, and a place in a list.
+//! An exchange is in this list from its verdict to its end. Almost all end before they are judged
+//! again, so an entry costs little: a copy of the head, and a place in a list.
 
 use crate::pipeline::judge::RequestSnapshot;
 use crate::state::certificate::PeerCertificate;
@@ -23,21 +23,22 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// An exchange is judged again so long after a change that concerns it, and not before it has been open for so long. Ordinary requests are over by
-/// then.
+/// Time between a change that concerns an exchange and the moment when the exchange is judged
+/// again, and minimum age of an exchange that is judged again. Ordinary requests are over by then.
 pub const GRACE: Duration = Duration::from_secs(5);
 /// A closed exchange that does not end within this time, because its client reads nothing, loses its HTTP/1.1 connection.
 pub(crate) const LAST_BYTES: Duration = Duration::from_secs(1);
 
-/// How much later than it is due an exchange may be judged again. The ends of tokens differ by fractions of a second from request to request, even of one
-/// token, because clocks drift; not each of them sets the timer anew.
+/// Maximum delay of judging an exchange again after it is due. The ends of tokens differ by
+/// fractions of a second from request to request, even of one token, because clocks drift; not each
+/// of them sets the timer anew.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// The open exchanges of one worker.
 #[derive(Default)]
 pub(crate) struct OpenExchanges {
     exchanges: RefCell<Slab<Rc<Open>>>,
-    /// When the first of them is due, or up to [`SLACK`] later. It may be over.
+    /// When the first of the exchanges is due, or up to [`SLACK`] later. That exchange may be over.
     next: Cell<Option<Instant>>,
     /// Notified when `next` has become sooner.
     sooner: Notify,
@@ -50,10 +51,10 @@ pub(crate) struct Open {
     pub entry: RefCell<Arc<FunctionEntry>>,
     /// `None`: the exchange is over.
     record: RefCell<Option<Record>>,
-    /// When it is to be judged again.
+    /// When the exchange is judged again.
     due: Cell<Option<Instant>>,
     closed: OnceCell<Rc<Closed>>,
-    /// What waits until it is closed.
+    /// The task that waits until the exchange is closed.
     waker: RefCell<Option<Waker>>,
     /// The certificate by which the callee's sidecar is known.
     callee: Cell<Option<PeerCertificate>>,
@@ -61,14 +62,14 @@ pub(crate) struct Open {
     connection: RefCell<Option<Arc<Activity>>>,
 }
 
-/// What was permitted, and to whom.
+/// The permitted request, and its caller and callee.
 pub(crate) struct Permission {
     pub asked: RequestSnapshot,
     pub direction: TrafficDirection,
     pub peer: Peer,
     /// Outbound: the instance that calls, unless it is a component in this node.
     pub caller: Option<Arc<Caller>>,
-    /// It came in at a gateway, of this node or of another one.
+    /// The request came in at a gateway, of this node or of another one.
     pub from_gateway: bool,
     /// The callee: `namespace/name`.
     pub target: Arc<str>,
@@ -80,7 +81,7 @@ pub(crate) struct Permission {
     pub started: Instant,
 }
 
-/// InputSelection an exchange among the open ones until it is dropped.
+/// Keeps an exchange in the list of open exchanges until it is dropped.
 pub(crate) struct Registered {
     open: Rc<Open>,
     index: usize,
@@ -88,8 +89,8 @@ pub(crate) struct Registered {
 }
 
 impl OpenExchanges {
-    /// Adds an exchange. `ends`: when its permission ends, if it does so by itself. `lifetime`: that of streams between nodes. `again`: when it is judged
-    /// again whatever happens.
+    /// Adds an exchange. `ends`: when its permission expires without a change. `lifetime`: the
+    /// lifetime of streams between nodes. `again`: when it is judged again in any case.
     pub(crate) fn register(
         self: &Rc<Self>,
         permission: Permission,
@@ -114,7 +115,8 @@ impl OpenExchanges {
         Registered { open, index, exchanges: self.clone() }
     }
 
-    /// Has the exchange judged again when its permission ends, or what proves the other node.
+    /// Schedules the exchange to be judged again when its permission or another node's proof of
+    /// identity expires.
     pub(crate) fn end_at(&self, open: &Open, ends: Option<Instant>, lifetime: Duration) {
         if let Some(end) = [ends, open.proof_end(lifetime)].into_iter().flatten().min() {
             self.set_due(open, end.max(open.permission.started + GRACE));
@@ -131,14 +133,16 @@ impl OpenExchanges {
         }
     }
 
-    /// Has the exchange judged again at this moment. `None`: nothing changes that.
+    /// Schedules the exchange to be judged again at this moment. `None`: leaves its schedule as it
+    /// is.
     pub(crate) fn judge_at(&self, open: &Open, due: Option<Instant>) {
         if let Some(due) = due {
             self.set_due(open, due);
         }
     }
 
-    /// Has exchanges judged again at the moments that `due` says. `None`: nothing has happened to the exchange.
+    /// Schedules exchanges to be judged again at the moments that `due` returns. `None`: the
+    /// exchange is not affected.
     pub(crate) fn note_change(&self, due: impl Fn(&Open) -> Option<Instant>) {
         for (_, open) in &*self.exchanges.borrow() {
             if open.closed.get().is_none() {
@@ -168,7 +172,7 @@ impl OpenExchanges {
         due
     }
 
-    /// The open exchanges that no one has closed.
+    /// The open exchanges that the node has not closed.
     pub(crate) fn all(&self) -> Vec<Rc<Open>> {
         self.exchanges.borrow().iter().map(|(_, open)| open.clone()).filter(|open| !open.is_closed()).collect()
     }
@@ -187,7 +191,7 @@ impl OpenExchanges {
         }
     }
 
-    /// Closes an exchange. Whoever carries it is told.
+    /// Closes an exchange, and wakes the task that carries it.
     pub(crate) fn close(&self, open: &Open, closed: Closed) {
         if open.closed.set(Rc::new(closed)).is_err() {
             return;
@@ -208,13 +212,14 @@ impl Open {
         self.record.borrow().clone()
     }
 
-    /// When what proves the other nodes ends, where a stream between nodes may have this lifetime. A certificate counts at least until it expires.
+    /// When the other nodes' proof of identity expires, if `lifetime` is the lifetime of streams
+    /// between nodes. A certificate counts at least until it expires.
     pub(crate) fn proof_end(&self, lifetime: Duration) -> Option<Instant> {
         let first = [self.caller_expires(), self.callee_expires()].into_iter().flatten().min();
         first.map(|expires| expires.max(self.permission.started + lifetime))
     }
 
-    /// Whether it is the certificate of the caller's sidecar that expires first.
+    /// Whether the certificate of the caller's sidecar expires before that of the callee's.
     pub(crate) fn is_caller_first(&self) -> bool {
         let callee = self.callee_expires();
         self.caller_expires().is_some_and(|caller| callee.is_none_or(|callee| caller <= callee))
@@ -238,12 +243,12 @@ impl Open {
         }
     }
 
-    /// Whether it was closed, and has not ended yet.
+    /// Whether the exchange was closed, and has not ended yet.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get().is_some()
     }
 
-    /// Has the client's connection cut off if it is HTTP/1.1, which carries nothing else.
+    /// Cuts off the client's connection if it is HTTP/1.1, and so carries no other exchange.
     pub(crate) fn cut_off(&self) {
         if let Some(connection) = &*self.connection.borrow() {
             connection.cut_off();
@@ -282,7 +287,8 @@ impl Registered {
         polled.map(Ok)
     }
 
-    /// The response comes from a sidecar that is known by this certificate. `lifetime`: that of streams between nodes.
+    /// Sets the certificate of the sidecar that sends the response. `lifetime`: the lifetime of
+    /// streams between nodes.
     pub(crate) fn set_callee(&self, certificate: Option<PeerCertificate>, lifetime: Duration) {
         if certificate.is_some() {
             self.open.callee.set(certificate);
@@ -290,7 +296,7 @@ impl Registered {
         }
     }
 
-    /// The response goes out on this connection.
+    /// Sets the client's connection that carries the response.
     pub(crate) fn occupies(&self, connection: &Arc<Activity>) {
         self.open.connection.replace(Some(connection.clone()));
     }
@@ -298,7 +304,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Whoever is about to judge it holds it a moment longer.
+        // A task that is about to judge the exchange again holds it a moment longer.
         let record = self.open.record.take();
         let removed = self.exchanges.exchanges.borrow_mut().try_remove(self.index);
         drop((record, removed));

@@ -49,7 +49,8 @@ const LOOPBACK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_LONG_IDLE: usize = 4;
 /// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
 const MAX_TLS_CONFIGS: usize = 4096;
-/// How long connections to an address are used once only, after one of them has brought what no request asked for.
+/// How long each connection to an address carries one request only, after the server has sent an
+/// unsolicited response on one of them.
 const DISTRUST: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -58,7 +59,8 @@ pub(crate) struct Pool {
     http2: RefCell<HashMap<ConnectionKey, Http2Host>>,
     configurations: RefCell<HashMap<Identities, Arc<ClientConfig>>>,
     terminating: Arc<Terminating>,
-    /// Connections of instances, of which one is closed for one to an upstream.
+    /// Admission of instances' connections. It closes one of them for a new connection to an
+    /// upstream.
     admission: Arc<Admission>,
     machines: Arc<Machines>,
     /// Notified when a connection is going to be opened.
@@ -74,7 +76,8 @@ struct Http1Host {
     open: u32,
     /// Exchanges that wait until a connection is idle or closed.
     waiting: VecDeque<oneshot::Sender<()>>,
-    /// Until then no connection is used again: a server that answers what it was not asked may do so while the next request is under way.
+    /// Until then each connection carries one request only: a server that sends unsolicited
+    /// responses may do so while the next request is in flight.
     distrusted_until: Option<Instant>,
 }
 
@@ -92,7 +95,7 @@ pub(crate) struct Http1Connection {
     pub heads: Arc<HeadBudget>,
     /// The task that drives the connection works for the function that has the connection checked out.
     owner: TaskOwner,
-    /// Counts it for a namespace.
+    /// Counts the connection for a namespace.
     permit: Option<Arc<Permit>>,
 }
 
@@ -131,7 +134,7 @@ pub(crate) enum ConnectError {
     /// Nothing proves that the connection leads to the instance. No byte was sent.
     #[error("{0}; nothing was sent")]
     Unproven(#[from] Unproven),
-    /// The circuit breaker of something outside allows no more connections.
+    /// The circuit breaker of an external service allows no more connections.
     #[error("its circuit breaker allows no more connections")]
     Full,
     /// A namespace has all the connections that it may have on this node.
@@ -190,7 +193,8 @@ impl Pool {
         pool
     }
 
-    /// Refuses to connect to this node's gateway: whoever says that a function is there would have requests come back for ever.
+    /// Refuses to connect to this node's gateway: if an endpoint had the gateway's address, its
+    /// requests would come back for ever.
     fn check_loop(&self, address: SocketAddr) -> Result<(), ConnectError> {
         if self.machines.is_gateway(address) {
             let reason = "this node's gateway is there, and requests would come back for ever";
@@ -223,8 +227,9 @@ impl Pool {
         self.http1.borrow().get(&key.together()).map_or(0, |host| host.open)
     }
 
-    /// Makes room for a new connection: closes an idle one to another name or address of this callee, if there is one. `any`: one to the same address would
-    /// not be used either, and is closed too.
+    /// Frees capacity for a new connection: closes an idle one to another name or address of this
+    /// callee, if there is one. `any`: the callee would not reuse one to the same address either,
+    /// so it may be closed too.
     pub(crate) fn make_room_http1(&self, key: &ConnectionKey, any: bool) {
         let of_it = |other: &ConnectionKey| match (&other.callee, &key.callee) {
             (CalleeKey::Egress(other), CalleeKey::Egress(this)) => other.name == this.name,
@@ -244,7 +249,8 @@ impl Pool {
         async move { drop(receiver.await) }
     }
 
-    /// Opens a connection to the leased instance, or to something outside. `guard` is held as long as it is open.
+    /// Opens a connection to the leased instance, or to an external service. `guard` is held as
+    /// long as the connection is open.
     pub(crate) async fn connect_http1(
         &self,
         key: &ConnectionKey,
@@ -266,7 +272,7 @@ impl Pool {
         Ok(CheckedOutHttp1 { connection, idle: None })
     }
 
-    /// The result returns the connection to the pool when it is dropped.
+    /// Wraps a connection in a guard that returns it to the pool when it is dropped.
     pub(crate) fn check_in_http1(&self, connection: Http1Connection, key: ConnectionKey) -> CheckIn {
         CheckIn::Http1(Some(connection), key, self.myself.clone())
     }
@@ -285,7 +291,8 @@ impl Pool {
         }
     }
 
-    /// A connection to this address has brought what no request asked for: others are not used again for a while.
+    /// The server at this address has sent an unsolicited response: its connections are not used
+    /// again for a while.
     pub(crate) fn distrust(&self, key: &ConnectionKey) {
         let mut hosts = self.http1.borrow_mut();
         let host = hosts.entry(key.clone()).or_default();

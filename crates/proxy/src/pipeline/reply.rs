@@ -14,7 +14,8 @@ use leno_http::{failure, head};
 use leno_policy::spec::Protocol;
 use leno_runtime::clock::http_date;
 
-/// Goes with a response that no upstream gave, if the exchange tells such responses apart: why there is none.
+/// Marks a response that no upstream gave, with the reason, if the exchange distinguishes such
+/// responses.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnResponse(pub String);
 
@@ -92,7 +93,8 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     response
 }
 
-/// The response to a request for which no exchange began. Asks for a proxy credential (RFC 9110, 15.5.8) if that is what is missing, also of a gRPC client.
+/// The response to a request for which no exchange began. If the proxy credential is missing, also
+/// a gRPC client gets a challenge for one (RFC 9110, 15.5.8).
 pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue, request: &HeaderMap) -> Response<Body> {
     let status = failure.status();
     if head::is_grpc(request) && status != StatusCode::PROXY_AUTHENTICATION_REQUIRED {

@@ -30,7 +30,7 @@ pub(crate) struct Route {
 pub(crate) enum Upstream {
     /// An instance of this function.
     Instance(Arc<FunctionEntry>),
-    /// Something outside of the mesh.
+    /// An external service.
     Egress(Arc<FunctionEntry>, Arc<EgressTarget>),
     /// The inbound judge of a function on this node, on the same thread.
     LocalDelivery(Arc<FunctionEntry>),
@@ -124,7 +124,7 @@ fn to_callee(
             };
             Ok(Route { judge: entry.clone(), upstream })
         }
-        // What is outside is not exposed, so no gateway routes to it.
+        // External services are not exposed, so no gateway routes to them.
         Origin::Inbound(entry) if exchange.via_gateway && entry.outside.is_some() => Err(Failure::Misdirected),
         Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
             Err(Failure::NoHttp(exchange.port))
@@ -143,8 +143,9 @@ fn to_callee(
     }
 }
 
-/// The function that is exposed at this host and path. One that gets paths as they come is found only if every reading of the path leads to it: its server
-/// could read the path as one that another function, or none, is exposed at.
+/// The function that is exposed at this host and path. A function that gets paths as they come is
+/// found only if every reading of the path leads to it. Its server could read the path as one at
+/// which another function, or none, is exposed.
 fn exposed<'r>(
     routes: &'r Routes,
     head: &request::Parts,
@@ -176,7 +177,8 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     let (node, over_tls) = (&exchange.worker.node, exchange.snapshot.mesh.mtls_same_node);
     let here = exchange.snapshot.functions.get(&callee.id);
     if let Some(entry) = here
-        // A node that connects to the outside itself asks no other node, and its calls have no certificate to prove who is there.
+        // A node that connects to external services itself asks no other node. Its calls have no
+        // certificate that proves the other end.
         && (entry.outside.is_some() || (!over_tls && node.endpoints.of(&callee.id).is_none()))
     {
         return Upstream::LocalDelivery(entry.clone());

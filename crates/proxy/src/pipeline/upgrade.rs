@@ -1,8 +1,9 @@
 //! "101 Switching Protocols" is passed on only if the request was permitted as that upgrade. After it, bytes go in both directions until
 //! both ends are done.
 //!
-//! What goes through a tunnel is not judged, other than by its exchange's permission. So an upstream must not be able to open one by itself: [`check`] makes a [`Switched`]
-//! only for an exchange that was judged as a WebSocket, and [`join`] connects nothing else to the client's stream.
+//! The proxy does not judge the bytes in a tunnel, apart from the permission of its exchange. So an
+//! upstream must not be able to open a tunnel by itself: [`check`] makes a [`Switched`] only for an
+//! exchange that was judged as a WebSocket, and [`join`] connects only this to the client's stream.
 
 mod frames;
 
@@ -94,7 +95,7 @@ async fn copy(client: Box<dyn Bidirectional>, upstream: Box<dyn Bidirectional>, 
         Ok(Err(error)) => tracing::debug!(%error, "an upgraded connection broke off"),
         Err(closed) => {
             let close = async { tokio::join!(client.close(closed.by, false), upstream.close(closed.by, true)) };
-            // Whoever does not read it in time sees the connection break off.
+            // If an end does not read the frame in time, its connection breaks off.
             let _ = tokio::time::timeout(LAST_FRAME, close).await;
         }
     }
@@ -128,7 +129,8 @@ struct End<T> {
 }
 
 impl<T: AsyncWrite + Unpin> End<T> {
-    /// Ends the WebSocket with a frame that says why. Within another frame it just ends.
+    /// Ends the WebSocket with a close frame that contains the reason. Inside another frame, just
+    /// ends the stream.
     async fn close(&mut self, by: ClosedBy, masked: bool) -> std::io::Result<()> {
         if self.written.is_between() {
             self.stream.write_all(&frames::close(by, masked)).await?;

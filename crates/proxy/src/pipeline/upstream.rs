@@ -1,4 +1,5 @@
-//! Forwards a permitted request: chooses an endpoint, sends, and retries what the plan allows and what is safe to repeat.
+//! Forwards a permitted request: chooses an endpoint, sends, and retries where the plan allows it
+//! and a repetition is safe.
 
 mod egress;
 mod nodes;
@@ -35,16 +36,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// When an exchange or an attempt is to be over, and how long that is from its beginning.
+/// When an exchange or an attempt must be over, and how long that is from its beginning.
 type Deadline = (tokio::time::Instant, Duration);
 
-/// Instances that a request tries in vain to connect to.
+/// Maximum number of instances to which a request tries in vain to connect.
 const MAX_LOST: usize = 4;
 
 /// How often to check whether the supervisor has learned that a function is no longer a component.
 const REVISION_POLL: Duration = Duration::from_millis(1);
 
-/// A response, and what must be held until its body ends.
+/// A response, and the resources that are held until its body ends.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub response: Response<Body>,
@@ -52,7 +53,7 @@ pub(super) struct Reply {
     pub guard: UpstreamGuard,
 }
 
-/// What an in-flight request occupies. Dropping it releases everything.
+/// The resources of an in-flight request. Dropping it releases all of them.
 #[derive(Debug, Default)]
 pub(super) struct UpstreamGuard {
     connection: Option<CheckIn>,
@@ -60,7 +61,7 @@ pub(super) struct UpstreamGuard {
     lease: Option<Lease>,
     _running: Option<Running>,
     _under_way: Option<UnderWay>,
-    /// The outlier detection does not know yet how the attempt ended: trailers will say it.
+    /// The report to the outlier detection that waits for the trailers.
     pub unreported: RefCell<Option<Box<PendingReport>>>,
 }
 
@@ -70,7 +71,7 @@ impl UpstreamGuard {
         self.connection.as_ref().and_then(CheckIn::certificate)
     }
 
-    /// More of the response has come.
+    /// Notes that another part of the response has come.
     pub(super) fn heard(&self) {
         if let Some(lease) = &self.lease {
             lease.guard.heard();
@@ -78,11 +79,12 @@ impl UpstreamGuard {
     }
 }
 
-/// A request that waits for its instance's response. If it waits in vain for as long as a request to the function may take, the supervisor learns that.
+/// A request that waits for its instance's response. If it waits in vain for as long as a request
+/// to the function may take, this reports it to the supervisor.
 struct Awaiting<'a> {
     lease: &'a Lease,
     since: tokio::time::Instant,
-    /// `None`: it may take any time, or the response has begun.
+    /// `None`: the request may take any time, or the response has begun.
     limit: Option<Duration>,
 }
 
@@ -115,7 +117,8 @@ pub(super) struct Forward<'a> {
     tried_here: Cell<bool>,
     /// The request, if nothing of it was sent because there was no connection to the leased instance.
     unsent: RefCell<Option<Box<Request<Body>>>>,
-    /// How far the client's body has come. This tells whether the client or the upstream is to blame for a failure.
+    /// Progress of the client's body. It shows whether the client or the upstream is to blame for a
+    /// failure.
     upload: Option<Upload>,
 }
 
@@ -138,12 +141,13 @@ pub(super) async fn forward(
         unsent: RefCell::default(),
         upload: body.upload(),
     };
-    // What is a retry already, or is called for one, is tried once. Otherwise each function of a chain would multiply the requests of the one before.
+    // A request that is a retry, or that is made for one, is tried once. Otherwise each function of
+    // a call chain would multiply the requests of the one before.
     let may_retry = !exchange.upgrade && !exchange.is_retry && !matches!(exchange.origin, Origin::Inbound(_));
     let retries = permit.terms().retry.as_ref().filter(|_| may_retry);
     let deadline = exchange.deadline(&permit);
     let result = match retries {
-        // Boxed because it is large, and the future of each exchange would have room for it.
+        // Boxed because it is large. Otherwise it would enlarge the future of each exchange.
         Some(retry) => Box::pin(forward.with_retries(retry, head, body, deadline)).await,
         None => forward.attempt_within(deadline, head, body, &[]).await,
     };
@@ -173,7 +177,7 @@ impl Forward<'_> {
         self.note(result)
     }
 
-    /// Makes one attempt. It may be dropped at any time, and then releases what it occupies.
+    /// Makes one attempt. Dropping the future at any time releases the resources of the attempt.
     pub(super) async fn attempt(
         &self,
         mut head: Box<request::Parts>,
@@ -200,7 +204,8 @@ impl Forward<'_> {
         Ok(reply)
     }
 
-    /// A gRPC client's own deadline becomes what is left of it, and of the exchange's.
+    /// Sets a gRPC client's timeout to the time that remains until its deadline or the exchange's,
+    /// whichever is earlier.
     fn shorten_grpc_timeout(&self, headers: &mut HeaderMap) {
         if self.exchange.protocol == Protocol::Grpc
             && hop::grpc_timeout(headers).is_some()
@@ -267,7 +272,7 @@ impl Forward<'_> {
         Err(Failure::ClientGone)
     }
 
-    /// Records how an attempt ended, and tells the outlier detection.
+    /// Records how an attempt ended, and reports it to the outlier detection.
     pub(super) fn note(&self, mut result: Result<Reply, Failure>) -> Result<Reply, Failure> {
         if let (Err(failure), Some(upload)) = (&mut result, &self.upload) {
             upload.attribute(failure);
@@ -354,13 +359,15 @@ impl Forward<'_> {
         Ok(Reply { response, guard })
     }
 
-    /// How long an instance has to send nothing so that it has had all the time that a request may take. The request may have waited for the instance before.
+    /// The silence after which an instance has used all the time that a request may take. It is a
+    /// bit shorter than the timeout, because the request may have waited for the instance before.
     fn longest(&self) -> Option<Duration> {
         let limit = Duration::from_millis(self.permit.terms().timeout_ms);
         (!limit.is_zero()).then(|| limit.mul_f64(0.9))
     }
 
-    /// Runs the request in a component instance on this thread, once there is room for one more.
+    /// Runs the request in a component instance on this thread, once the function has capacity for
+    /// one more.
     async fn to_component(
         &self,
         entry: &Arc<FunctionEntry>,
@@ -417,12 +424,13 @@ impl Forward<'_> {
         }
     }
 
-    /// Hands the request to the callee's inbound judge, on this thread.
+    /// Delivers the request locally: to the callee's inbound judge, on this thread.
     async fn deliver_locally(&self, callee: &Arc<FunctionEntry>, head: Box<request::Parts>, body: Body) -> Reply {
         let exchange = self.exchange.for_local_delivery(callee, &self.permit.entry, &head, self.is_retry());
         self.exchange.record.stage(Stage::Upstream);
         let body = body.count_in(exchange.record.meter());
-        // The two may be in one chain, which does not have their bodies go through memory unless it says so.
+        // Caller and callee may be in one chain. Their bodies stay in its shared memory only if the
+        // chain permits it.
         let chain = self.permit.entry.slice.chain.as_ref();
         let share = chain.is_some_and(|chain| chain.to.contains(&callee.slice.id));
         let body = if share { body } else { body.private() };
@@ -445,7 +453,7 @@ fn breaker(entry: &FunctionEntry) -> Option<&Breaker> {
     entry.inbound.spec.targets.first()?.breaker.as_ref()
 }
 
-/// What the retry decision needs to know about an attempt.
+/// The outcome of an attempt, for the retry decision.
 fn outcome(result: &Result<Reply, Failure>, grpc: Option<u8>) -> retry::Outcome<'_> {
     match result {
         Ok(reply) => match reply.failure() {

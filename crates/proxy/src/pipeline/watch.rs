@@ -1,7 +1,8 @@
 //! Judges open exchanges again, and closes those that are not permitted any more.
 //!
-//! A task of each worker waits for four things: a new snapshot, a revoked credential, a revoked node, and the end of a token or a certificate. What a change concerns is found
-//! by comparing pointers: a snapshot shares what has not changed with the one before.
+//! A task of each worker waits for four events: a new snapshot, a revoked credential, a revoked
+//! node, and the end of a token or a certificate. It finds the exchanges that a change concerns by
+//! comparing pointers: a snapshot shares all unchanged parts with the one before.
 
 use crate::pipeline::judge::{self, Reopened, Withdrawn};
 use crate::pipeline::open::{GRACE, Open, OpenExchanges};
@@ -24,15 +25,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// In the record of an exchange that ended with it.
+/// The reason in the record of an exchange that ended with this certificate.
 const CALLEES_CERTIFICATE: &str = "the certificate of the callee's sidecar";
 
-/// A permission that ends by itself is looked at again when it has ended, and not just before.
+/// A permission that expires is checked after its end, and not just before.
 const ROUNDING: Duration = Duration::from_millis(1);
 
 impl Worker {
-    /// Follows the node's snapshots and credentials as long as the worker runs: releases each snapshot as soon as there is a newer one, even if no request
-    /// arrives, and judges open exchanges again.
+    /// Follows the node's snapshots and credentials as long as the worker runs. Releases each
+    /// snapshot as soon as there is a newer one, even if no request arrives, and judges open
+    /// exchanges again.
     pub(crate) async fn watch(self: Rc<Self>) {
         loop {
             let (changed, revoked) = (self.node.changed(), self.node.credentials.next_revoked());
@@ -51,7 +53,8 @@ impl Worker {
         }
     }
 
-    /// Ends the connections with nodes that were revoked since the last time, after the exchanges on them were closed, so that these say why.
+    /// Ends the connections with nodes that were revoked since the last time. The exchanges on them
+    /// are closed before, so that their records give the reason.
     fn end_revoked(&self) {
         let revocations = self.node.revocations();
         if self.revocations.replace(revocations) != revocations {
@@ -60,7 +63,8 @@ impl Worker {
         }
     }
 
-    /// When the exchange is judged again, because something has happened to its caller, or to the function that permitted it.
+    /// When the exchange is judged again because its caller, or the function that permitted it, has
+    /// changed.
     fn due(&self, open: &Open) -> Option<Instant> {
         let entry = open.entry.borrow();
         let is_same = || self.present(&entry).is_some_and(|present| Arc::ptr_eq(&present, &entry));
@@ -95,7 +99,7 @@ impl Worker {
         if entry.elsewhere { None } else { self.node.removed_until(&entry.slice.id) }
     }
 
-    /// The function as it is now. Where only other nodes host it, they judge.
+    /// The current state of the function. If only other nodes host it, they judge.
     fn present(&self, entry: &Arc<FunctionEntry>) -> Option<Arc<FunctionEntry>> {
         if entry.elsewhere {
             return Some(entry.clone());
@@ -130,7 +134,7 @@ impl Worker {
         schedule::charge(Class::WORKER);
     }
 
-    /// Judges an exchange by the present state of everything. Returns when the permission ends by itself.
+    /// Judges an exchange by the current configuration. Returns when the permission expires.
     fn judge_again(&self, open: &Open, record: &Record) -> Result<Option<Instant>, Withdrawn> {
         let permission = &open.permission;
         if permission.caller.as_ref().is_some_and(|caller| caller.is_revoked()) {

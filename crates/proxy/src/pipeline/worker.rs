@@ -126,7 +126,8 @@ pub(crate) struct Connections {
 enum Draining {
     #[default]
     None,
-    /// Not those that instances of this node opened: the requests of clients that are under way may need them.
+    /// Only connections of clients. Connections that instances of this node opened stay: the
+    /// clients' requests in flight may need them.
     Clients,
     All,
 }
@@ -154,7 +155,7 @@ impl Connections {
         self.closed.notify_waiters();
     }
 
-    /// Sets what is woken when draining begins.
+    /// Sets the waker that is called when draining begins.
     pub(crate) fn set_waker(&self, number: u64, waker: &Waker) {
         if let Some(open) = self.open.borrow_mut().get_mut(&number) {
             open.waker = Some(waker.clone());
@@ -170,35 +171,36 @@ impl Connections {
         self.draining.get() >= if of_instance { Draining::All } else { Draining::Clients }
     }
 
-    /// Whether another process has the listeners. What is open goes on here, and clients are told to connect anew.
+    /// Whether the child of a hot restart has taken over the listeners. Open connections go on
+    /// here, and the responses ask clients to connect anew.
     pub(crate) fn are_handed_over(&self) -> bool {
         self.handed_over.get()
     }
 
-    /// Tells the connections of clients to end.
+    /// Asks the connections of clients to end.
     pub(crate) fn drain_clients(&self) {
         self.draining.set(self.draining.get().max(Draining::Clients));
         self.wake();
     }
 
-    /// Tells all connections to end.
+    /// Asks all connections to end.
     pub(crate) fn drain(&self) {
         self.draining.set(Draining::All);
         self.wake();
     }
 
-    /// Tells clients to connect anew, and ends nothing.
+    /// Asks clients to connect anew, and ends no connection.
     pub(crate) fn hand_over(&self) {
         self.handed_over.set(true);
         self.wake();
     }
 
-    /// Has all connections look whether they are to end.
+    /// Wakes all connections, so that they check whether they must end.
     pub(crate) fn wake(&self) {
         self.open.borrow().values().filter_map(|open| open.waker.as_ref()).for_each(Waker::wake_by_ref);
     }
 
-    /// Waits until all that is open was opened by instances of this node.
+    /// Waits until the only open connections are those that instances of this node opened.
     pub(crate) async fn without_clients(&self) {
         while self.open.borrow().values().any(|open| !open.of_instance) {
             self.closed.notified().await;

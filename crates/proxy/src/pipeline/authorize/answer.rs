@@ -1,5 +1,6 @@
-//! What an authorizer said. It is as untrusted as what leaves a sandbox, and the same rules apply: only headers that the policy names are taken, and none that
-//! belongs to the mesh. What is not understood is no answer.
+//! Reads the answer of an authorizer. It is as untrusted as the output of a sandbox, and the same
+//! rules apply: the proxy takes only headers that the policy names, and none that belongs to the
+//! mesh. A malformed answer counts as no answer.
 
 use super::envoy::{self, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpResponse, OkHttpResponse};
 use crate::state::authorizer::{Answer, Refused};

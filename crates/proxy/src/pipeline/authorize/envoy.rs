@@ -135,7 +135,8 @@ pub(crate) struct DeniedHttpResponse {
     pub status: Option<HttpStatus>,
     #[prost(message, repeated, tag = "2")]
     pub headers: Vec<HeaderValueOption>,
-    /// A text by the definition; bytes, because nobody here reads it as one.
+    /// Envoy defines this field as text. Here it is bytes, because the proxy forwards the body
+    /// without reading it.
     #[prost(bytes = "vec", tag = "3")]
     pub body: Vec<u8>,
 }
@@ -156,7 +157,8 @@ pub(crate) struct OkHttpResponse {
     pub headers_to_remove: Vec<String>,
 }
 
-/// `envoy.config.core.v3.HeaderValueOption`. Whether it appends is not asked: what a client sent under its name is gone.
+/// `envoy.config.core.v3.HeaderValueOption`, without its append action. The action has no effect,
+/// because the proxy has already removed the client's headers of that name.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HeaderValueOption {
     #[prost(message, optional, tag = "1")]
@@ -170,24 +172,24 @@ pub(crate) struct HeaderValue {
     pub key: String,
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
-    /// Instead of `value`, for what is no text.
+    /// Replaces `value` if the value is not valid text.
     #[prost(bytes = "vec", tag = "3")]
     pub raw_value: Vec<u8>,
 }
 
 impl HeaderValue {
-    /// The value, wherever it stands.
+    /// The value, in whichever of the two fields it was sent.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.value.is_empty() { &self.raw_value } else { &self.value }
     }
 }
 
-/// A message as the body of a call: not compressed, its length, itself.
+/// A message as the body of a call: a zero byte for "not compressed", the length, and the message.
 pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
     let length = message.encoded_len();
     let mut body = Vec::with_capacity(5 + length);
     body.push(0);
-    // Heads are bounded, and so is what is made of them.
+    // Heads are bounded, and so are the messages that are made of them.
     body.extend(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
     body.extend(message.encode_to_vec());
     body
@@ -196,7 +198,7 @@ pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
 /// The one message of an answer's body.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// A description of the defect.
 pub(crate) fn unframe(body: &[u8]) -> Result<CheckResponse, &'static str> {
     let (head, message) = body.split_first_chunk::<5>().ok_or("it holds no message")?;
     let [compressed, length @ ..] = head;

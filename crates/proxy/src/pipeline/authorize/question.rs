@@ -1,4 +1,4 @@
-//! The request by which an authorizer is asked, and what tells equal questions.
+//! The request that asks an authorizer, and the digest by which equal questions are recognized.
 
 use super::envoy::{self, AttributeContext, CheckRequest, HeaderMap, HttpRequest, SocketAddress, Timestamp};
 use crate::pipeline::exchange::Exchange;
@@ -180,8 +180,9 @@ fn path(head: &request::Parts) -> &str {
     head.uri.path_and_query().map_or("/", |path| path.as_str())
 }
 
-/// What stands for a question among those that are remembered: all that the policy names, and in any case who asks for which host. `None`: answers are not
-/// remembered, or the request lacks what would tell it apart.
+/// The digest of a question in the cache of answers. It covers the key parts that the policy names,
+/// and always the caller's identity and the host. `None`: the policy has no cache, or the request
+/// lacks one of the parts.
 pub(super) fn digest(authorizer: &Authorizer, exchange: &Exchange, head: &request::Parts) -> Option<Digest> {
     let cache = authorizer.spec.cache.as_ref()?;
     let mut context = Context::new(&SHA256);

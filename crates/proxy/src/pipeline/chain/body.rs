@@ -8,10 +8,11 @@ use leno_model::ChainLink;
 use leno_shm::Writer;
 use leno_shm::slab::Full;
 
-/// Most bytes of a body whose length nobody has told.
+/// Maximum size of a body whose length is unknown, in bytes.
 const MOST_UNTOLD: u64 = 1 << 20;
 
-/// Most bytes of a body that is copied in. It has to leave room for the message that tells of it, and lengths are rounded up by up to an eighth.
+/// Maximum size of a body that is copied in, in bytes. The memory must also hold the message that
+/// announces the body, and lengths are rounded up by up to an eighth.
 pub(super) fn most(chain: Option<&ChainLink>) -> u64 {
     chain.map_or(0, |chain| chain.memory / 8 * 7)
 }
@@ -22,10 +23,10 @@ pub(super) enum NoBody {
     /// The sender broke off.
     #[error(transparent)]
     Broken(#[from] BodyError),
-    /// The instance's memory has no room for it at the moment.
+    /// The instance's memory has no space for it at the moment.
     #[error(transparent)]
     Full(Full),
-    /// It would never have.
+    /// The body is larger than the instance's memory can ever hold.
     #[error("a body may have {0} bytes")]
     TooLong(u64),
 }

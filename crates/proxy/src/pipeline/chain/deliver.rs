@@ -14,7 +14,8 @@ use leno_shm::head::RequestHead;
 use leno_shm::{Answer, CallError, Link, SendError};
 use std::sync::Arc;
 
-/// Gives a request to an instance, and waits for its answer, or for that of the function to which it has forwarded the request.
+/// Gives a request to an instance, and waits for its answer. If the instance forwards the request,
+/// waits for the answer of the other function.
 pub(in crate::pipeline) async fn deliver(
     exchange: &Exchange,
     entry: &FunctionEntry,
@@ -50,7 +51,7 @@ pub(in crate::pipeline) async fn deliver(
 
 fn request_head(mut head: request::Parts) -> Result<RequestHead, Failure> {
     let authority = head::authority(&head).parse().map_err(|_| head::Malformed::Authority)?;
-    // The message says itself whom it is for, and how long its body is.
+    // The message itself names its recipient and the length of its body.
     head.headers.remove(CONTENT_LENGTH);
     head.headers.remove(HOST);
     let path = head.uri.into_parts().path_and_query.unwrap_or_else(|| PathAndQuery::from_static("/"));

@@ -1,8 +1,11 @@
-//! Opens channels: calls between two instances then go through the kernel, and nobody but the two takes part.
+//! Opens channels. Calls between the two instances of a channel then go through the kernel, without
+//! the node.
 //!
-//! The first call from an instance to a function is judged as ever. If nothing but who calls whom has decided about it, the two instances get a channel
-//! for those that follow. Like a connection, a channel counts as one request under way at the callee. It is closed when it has carried nothing for a
-//! while, when a change takes away what allowed it, and when one of the two ends.
+//! The first call from an instance to a function is judged like any other. If its verdict depended
+//! only on the identities of caller and callee, the two instances get a channel for the calls that
+//! follow. Like a connection, a channel counts as one request in flight at the callee. The node
+//! closes a channel that has carried nothing for a while, whose permission a change has withdrawn,
+//! or one of whose instances has ended.
 
 use crate::pipeline::worker::Worker;
 use crate::state::channels::{self, Direct, Edge, Indirect, Open, Terms};
@@ -18,22 +21,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Channels of an instance to one function. Calls beyond these have the same channels.
+/// Maximum number of channels from an instance to one function. Further calls share these channels.
 const MOST: usize = 16;
-/// A channel that has carried nothing for so long is closed.
+/// Time without calls after which the node closes a channel.
 const IDLE: Duration = Duration::from_secs(10);
-/// Between two looks at what a channel has counted.
+/// Time between two reads of a channel's counters.
 const LOOK: Duration = Duration::from_secs(1);
-/// Calls that are open when what allowed them is taken away have so long to end, as requests through a sidecar have.
+/// Time that open calls have to end after their permission is withdrawn, the same as for requests
+/// through a sidecar.
 const GRACE: Duration = crate::pipeline::open::GRACE;
-/// After a channel could not be opened.
+/// Time before the next try if a channel could not be opened.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Between the first two looks at a channel that is to end.
+/// Time between the first two reads of the counters of a channel that is closing.
 const LAST_LOOK: Duration = Duration::from_millis(20);
-/// Most violations of an instance on one channel. With more it gets no channels any more.
+/// Maximum number of violations of an instance on one channel. An instance that exceeds it gets no
+/// more channels.
 const VIOLATIONS: u64 = 1000;
 
-/// Opens a channel for calls like the one that was just carried, if they may have one.
+/// Opens a channel for calls like the one that was just carried, if its caller and callee may have
+/// one.
 pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
     let node = &worker.node;
     if node.channels.switch().is_none() || caller.is_revoked() || node.channels.is_banned(&caller.instance) {
@@ -50,7 +56,7 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
         return;
     }
     let who = format!("{}\nBy={};URI={}", terms.names, callee.identity, entry.identity);
-    // A lease counts as a request, so none is taken where there is no further instance.
+    // A lease counts as a request, so the node takes none if the callee has no further instance.
     if who.len() > MOST_TEXT || node.instances.count(&to.id) as usize <= taken.len() {
         return;
     }
@@ -58,7 +64,7 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
         return;
     }
     let lease = node.instances.try_acquire(&to.id, terms.revision, &taken);
-    // One that has a channel already is given only if there is no other.
+    // `try_acquire` returns an instance that already has a channel only if there is no other.
     let Some(lease) = lease.filter(|lease| !taken.contains(&lease.address)) else {
         return node.channels.begun(&caller.instance, &to.id);
     };
@@ -67,7 +73,7 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
         let (node, caller, callee) = (opening.worker.node.clone(), opening.caller.clone(), opening.callee.clone());
         let watched = opening.open(terms, who).await;
         if watched.is_none() {
-            // Not for each call.
+            // Otherwise each call would try again.
             tokio::time::sleep(PAUSE).await;
         }
         node.channels.begun(&caller.instance, &callee);
@@ -82,12 +88,12 @@ struct Opening {
     worker: Rc<Worker>,
     caller: Arc<Caller>,
     callee: FunctionId,
-    /// Of the instance that it leads to.
+    /// The lease of the instance that the channel leads to.
     lease: Lease,
 }
 
 impl Opening {
-    /// `None`: the two can have none.
+    /// Opens the channel; `None`: the two instances cannot have one.
     async fn open(self, terms: Terms, who: String) -> Option<Watched> {
         let Self { worker, caller, callee, lease } = self;
         let node = worker.node.clone();
@@ -104,7 +110,8 @@ impl Opening {
         let opened = tokio::task::spawn_blocking(move || switch.open([&ends[0], &ends[1]], limits)).await;
         let opened = opened.map_err(Into::into).and_then(|opened| opened);
         let opened = opened.inspect_err(|error| tracing::warn!(chain, %error, "no channel can be opened")).ok()?;
-        // The callee first: it knows the channel when the first call comes.
+        // The callee is offered the channel first, so that it knows the channel when the first call
+        // comes.
         link.offer(&from, End::Callee, terms.timeout, who, opened.callee).ok()?;
         let number = from.offer(&link, End::Caller, terms.timeout, terms.names.clone(), opened.caller).ok()?;
         tracing::debug!(from = &*caller.instance, to = &*instance, "calls go through the kernel from now on");
@@ -123,19 +130,19 @@ struct Watched {
     open: Arc<Open>,
     from: Link,
     link: Link,
-    /// On the caller's link.
+    /// The channel's number on the caller's link.
     number: u32,
     /// Counts as one request.
     lease: Lease,
-    /// As it was opened.
+    /// The terms under which the channel was opened.
     terms: Terms,
 }
 
 /// Why a channel is closed.
 enum Closed {
-    /// One of the two instances has ended, or is not to have it any more.
+    /// One of the two instances has ended, or must not use the channel any more.
     AtOnce,
-    /// What is open may end, within this time.
+    /// Open calls may end within this time.
     Within(Duration),
 }
 
@@ -147,15 +154,17 @@ impl Watched {
         if let Closed::Within(grace) = closed {
             self.wait_until_idle(grace).await;
         }
-        // Only now: what the two said last is counted.
+        // The channel is removed only now, so that the last counts of both instances are included.
         self.worker.node.channels.remove(&self.open);
         drop(self.lease);
     }
 
-    /// What is open may end, for so long, or for less if another change forbids it.
+    /// Waits until the open calls have ended, for at most `grace`. Another change can shorten this
+    /// time.
     async fn wait_until_idle(&self, mut grace: Duration) {
         let (begin, mut violations, mut pause, mut idle) = (Instant::now(), [0; 2], LAST_LOOK, 0);
-        // Once more when it is idle: what was sent last may not be read yet.
+        // An idle channel is checked twice, because the receiver may not have read the last message
+        // yet.
         while idle < 2 && begin.elapsed() < grace && !self.has_ended() && !self.open.channel.has_ended() {
             tokio::time::sleep(pause).await;
             let counts = self.open.channel.counts();
@@ -195,7 +204,8 @@ impl Watched {
             if self.broke_rules(&counts, &mut violations) || self.open.channel.has_ended() {
                 return Closed::AtOnce;
             }
-            // An answer that nobody has released yet is, when the channel is withdrawn.
+            // An answer that the caller has not released yet is released when the channel is
+            // withdrawn.
             if counts.calls != before || counts.open > 0 {
                 (before, since) = (counts.calls, Instant::now());
             } else if since.elapsed() >= IDLE {
@@ -204,7 +214,7 @@ impl Watched {
         }
     }
 
-    /// Whether the channel is not to be used any more.
+    /// Whether the channel must be closed, and how soon.
     fn is_withdrawn(&self) -> Option<Closed> {
         let node = &self.worker.node;
         let is_banned = [&self.open.caller, &self.open.callee].into_iter().any(|one| node.channels.is_banned(one));
@@ -217,17 +227,17 @@ impl Watched {
         let to = entry.slice.callees.iter().find(|to| to.id == self.open.edge.callee);
         match to.map(|to| channels::direct(&snapshot, &entry, to)) {
             Some(Ok(direct)) if direct.terms == self.terms => {}
-            // What is open may go on, as it was begun.
+            // Open calls may go on under the terms that they began with.
             Some(Ok(_)) | Some(Err(Indirect { permits: true, .. })) => {
                 return Some(Closed::Within(self.terms.timeout.unwrap_or(Duration::MAX)));
             }
             Some(Err(Indirect { permits: false, .. })) | None => return Some(Closed::Within(GRACE)),
         }
-        // It waits for the last of its requests, of which this is one.
+        // A terminating instance waits for the last of its requests, and the channel counts as one.
         node.terminating.contains(self.open.address).then_some(Closed::Within(Duration::MAX))
     }
 
-    /// Tells of what the kernel did not let through. Returns whether that is too much.
+    /// Logs messages that the kernel has blocked. Returns whether an instance has too many of them.
     fn broke_rules(&self, counts: &ChannelCounts, told: &mut [u64; 2]) -> bool {
         let ends = [(&self.open.caller, &counts.caller_violations), (&self.open.callee, &counts.callee_violations)];
         let mut too_many = false;

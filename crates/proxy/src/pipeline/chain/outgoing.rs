@@ -1,4 +1,5 @@
-//! Calls that an instance makes on its link. Each is an exchange of its own with the instance's function as the caller.
+//! Carries the calls that an instance makes on its link. Each call is a separate exchange with the
+//! instance's function as the caller.
 
 use super::body::{copy_in, most};
 use super::direct;
@@ -27,7 +28,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, caller: Arc<Caller>, mut link: Inc
 
 /// Carries one call, and answers it.
 async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
-    // A function that was removed, and handles nothing any more, calls nobody.
+    // A function that was removed, and that has no request in flight, may make no calls.
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
     let most = most(entry.slice.chain.as_ref());
     let IncomingCall { head, body, parent, mut reply, .. } = call;
@@ -72,7 +73,8 @@ async fn exchange(
     }
 }
 
-/// Answers with what the callee answered. The instance must not take a part for the whole: if not all of it can be had, it is told so by a status.
+/// Answers with the callee's response. The instance must not take a part of a body for the whole.
+/// If the proxy cannot get the whole body, it answers with an error status.
 async fn answer(reply: &mut Reply, response: Response<Body>, most: u64) {
     let (head, mut body) = response.into_parts();
     let mut head = ResponseHead { status: head.status, headers: head.headers };
@@ -98,7 +100,7 @@ async fn answer(reply: &mut Reply, response: Response<Body>, most: u64) {
 
 fn failed(reply: &mut Reply, error: impl std::fmt::Display) {
     tracing::debug!(%error, "an answer cannot be passed on");
-    // If this cannot be sent either, dropping the reply says it.
+    // If this cannot be sent either, dropping the reply reports the failure.
     let _ = reply.answer(&ResponseHead::new(StatusCode::BAD_GATEWAY), None);
 }
 
@@ -107,7 +109,7 @@ fn parts(RequestHead { method, authority, path, headers }: RequestHead) -> reque
     let mut parts = Parts::default();
     (parts.scheme, parts.authority, parts.path_and_query) = (Some(Scheme::HTTP), Some(authority), Some(path));
     let (mut head, ()) = Request::new(()).into_parts();
-    // All three parts are there, which is what makes them an address.
+    // The URI has all three parts, so it is valid.
     head.uri = Uri::from_parts(parts).unwrap_or_default();
     (head.method, head.version, head.headers) = (method, Version::HTTP_2, headers);
     head

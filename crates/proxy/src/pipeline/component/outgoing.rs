@@ -1,5 +1,6 @@
-//! Calls that an instance makes. Each is an exchange of its own with the instance's function as the caller, on the same thread, without a
-//! socket or a credential. The instance handles exactly one request, so every call belongs to that request.
+//! Carries the calls that an instance makes. Each call is a separate exchange with the instance's
+//! function as the caller, on the same thread, without a socket or a credential. The instance
+//! handles exactly one request, so every call belongs to that request.
 
 use super::body::lend;
 use crate::pipeline::exchange::{Exchange, Origin};

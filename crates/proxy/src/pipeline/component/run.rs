@@ -1,4 +1,4 @@
-//! Runs one permitted request in an instance of its own.
+//! Runs one permitted request in a separate instance.
 
 use super::body::lend;
 use super::outgoing::Caller;
@@ -103,7 +103,8 @@ async fn serve(
     drop(lease);
 }
 
-/// Completes when nobody waits for the run any more. If the response was whole, also waits for `grace`.
+/// Completes when no exchange waits for the run any more. If the response was whole, also waits for
+/// `grace`.
 async fn left_alone(leaves: oneshot::Receiver<bool>, grace: Duration) {
     if leaves.await.unwrap_or(false) {
         tokio::time::sleep(grace).await;

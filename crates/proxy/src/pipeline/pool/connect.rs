@@ -44,7 +44,7 @@ pub(super) async fn tcp(
     Ok(Inflow::in_turns(stream))
 }
 
-/// Begins TLS with something outside.
+/// Begins TLS with an external service.
 pub(super) async fn begin_tls<T>(outside: &EgressTargetTls, stream: T) -> Result<TlsStream<T>, ConnectError>
 where
     T: AsyncRead + AsyncWrite + Unpin,
@@ -82,9 +82,9 @@ pub(super) async fn handshake_http1(
     Ok(Http1Connection { sender, heads, owner, permit })
 }
 
-/// Whether a connection has brought what no request asked for.
+/// Whether the server has sent an unsolicited response.
 pub(crate) fn is_unasked(error: &hyper::Error) -> bool {
-    // hyper tells this kind of error by its text only.
+    // hyper distinguishes this kind of error by its text only.
     let text = |error: &dyn std::error::Error| error.to_string().starts_with("received unexpected message");
     text(error) || std::error::Error::source(error).is_some_and(text)
 }
@@ -139,7 +139,7 @@ impl Http2<'_> {
                 }
             }
             drop((connection, held));
-            // Only the handshake waits for it.
+            // Only the handshake waits for the result.
             let _ = ended.send(result);
         });
         tokio::select! {
@@ -153,7 +153,7 @@ impl Http2<'_> {
     }
 }
 
-/// Ends a connection whose other end does not answer, or was revoked.
+/// The reason for ending a connection to a peer that does not answer, or whose node was revoked.
 const ENDED_HERE: h2::Reason = h2::Reason::NO_ERROR;
 
 /// Bytes of a head as HTTP/2 counts them (RFC 9113, 6.5.2), with 32 more for each field. The HTTP/2 library resets a stream beyond them without a reason, so

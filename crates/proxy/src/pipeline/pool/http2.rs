@@ -18,16 +18,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio_rustls::TlsConnector;
 
-/// Time between PINGs to another node, and how long the answer may take. A node that has lost its network must be noticed before the requests that it has
-/// are of no use.
+/// Time between PINGs to another node, and maximum time of the answer. A node that has lost its
+/// network must be detected before the requests in flight there are of no use.
 pub(super) const NODE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// How long the answer of a function or an External to a PING may take.
 const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
-/// The usual setting, by which PINGs go out as rarely as every server permits.
+/// The default setting. PINGs are as rare as every server permits.
 const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(300);
-/// How long an address without connections is remembered that has ended one because of too many PINGs.
+/// How long the pool remembers an address without connections that has ended one because of too
+/// many PINGs.
 const CALM: Duration = Duration::from_secs(600);
-/// PINGs are always allowed this often: what a gRPC server permits by default (`permit_keepalive_time`), and a bit more for timers that are not exact.
+/// PINGs are always allowed at this interval. A gRPC server permits it by default
+/// (`permit_keepalive_time`); this is a bit more, for timers that are not exact.
 const PERMITTED_KEEP_ALIVE: Duration = Duration::from_secs(305);
 /// Maximum number of streams on one HTTP/2 connection. The peer's SETTINGS may allow fewer.
 const STREAMS: u32 = 100;
@@ -56,7 +58,7 @@ pub(super) struct Streams {
     idle_since: Cell<Instant>,
     /// The certificate of a sidecar at the other end.
     certificate: Option<PeerCertificate>,
-    /// The connection is to end at once, whatever is open.
+    /// The connection must end at once, even with open streams.
     is_cut_off: Cell<bool>,
     /// The task that drives the connection.
     driver: RefCell<Option<Waker>>,
@@ -72,7 +74,8 @@ pub(crate) struct CheckedOutHttp2 {
     pub reused: bool,
 }
 
-/// Counts an HTTP/2 connection, which has to be opened if the flag says so; `None`: the circuit breaker allows no other.
+/// Counts an HTTP/2 connection. The flag: the connection must be opened. `None`: the circuit
+/// breaker allows no further connection.
 pub(crate) trait CountConnection: FnOnce(bool) -> Option<Option<ConnectionGuard>> {}
 
 impl<F: FnOnce(bool) -> Option<Option<ConnectionGuard>>> CountConnection for F {}
@@ -99,8 +102,9 @@ impl Pool {
         only_if(connections).then(|| usable().min_by_key(beyond).map(Shared::check_out)).flatten()
     }
 
-    /// A stream of a connection to `key`. Opens a connection if there is none with room, one at a time. `lease` is that of the instance; `None`: a
-    /// sidecar, which authenticates by TLS.
+    /// A stream of a connection to `key`. Opens a connection if none has a free stream, one at a
+    /// time. `lease` is that of the instance; `None`: the callee is a sidecar, which authenticates
+    /// by TLS.
     pub(crate) async fn http2(
         &self,
         key: &ConnectionKey,
@@ -115,7 +119,8 @@ impl Pool {
         let connecting = self.http2.borrow_mut().entry(key.clone()).or_default().connecting.clone();
         self.opened.notify_one();
         let _one_at_a_time = connecting.lock().await;
-        // A peer that takes no streams at all would take none over another connection either. It raises its limit when it does.
+        // A peer that accepts no streams at all would accept none on another connection either. It
+        // raises its limit as soon as it accepts streams.
         let takes_none = |connections: &[Shared]| connections.iter().any(|shared| shared.streams.limit() == 0);
         if let Some(shared) = self.shared_http2(key).or_else(|| self.queued_http2(key, takes_none)) {
             return Ok(shared);
@@ -125,7 +130,8 @@ impl Pool {
             return self.queued_http2(key, |_| true).ok_or(ConnectError::Full);
         };
         let held = (guard, self.permit(share)?);
-        // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
+        // Boxed because it is rare and large. Otherwise it would enlarge the future of every
+        // exchange.
         Box::pin(within(limit, self.connect_http2(key, lease, svids, held, limits))).await
     }
 
@@ -239,7 +245,8 @@ impl Streams {
         }
     }
 
-    /// Whether the connection is to end at once. If not, the task is woken when it is. Only connections to nodes are.
+    /// Whether the connection must end at once. If not, the task is woken when it must. The pool
+    /// cuts off only connections to nodes.
     pub(super) fn poll_cut_off(&self, cx: &Context<'_>) -> Poll<()> {
         if self.certificate.is_none() {
             return Poll::Pending;
@@ -255,12 +262,12 @@ impl Streams {
         Poll::Pending
     }
 
-    /// Whether one is open.
+    /// Whether a stream is open.
     pub(super) fn is_open(&self) -> bool {
         self.open.get() > 0
     }
 
-    /// Streams that may be open.
+    /// Maximum number of open streams.
     fn limit(&self) -> u32 {
         self.settings.streams().min(STREAMS)
     }
@@ -277,7 +284,7 @@ impl StreamSlot {
         self.0.certificate
     }
 
-    /// Bytes of a request's head that the other end takes, as HTTP/2 counts them.
+    /// Maximum size of a request's head that the peer accepts, as HTTP/2 counts it.
     pub(crate) fn head(&self) -> u32 {
         self.0.settings.head()
     }

@@ -1,4 +1,4 @@
-//! Which connections requests may share.
+//! The keys by which requests share connections.
 
 use crate::state::egress::{EgressKey, EgressTargetTls};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,25 +11,26 @@ pub(crate) struct ConnectionKey {
     pub callee: CalleeKey,
 }
 
-/// Whom connections lead to.
+/// The kind of callee that connections lead to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CalleeKey {
     /// An instance, without TLS.
     Instance,
     /// A sidecar, with mutual TLS between these identities.
     Sidecar(Identities),
-    /// Something outside of the mesh.
+    /// An external service.
     Egress(EgressKey),
 }
 
 impl ConnectionKey {
-    /// Of an instance.
+    /// The key of an instance.
     pub(crate) fn instance(address: SocketAddr) -> Self {
         Self { address, callee: CalleeKey::Instance }
     }
 
-    /// Where connections are counted, and waited for, together: by the callee. Of something outside, those to all of its names and addresses, which its
-    /// callers choose; an instance is one address.
+    /// The key under which connections are counted and waited for: that of the callee. Connections
+    /// to all names and addresses of an external service count together, because its callers choose
+    /// among them; an instance is one address.
     pub(super) fn together(&self) -> Self {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         match &self.callee {
@@ -41,12 +42,12 @@ impl ConnectionKey {
         }
     }
 
-    /// Whether [`ConnectionKey::together`] is another key than this.
+    /// Whether [`ConnectionKey::together`] returns another key than this one.
     pub(super) fn counted_apart(&self) -> bool {
         matches!(self.callee, CalleeKey::Egress(_))
     }
 
-    /// The TLS of something outside.
+    /// The TLS settings of an external service.
     pub(super) fn outside_tls(&self) -> Option<&EgressTargetTls> {
         match &self.callee {
             CalleeKey::Egress(outside) => outside.tls.as_ref(),

@@ -128,7 +128,7 @@ fn received(
     }
 }
 
-/// Says how long the body is, if that is known and not said yet.
+/// Sets the content length, if it is known and not set yet.
 fn set_length(request: &mut Request<()>, body: &Body) {
     let may_be_empty = !matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
     if let Some(length) = body.size_hint().exact().filter(|length| *length > 0 || !may_be_empty) {
@@ -136,7 +136,8 @@ fn set_length(request: &mut Request<()>, body: &Body) {
     }
 }
 
-/// The upload of a body by a task of its own. It ends with a reset if this is dropped before the response is there.
+/// The upload of a body by a separate task. It ends with a reset if this is dropped before the
+/// response is there.
 #[derive(Default)]
 struct Upload(Option<Rc<Cancelled>>);
 

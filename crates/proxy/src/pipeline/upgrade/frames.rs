@@ -1,4 +1,5 @@
-//! Where the frames of a WebSocket end (RFC 6455, 5.2), so that the mesh can put in a last one of its own.
+//! Finds the ends of a WebSocket's frames (RFC 6455, 5.2), so that the proxy can insert a close
+//! frame after the last one.
 
 use leno_http::body::ClosedBy;
 
@@ -16,7 +17,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// These bytes pass.
+    /// Follows bytes that pass.
     pub(super) fn pass(&mut self, mut bytes: &[u8]) {
         while let Some((first, rest)) = bytes.split_first() {
             if self.left > 0 {
@@ -38,7 +39,7 @@ impl Frames {
         }
     }
 
-    /// Whether nothing of a frame has passed whose end is to come.
+    /// Whether the bytes so far end between two frames.
     pub(super) fn is_between(&self) -> bool {
         self.passed == 0 && self.left == 0
     }
@@ -62,8 +63,8 @@ impl Frames {
     }
 }
 
-/// The frame that ends a WebSocket. `masked`: it goes to a server, to which clients send masked frames only. The mask changes nothing: there is nothing in it
-/// to hide.
+/// The frame that ends a WebSocket. `masked`: the frame goes to a server, to which clients send
+/// only masked frames. The mask is zero, because the frame has no content to hide.
 pub(super) fn close(by: ClosedBy, masked: bool) -> Vec<u8> {
     let (code, reason) = by.websocket();
     let payload = [&code.to_be_bytes(), reason.as_bytes()].concat();

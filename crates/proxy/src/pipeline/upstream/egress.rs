@@ -1,4 +1,4 @@
-//! Forwards a permitted request to something outside of the mesh.
+//! Forwards a permitted request to an external service.
 
 use super::send::Endpoints;
 use super::{Forward, Reply, UpstreamGuard};
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 impl Forward<'_> {
-    /// Sends the request to something outside of the mesh.
+    /// Sends the request to an external service.
     pub(super) async fn to_egress(
         &self,
         entry: &FunctionEntry,

@@ -112,8 +112,9 @@ impl Forward<'_> {
         Err(Failure::Connect { cause: "each connection was closed before the request was sent".to_owned() })
     }
 
-    /// Chooses where the attempt goes: to this node if it has a ready instance; to another one that has; to start an instance here, or where the function is
-    /// at home; and only then to what is better avoided.
+    /// Chooses the destination of the attempt, in this order: this node, if it has a ready
+    /// instance; another node that has one; this node or a home node of the function, to start an
+    /// instance; and last a node that was to be avoided.
     fn next<'a>(&self, callee: &'a RemoteCallee, avoid: &[SocketAddr], failed: &[SocketAddr]) -> Option<Next<'a>> {
         let worker = &self.exchange.worker;
         let endpoints = &worker.node.endpoints;
@@ -167,7 +168,7 @@ impl Forward<'_> {
         let limits = (CONNECT, &exchange.snapshot.mesh.limits.upstream);
         let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, held, limits).await;
         match connection {
-            // No other node is tried: it is this one that has no room.
+            // No other node is tried, because this node lacks the capacity.
             Err(ConnectError::Bound(reason)) => Err(Failure::Bound(reason)),
             Ok(connection) => Ok(Some(Connected { connection, address, candidate, under_way })),
             Err(error) => self.failed_to_connect(address, candidate.as_deref(), failed, &error).map(|()| None),

@@ -1,4 +1,5 @@
-//! Tells outlier detection and retries how an attempt ended. The response's head says it, or the status of the gRPC call, which may come after the head.
+//! Reports the end of an attempt to outlier detection and retries. They learn it from the
+//! response's head, or from the status of the gRPC call, which may come after the head.
 
 use super::{Forward, Reply, breaker};
 use crate::pipeline::judge::Permit;
@@ -16,10 +17,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long to wait for what follows the head of a gRPC call that may be tried again: a server that refuses a call writes both at once.
+/// How long to wait for the frame after the head of a gRPC call that may be tried again. A server
+/// that refuses a call writes both at once.
 const FIRST_FRAME: Duration = Duration::from_millis(20);
 
-/// An attempt at an endpoint, of which the outlier detection does not know yet how it ended.
+/// An attempt at an endpoint, whose end the outlier detection does not know yet.
 #[derive(Debug)]
 pub(crate) struct PendingReport {
     endpoint: SocketAddr,
@@ -50,7 +52,8 @@ impl Forward<'_> {
         Some(status)
     }
 
-    /// Tells the outlier detection how an attempt ended, or leaves that to the guard of the response.
+    /// Reports the end of an attempt to the outlier detection, or leaves that to the guard of the
+    /// response.
     pub(super) fn report(&self, result: &mut Result<Reply, Failure>) {
         let Some(pending) = self.endpoint.get().and_then(|endpoint| self.pending_report(endpoint)) else { return };
         let is_grpc = self.exchange.protocol == Protocol::Grpc;
@@ -71,14 +74,15 @@ impl Forward<'_> {
         }
     }
 
-    /// Tells the outlier detection that this endpoint could not be reached.
+    /// Reports to the outlier detection that this endpoint could not be reached.
     pub(super) fn report_unreachable(&self, endpoint: SocketAddr) {
         if let Some(pending) = self.pending_report(endpoint) {
             pending.report(Attempt::LocalFailure, self.permit, &self.exchange.record);
         }
     }
 
-    /// What the outlier detection, if there is one, wants to know of the attempt at this endpoint.
+    /// The pending report about the attempt at this endpoint; `None`: there is no outlier
+    /// detection.
     fn pending_report(&self, endpoint: SocketAddr) -> Option<PendingReport> {
         let node = &self.exchange.worker.node;
         let of = |breaker: Option<&Breaker>| -> Option<Outlier> { breaker?.outlier };
@@ -96,7 +100,7 @@ impl Forward<'_> {
 }
 
 impl PendingReport {
-    /// Tells the outlier detection how the attempt ended.
+    /// Reports the end of the attempt to the outlier detection.
     pub(crate) fn report(&self, attempt: Attempt, permit: &Permit, record: &Record) {
         if permit.target.report(self.endpoint, attempt, &self.outlier, self.endpoints, Instant::now()) {
             record.metrics().ejection(&self.name);

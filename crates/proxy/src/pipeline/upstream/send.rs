@@ -151,7 +151,8 @@ impl Forward<'_> {
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
             if guard.is_some() || pool.open_http1(&endpoints.key) == 0 {
                 let guard = guard.or_else(|| target.acquire_connection(None));
-                // Boxed because it is rare and large. Otherwise every exchange's future would have to hold room for it.
+                // Boxed because it is rare and large. Otherwise it would enlarge the future of
+                // every exchange.
                 let held = (endpoints.share, guard);
                 let limits = (endpoints.limit, &self.exchange.snapshot.mesh.limits.upstream);
                 let connect = pool.connect_http1(&endpoints.key, endpoints.proof(), held, limits);
@@ -244,7 +245,8 @@ impl Forward<'_> {
         tokio::time::sleep(Duration::from_micros(pause)).await;
     }
 
-    /// InputSelection a request of which nothing was sent for another instance, if the leased one may be lost.
+    /// Keeps a request of which nothing was sent for another instance, if the leased one may be
+    /// lost.
     fn keep_unsent(&self, endpoints: &Endpoints<'_>, request: Request<Body>, failure: Failure) -> Failure {
         let is_suspect = endpoints.lease.is_some_and(InstanceProof::is_suspect);
         if is_suspect && matches!(failure, Failure::Connect { .. }) {
@@ -398,7 +400,8 @@ pub(super) fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }
 
-/// Why the HTTP/2 library has refused what the server sent, if the limits may be the reason. It does not say.
+/// The failure if the HTTP/2 library has refused the server's response, probably because of the
+/// limits on heads. The library does not give the reason.
 fn refused_head(error: &h2::Error, limits: &UpstreamLimits) -> Option<Failure> {
     use h2::Reason;
     let is_head = match error.reason().filter(|_| error.is_library())? {

@@ -160,7 +160,7 @@ fn over_http_200_allows_and_redirections_and_client_errors_refuse() {
     }
 }
 
-/// Whatever comes out may go into a message.
+/// Checks that each accepted answer can be put into a message.
 fn check(answer: Result<Answer, NoAnswer>) {
     match answer {
         Ok(Answer::Allows(edits)) => {
