@@ -346,9 +346,9 @@ impl Body {
         }
     }
 
-    /// Cuts a response. Its writer gets a turn to send what it has (at least the head) before it
-    /// sees the error. Otherwise hyper would end the connection at once, and the client would not
-    /// even see the status.
+    /// Cuts a response. Its writer gets a turn to send the part that it holds (at least the head)
+    /// before it sees the error. Otherwise hyper would end the connection at once, and the client
+    /// would not even see the status.
     fn cut(
         &mut self,
         failure: &Failure,

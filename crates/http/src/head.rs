@@ -184,8 +184,8 @@ pub fn address_value(address: IpAddr) -> HeaderValue {
     HeaderValue::try_from(address.to_canonical().to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
-/// Sets the request ID and the caller's identity last, whatever was written before. Without an
-/// identity, the field for it is removed.
+/// Sets the request ID and the caller's identity after all other edits, so that these values
+/// prevail. Without an identity, the field for it is removed.
 pub fn finalize_request(headers: &mut HeaderMap, callee: &str, caller: Option<&str>, request_id: &HeaderValue) {
     match caller.and_then(|caller| HeaderValue::try_from(format!("By={callee};URI={caller}")).ok()) {
         Some(value) => headers.insert(CLIENT_CERT, value),

@@ -1,6 +1,6 @@
 //! HTTP messages and connections, without policies, functions or sockets.
 //!
-//! | module | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | [`head`], [`hop`], [`edits`] | checks heads, and adds, removes and edits their fields |
 //! | [`body`], [`wire`], [`upload`] | message bodies, frame by frame |

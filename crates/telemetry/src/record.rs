@@ -127,8 +127,7 @@ impl Record {
         }
     }
 
-    /// InputSelection the permit of this namespace until the exchange has ended; `None`: there is
-    /// none.
+    /// Keeps the permit of this namespace until the exchange has ended; `None`: there is no permit.
     pub fn occupy(&self, namespace: &Arc<Namespace>, permit: Option<Permit>) -> Option<()> {
         self.note(|observed| {
             observed.namespace.get_or_insert_with(|| namespace.clone());

@@ -47,7 +47,7 @@ pub struct Frames {
     settings: Option<Arc<PeerSettings>>,
 }
 
-/// The SETTINGS of an HTTP/2 peer (RFC 9113, 6.5.2) that bound what is sent to it.
+/// The SETTINGS of an HTTP/2 peer (RFC 9113, 6.5.2) that limit the frames sent to it.
 #[derive(Debug)]
 pub struct PeerSettings {
     streams: AtomicU32,

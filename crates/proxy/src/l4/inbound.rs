@@ -37,7 +37,7 @@ pub(crate) struct Inbound {
     host: String,
     /// The server name of its TLS hello, as the caller's sidecar has read it; empty: it is not TLS.
     name: String,
-    /// Of the caller's sidecar.
+    /// The proof of identity of the caller's sidecar.
     proof: Proof,
     started: (SystemTime, Instant),
     rule: String,
@@ -51,7 +51,7 @@ pub(crate) struct Inbound {
 pub(crate) struct Accepted {
     inbound: Inbound,
     upstream: TcpStream,
-    /// Kept as long as the connection is open.
+    /// The guards that are held as long as the connection is open.
     _held: Held,
 }
 
@@ -59,8 +59,8 @@ pub(crate) struct Accepted {
 type Held = (Option<Lease>, ConnectionGuard, Option<Permit>);
 
 impl Inbound {
-    /// Reads what a CONNECT of the caller's sidecar asks for; an error: nothing of this function
-    /// can be reached so.
+    /// Reads the destination from a CONNECT of the caller's sidecar. An error: the request reaches
+    /// nothing of this function.
     pub(crate) fn new(
         worker: &Rc<Worker>,
         (peer, certificate): (&Peer, Option<PeerCertificate>),

@@ -78,7 +78,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Http2<T> {
         }
     }
 
-    /// What is written before a reset. A stream that has brought no request was refused by the library: it is recorded, and answered.
+    /// The bytes to write before a reset. The library has refused a stream that has brought no
+    /// request. Such a stream is recorded, and answered.
     fn before(&self, reset: Reset) -> Vec<u8> {
         let refused = match reset.code.into() {
             Reason::PROTOCOL_ERROR => Malformed::Http2Head.into(),
@@ -90,12 +91,13 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Http2<T> {
         let Some(request_id) = self.record(reset.stream, &refused) else { return Vec::new() };
         match refused {
             Failure::Malformed(_) => answer_refused(reset.stream, &request_id, &refused.to_string()),
-            // The client learns by the code that it may send the request again.
+            // The code shows the client that it may send the request again.
             _ => Vec::new(),
         }
     }
 
-    /// Records a stream that the library has refused; `None`: it has brought a request, which has a record.
+    /// Records a stream that the library has refused; `None`: the stream has brought a request,
+    /// which has a record.
     fn record(&self, stream: u32, refused: &Failure) -> Option<HeaderValue> {
         if !self.accepted.is_without(stream) {
             return None;

@@ -1,5 +1,6 @@
-//! Calls of one instance that arrive where nobody else can call: at a socket that the node has in the instance's room, whatever address the instance
-//! connects to, or on its [link](crate::pipeline::chain).
+//! Serves the calls of one instance that arrive where no other process can call: at a socket that
+//! the node has in the instance's jail, whatever address the instance connects to, or on its
+//! [link](crate::pipeline::chain).
 
 use super::listen::{Phase, accept};
 use super::{Listener, names};
@@ -17,7 +18,7 @@ use std::{io, net};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 
-/// Gives the sockets of rooms, and links, to the workers. Cheap to clone.
+/// Distributes the sockets of jails, and links, to the workers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Interceptor {
     inner: Arc<Inner>,
@@ -29,19 +30,19 @@ struct Inner {
     next: AtomicUsize,
 }
 
-/// Where calls of one instance arrive.
+/// The sockets or the link at which the calls of one instance arrive.
 pub(super) enum Entrance {
     Room(Intercepted),
     Link(Arc<Caller>, Incoming),
 }
 
-/// The sockets of one room.
+/// The sockets of one jail.
 pub(super) struct Intercepted {
-    /// Whoever calls at the sockets.
+    /// The instance that calls at the sockets.
     caller: Arc<Caller>,
     /// Takes plain HTTP to any address.
     http: net::TcpListener,
-    /// Takes questions about names.
+    /// Takes DNS queries.
     names: net::UdpSocket,
     /// Dropped when the caller's credential is revoked, or with the worker.
     kept: Box<dyn Send>,
@@ -52,29 +53,30 @@ impl Interceptor {
         Self { inner: Arc::new(Inner { workers, next: AtomicUsize::new(0) }) }
     }
 
-    /// Serves the sockets of a room until its caller's credential is revoked, and then drops `kept`. `http` takes plain HTTP to any address, `names`
-    /// questions about names.
+    /// Serves the sockets of a jail until its caller's credential is revoked, and then drops
+    /// `kept`. `http` takes plain HTTP to any address, `names` DNS queries.
     pub fn serve(&self, caller: Arc<Caller>, http: net::TcpListener, names: net::UdpSocket, kept: Box<dyn Send>) {
         self.give(Entrance::Room(Intercepted { caller, http, names, kept }));
     }
 
-    /// Serves what comes on an instance's link until the link ends.
+    /// Serves the calls on an instance's link until the link ends.
     pub fn serve_link(&self, caller: Arc<Caller>, link: Incoming) {
         self.give(Entrance::Link(caller, link));
     }
 
     fn give(&self, entrance: Entrance) {
         let Inner { workers, next } = &*self.inner;
-        // In turn: an instance has few connections, and one worker serves them all.
+        // Workers are chosen in turn: an instance has few connections, and one worker serves them
+        // all.
         let worker = workers.get(next.fetch_add(1, Relaxed) % workers.len().max(1));
         if let Some(worker) = worker {
-            // This fails if the node is draining. Then nobody answers any more.
+            // This fails if the node is draining. Then the node does not answer any more.
             let _ = worker.send(entrance);
         }
     }
 }
 
-/// Serves the rooms and links that this worker is given.
+/// Serves the jails and links that this worker receives.
 pub(super) async fn serve(
     worker: Rc<Worker>,
     mut entrances: mpsc::UnboundedReceiver<Entrance>,
@@ -90,7 +92,7 @@ pub(super) async fn serve(
                 schedule::spawn_for(class, async move {
                     tokio::select! {
                         () = chain::serve(worker, caller.clone(), link) => {}
-                        // Whoever still has the socket is not the instance any more.
+                        // A process that still has the socket is not the instance any more.
                         () = caller.revoked() => {}
                     }
                 });
@@ -105,9 +107,10 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        // Paid by the function: what its instance asks for must not keep others waiting.
+        // The time is charged to the function: its instance's calls must not keep others waiting.
         schedule::spawn_for(Class::of(&caller.function.to_string()), async move {
-            // Without it the kernel drops the packets of the room, also those of connections that are open. So the end of the node does not drop it.
+            // Without this guard the kernel drops the packets of the jail, also those of open
+            // connections. So the end of the node does not drop it.
             let _kept = kept;
             let until_the_end = async {
                 tokio::select! {
@@ -124,7 +127,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Serves the sockets of a room. Returns besides what is to be kept meanwhile.
+/// Serves the sockets of a jail. Also returns the guard that must be kept meanwhile.
 fn serve_one(
     worker: &Rc<Worker>,
     room: Intercepted,

@@ -1,10 +1,12 @@
-//! The node's listening sockets. Each address is bound once. All worker threads accept from it, each on a runtime of its own.
+//! The node's listening sockets. Each address is bound once. All worker threads accept from it,
+//! each on a separate runtime.
 //!
 //! `SO_REUSEPORT` would spread connections over the workers. But then any process of the same account could listen on the same port, and
 //! would get a share of the connections, with the credentials that are sent on them.
 //!
-//! Another process of the same node may take over: it inherits the sockets themselves, with the connections that wait in their queues. Until it says
-//! that it serves, both have them, and neither closes any.
+//! In a hot restart, the child inherits the sockets themselves, with the connections that wait in
+//! their queues. Until the child reports that it serves, both processes have the sockets, and
+//! neither closes any.
 
 use super::Listener;
 use super::connection::OpenConnection;
@@ -39,10 +41,10 @@ const BACKLOG: i32 = 1024;
 /// How long to wait for connections to close when `accept` fails, usually for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a room waits after one of its connections was refused.
+/// How long the listener of a jail waits after it has refused a connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Log messages about a failing `accept` are at least this far apart.
+/// Minimum time between log messages about a failing `accept`.
 const COMPLAINTS: Duration = Duration::from_secs(10);
 
 /// Options of [`serve`].
@@ -109,13 +111,13 @@ fn remedy(cause: &io::Error, address: SocketAddr) -> String {
     }
 }
 
-/// What the workers do, in this order.
+/// The phases of the workers, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// They serve the rooms of this node, and do not accept yet.
+    /// They serve the jails of this node, and do not accept yet.
     Waiting,
     Serving,
-    /// They accept no more, because another process does. What is open goes on.
+    /// They accept no more, because the child of a hot restart does. Open connections go on.
     HandedOver,
     /// They accept no clients any more, and the connections of clients end. Instances can call as long as any client's connection is open.
     Draining,
@@ -127,11 +129,12 @@ pub(super) enum Phase {
 pub struct Handle {
     /// Where the node listens. A port that was configured as 0 is replaced by the assigned one.
     pub addresses: Addresses,
-    /// Takes the sockets of rooms, and links.
+    /// Takes the sockets of jails, and links.
     pub interceptor: Interceptor,
     phase: watch::Sender<Phase>,
     sockets: Vec<std::net::TcpListener>,
-    /// Closes when no worker has a client's connection any more, once the node drains or is handed over.
+    /// Closes when no worker has a client's connection any more, once the node drains or the child
+    /// of a hot restart has taken over.
     left: mpsc::Receiver<()>,
     /// Closes when the last worker has ended.
     ended: mpsc::Receiver<()>,
@@ -157,7 +160,7 @@ impl Handle {
         });
     }
 
-    /// The listening sockets, for another process.
+    /// The listening sockets, for the child of a hot restart.
     pub fn sockets(&self) -> &[std::net::TcpListener] {
         &self.sockets
     }
@@ -168,8 +171,9 @@ impl Handle {
         self.end(Phase::Draining).await;
     }
 
-    /// The same where another process accepts from the sockets now. No client notices: idle connections stay until their next response, which says
-    /// that it is the last.
+    /// Ends like [`Handle::drain`], where the child of a hot restart now accepts from the sockets.
+    /// Clients do not notice: idle connections stay until their next response, which announces that
+    /// it is the last.
     pub async fn hand_over(self) {
         self.end(Phase::HandedOver).await;
     }
@@ -179,7 +183,7 @@ impl Handle {
         let limit = self.node.snapshot.load().mesh.limits.drain_timeout;
         self.phase.send_replace(phase);
         let left = async { while self.left.recv().await.is_some() {} };
-        // What is left then is cut off by the workers.
+        // The workers cut off the connections that are left then.
         let _ = tokio::time::timeout(limit, left).await;
         self.phase.send_replace(Phase::Ending);
         while self.ended.recv().await.is_some() {}
@@ -193,7 +197,8 @@ pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
     Ok(handle)
 }
 
-/// The same, but no connection is accepted before [`Handle::open`]. Listens on those of the `inherited` sockets that are bound to the right address.
+/// Like [`serve`], but accepts no connection before [`Handle::open`]. Listens on those of the
+/// `inherited` sockets that are bound to the right address.
 pub fn take_over(
     node: &Arc<Node>,
     options: Options,
@@ -335,7 +340,7 @@ async fn work(
     let left = async {
         worker.connections.without_clients().await;
         drop(busy);
-        // Other workers may have clients whose instances call here.
+        // Other workers may have clients for whose requests instances call here.
         pending::<()>().await;
     };
     tokio::select! {
@@ -361,11 +366,13 @@ pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: us
             Ok((stream, address)) => {
                 if let (Err(refused), Some(_)) = (admit(&listener, stream, address, most), &listener.caller) {
                     listener.refuse(refused);
-                    // What else waits in the room waits a moment longer, so that accepting and refusing is no work without end.
+                    // Further connections from the jail wait a moment longer, so that accepting and
+                    // refusing them does not use up the worker's time.
                     tokio::time::sleep(REFUSED_PAUSE).await;
                 }
-                // Yield after each connection. Even in a flood, the worker must close the connections that made room for new ones. And when
-                // a burst has woken several workers, the first one must leave some of it to the others.
+                // Yield after each connection. Even in a flood, the worker must close the
+                // connections that were shed for new ones. And when a burst has woken several
+                // workers, the first one must leave some of it to the others.
                 schedule::give_way().await;
             }
             Err(error) if is_of_one_connection(&error) => {}

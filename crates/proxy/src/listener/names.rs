@@ -1,5 +1,5 @@
-//! Answers the questions of a room about names. A name that its instance may call has an address; no other name exists, and nothing is asked
-//! elsewhere. So a name cannot carry anything out.
+//! Answers the DNS queries of a jail. A name that its instance may call has an address; no other
+//! name exists, and the node forwards no query. So a name cannot carry data out of the jail.
 
 mod answer;
 
@@ -9,17 +9,18 @@ use leno_runtime::schedule::give_way;
 use leno_telemetry::flows::Refusal;
 use tokio::net::UdpSocket;
 
-/// A question that is longer asks for nothing that is answered here.
+/// Maximum length of a query. A longer one asks for nothing that is answered here.
 const LONGEST: usize = 512;
 
-/// Answers until it is dropped.
+/// Answers queries until the future is dropped.
 pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket) {
     let mut question = [0; LONGEST];
     loop {
         let asked = socket.recv_from(&mut question).await;
-        // Somebody who asks without end has no more than a turn at a time, and neither has an error that stays.
+        // An instance that asks without end gets one turn at a time, and so does an error that
+        // persists.
         give_way().await;
-        // An error is about an earlier answer that nobody took.
+        // An error is about an earlier answer that the instance did not take.
         let Ok((length, from)) = asked else { continue };
         let address = |name: &str| {
             let found = worker.snapshot_with(&caller.function);
@@ -37,7 +38,7 @@ pub(super) async fn answer(worker: &Worker, caller: &Caller, socket: &UdpSocket)
             worker.node.addresses.of(&callee?)
         };
         if let Some(reply) = question.get(..length).and_then(|question| answer::reply(question, address)) {
-            // This fails if whoever asked is gone.
+            // This fails if the process that asked is gone.
             let _ = socket.send_to(&reply, from).await;
         }
     }

@@ -1,4 +1,5 @@
-//! Heads that the HTTP/1.1 parser refuses, or that never end: their answer, which says why, and their record.
+//! Answers and records heads that the HTTP/1.1 parser refuses, or that never end. The answer gives
+//! the reason.
 
 use super::connection::Connection;
 use super::stream::ClientStream;
@@ -17,7 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 const WRITE: Duration = Duration::from_secs(2);
 
 impl Connection {
-    /// Answers a head that could not be read, and ends the connection. `rest` is what the parser has not consumed.
+    /// Answers a head that could not be read, and ends the connection. `rest`: the bytes that the
+    /// parser has not consumed.
     pub(super) async fn refuse_head<T>(&self, stream: ClientStream<T>, failure: Failure, rest: &[u8])
     where
         T: AsyncRead + AsyncWrite + Unpin,
@@ -35,7 +37,8 @@ impl Connection {
         let _ = tokio::time::timeout(WRITE, stream.end_with(&answer)).await;
     }
 
-    /// The record of a request whose head could not be read. It counts for the caller, if that is known.
+    /// Records a request whose head could not be read. The record counts for the caller, if the
+    /// caller is known.
     pub(super) fn record_unread(&self, protocol: Protocol, failure: &Failure, request_id: &str) -> Record {
         let mut head = Request::new(()).into_parts().0;
         head.version = if protocol == Protocol::Http1 { Version::HTTP_11 } else { Version::HTTP_2 };
@@ -59,7 +62,7 @@ impl Connection {
     }
 }
 
-/// Why hyper's parser has refused a head. `rest` is what it has not consumed.
+/// Why hyper's parser has refused a head. `rest`: the bytes that the parser has not consumed.
 pub(super) fn cause<T>(stream: &ClientStream<T>, rest: &[u8], most_fields: usize) -> Malformed {
     let Some(framing) = stream.framing() else { return Malformed::RequestLine };
     let line = framing.request_line();

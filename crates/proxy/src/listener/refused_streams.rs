@@ -1,5 +1,6 @@
-//! HTTP/2 streams that the library refuses by itself: it resets them or answers 431, and whoever uses it learns nothing of them. So the stream below finds both
-//! among the frames that are written, and holds each reset back until the connection has decided what goes before it.
+//! HTTP/2 streams that the library refuses by itself: it resets them or answers 431, and does not
+//! report them to its caller. So the stream below finds both among the written frames. It holds
+//! each reset back until the connection has decided which bytes go before it.
 
 use http::HeaderValue;
 use std::io::IoSlice;
@@ -12,11 +13,12 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// The library's own response has a status and nothing else. Each response of the proxy is longer: it has a date and a request ID.
+/// The library's response has a status and nothing else. Each response of the proxy is longer: it
+/// has a date and a request ID.
 const BARE: usize = 8;
-/// Bare responses that are remembered.
+/// Maximum number of bare responses that are remembered.
 const MOST_BARE: usize = 128;
-/// Ranges of streams without a request that are remembered.
+/// Maximum number of remembered ranges of streams without a request.
 const MOST_GAPS: usize = 64;
 
 /// A reset that is about to be written.
@@ -26,7 +28,7 @@ pub(super) struct Reset {
     pub code: u32,
 }
 
-/// What a connection learns of its streams.
+/// The events that a connection gets about its streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// This reset waits for a decision.
@@ -35,23 +37,23 @@ pub(super) enum Event {
     Answered(u32),
 }
 
-/// What the connection and the stream below it tell each other. A single thread uses it.
+/// The state that the connection and the stream below it share. A single thread uses it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Resets(Arc<Mutex<ResetState>>);
 
 #[derive(Debug, Default)]
 struct ResetState {
     asked: Option<Reset>,
-    /// What is written before the reset.
+    /// The bytes to write before the reset.
     before: Option<Vec<u8>>,
     /// The latest streams that the library has answered.
     answered: Vec<u32>,
-    /// How many of the last ones the connection does not know of.
+    /// How many of the last ones the connection has not seen yet.
     unknown: usize,
 }
 
 impl Resets {
-    /// What the connection does not know of, or has to decide.
+    /// The next event that the connection has not seen, or the reset that it has to decide.
     pub(super) fn next(&self) -> Option<Event> {
         let mut undecided = self.lock();
         if let Some(reset) = undecided.asked.filter(|_| undecided.before.is_none()) {
@@ -67,7 +69,7 @@ impl Resets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The reset may be written, after these bytes.
+    /// Lets the reset be written, after these bytes.
     pub(super) fn decide(&self, before: Vec<u8>) {
         self.lock().before = Some(before);
     }
@@ -91,7 +93,7 @@ pub(super) struct Outgoing {
     resets: Resets,
 }
 
-/// Where in a frame the written bytes end.
+/// The position in a frame where the written bytes end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     head: [u8; HEAD],
@@ -117,11 +119,11 @@ impl Outgoing {
         bytes.iter().any(|bytes| at.walk(bytes, |_| {}).is_some())
     }
 
-    /// These bytes were written.
+    /// Follows bytes that were written.
     pub(super) fn written(&mut self, bytes: &[u8]) {
         let mut at = std::mem::take(&mut self.at);
         let mut rest = bytes;
-        // The walk stops at resets. Those that are written were decided.
+        // The walk stops at resets. All resets that were written had been decided.
         while let Some(end) = at.walk(rest, |head| self.note(head)) {
             at.is_decided = true;
             rest = &rest[end..];
@@ -129,7 +131,7 @@ impl Outgoing {
         self.at = at;
     }
 
-    /// What is written before the reset that these bytes begin with, once that is decided.
+    /// The bytes to write before the reset with which these bytes begin, once it is decided.
     pub(super) fn before_reset(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let number = |at: usize| bytes[at..at + 4].try_into().map_or(0, u32::from_be_bytes);
         let (stream, code) = (number(5), number(HEAD));
@@ -138,7 +140,7 @@ impl Outgoing {
         Some(before)
     }
 
-    /// Notes the library's own response.
+    /// Notes a bare response of the library.
     fn note(&self, head: &[u8; HEAD]) {
         let [a, b, c, HEADERS, flags, stream @ ..] = *head else { return };
         if u32::from_be_bytes([0, a, b, c]) as usize <= BARE && flags & END_STREAM != 0 {
@@ -184,14 +186,14 @@ impl Place {
 /// Which of a client's streams have brought a request.
 #[derive(Debug, Default)]
 pub(super) struct AcceptedStreams {
-    /// The stream after the latest one that has.
+    /// The stream after the latest one that has brought a request.
     next: u32,
-    /// Ranges of earlier streams that have not.
+    /// Ranges of earlier streams that have brought no request.
     gaps: Vec<(u32, u32)>,
 }
 
 impl AcceptedStreams {
-    /// The request of a stream has come. Requests come in the order of their streams.
+    /// Notes that the request of a stream has come. Requests come in the order of their streams.
     pub(super) fn accept(&mut self, stream: u32) {
         if stream > self.next.max(1) {
             if self.gaps.len() == MOST_GAPS {
@@ -208,8 +210,9 @@ impl AcceptedStreams {
     }
 }
 
-/// HEADERS that answer a stream with 400 and end it. They change nothing of the state of the field compression (RFC 7541, 6.2.2), and need no room in a flow-control
-/// window, which the library counts. So the reason is in a field (RFC 9209) instead of content.
+/// HEADERS that answer a stream with 400 and end it. They do not change the state of the field
+/// compression (RFC 7541, 6.2.2), and do not count against a flow-control window, which the library
+/// counts. So the reason is in a field (RFC 9209) instead of content.
 pub(super) fn answer(stream: u32, request_id: &HeaderValue, reason: &str) -> Vec<u8> {
     /// `:status: 400`, and the name `content-length`, in the static table.
     const BAD_REQUEST: u8 = 0x80 | 12;

@@ -41,25 +41,28 @@ pub(super) struct ClientStream<T> {
     closing: Closing,
     /// Checks how HTTP/1.1 requests are framed; `None`: no check.
     framing: Option<Framing>,
-    /// Counts HTTP/2 frames that carry nothing; `None`: no check.
+    /// Counts empty HTTP/2 frames; `None`: no check.
     frames: Option<Frames>,
     /// Bytes read in this turn; `None`: turns are not limited.
     turn: Option<usize>,
-    /// Interim responses (HTTP/1.1) of which so many bytes are written.
+    /// Interim responses (HTTP/1.1), and the number of their bytes that are written.
     interim: (Vec<u8>, usize),
-    /// HTTP/2: finds resets among what is written, and what was put before one, of which so many bytes are written.
+    /// HTTP/2: finds resets among the written frames. Also the bytes that go before a reset, and
+    /// the number of them that are written.
     outgoing: Option<Box<(Outgoing, Vec<u8>, usize)>>,
     /// HTTP/1.1: how many exchanges had begun when everything was last written.
     written: u64,
-    /// HTTP/1.1: the status by which the parser refuses a head. Its answer, which has no reason, is not written: another one follows.
+    /// HTTP/1.1: the status by which the parser refuses a head. The parser's answer gives no
+    /// reason, so the proxy writes another one instead.
     refused: Option<StatusCode>,
 }
 
 #[derive(Debug)]
 enum Closing {
     No,
-    /// Our half is closed. What the peer still sends is read and discarded until the timer fires, and up to this many bytes. If it stayed
-    /// unread, the kernel would reset the connection, and the response would be lost with it (RFC 9112, 9.6).
+    /// The proxy's half is closed. Further bytes from the peer are read and discarded until the
+    /// timer fires, and up to this many bytes. If they stayed unread, the kernel would reset the
+    /// connection, and the response would be lost with it (RFC 9112, 9.6).
     Lingering(Pin<Box<Sleep>>, usize),
     Done,
 }
@@ -92,8 +95,9 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
         Self { framing: Some(Framing::default()), ..self }
     }
 
-    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn. Bounds the HTTP/2 frames that carry nothing, keeps the client's
-    /// SETTINGS, and has resets decided.
+    /// Reads at most [`TURN`] bytes at once, and then lets other tasks have their turn. Bounds the
+    /// empty HTTP/2 frames, keeps the client's SETTINGS, and lets the connection decide about
+    /// resets.
     pub(super) fn http2(self, settings: Arc<PeerSettings>, resets: Resets) -> Self {
         let outgoing = Some(Box::new((Outgoing::new(resets), Vec::new(), 0)));
         Self { turn: Some(0), frames: Some(Frames::of_client(settings)), outgoing, ..self }
@@ -147,7 +151,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for ClientStream<T> {
         loop {
             ready!(self.as_mut().poll_bytes(cx, into))?;
             self.check(into, before)?;
-            // What is to be escaped is read again.
+            // Bytes that must be escaped are read again.
             if into.filled().len() > before || !self.framing.as_ref().is_some_and(Framing::is_unescaped) {
                 return Poll::Ready(Ok(()));
             }
@@ -207,7 +211,7 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, into);
         let read = into.filled().len() - before;
         if read > 0 {
-            // Over HTTP/2 the frames say what a head's are.
+            // Over HTTP/2 the frames show which bytes belong to a head.
             self.activity.received(if self.frames.is_some() { 0 } else { read });
         }
         if let Some(turn) = &mut self.turn {
@@ -233,14 +237,14 @@ impl<T: AsyncRead + AsyncWrite + Unpin> ClientStream<T> {
         }
         self.interim = (Vec::new(), 0);
         self.activity.interim().written();
-        // The response waits for this.
+        // The response waits for the interim responses.
         cx.waker().wake_by_ref();
         Poll::Ready(Ok(()))
     }
 }
 
 impl<T: AsyncWrite + Unpin> ClientStream<T> {
-    /// Writes HTTP/2 frames up to the next reset, and that one once it is decided.
+    /// Writes HTTP/2 frames up to the next reset, and writes the reset once it is decided.
     fn poll_write_frames(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Some(outgoing) = &mut self.outgoing else { return Poll::Ready(Ok(0)) };
         let (frames, before, written) = &mut **outgoing;
@@ -255,7 +259,7 @@ impl<T: AsyncWrite + Unpin> ClientStream<T> {
             }
             (*before, *written) = (Vec::new(), 0);
             match frames.until_reset(&bytes[..count]) {
-                // The connection decides after this, and polls again.
+                // The connection decides after this call, and polls again.
                 Some(0) => match frames.before_reset(bytes) {
                     Some(decided) => *before = decided,
                     None => return Poll::Pending,

@@ -119,7 +119,7 @@ where
             true => Failure::SlowHead(limits.head_timeout),
             false => refusal::cause(&stream, &read_buf, limits.headers as usize).into(),
         };
-        // Boxed because it is rare, and each connection's future would have to hold room for it.
+        // Boxed because it is rare. Otherwise it would enlarge the future of each connection.
         Box::pin(connection.refuse_head(stream, failure, &read_buf)).await;
     }
     served

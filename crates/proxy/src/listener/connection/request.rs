@@ -64,7 +64,7 @@ impl Connection {
 
     async fn handle_request(
         self: Rc<Self>,
-        // Boxed, because each future on its way would otherwise have room for it twice.
+        // Boxed, because otherwise it would take space twice in each future on its way.
         mut head: Box<request::Parts>,
         body: WireBody,
         on_upgrade: Option<Upgrading>,

@@ -1,14 +1,15 @@
-//! The answer to a question about a name.
+//! The answer to a DNS query.
 
 use domain::base::iana::{Class, Opcode, Rcode, Rtype};
 use domain::base::{Message, MessageBuilder, Ttl};
 use domain::rdata::A;
 use std::net::Ipv4Addr;
 
-/// How long an answer may be remembered: what may be called can change.
+/// How long a resolver may cache an answer: the callees of a function can change.
 const TTL: Ttl = Ttl::from_secs(5);
 
-/// The answer to one question, with the address that the name has, if it has one. `None`: it is no question.
+/// The answer to one query, with the name's address, if it has one. `None`: the message is no
+/// query.
 pub(super) fn reply(question: &[u8], address: impl FnOnce(&str) -> Option<Ipv4Addr>) -> Option<Vec<u8>> {
     let message = Message::from_octets(question).ok().filter(|message| !message.header().qr())?;
     let respond = |code| MessageBuilder::new_vec().start_answer(&message, code).ok();
@@ -55,7 +56,8 @@ mod tests {
         };
         assert_eq!(about("stock", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
         assert_eq!(about("stock.", Rtype::A), (Rcode::NOERROR, Some(CALLEE)));
-        // It exists, but has none of this kind: an error would make resolvers give up on the name.
+        // The name exists, but has no record of this type: an error would make resolvers give up on
+        // the name.
         assert_eq!(about("stock", Rtype::AAAA), (Rcode::NOERROR, None));
         assert_eq!(about("c2VjcmV0.tunnel.example", Rtype::TXT), (Rcode::NXDOMAIN, None));
         assert_eq!(about("example.com", Rtype::A), (Rcode::NXDOMAIN, None));
