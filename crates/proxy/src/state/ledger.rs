@@ -1,8 +1,10 @@
-//! The node's counters and caches, which programs see as state: quotas, verified tokens, load.
+//! The node's limits and caches, which programs see as state: rate limits, verified tokens, load,
+//! health.
 //!
-//! Programs only read copies. The changes that they want come back as plain data and are made here, atomically. The ledger has the last
-//! word. Each function has its own state with its own limits, so that no function can use up another's. No lock is held across an `await`.
-//! The time is always passed in.
+//! Programs read copies only. They return the changes that they want as plain data. The ledger
+//! makes these changes atomically, and its decision is final. Each function has its own state with
+//! its own limits, so that no function can use up another's. No lock is held across an `await`.
+//! Callers pass the time.
 
 pub mod load;
 pub mod outlier;
@@ -32,12 +34,13 @@ pub struct Ledger {
     functions: Mutex<HashMap<FunctionId, Arc<FunctionState>>>,
     /// Grows when functions are forgotten, so that workers drop their cached states.
     generation: AtomicU64,
-    /// How long the node's shares of rate limits count.
+    /// The term during which the node's shares of rate limits are valid.
     pub lease_term: Arc<LeaseTerm>,
     leases_required: AtomicBool,
-    /// Who counts for rate limits instead of this process. Locked after `functions`.
+    /// The process that counts for rate limits in place of this one, after a hot restart. Locked
+    /// after `functions`.
     moved: Mutex<Option<Arc<dyn Elsewhere>>>,
-    /// InputSelection the counters of rate limits in place of this node.
+    /// Keeps the counters of rate limits in place of this node.
     store: OnceLock<Arc<Store>>,
     /// Tokens that were verified with the keys of any function.
     pub signatures: Signatures,
@@ -45,7 +48,7 @@ pub struct Ledger {
     pub unknown_keys: Arc<UnknownKeyReports>,
 }
 
-/// What the ledger holds for one function.
+/// The ledger's state of one function.
 #[derive(Debug)]
 pub struct FunctionState {
     /// `namespace/name`.
@@ -96,7 +99,8 @@ impl Ledger {
         }
     }
 
-    /// Hands the counters of all rate limits over to `elsewhere`, which counts from now on.
+    /// Transfers the counters of all rate limits to `elsewhere`, the process that counts from now
+    /// on.
     pub fn hand_over(&self, elsewhere: &Arc<dyn Elsewhere>, now_ms: u64) -> Vec<(Arc<str>, Vec<LimitCounts>)> {
         let functions = self.lock();
         *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = Some(elsewhere.clone());
@@ -105,15 +109,17 @@ impl Ledger {
         functions.values().map(of).collect()
     }
 
-    /// The other process does not count after all: this one goes on where it was.
+    /// Undoes [`Ledger::hand_over`]: the other process does not count after all, and this one goes
+    /// on with its counters.
     pub fn resume(&self) {
         let functions = self.lock();
         *self.moved.lock().unwrap_or_else(PoisonError::into_inner) = None;
         functions.values().for_each(|state| state.quotas.resume());
     }
 
-    /// From now on, a store keeps the counters of rate limits. Functions that the ledger knows already keep their own, so this comes first. A ledger has
-    /// one store; a second call changes nothing.
+    /// Lets a store keep the counters of rate limits from now on. Functions that the ledger already
+    /// knows keep their own, so this call comes first. A ledger has one store; a second call
+    /// changes nothing.
     pub fn keep_quotas_in(&self, store: Arc<Store>) {
         let _ = self.store.set(store);
     }
@@ -128,20 +134,21 @@ impl Ledger {
         self.lock().get(function).cloned()
     }
 
-    /// Has allowances that nobody uses given back, and others renewed. Call it a few times a second.
+    /// Gives unused allowances back to the store, and renews others. Call it a few times a second.
     pub fn sweep_allowances(&self, now: Instant) {
         let states: Vec<_> = self.lock().values().cloned().collect();
         states.iter().for_each(|state| state.quotas.sweep(now));
     }
 
-    /// From now on no function has a share of its rate limits on this node unless one is leased to it.
+    /// From now on, a function has a share of its rate limits on this node only if the control
+    /// plane leases one.
     pub fn require_leases(&self) {
         let functions = self.lock();
         self.leases_required.store(true, Ordering::Relaxed);
         functions.values().for_each(|state| state.quotas.require_leases());
     }
 
-    /// What was asked of each leased rate limit, by function.
+    /// The requests that each leased rate limit has admitted and refused, by function.
     pub fn tallies(&self) -> Vec<(FunctionId, Box<str>, Tally)> {
         let states: Vec<_> = self.lock().iter().map(|(id, state)| (id.clone(), state.clone())).collect();
         let of = |(id, state): (FunctionId, Arc<FunctionState>)| {

@@ -1,6 +1,7 @@
-//! Load of one callee, and which of its endpoints are ejected.
+//! Load of one callee, and its ejected endpoints.
 //!
-//! Each count is held by a guard and given back when the guard is dropped, so no way out of an exchange can leak a count.
+//! Each count is held by a guard and given back when the guard is dropped, so an exchange cannot
+//! leak a count, however it ends.
 
 use super::outlier::{Attempt, Outliers};
 use leno_policy::input::TargetLoad;
@@ -21,7 +22,7 @@ pub struct TargetState {
 }
 
 impl TargetState {
-    /// What a program is told about the load. `endpoints`: how many are known.
+    /// The load as input for a program. `endpoints` is the number of known ones.
     pub fn load(&self, endpoints: u32, now: Instant) -> TargetLoad {
         let ejected = self.outliers.ejected_count(now).min(endpoints);
         TargetLoad {
@@ -56,7 +57,8 @@ impl TargetState {
         add_one(&self.retries, Some(budget)).then(|| RetryGuard(self.clone()))
     }
 
-    /// Records how one attempt ended. Returns true if this ejected the endpoint. `endpoints`: how many are known.
+    /// Records how one attempt ended. Returns true if this ejected the endpoint. `endpoints` is the
+    /// number of known ones.
     pub fn report(
         &self,
         endpoint: SocketAddr,

@@ -1,6 +1,7 @@
 //! Ejects failing endpoints, like Envoy's outlier detection (`consecutive_5xx`, `consecutive_gateway_failure`).
 //!
-//! There is no timer. Each caller passes the time, and the reviews that were due by then are done first.
+//! There is no timer. Each caller passes the time, and reviews that were due by then are done
+//! first.
 
 use leno_policy::spec::Outlier;
 use std::collections::HashMap;
@@ -199,8 +200,8 @@ impl Endpoint {
         self.consecutive_gateway = 0;
     }
 
-    /// Does `passed` reviews, from `first` to `last`. They end the ejection if its time is over. Each review after that forgives one
-    /// ejection.
+    /// Does `passed` reviews, from `first` to `last`. A review ends the ejection if its time is
+    /// over. Each review after that forgives one ejection.
     fn review(&mut self, first: Instant, last: Instant, passed: u32, interval: Duration) {
         let forgiving = match self.out_until {
             None => passed,

@@ -1,23 +1,27 @@
 //! The counters of one function's rate limits.
 //!
-//! The arithmetic is [`leno_policy::quota::take`], the function that the program forecast with. Here it is done again under the counters'
-//! locks, so that two requests cannot both take the last unit of a limit.
+//! The arithmetic is [`leno_policy::quota::take`], the same function that the program calls for its
+//! forecast. Here it is repeated under the counters' locks, so that two requests cannot both take
+//! the last unit of a limit.
 //!
 //! # Bounds
-//! A limit has at most 65,536 counters, and their keys take at most 8 MiB, whatever other limits have. If a new counter is needed and there
-//! is no room, counters that are as good as new are dropped: full buckets, and windows that are over. A counter that limits somebody is
-//! never dropped: otherwise, a client with many keys could flush out the counters of others. So if all counters are active, further keys
-//! share 4,096 counters, selected by hash. A shared counter admits what the limit says for all its keys together. So no key gets more than
-//! with a counter of its own, and a new key is not refused as long as the keys that it shares with leave something. A key that gets a
-//! counter of its own later begins it with what the shared one has used.
+//! A limit has at most 65,536 counters, and their keys take at most 8 MiB, independently of other
+//! limits. If a new counter does not fit, counters that are as good as new are dropped: full
+//! buckets, and windows that are over. A counter that limits a client is never dropped: otherwise,
+//! a client with many keys could flush out the counters of others. So if all counters are active,
+//! further keys share 4,096 counters, selected by hash. A shared counter admits as many requests
+//! for all its keys together as the limit allows for one. So no key gets more than with a separate
+//! counter, and a new key is not refused as long as the other keys of its shared counter leave
+//! something. If a key gets a separate counter later, that counter begins with the state of the
+//! shared one.
 //!
 //! # Leases
-//! Where the control plane places functions, it also divides each limit between their nodes. A node then counts by its share, and by none once
-//! the term of its lease is over.
+//! If the control plane places functions, it also divides each limit between their nodes. A node
+//! then counts by its share. Once the term of its lease is over, it has no share.
 //!
 //! # Stores
-//! Where the mesh has a quota store, that keeps the counters, and this node takes from its [allowances](allowance) of them. Shares that the control
-//! plane divides do not matter then.
+//! If the mesh has a quota store, the store keeps the counters, and this node takes from its
+//! [allowances](allowance) of them. Shares of the control plane then do not matter.
 
 mod allowance;
 mod counters;
@@ -52,7 +56,7 @@ pub struct Quotas {
     /// Keyed at random, because clients choose the counters' keys.
     hasher: RandomState,
     term: Arc<LeaseTerm>,
-    /// Who counts instead; `None`: this process does.
+    /// The process that counts in place of this one; `None`: this process counts.
     moved: RwLock<Option<handover::Moved>>,
     /// Keeps the counters of this function in place of the node.
     store: Option<(Arc<Store>, FunctionId)>,
@@ -75,39 +79,39 @@ pub struct Demand<'a> {
     pub cost: u32,
 }
 
-/// What a counter holds.
+/// The state of a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterState {
     /// The counter's value.
     pub state: QuotaState,
-    /// Whether the counter counts other keys, too, because the limit has no room for more counters.
+    /// Whether the counter counts other keys, too, because the limit has the maximum number of counters.
     pub shared: bool,
 }
 
 /// The result of taking from one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// What the counter has left, and when it has more again.
+    /// The rest of the counter, and the time until it has more again.
     pub taken: Taken,
     /// As in [`CounterState::shared`].
     pub shared: bool,
 }
 
-/// Nothing was taken from any counter: one is exhausted, or nobody knows what it has left.
+/// Nothing was taken from any counter: one is exhausted, or its state cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Index of the demand that was refused.
     pub index: usize,
-    /// What the exhausted counter has left, and when it has more again.
+    /// The rest of the exhausted counter, and the time until it has more again.
     pub taken: Taken,
     /// As in [`CounterState::shared`].
     pub shared: bool,
-    /// Why nobody knows what the counter has left; `None`: it is exhausted.
+    /// Why the state of the counter cannot be determined; `None`: the counter is exhausted.
     pub uncounted: Option<&'static str>,
 }
 
 impl Quotas {
-    /// No counters. If shares of the limits are leased to this node, they count during `term`.
+    /// No counters. If shares of the limits are leased to this node, they are valid during `term`.
     pub fn new(term: Arc<LeaseTerm>) -> Self {
         Self { shards: Default::default(), hasher: RandomState::new(), term, moved: RwLock::default(), store: None }
     }
@@ -117,9 +121,10 @@ impl Quotas {
         Self { store: Some((store, function)), ..Self::default() }
     }
 
-    /// Sets the node's shares of the limits, in [`leno_policy::quota::PARTS`]. From now on, the node has no share of any other limit. A share that
-    /// grows begins with nothing left in what is new: a bucket fills at its rate, and a window counts by the old share until it is over. Only the
-    /// first share of a limit in `unused` begins as if nothing was used.
+    /// Sets the node's shares of the limits, in [`leno_policy::quota::PARTS`]. From now on, the
+    /// node has no share of any other limit. The gain of a share that grows begins empty: a bucket
+    /// fills at its rate, and a window counts by the old share until it is over. Only the first
+    /// share of a limit in `unused` begins as if nothing was used.
     pub fn lease(&self, shares: &BTreeMap<Box<str>, u32>, unused: &BTreeSet<Box<str>>, now_ms: u64) {
         let epoch = self.term.deliver(Instant::now());
         for shard in 0..SHARDS {
@@ -127,14 +132,14 @@ impl Quotas {
         }
     }
 
-    /// The node has no share of any limit unless one is leased to it.
+    /// From now on, the node has a share of a limit only if one is leased to it.
     pub fn require_leases(&self) {
         for shard in 0..SHARDS {
             self.lock(shard).leases.get_or_insert_default();
         }
     }
 
-    /// What was asked of each leased limit since the node has it.
+    /// The requests that each leased limit has admitted and refused since the node has it.
     pub fn tallies(&self) -> BTreeMap<Box<str>, Tally> {
         let mut tallies: BTreeMap<Box<str>, Tally> = BTreeMap::new();
         for shard in 0..SHARDS {
@@ -147,7 +152,8 @@ impl Quotas {
         tallies
     }
 
-    /// What a counter holds. A counter that does not exist is fresh. Of one in a store, an estimate that leaves something.
+    /// The state of a counter. A counter that does not exist is fresh. The state of a counter in a
+    /// store is an estimate that leaves something.
     pub fn read(&self, limit: &str, key: &str) -> CounterState {
         let hash = self.hash(limit, key);
         let shard = self.lock(shard_of(hash));
@@ -163,7 +169,8 @@ impl Quotas {
             .map_or_else(CounterState::default, |counters| counters.read(hash, key))
     }
 
-    /// Takes all that is demanded, or nothing. A store that keeps the counters is not asked: see [`Quotas::take_or_wait`].
+    /// Takes everything that is demanded, or nothing. Does not ask a store that keeps the counters:
+    /// see [`Quotas::take_or_wait`].
     pub fn take(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
         if demands.is_empty() {
             return Ok(Vec::new());
@@ -174,12 +181,12 @@ impl Quotas {
             drop(locks);
             return match self.take_elsewhere(demands, now_ms) {
                 Some(Ok(granted)) => {
-                    // If that process does not count after all, this one has to know.
+                    // Counts here as well, in case the other process does not count after all.
                     let _ = self.take_here(demands, &hashes, &mut self.lock_all(&hashes), now_ms);
                     Ok(granted)
                 }
                 Some(refused) => refused,
-                // It has just come back.
+                // The counters have just been returned to this process.
                 None => self.take(demands, now_ms),
             };
         }
@@ -275,11 +282,11 @@ fn shard_of(hash: u64) -> usize {
 #[derive(Debug, Default)]
 struct Shard {
     limits: Vec<Counters>,
-    /// The node's shares by limit; `None`: it has all of each.
+    /// The node's shares by limit; `None`: it has the whole of each limit.
     leases: Option<BTreeMap<Box<str>, Lease>>,
-    /// Another process counts.
+    /// Another process counts in place of this one.
     moved: bool,
-    /// What the node holds of the counters that a store keeps.
+    /// The node's allowances of counters in a store.
     allowances: Vec<Allowances>,
 }
 
@@ -300,7 +307,8 @@ impl Shard {
         }
     }
 
-    /// What a limit's counters count by now. `epoch` is that of the term; `None`: it is over.
+    /// The terms of a limit's counters at this time. `epoch` is that of the lease term; `None`: the
+    /// term is over.
     fn terms(&mut self, limit: &RateLimit, epoch: Option<u64>, now_ms: u64) -> Terms {
         match &mut self.leases {
             None => Terms { algorithm: limit.algorithm, fresh: QuotaState::default() },
@@ -331,7 +339,7 @@ impl Shard {
     }
 }
 
-/// Requests that a fresh counter has.
+/// Requests that a fresh counter admits.
 fn capacity(algorithm: &QuotaAlgorithm) -> u32 {
     match *algorithm {
         QuotaAlgorithm::TokenBucket { burst, .. } => burst,

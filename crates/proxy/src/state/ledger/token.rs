@@ -13,7 +13,7 @@ pub type Digest = [u8; 32];
 /// Values of the claims that counter keys are made of ([`leno_policy::needs::Needs::claims`]).
 pub type ClaimValues = Arc<[Option<String>]>;
 
-/// What is known about a verified token.
+/// The result of verifying a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// The key that the signature was verified with.
@@ -29,7 +29,7 @@ pub struct Known {
 pub struct Tokens(Recent<Known>);
 
 impl Tokens {
-    /// What is known about this token.
+    /// The cached entry of this token.
     pub fn look_up(&self, digest: &Digest) -> Option<Known> {
         self.0.look_up(digest)
     }
@@ -61,25 +61,26 @@ impl Tokens {
     }
 }
 
-/// Who signed a token, whichever function it was shown to.
+/// The key that signed a token, independent of the function that received the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedSignature {
     /// The key that the signature was verified with.
     pub key: KeyId,
     /// The algorithm of the signature.
     pub algorithm: Algorithm,
-    /// Claims and their values from a decision about the token. A program said so, so this is no more than a hint.
+    /// Claims and their values from a decision about the token. They come from a program, so they
+    /// are no more than a hint.
     pub claims: Option<(Arc<[ClaimPath]>, ClaimValues)>,
 }
 
-/// The node's verified tokens. A token that is new to one function costs no public-key operation if another function has verified it.
-/// Bounded like a function's own tokens, which do not depend on this: whoever floods it makes others verify new tokens once, and does
-/// nothing worse.
+/// The node's verified tokens. A token that is new to one function costs no public-key operation if
+/// another function has verified it. Bounded like a function's own tokens, which do not depend on
+/// this: a client that floods it only makes other functions verify new tokens once.
 #[derive(Debug, Default)]
 pub struct Signatures(Recent<VerifiedSignature>);
 
 impl Signatures {
-    /// Who signed this token.
+    /// The key that signed this token.
     pub fn look_up(&self, digest: &Digest) -> Option<VerifiedSignature> {
         self.0.look_up(digest)
     }

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
 
-/// Functions that saw a token with an unknown key. Judges report them, and the fetcher of key sets takes them.
+/// Functions that saw a token with an unknown key. The pipeline reports them, and the fetcher of
+/// key sets takes them.
 #[derive(Debug, Default)]
 pub struct UnknownKeyReports {
     functions: Mutex<HashSet<FunctionId>>,

@@ -1,7 +1,7 @@
-//! What this node holds of counters that a store keeps.
+//! The node's allowances: the parts of a store's counters that it holds.
 //!
-//! A node never uses what it does not hold, and holds nothing after its term. What it has used it tells with its next question. So the store knows, at
-//! any moment, how much can have been used at most.
+//! A node never uses more than it holds, and holds nothing after its term. It reports its use with
+//! its next question. So the store knows at any moment how much can have been used at most.
 
 use super::counters::{MOST_COUNTERS, MOST_KEY_BYTES};
 use super::store::{Answer, Arrival, Question};
@@ -14,13 +14,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// A counter of which nobody has asked for so long gives back what it holds.
+/// An allowance that has not been used for so long goes back to the store.
 const IDLE: Duration = Duration::from_millis(500);
-/// Questions within this time are a reason to ask for more at once.
+/// If two questions are closer together than this, the node asks for more at once.
 const BUSY: Duration = Duration::from_secs(1);
-/// Requests that are asked for ahead, at most.
+/// Requests that the node asks for ahead, at most.
 const MOST_AHEAD: u32 = 1 << 16;
-/// Whoever was refused does not ask again before, nor much later: what others give back is not foreseen.
+/// Bounds of the pause after a refusal by the store. The upper bound is short because other nodes
+/// give allowances back at unforeseen times.
 const LEAST_PAUSE: Duration = Duration::from_millis(10);
 const MOST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -32,35 +33,35 @@ pub(super) struct Allowances {
     key_bytes: usize,
 }
 
-/// What a node holds of one counter.
+/// The node's part of one counter.
 #[derive(Debug)]
 pub(super) struct Allowance {
     key: Box<str>,
     algorithm: QuotaAlgorithm,
     held: u32,
     until: Instant,
-    /// From then on it asks for another term.
+    /// From then on, the node asks for another term.
     renew_at: Instant,
-    /// Nothing is left until then.
+    /// The store has nothing left until then.
     refused_until: Option<Instant>,
     used_at: Instant,
     asked_at: Option<Instant>,
-    /// How much it asks for ahead.
+    /// How much the node asks for ahead.
     ahead: u32,
-    /// What was used since the question that is under way; `None`: none is.
+    /// Requests used since the question in flight was sent; `None`: no question is in flight.
     asking: Option<u32>,
-    /// The store counts something as held.
+    /// The store counts a part as held by this node.
     reserved: bool,
     waiting: Vec<(u32, oneshot::Sender<()>)>,
     answer: Answer,
     answered_ms: u64,
 }
 
-/// What came of an attempt to take.
+/// The result of an attempt to take.
 #[derive(Debug)]
 pub(super) enum Attempt {
     Taken,
-    /// The counter has nothing left, as far as is known.
+    /// The store has nothing left, as far as the node knows.
     Exhausted,
     /// The node holds too little.
     Lacking,
@@ -83,7 +84,7 @@ impl Allowances {
         self.table.find_mut(hash, |allowance| *allowance.key == *key)
     }
 
-    /// The allowance of this key, a new one if there is none. `None`: there is no room.
+    /// The allowance of this key, a new one if there is none. `None`: there are too many.
     pub(super) fn get(
         &mut self,
         hash: u64,
@@ -104,7 +105,8 @@ impl Allowances {
         self.find_mut(hash, key)
     }
 
-    /// Forgets what has nothing to say, and calls `ask` with the keys of those that are to give back or to renew what they hold.
+    /// Drops idle allowances, and calls `ask` with the keys of those that must be given back or
+    /// renewed.
     pub(super) fn sweep(&mut self, now: Instant, mut ask: impl FnMut(&str) -> bool) {
         let key_bytes = &mut self.key_bytes;
         self.table.retain(|allowance| {
@@ -166,7 +168,7 @@ impl Allowance {
         }
     }
 
-    /// Whether it is time to ask for more, so that no request has to wait for it.
+    /// Whether to ask for more now, so that no request has to wait for it.
     pub(super) fn runs_low(&self, now: Instant) -> bool {
         self.asking.is_none()
             && self.ahead > 0
@@ -174,19 +176,19 @@ impl Allowance {
             && self.refused_until.is_none_or(|until| now >= until)
     }
 
-    /// Marks that a question about it is under way. Returns whether there was none.
+    /// Marks a question about the counter as in flight. Returns whether there was none.
     pub(super) fn begin_to_ask(&mut self) -> bool {
         let begins = self.asking.is_none();
         self.asking.get_or_insert(0);
         begins
     }
 
-    /// Nobody takes questions.
+    /// Undoes [`Allowance::begin_to_ask`], because the receiver of questions is gone.
     pub(super) fn cannot_ask(&mut self) {
         self.asking = None;
     }
 
-    /// Wakes the receiver when there is an answer, or none to expect.
+    /// The returned receiver wakes when an answer has arrived, or when none is to be expected.
     pub(super) fn wait(&mut self, cost: u32) -> oneshot::Receiver<()> {
         let (waiter, woken) = oneshot::channel();
         self.waiting.retain(|(_, waiter)| !waiter.is_closed());
@@ -194,7 +196,8 @@ impl Allowance {
         woken
     }
 
-    /// What to ask now. From here on, what it gives back is not the node's any more, whatever becomes of the question.
+    /// The question to send now. The node gives up the returned part at once, whether or not the
+    /// question arrives.
     pub(super) fn question(&mut self, now: Instant) -> Question {
         self.expire(now);
         self.waiting.retain(|(_, waiter)| !waiter.is_closed());
@@ -214,7 +217,7 @@ impl Allowance {
         Question { algorithm: self.algorithm, unused, keep: self.held, need, extra }
     }
 
-    /// Puts an answer into force.
+    /// Applies an answer.
     pub(super) fn answered(&mut self, answer: Answer, Arrival { sent, now, now_ms }: Arrival) {
         let used = self.asking.take().unwrap_or_default();
         self.held = answer.held.saturating_sub(used);
@@ -228,14 +231,14 @@ impl Allowance {
         self.waiting.clear();
     }
 
-    /// There is no answer. What it holds counts until its term is over.
+    /// Ends a question without an answer. The held part stays valid until its term is over.
     pub(super) fn failed(&mut self) {
         self.asking = None;
         self.reserved &= self.held > 0;
         self.waiting.clear();
     }
 
-    /// What a counter with this allowance has left.
+    /// The result for a request, with the rest of the counter.
     pub(super) fn taken(&self, allowed: bool, now: Instant) -> Taken {
         let again = self.refused_until.map_or(MOST_PAUSE, |until| until.saturating_duration_since(now));
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -253,8 +256,8 @@ impl Allowance {
         self.answer.shared
     }
 
-    /// An estimate for the program. It leaves at least one request, because the allowance has the last word, and the program would not know of what
-    /// other nodes give back.
+    /// An estimate for the program. It leaves at least one request, because the allowance makes the
+    /// final decision, and the program does not know of parts that other nodes give back.
     pub(super) fn read(&self) -> CounterState {
         let all = capacity(&self.algorithm);
         let left = self.held.saturating_add(self.answer.left).clamp(1, all.max(1));
@@ -270,12 +273,12 @@ impl Allowance {
 
     fn expire(&mut self, now: Instant) {
         if now >= self.until {
-            // The store takes it for used by itself.
+            // At the end of the term, the store counts the held part as used.
             (self.held, self.reserved) = (0, false);
         }
     }
 
-    /// Whether it has something to give back, or to renew.
+    /// Whether the allowance has a part to give back, or to renew.
     fn is_due(&self, now: Instant) -> bool {
         if self.asking.is_some() || !self.reserved {
             return false;
@@ -284,7 +287,7 @@ impl Allowance {
         idle || (self.held > 0 && now >= self.renew_at)
     }
 
-    /// Whether a new one would be the same.
+    /// Whether a new allowance would be the same.
     fn is_over(&self, now: Instant) -> bool {
         self.asking.is_none()
             && !self.reserved

@@ -1,4 +1,4 @@
-//! The part of one limit's counters that is in one shard.
+//! The counters of one limit in one shard.
 
 use super::{CounterState, Demand, Granted};
 use hashbrown::HashTable;
@@ -16,7 +16,8 @@ pub(super) const MOST_KEY_BYTES: usize = 1 << 20;
 pub(super) const SHARED: usize = 512;
 /// There is no sweep before there are this many counters.
 const FIRST_SWEEP: usize = 64;
-/// If there is no room, there is at most one sweep in this time. Otherwise a flood of keys would become a flood of sweeps.
+/// If the limit is full, there is at most one sweep in this time. Otherwise a flood of keys would
+/// become a flood of sweeps.
 const SWEEP_INTERVAL_MS: u64 = 1000;
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Counters {
     limit: Box<str>,
     own: HashTable<Counter>,
     key_bytes: usize,
-    /// `None` while there is room and the shared counters limit nobody.
+    /// `None` while there is space for more counters and the shared counters limit no key.
     shared: Option<Box<[Count]>>,
     /// Number of counters that makes the next sweep worth while.
     sweep_at: usize,
@@ -43,15 +44,15 @@ pub(super) struct Count {
     pub state: QuotaState,
 }
 
-/// What a limit's counters count by at the moment.
+/// The terms of a limit's counters at the moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub algorithm: QuotaAlgorithm,
-    /// What a counter begins with.
+    /// The state of a new counter.
     pub fresh: QuotaState,
 }
 
-/// How to give back what was taken.
+/// Undoes a take from a counter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Undo {
     /// The counter is new: remove it.
@@ -92,11 +93,11 @@ impl Counters {
         self.shared.iter().flatten().map(settled).max_by_key(|count| count.state.used)
     }
 
-    /// Takes a counter of another process, unless there is one, or no room.
+    /// Adopts a counter of another process, unless there is one, or no space.
     pub(super) fn adopt(&mut self, hash: u64, key: Box<str>, count: Count, hasher: &RandomState) {
         let room = self.own.len() < MOST_COUNTERS && self.key_bytes + key.len() <= MOST_KEY_BYTES;
         if !room {
-            // Its key shares a counter then, which is as full.
+            // The key then shares a counter, which must be as full.
             return self.adopt_shared(count);
         }
         if self.own.find(hash, |counter| *counter.key == *key).is_none() {
@@ -106,7 +107,7 @@ impl Counters {
         }
     }
 
-    /// All shared counters are at least as full.
+    /// Fills each shared counter at least as far as `count`.
     pub(super) fn adopt_shared(&mut self, count: Count) {
         let shared = self.shared.get_or_insert_with(|| vec![count; SHARED].into_boxed_slice());
         for other in shared.iter_mut().filter(|other| other.state.used < count.state.used) {
@@ -156,8 +157,9 @@ impl Counters {
         Ok((Granted { taken, shared: true }, Undo::Shared(before)))
     }
 
-    /// The share of the limit has changed: all counters count by `algorithm` from now on. `more` is how many more requests its bucket holds. None of
-    /// them is free yet, because another node may just have used them.
+    /// Changes the share of the limit: all counters count by `algorithm` from now on. `more` is the
+    /// number of additional requests that its bucket holds. None of them is free yet, because
+    /// another node may just have used them.
     pub(super) fn resize(&mut self, algorithm: QuotaAlgorithm, more: u32, now_ms: u64) {
         for count in self.own.iter_mut().map(|counter| &mut counter.count).chain(self.shared.iter_mut().flatten()) {
             let mut state = quota::take(&count.algorithm, count.state, now_ms, 0).state;
@@ -192,8 +194,8 @@ impl Counters {
         counts.all(|count| count.is_idle(now_ms))
     }
 
-    /// Sweeps if there are twice as many counters as after the last sweep, or if there is no room for a key of this length. Returns whether
-    /// there is room now.
+    /// Sweeps if there are twice as many counters as after the last sweep, or if there is no space
+    /// for a key of this length. Returns whether there is space now.
     fn make_room(&mut self, length: usize, now_ms: u64, hasher: &RandomState) -> bool {
         let is_full =
             |counters: &Self| counters.own.len() >= MOST_COUNTERS || counters.key_bytes + length > MOST_KEY_BYTES;
@@ -215,7 +217,8 @@ impl Counters {
     }
 }
 
-/// What a key without its own counter begins with: the whole shared counter, because nobody knows how much of it this key has used.
+/// The initial state of a key without its own counter: the whole shared counter, because the
+/// counter does not record how much of it this key has used.
 fn without_own(shared: Option<&[Count]>, hash: u64, fresh: QuotaState) -> CounterState {
     shared.map_or(CounterState { state: fresh, shared: false }, |shared| CounterState {
         state: shared[shared_by(hash)].state,

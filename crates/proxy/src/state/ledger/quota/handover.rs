@@ -1,5 +1,6 @@
-//! Another process of this node takes over the counters. From then on it counts for both: what this process still lets through, it asks that one for.
-//! So there is no moment at which the two together admit more than a limit says, and no counter begins anew.
+//! Transfers the counters to another process of this node, for a hot restart. From then on the
+//! other process counts for both, and this process asks it before it admits a request. So the two
+//! together never admit more than a limit allows, and no counter begins anew.
 
 use super::counters::Count;
 use super::lease::{Lease, Share};
@@ -13,17 +14,18 @@ use std::fmt;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// How long a client is told to wait if the other process does not answer.
+/// How long a client should wait if the other process does not answer.
 const RETRY_AFTER_MS: u64 = 1000;
 const NO_ANSWER: &str = "the process that counts does not answer";
 
 /// Takes from the counters of another process.
 pub trait Elsewhere: Send + Sync {
-    /// As [`Quotas::take`]; `None`: there was no answer. It may block for a moment.
+    /// As [`Quotas::take`]; `None`: the other process did not answer. The call may block for a
+    /// moment.
     fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>>;
 }
 
-/// The function's name, and who counts for it.
+/// The function's name, and the process that counts for it.
 pub(super) type Moved = (Arc<str>, Arc<dyn Elsewhere>);
 
 /// The counters of one limit, and this node's share of it.
@@ -44,7 +46,8 @@ impl fmt::Debug for dyn Elsewhere {
 }
 
 impl Quotas {
-    /// Hands the counters over. From now on `elsewhere` counts. Not where a store does: each process holds a part of its own of what that has.
+    /// Transfers the counters. From now on `elsewhere` counts. Has no effect with a store, because
+    /// each process has its own allowances there.
     pub(crate) fn hand_over(
         &self,
         function: &Arc<str>,
@@ -67,7 +70,7 @@ impl Quotas {
                 let shared = counters.fullest(now_ms).map(|count| (count.algorithm, count.state));
                 counts.shared = counts.shared.into_iter().chain(shared).max_by_key(|(_, state)| state.used);
             }
-            // The same in each shard, but for what was counted.
+            // Shards differ in their tallies only, so one lease stands for all.
             for (limit, lease) in leases.iter().flatten() {
                 entry(&mut limits, limit).share = Some(lease.share(epoch));
             }
@@ -75,7 +78,7 @@ impl Quotas {
         limits.into_values().collect()
     }
 
-    /// The other process does not count after all.
+    /// Undoes [`Quotas::hand_over`]: the other process does not count after all.
     pub(crate) fn resume(&self) {
         for shard in 0..SHARDS {
             self.lock(shard).moved = false;
@@ -83,7 +86,8 @@ impl Quotas {
         *self.moved.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Takes over the counters of another process. Those that are there already stay. Where a store counts, nobody needs them.
+    /// Adopts the counters of another process. Existing counters stay. With a store, the
+    /// transferred counters are not needed.
     pub fn take_over(&self, counts: Vec<LimitCounts>, now_ms: u64) {
         if self.store.is_some() {
             return;
@@ -107,7 +111,7 @@ impl Quotas {
         }
     }
 
-    /// Asks whoever counts now. `None`: this process does.
+    /// Asks the process that counts now. `None`: this process counts.
     pub(super) fn take_elsewhere(&self, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
         let moved = self.moved.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (function, elsewhere) = moved?;

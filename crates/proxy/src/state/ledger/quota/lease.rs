@@ -1,8 +1,9 @@
 //! A node's share of a limit that the control plane divides between nodes.
 //!
-//! At no moment may the nodes admit more than the limit does. So what a share gains begins used up, because the node that had it may just have used
-//! it; and shares only count during a term that the control plane renews. When it is over, they are void, even if the term is renewed later:
-//! meanwhile the control plane may have given them to other nodes.
+//! The nodes together never admit more than the limit. So a share's gain begins used up, because
+//! the node that had it before may just have used it. Shares are valid only during a term, which
+//! the control plane renews. When the term is over, they are void, even if the term is renewed
+//! later: meanwhile the control plane may have given them to other nodes.
 
 use super::{Terms, capacity};
 use leno_policy::input::QuotaState;
@@ -13,22 +14,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What was asked of a limit on this node.
+/// The outcomes of requests against a limit on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests that it admitted.
+    /// Requests that the limit admitted.
     pub admitted: u64,
-    /// Requests that it refused.
+    /// Requests that the limit refused.
     pub refused: u64,
 }
 
-/// How long this node's shares count.
+/// The term during which this node's shares are valid.
 #[derive(Debug)]
 pub struct LeaseTerm {
     began: Instant,
     /// Microseconds since `began`; 0: no term has begun.
     until: AtomicU64,
-    /// Shares count in the epoch in which they were delivered. A term that is over ends it.
+    /// Shares are valid in the epoch in which they were delivered. The end of a term ends the
+    /// epoch.
     epoch: AtomicU64,
     /// Whether the last term is over and has ended its epoch.
     over: Mutex<bool>,
@@ -41,7 +43,8 @@ impl Default for LeaseTerm {
 }
 
 impl LeaseTerm {
-    /// The control plane has renewed the term: it ends at `until`. Shares that were delivered before a term that is over stay void.
+    /// The control plane has renewed the term, which now ends at `until`. Shares that were
+    /// delivered before the end of an earlier term stay void.
     pub fn renew(&self, until: Instant, now: Instant) {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         self.end(&mut over, now);
@@ -58,7 +61,7 @@ impl LeaseTerm {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The epoch whose shares count; `None`: the term is over.
+    /// The epoch whose shares are valid; `None`: the term is over.
     pub(super) fn epoch(&self, now: Instant) -> Option<u64> {
         // In this order: a renewal ends the epoch before it moves the end of the term.
         let until = self.until.load(Ordering::Acquire);
@@ -78,7 +81,7 @@ impl LeaseTerm {
     }
 }
 
-/// What another process of this node has to know of a [`Lease`].
+/// The state of a [`Lease`] that another process of this node needs.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Share {
@@ -92,11 +95,12 @@ pub(super) struct Share {
 pub(super) struct Lease {
     parts: u32,
     epoch: u64,
-    /// The share that counted as unused before it last grew, and when it grew. What is new may have been used elsewhere until then.
+    /// The share that counted as unused before it last grew, and when it grew. Another node may
+    /// have used the gain until then.
     grown: Option<(u32, u64)>,
     /// The node may begin its first share as if nothing was used.
     full: bool,
-    /// By which the whole limit was last counted.
+    /// The algorithm of the whole limit when it was last counted.
     algorithm: Option<QuotaAlgorithm>,
     pub tally: Tally,
 }
@@ -112,15 +116,16 @@ impl Lease {
         Self { parts, epoch, grown, algorithm, ..Self::default() }
     }
 
-    /// The share as it counts in this epoch.
+    /// The share that is valid in this epoch.
     pub(super) fn share(&self, epoch: Option<u64>) -> Share {
         let parts = if epoch == Some(self.epoch) { self.parts } else { 0 };
         Share { parts, grown: self.grown, algorithm: self.algorithm }
     }
 
-    /// Sets the share. Returns what its counters count by from now on, and how many more requests a bucket holds.
+    /// Sets the share. Returns the algorithm of its counters from now on, and how many more
+    /// requests a bucket holds.
     pub(super) fn set(&mut self, parts: u32, epoch: u64, now_ms: u64) -> Option<(QuotaAlgorithm, u32)> {
-        // What is void may have been used elsewhere.
+        // Another node may have used a void share.
         let before = if self.epoch == epoch { self.parts } else { 0 };
         (self.parts, self.epoch) = (parts, epoch);
         if std::mem::take(&mut self.full) {
@@ -138,7 +143,7 @@ impl Lease {
         Some((new, capacity(&new).saturating_sub(capacity(&old))))
     }
 
-    /// What counters count by now; nothing if the term is over.
+    /// The terms of the counters now; they admit nothing if the term is over.
     pub(super) fn terms(&mut self, whole: &QuotaAlgorithm, epoch: Option<u64>, now_ms: u64) -> Terms {
         self.algorithm = Some(*whole);
         let parts = if epoch == Some(self.epoch) { self.parts } else { 0 };
@@ -158,7 +163,7 @@ impl Lease {
         }
     }
 
-    /// Whether a new counter would have all of `parts` by now, although it has grown.
+    /// Whether a new counter would have all of `parts` by now, although the share has grown.
     fn has_settled(&self, parts: u32, now_ms: u64) -> bool {
         let (Some((known, at_ms)), Some(whole)) = (self.grown, self.algorithm) else { return false };
         let share = quota::share(&whole, parts);

@@ -1,7 +1,9 @@
-//! The node's side of a quota store: a server outside of the mesh that keeps the counters of rate limits.
+//! The node's side of a quota store: a server outside of the mesh that keeps the counters of rate
+//! limits.
 //!
-//! Requests take from what the node holds of a counter. What a counter lacks is asked for here. Somebody who speaks to the store takes the questions,
-//! and gives the answers to the ledger. The store itself is nothing that this crate knows.
+//! Requests take from the node's allowance of a counter. If the allowance is too small, this module
+//! queues a question. The client of the store takes the questions from the queue, and passes the
+//! answers to the ledger. This crate does not depend on the kind of store.
 
 use leno_model::FunctionId;
 use leno_policy::spec::QuotaAlgorithm;
@@ -21,58 +23,59 @@ pub struct CounterName {
     pub key: Box<str>,
 }
 
-/// What the store is told and asked of one counter.
+/// The question to the store about one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// How to count.
+    /// The algorithm to count by.
     pub algorithm: QuotaAlgorithm,
-    /// Requests of what the node held that it has not used.
+    /// Requests of the node's previous allowance that it has not used.
     pub unused: u32,
-    /// As many of these it keeps; the others are given back.
+    /// The node keeps so many of these, and gives the others back.
     pub keep: u32,
-    /// For requests that wait.
+    /// Requests needed by waiting requests.
     pub need: u32,
-    /// For requests that may follow.
+    /// Requests wanted ahead.
     pub extra: u32,
 }
 
-/// What the store answers.
+/// The answer of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Requests that the node holds now.
     pub held: u32,
-    /// What is left for others, and for later.
+    /// Requests left for other nodes, and for later questions.
     pub left: u32,
-    /// Until one more may be left.
+    /// Time until at least one more may be left.
     pub again: Duration,
-    /// Until nothing of the counter is used.
+    /// Time until the counter is unused again.
     pub reset: Duration,
-    /// How long `held` counts, from when the question was sent.
+    /// How long `held` is valid, from when the question was sent.
     pub counts: Duration,
-    /// The counter counts other keys, too, because the limit has no room for more counters.
+    /// The counter counts other keys, too, because the limit has the maximum number of counters.
     pub shared: bool,
 }
 
-/// What has passed between the node and the store.
+/// Counts of the exchange between the node and the store.
 #[derive(Debug, Default)]
 pub struct StoreCounts {
     /// Questions that were answered.
     pub answered: AtomicU64,
-    /// Questions that were not: no connection, no answer in time, or one that makes no sense.
+    /// Questions without an answer: no connection, no answer in time, or an invalid one.
     pub failed: AtomicU64,
-    /// Time that answers took, in microseconds. An answer is to all questions that were sent together.
+    /// Time that answers took, in microseconds. One answer is to all questions that were sent
+    /// together.
     pub micros: AtomicU64,
-    /// Answers that were waited for.
+    /// Answers that requests waited for.
     pub round_trips: AtomicU64,
-    /// Requests that were granted.
+    /// Requests that the store granted.
     pub granted: AtomicU64,
-    /// Requests that were given back unused.
+    /// Requests that the node gave back unused.
     pub returned: AtomicU64,
-    /// Requests that were refused because the store did not answer.
+    /// Requests that the node refused because the store did not answer.
     pub refused: AtomicU64,
 }
 
-/// Where the ledger asks for what it lacks.
+/// The queue of questions to the store.
 #[derive(Debug)]
 pub struct Store {
     /// At most one question for each counter is under way, so this is as bounded as the counters are.
@@ -91,17 +94,17 @@ impl Store {
         (Self { questions, timeout, answers: AtomicBool::new(true), counts: StoreCounts::default() }, asked)
     }
 
-    /// Says whether the store answers. While it does not, no request waits for it.
+    /// Sets whether the store answers. While it does not, no request waits for it.
     pub fn set_answers(&self, answers: bool) {
         self.answers.store(answers, Ordering::Relaxed);
     }
 
-    /// Whether the store answers, as far as is known.
+    /// Whether the store answers, as far as the node knows.
     pub fn answers(&self) -> bool {
         self.answers.load(Ordering::Relaxed)
     }
 
-    /// What has happened, for metrics.
+    /// The counts, for metrics.
     pub(crate) fn figures(&self) -> StoreFigures {
         let StoreCounts { answered, failed, micros, round_trips, granted, returned, refused } = &self.counts;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -117,7 +120,7 @@ impl Store {
         }
     }
 
-    /// Returns whether somebody takes questions.
+    /// Queues a question. Returns false if the receiver is gone.
     pub(super) fn ask(&self, counter: CounterName) -> bool {
         self.questions.send(counter).is_ok()
     }

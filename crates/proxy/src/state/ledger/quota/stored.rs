@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Until a client should try again that was refused although its counter may have something left.
+/// Retry delay for a client that was refused although its counter may have something left.
 const PAUSE_MS: u64 = 1000;
 const NO_ANSWER: &str = "the quota store does not answer";
 const NO_ROOM: &str = "this node has no room for more counters of the limit";
@@ -20,19 +20,19 @@ const NO_ROOM: &str = "this node has no room for more counters of the limit";
 enum Shortage {
     /// There is nothing to take.
     Refused(Refused),
-    /// The store is being asked. Try again when it has answered.
+    /// The node is asking the store. Try again when it has answered.
     Asked(Asked),
 }
 
-/// Questions that are under way, and the index of the first demand that lacks something.
+/// Questions in flight, and the index of the first demand that lacks something.
 struct Asked {
     woken: Vec<oneshot::Receiver<()>>,
     index: usize,
 }
 
 impl Quotas {
-    /// Takes all that is demanded, or nothing. Where a store keeps the counters and this node holds too little, it waits for the store, though not for
-    /// longer than its timeout.
+    /// Takes everything that is demanded, or nothing. If a store keeps the counters and this node
+    /// holds too little, waits for the store, at most for its timeout.
     pub async fn take_or_wait(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
         let Some((store, function)) = self.store.as_ref().filter(|_| !demands.is_empty()) else {
             return self.take(demands, now_ms);
@@ -47,7 +47,7 @@ impl Quotas {
             let until = *until.get_or_insert_with(|| tokio::time::Instant::now() + store.timeout);
             let answered = async {
                 for woken in woken {
-                    // Dropped by whoever should wake it: there is no answer to expect.
+                    // An error means that the sender was dropped: no answer is to be expected.
                     let _ = woken.await;
                 }
             };
@@ -130,22 +130,22 @@ impl Quotas {
         Err(Shortage::Asked(Asked { woken, index: first }))
     }
 
-    /// What to ask the store about a counter; `None`: nothing any more.
+    /// The question to the store about a counter; `None`: no question is needed any more.
     pub fn question(&self, limit: &str, key: &str, now: Instant) -> Option<Question> {
         self.with_allowance(limit, key, |allowance| allowance.question(now))
     }
 
-    /// Puts the store's answer into force.
+    /// Applies the store's answer.
     pub fn answered(&self, limit: &str, key: &str, answer: Answer, arrival: Arrival) {
         self.with_allowance(limit, key, |allowance| allowance.answered(answer, arrival));
     }
 
-    /// The store does not answer.
+    /// Records that the store did not answer.
     pub fn unanswered(&self, limit: &str, key: &str) {
         self.with_allowance(limit, key, Allowance::failed);
     }
 
-    /// Has allowances that nobody uses given back, and others renewed.
+    /// Gives unused allowances back, and renews others.
     pub(in super::super) fn sweep(&self, now: Instant) {
         let Some((store, function)) = &self.store else { return };
         for shard in 0..SHARDS {
@@ -193,7 +193,7 @@ fn ask(store: &Store, allowance: &mut Allowance, name: impl FnOnce() -> CounterN
     }
 }
 
-/// Nobody knows what the counter has.
+/// The refusal if the state of a counter cannot be determined.
 fn uncounted(index: usize, demand: Option<&Demand<'_>>, reason: &'static str) -> Refused {
     let taken = Taken {
         state: QuotaState::default(),

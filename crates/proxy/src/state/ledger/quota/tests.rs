@@ -226,7 +226,7 @@ fn two_processes_together_admit_what_a_limit_says() {
     assert_eq!(admitted, 6, "ten less four");
     let admitted = (0..20).filter(|turn| take(if turn % 2 == 0 { &old } else { &new }, "b")).count();
     assert_eq!(admitted, 10, "a key that the old one had no counter for");
-    // Nobody answers, and nothing is let through.
+    // The other process does not answer, so nothing is admitted.
     other.1.store(false, Ordering::Relaxed);
     assert!(!take(&old, "c"));
     old.resume();
@@ -252,13 +252,13 @@ fn a_share_that_is_handed_over_counts_on() {
     let (old, new) = (Quotas::new(term()), Quotas::new(term()));
     let shares: BTreeMap<Box<str>, u32> = [("few".into(), leno_policy::quota::PARTS / 2)].into();
     old.lease(&shares, &["few".into()].into(), NOW);
-    // What is passed on may have been used.
+    // Another node may have used the transferred share.
     new.lease(&shares, &BTreeSet::new(), NOW);
     let take = |quotas: &Quotas| quotas.take(&[Demand { limit: &limit, key: "a", cost: 1 }], NOW).is_ok();
     assert!(take(&old) && take(&old));
     let elsewhere: Arc<dyn Elsewhere> = Arc::new(Nobody);
     new.take_over(old.hand_over(&"shop/orders".into(), &elsewhere, NOW), NOW);
-    // It is delivered again on the new stream.
+    // The control plane delivers the share again on the new stream.
     new.lease(&shares, &BTreeSet::new(), NOW);
     assert_eq!((0..10).filter(|_| take(&new)).count(), 3, "half of ten, less two");
 }

@@ -6,7 +6,7 @@ const WINDOW: QuotaAlgorithm = QuotaAlgorithm::FixedWindow { requests: 20, perio
 const TERM: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A store of one counter, as `settle.lua` is one.
+/// A store of one counter that behaves like `settle.lua`.
 #[derive(Default)]
 struct Counter {
     used: u32,
@@ -43,7 +43,7 @@ impl Counter {
     }
 }
 
-/// What is on its way.
+/// A question in flight.
 struct Sent {
     sequence: u64,
     question: Question,
@@ -53,7 +53,7 @@ struct Sent {
 #[derive(Clone, Debug)]
 enum Step {
     Take(usize),
-    /// Somebody waits.
+    /// A request waits.
     Wait(usize),
     Ask(usize),
     /// The store executes the question, and the node gets the answer after so many requests more.
@@ -78,7 +78,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever is lost or late: both nodes together admit no more than the limit.
+    /// Even if messages are lost or late, both nodes together admit no more than the limit.
     #[test]
     fn two_nodes_never_admit_more_than_the_limit(steps in steps()) {
         let mut now = Instant::now();

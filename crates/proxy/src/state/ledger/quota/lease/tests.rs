@@ -110,7 +110,8 @@ fn shares_whose_term_is_over_stay_void_until_they_are_delivered_again() {
     assert_eq!(admitted(&quotas, &limit, "", 10, NOW + 2000), 2);
 }
 
-/// Nodes with counters of their own, and shares that move as the control plane moves them: first down, then up.
+/// Nodes with separate counters, and shares that move as the control plane moves them: first down,
+/// then up.
 struct Mesh {
     nodes: Vec<Quotas>,
     parts: Vec<u32>,
