@@ -1,4 +1,4 @@
-//! Fetches what the configuration names by URL: key sets, and the modules of extensions and components.
+//! Fetches key sets, and the modules of extensions and components, from URLs in the configuration.
 
 pub(crate) mod download;
 pub mod jwks;

@@ -1,8 +1,8 @@
-//! Carries one request from the socket to its upstream and back.
+//! Proxies requests from the socket to their upstream and back.
 //!
 //! The modules form layers. Each module uses only those below it in this table:
 //!
-//! | module | what it does |
+//! | module | task |
 //! |---|---|
 //! | `listener` | accepts connections, terminates TLS, identifies the peer, detects the protocol |
 //! | `l4` | TCP connections without HTTP requests: find the callee, judge, connect, copy bytes |

@@ -1,5 +1,5 @@
-//! State that all workers of a node share: the snapshot that requests are routed and judged by, the
-//! ledger, credentials, instances.
+//! State that all workers of a node share: the snapshot that routes and judges requests, limits and
+//! counters, credentials, instances.
 
 pub mod addresses;
 pub(crate) mod admission;

@@ -1,4 +1,4 @@
-//! What tests of several modules need: signing keys, tokens.
+//! Helpers for tests of several modules: signing keys, tokens.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
@@ -96,7 +96,7 @@ pub(crate) fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> Stri
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
 }
 
-/// A function without any policy: nobody may call it, and it may call nobody.
+/// A function without any policy: no function may call it, and it may call none.
 pub(crate) fn slice(name: &str) -> FunctionConfig {
     let id: FunctionId = name.parse().unwrap();
     let program = |direction, targets| ProgramSpec {
@@ -137,7 +137,7 @@ pub(crate) fn slice(name: &str) -> FunctionConfig {
     }
 }
 
-/// A way without retries and limits.
+/// A target without retries and limits.
 pub(crate) fn target(function: &str) -> Target {
     Target { function: function.to_owned(), timeout_ms: 0, retry: None, breaker: None, as_received: false }
 }

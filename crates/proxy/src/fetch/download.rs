@@ -1,4 +1,4 @@
-//! Downloads one document that the configuration names. Redirects are refused: the configuration
+//! Downloads one document from a URL in the configuration. Redirects are refused: the configuration
 //! names the address, not the server there.
 
 use crate::state::egress_guard::{EgressGuard, Requester};
@@ -49,17 +49,17 @@ pub struct Download {
     pub(crate) url: String,
     /// PEM file with the roots to trust for `https`; `None`: the system's.
     pub(crate) ca_file: Option<CaFile>,
-    /// The namespace whose document names it.
+    /// The namespace whose document has the URL.
     pub(crate) requester: Requester,
 }
 
 impl Download {
-    /// A key set that a function's documents name.
+    /// A key set from a function's documents.
     pub(crate) fn key_set(slice: &FunctionConfig, fetch: &JwksFetch) -> Self {
         Self::of(slice, &fetch.url, fetch.ca_file.as_ref())
     }
 
-    /// A module that a function's documents name.
+    /// A module from a function's documents.
     pub fn module(slice: &FunctionConfig, url: &ModuleUrl) -> Self {
         Self::of(slice, &url.url, url.ca_file.as_ref())
     }
@@ -94,7 +94,7 @@ async fn get(
     let address = client::address(&what.url)?;
     let host = address.host().unwrap_or_default();
     let hosts = guard.addresses(host, &what.requester, timeout).await.map_err(DownloadError::Host)?;
-    // Documents are fetched too seldom to keep a connection.
+    // Documents are fetched too seldom to keep a connection open.
     let client = client::client_to(&address, hosts, what.ca_file.clone()).await?;
     let request = Request::get(address)
         .header(ACCEPT, accept)

@@ -1,14 +1,18 @@
 //! Fetches key sets, because sandboxes have no network.
 //!
-//! A slice may name URLs of key sets ([`leno_model::JwksFetch`]). [`JwksFetcher::follow`] completes such a slice with the keys that
-//! are known. From then on, whenever its keys change, the completed slice is sent to the receiver.
+//! A function's configuration may contain URLs of key sets ([`leno_model::JwksFetch`]).
+//! [`JwksFetcher::follow`] completes such a configuration with the keys that the fetcher knows.
+//! Whenever its keys change afterwards, the fetcher sends the completed configuration to the
+//! receiver.
 //!
-//! Until an issuer's first key set has arrived, a token of that issuer is neither good nor bad. Requests with such a token get 503, so that
-//! the client tries again.
+//! Until an issuer's first key set has arrived, a token of that issuer is neither valid nor
+//! invalid. Requests with such a token get 503, so that the client tries again.
 //!
-//! Functions of a namespace that name the same URL share one fetch. If a fetch fails, the old keys stay in use (stale keys are better than none, and the
-//! program checks expiry anyway), and the next fetch comes sooner. A token that matches no key also makes the next fetch come sooner, but
-//! at most once per [`Pace::soonest`]. Otherwise, anybody with a made-up token could make the node flood the issuer.
+//! Functions of a namespace with the same URL share one fetch. If a fetch fails, the old keys stay
+//! in use (stale keys are better than none, and the program checks expiry anyway), and the next
+//! fetch comes sooner. A token that matches no key also makes the next fetch come sooner, but at
+//! most once per [`Pace::soonest`]. Otherwise, a client with a made-up token could make the node
+//! flood the issuer.
 
 use super::download::{Download, DownloadError, download};
 use crate::state::egress_guard::EgressGuard;
@@ -26,12 +30,12 @@ use tokio::time::Instant;
 
 /// Maximum size of a key set in bytes.
 const LARGEST: usize = 256 * 1024;
-/// Fetches at a time: for all namespaces, for each, and for each from one server.
+/// Concurrent fetches: for all namespaces, for each, and for each from one server.
 const MAX_FETCHES: usize = 64;
 const MAX_FETCHES_OF_NAMESPACE: usize = 4;
 const MAX_FETCHES_OF_SERVER: usize = 3;
-/// A fetch counts as one at a time for at least so long. A namespace with a thousand key sets therefore sends forty requests a second, however fast their
-/// servers answer.
+/// A fetch occupies one of these places for at least so long. A namespace with a thousand key sets
+/// therefore sends forty requests a second, however fast their servers answer.
 const SHORTEST_TURN: Duration = Duration::from_millis(100);
 
 /// Why a fetch gave no keys.
@@ -79,7 +83,7 @@ pub struct JwksFetcher {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the task when it has something else to do than what it waits for.
+    /// Wakes the fetching task when there is work other than the next timer.
     changed: Notify,
     unknown: Arc<UnknownKeyReports>,
     guard: EgressGuard,
@@ -96,15 +100,15 @@ struct State {
 /// A function with key sets.
 #[derive(Debug)]
 struct Followed {
-    /// Its slice as given to [`JwksFetcher::follow`].
+    /// Its configuration as given to [`JwksFetcher::follow`].
     slice: FunctionConfig,
-    /// The slice as last completed with keys.
+    /// The configuration as last completed with keys.
     complete: FunctionConfig,
     /// The origin of each of its key sets.
     sources: Vec<Download>,
 }
 
-/// What is known about a key set.
+/// A key set, and the schedule of its fetches.
 #[derive(Debug)]
 struct Known {
     /// `None` before the first successful fetch.
@@ -114,16 +118,17 @@ struct Known {
     /// Backoff since the last successful fetch.
     pauses: ExponentialBackoff,
     under_way: bool,
-    /// The functions that name it, with the refresh interval and the timeout that each asks for. Functions of other namespaces never share a source: each says how
-    /// long a fetch may take, and from where it may come.
+    /// The functions that use it, with the refresh interval and the timeout that each asks for.
+    /// Functions of other namespaces never share a source, because each namespace sets how long a
+    /// fetch may take, and from where it may come.
     users: HashMap<FunctionId, (Duration, Duration)>,
 }
 
 type Fetched = (Download, Result<KeySet, FetchError>);
 
 impl JwksFetcher {
-    /// Starts the task on the current runtime. The task ends when the receiver is dropped. `unknown` is the ledger's list of functions that
-    /// saw a token which matches none of their keys.
+    /// Starts the task on the current runtime. The task ends when the receiver is dropped.
+    /// `unknown` lists functions that saw a token which matches none of their keys.
     pub fn start(
         unknown: Arc<UnknownKeyReports>,
         guard: EgressGuard,
@@ -136,15 +141,17 @@ impl JwksFetcher {
         (Self { shared }, receiver)
     }
 
-    /// Follows a slice's key sets, in place of those that the function had before. Returns the slice completed with the keys that are
-    /// known, so that a change of configuration does not lose them for a moment.
+    /// Follows the key sets of a configuration, in place of those that the function had before.
+    /// Returns the configuration completed with the known keys, so that a change of configuration
+    /// does not lose them for a moment.
     pub fn follow(&self, slice: FunctionConfig) -> FunctionConfig {
         let complete = self.shared.state().follow(slice, &self.shared.pace);
         self.shared.changed.notify_one();
         complete
     }
 
-    /// A followed function's slice, completed with all keys that are known. The receiver may still hold older slices.
+    /// A followed function's configuration, completed with all known keys. The receiver may still
+    /// hold older versions.
     pub fn latest(&self, function: &FunctionId) -> Option<FunctionConfig> {
         self.shared.state().functions.get(function).map(|followed| followed.complete.clone())
     }
@@ -202,7 +209,7 @@ impl Known {
         }
     }
 
-    /// Refresh interval and timeout: the shortest that any of the functions asks for.
+    /// Refresh interval and timeout: the shortest of those that the functions ask for.
     fn times(&self) -> (Duration, Duration) {
         let shortest = |(refresh, timeout): (Duration, Duration), other: &(Duration, Duration)| {
             (refresh.min(other.0), timeout.min(other.1))
@@ -227,7 +234,8 @@ impl State {
         (due, next)
     }
 
-    /// Records the result of a fetch. Returns the functions whose keys changed, with their completed slices.
+    /// Records the result of a fetch. Returns the functions whose keys changed, with their completed
+    /// configurations.
     fn learn(
         &mut self,
         source: &Download,
@@ -291,7 +299,7 @@ impl State {
         }
     }
 
-    /// Follows a slice. Returns it completed with all keys that are known.
+    /// Follows the key sets of a configuration. Returns it completed with all known keys.
     fn follow(&mut self, slice: FunctionConfig, pace: &Pace) -> FunctionConfig {
         let sources: Vec<Download> = slice.jwks.iter().map(|fetch| Download::key_set(&slice, fetch)).collect();
         let before = self.functions.remove(&slice.id);
@@ -317,7 +325,7 @@ impl State {
         }
     }
 
-    /// Forgets a source that no function names any more.
+    /// Drops a source that no function uses any more.
     fn leave(&mut self, source: &Download, function: &FunctionId) {
         if let Some(known) = self.sources.get_mut(source) {
             known.users.remove(function);
@@ -327,7 +335,7 @@ impl State {
         }
     }
 
-    /// A slice completed with all keys that are known. `sources`: of its key sets.
+    /// A configuration completed with all known keys. `sources` are those of its key sets.
     fn complete(&self, slice: &FunctionConfig, sources: &[Download]) -> FunctionConfig {
         let mut complete = slice.clone();
         for (fetch, source) in slice.jwks.iter().zip(sources) {

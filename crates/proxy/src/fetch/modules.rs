@@ -1,4 +1,5 @@
-//! Fetches modules, each until it is there and compiled. A module is never fetched again, because its hash identifies its content.
+//! Fetches modules, and retries each until it is fetched and compiled. A fetched module is never
+//! fetched again, because its hash identifies its content.
 
 use super::download::{Download, download};
 use crate::state::egress_guard::EgressGuard;
@@ -14,7 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Fetches at a time, for all namespaces and for each. Until it is compiled, a module is in memory as a whole.
+/// Concurrent fetches, for all namespaces and for each. Until it is compiled, a module is in memory
+/// as a whole.
 const MAX_FETCHES: usize = 8;
 const MAX_FETCHES_OF_NAMESPACE: usize = 2;
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -31,7 +33,8 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
 pub struct ModuleFetcher {
     modules: Arc<Modules>,
     guard: EgressGuard,
-    /// By what is wanted: where several documents name one module, nobody waits for another's server.
+    /// By module and source: if several documents name one module at different servers, no fetch
+    /// waits for another document's server.
     under_way: Mutex<HashMap<(ModuleHash, Download), AbortHandle>>,
     fetched: mpsc::UnboundedSender<ModuleHash>,
     turns: Arc<Turns>,
@@ -45,8 +48,8 @@ impl ModuleFetcher {
         (Self { modules, guard, under_way: Mutex::default(), fetched, turns }, receiver)
     }
 
-    /// Fetches the modules in `wanted`, and cancels all other fetches. Forgets the modules that it fetched and that are not in `named` any
-    /// more. Must be called on a tokio runtime.
+    /// Fetches the modules in `wanted`, and cancels all other fetches. Forgets the fetched modules
+    /// that are no longer in `named`. Must be called on a tokio runtime.
     pub fn want(&self, wanted: &[(ModuleHash, Download)], named: &HashSet<ModuleHash>) {
         let wanted: HashSet<(ModuleHash, Download)> = wanted.iter().cloned().collect();
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,18 +1,19 @@
-//! The addresses by which instances in rooms call functions.
+//! The addresses by which instances in jails call functions.
 //!
-//! They mean something in rooms only, where every address leads to the node. They are of a range that no network of the machine's uses (RFC 6598).
+//! They have a meaning only in jails, where the node receives all traffic to every address. They
+//! are from a range that the machine's networks do not use (RFC 6598).
 
 use leno_model::FunctionId;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
 
-/// The first address. It is nobody's.
+/// The first address. No function has it.
 const BASE: u32 = 0x6440_0000;
-/// How many there are: 100.64.0.0/10.
+/// The number of addresses: 100.64.0.0/10.
 const MOST: usize = 1 << 22;
 
-/// Gives each function an address, which it keeps as long as the node lives.
+/// Assigns each function an address, which it keeps for the life of the node.
 #[derive(Debug, Default)]
 pub struct Addresses(Mutex<Given>);
 
@@ -24,7 +25,7 @@ struct Given {
 }
 
 impl Addresses {
-    /// The address of a function. `None`: all are given.
+    /// The address of a function. `None`: all addresses are assigned.
     pub fn of(&self, function: &FunctionId) -> Option<Ipv4Addr> {
         let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(address) = given.by_function.get(function) {

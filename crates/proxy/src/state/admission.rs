@@ -1,11 +1,13 @@
-//! Which connections a node admits, and which ones it closes for them.
+//! Decides which connections a node admits, and which ones it closes to make place for them.
 //!
 //! A connection costs a file descriptor, and most open connections are idle. So there are limits. When one is reached, the oldest
 //! connection that has never sent a request is closed for the new one. If there is none, the oldest connection that is idle now is closed.
 //! A new connection is refused only if all others are busy.
 //!
-//! Connections of instances count for their namespace. At its bound, only connections of the same namespace are closed. Where the node itself has no
-//! room, the namespace with the most connections gives one up. A part of the node's connections is the gateway's, whatever instances do.
+//! Connections of instances count for their namespace. If the namespace is at its bound, only its
+//! own connections are closed. If the node itself is full, the namespace with the most connections
+//! gives one up. A part of the node's connections is reserved for the gateway, whatever instances
+//! do.
 
 mod heads;
 
@@ -114,7 +116,7 @@ struct Table {
     numbers: u64,
     /// By number, and so by age.
     entries: BTreeMap<u64, Entry>,
-    /// By direction: connections that have sent no request, as far as is known.
+    /// By direction: connections that are not known to have sent a request.
     silent: [BTreeSet<u64>; DIRECTIONS.len()],
     open: [usize; DIRECTIONS.len()],
     by_key: HashMap<Key, BTreeSet<u64>>,
@@ -137,7 +139,7 @@ const DIRECTIONS: [(TrafficDirection, &str); 3] = [
     (TrafficDirection::Inbound, "inbound"),
 ];
 
-/// By which connections are counted together.
+/// The groups in which connections are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Address(IpAddr),
@@ -149,7 +151,7 @@ enum Key {
 struct Entry {
     direction: usize,
     keys: Vec<Key>,
-    /// Counts it for its namespace.
+    /// Counts the connection for its namespace.
     permit: Option<Permit>,
     shared: Arc<SharedEntry>,
 }
@@ -160,7 +162,7 @@ impl Entry {
     }
 }
 
-/// What an entry shares with its connection's task.
+/// State that an entry shares with its connection's task.
 #[derive(Debug)]
 struct SharedEntry {
     activity: Arc<Activity>,
@@ -193,7 +195,8 @@ impl Drop for Place {
 }
 
 impl Attribution {
-    /// Counts the connection for an instance, which has proved that it is its own. If that is known already, nothing changes.
+    /// Counts the connection for an instance, which has proved that it opened the connection. Does
+    /// nothing if the connection already has an owner.
     pub fn set(&self, name: &str, namespace: &Arc<Namespace>) -> Result<(), Refused> {
         let Place { admission, number } = &*self.0;
         let mut table = admission.lock();
@@ -236,8 +239,8 @@ impl Admission {
         self.lock().close_one_with(&Key::Namespace(namespace.name().clone()))
     }
 
-    /// Closes a connection because the process has no file descriptors left: one of the namespace whose instance wants to connect, or else one that came in
-    /// at the same listener.
+    /// Closes a connection because the process has no file descriptors left: one of the namespace
+    /// whose instance wants to connect, or else one that was accepted by the same listener.
     pub fn shed(&self, direction: TrafficDirection, namespace: Option<&Namespace>) {
         let direction = index(direction);
         let mut table = self.lock();
@@ -288,7 +291,7 @@ impl Table {
             self.made_room(direction, Refused::Descriptors, closed)?;
         }
         if self.entries.len() >= bounds.node {
-            // The side that has more than its half gives one up.
+            // The side with more than its half gives one up.
             let gateway_has_most = 2 * self.open[GATEWAY] > self.entries.len();
             let closed = match (gateway_has_most, direction) {
                 (true, _) => self.close_one(GATEWAY),
@@ -376,7 +379,8 @@ impl Table {
         found.is_some_and(|number| self.close(number))
     }
 
-    /// Closes a connection in this direction for one of `namespace`, or of no namespace. No other namespace gives up one that has no more than this one.
+    /// Closes a connection in this direction for one of `namespace`, or of no namespace. A
+    /// namespace gives one up only if it has more connections than this one.
     fn close_fairly(&mut self, direction: usize, namespace: Option<&Arc<str>>) -> bool {
         match namespace {
             Some(namespace) => self.close_of_largest(Some(namespace)),
@@ -384,7 +388,8 @@ impl Table {
         }
     }
 
-    /// Closes an idle connection of the namespace that has the most, or of this one, if it has no fewer.
+    /// Closes an idle connection of the namespace with the most connections, or of this one if no
+    /// other has more.
     fn close_of_largest(&mut self, own: Option<&Arc<str>>) -> bool {
         let sizes = self.by_key.iter().filter_map(|(key, numbers)| match key {
             Key::Namespace(name) => Some((numbers.len(), name)),
@@ -400,14 +405,15 @@ impl Table {
         }
     }
 
-    /// Like [`Table::close_one_with`], for a direction. Connections that are no namespace's go first.
+    /// Like [`Table::close_one_with`], for a direction. Connections without a namespace go first.
     fn close_one(&mut self, direction: usize) -> bool {
         while let Some(number) = self.silent[direction].first().copied() {
             let Some(entry) = self.entries.get(&number) else { break };
             if !entry.shared.activity.has_begun() && entry.permit.is_none() {
                 return self.close(number);
             }
-            // It has sent a request meanwhile, or is a namespace's. From now on it can only be closed as an idle connection.
+            // The connection has sent a request meanwhile, or belongs to a namespace. From now on
+            // it can only be closed as an idle connection.
             self.silent[direction].remove(&number);
         }
         let of_direction = |entry: &Entry| entry.direction == direction && entry.permit.is_none();

@@ -1,4 +1,4 @@
-//! External authorizers of a function, and the answers that are remembered of each.
+//! External authorizers of a function, and the cached answers of each.
 
 use super::ledger::token::{Digest, Recent};
 use bytes::Bytes;
@@ -7,24 +7,25 @@ use leno_http::edits::Edit;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of the largest answer that is remembered.
+/// Bytes of the largest answer that is cached.
 const LARGEST_REMEMBERED: usize = 2048;
 
-/// An authorizer of one function. A change of the function's configuration makes another one, which remembers nothing.
+/// An authorizer of one function. A change of the function's configuration replaces it by one with
+/// an empty cache.
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     /// Its definition.
     pub spec: leno_model::Authorizer,
-    /// Answers, and when they are forgotten: at most 4096 of each authorizer, less than 10 MB.
+    /// Answers, and when they expire: at most 4096 of each authorizer, less than 10 MB.
     remembered: Recent<(Instant, Arc<Answer>)>,
 }
 
-/// What an authorizer said, validated.
+/// The validated answer of an authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The request may go on, with these edits.
     Allows(Vec<Edit>),
-    /// It may not.
+    /// The request must not go on.
     Refuses(Refused),
 }
 
@@ -35,7 +36,7 @@ pub(crate) struct Refused {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
-    /// The authorizer's own words, for the record; often empty.
+    /// The authorizer's own explanation, for the record; often empty.
     pub details: Box<str>,
 }
 
@@ -44,12 +45,12 @@ impl Authorizer {
         Self { spec: spec.clone(), remembered: Recent::default() }
     }
 
-    /// The answer to an equal question that is still good.
+    /// The cached answer to an equal question, if it has not expired.
     pub(crate) fn look_up(&self, digest: &Digest, now: Instant) -> Option<Arc<Answer>> {
         self.remembered.look_up(digest).filter(|(until, _)| now < *until).map(|(_, answer)| answer)
     }
 
-    /// Remembers an answer, unless it is large.
+    /// Caches an answer, unless it is large.
     pub(crate) fn remember(&self, digest: Digest, answer: &Answer, now: Instant) {
         let until = self.spec.cache.as_ref().and_then(|cache| now.checked_add(cache.ttl));
         if let Some(until) = until.filter(|_| answer.size() <= LARGEST_REMEMBERED) {

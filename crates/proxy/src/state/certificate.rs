@@ -1,4 +1,4 @@
-//! The certificates by which nodes know each other's sidecars.
+//! The certificates by which nodes authenticate each other's sidecars.
 
 use leno_identity::{MembershipMark, SvidStore};
 use leno_runtime::clock;

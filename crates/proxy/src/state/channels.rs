@@ -1,4 +1,5 @@
-//! Channels of chains: calls that the kernel judges, because their rules ask only who calls whom.
+//! Channels of chains: calls that the kernel judges, because their rules depend only on the caller
+//! and the callee.
 
 use crate::state::connections;
 use crate::state::function::FunctionEntry;
@@ -16,7 +17,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The port that connection rules are asked about: calls through memory have none, and judged as requests they have that of HTTP.
+/// The port at which connection rules are evaluated. Calls through memory have none; requests of
+/// the same functions are judged at the port of HTTP.
 const PORT: u16 = 80;
 /// Header fields of a call that goes through the kernel, at most.
 const MOST_FIELDS: u32 = leno_shm::head::MOST_PLAIN as u32;
@@ -31,15 +33,15 @@ pub struct Channels {
 #[derive(Default)]
 struct State {
     open: HashMap<(Arc<str>, FunctionId), Vec<Arc<Open>>>,
-    /// Of channels that are not open any more.
+    /// The counts of closed channels.
     ended: BTreeMap<Edge, ChannelCounts>,
-    /// From which instance to which function one is being opened.
+    /// Pairs of an instance and a function between which a channel is being opened.
     opening: HashSet<(Arc<str>, FunctionId)>,
     /// Instances that have broken the rules too often.
     banned: HashSet<Arc<str>>,
 }
 
-/// Who calls whom.
+/// A caller and its callee.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Edge {
     /// `namespace/name` of the chain.
@@ -55,14 +57,14 @@ pub(crate) struct Open {
     /// The instances at its ends.
     pub caller: Arc<str>,
     pub callee: Arc<str>,
-    /// The callee's.
+    /// The callee's address.
     pub address: SocketAddr,
 }
 
 impl Channels {
-    /// From now on, there are channels.
+    /// Enables channels.
     pub fn set_switch(&self, switch: Arc<dyn Switch>) {
-        // A node has one. A second call changes nothing.
+        // A node has one switch. A second call changes nothing.
         let _ = self.switch.set(switch);
     }
 
@@ -70,24 +72,25 @@ impl Channels {
         self.switch.get()
     }
 
-    /// Whether the kernel makes channels at all.
+    /// Whether the node can make channels at all.
     pub fn are_made(&self) -> bool {
         self.switch.get().is_some()
     }
 
-    /// Where the channels of an instance to a function lead.
+    /// The addresses to which channels of an instance to a function lead.
     pub(crate) fn addresses(&self, caller: &Arc<str>, callee: &FunctionId) -> Vec<SocketAddr> {
         let state = self.state();
         let open = state.open.get(&(caller.clone(), callee.clone()));
         open.into_iter().flatten().map(|open| open.address).collect()
     }
 
-    /// A channel from an instance to a function is about to be opened. Returns whether nobody else is about to.
+    /// Marks that a channel from an instance to a function is about to be opened. Returns false if
+    /// one is being opened already.
     pub(crate) fn begin(&self, caller: &Arc<str>, callee: &FunctionId) -> bool {
         self.state().opening.insert((caller.clone(), callee.clone()))
     }
 
-    /// It was opened, or not.
+    /// Ends the mark of [`Channels::begin`], whether the channel was opened or not.
     pub(crate) fn begun(&self, caller: &Arc<str>, callee: &FunctionId) {
         self.state().opening.remove(&(caller.clone(), callee.clone()));
     }
@@ -96,12 +99,12 @@ impl Channels {
         self.state().banned.contains(instance)
     }
 
-    /// From now on, the instance gets no channels.
+    /// Refuses channels to the instance from now on.
     pub(crate) fn ban(&self, instance: &Arc<str>) {
         self.state().banned.insert(instance.clone());
     }
 
-    /// The instance has ended.
+    /// Forgets an instance that has ended.
     pub fn forget(&self, instance: &str) {
         self.state().banned.remove(instance);
     }
@@ -111,7 +114,7 @@ impl Channels {
         self.state().open.entry(key).or_default().push(open);
     }
 
-    /// The channel is not open any more. What it has counted stays.
+    /// Removes a closed channel. Its counts stay in the totals.
     pub(crate) fn remove(&self, open: &Arc<Open>) {
         let mut state = self.state();
         let key = (open.caller.clone(), open.edge.callee.clone());
@@ -125,7 +128,8 @@ impl Channels {
         state.ended.entry(open.edge.clone()).or_default().add(&counts);
     }
 
-    /// How many channels are open from one function to another, and what all of them have counted.
+    /// The number of open channels from one function to another, and the counts of all channels
+    /// that there have been.
     pub fn of(&self, caller: &FunctionId, callee: &FunctionId) -> (usize, ChannelCounts) {
         let state = self.state();
         let is_it = |edge: &Edge| edge.caller == *caller && edge.callee == *callee;
@@ -136,7 +140,7 @@ impl Channels {
         (open.len(), counts)
     }
 
-    /// What was counted, for metrics.
+    /// The counts of all channels, for metrics.
     pub fn scrape(&self) -> Scrape {
         let state = self.state();
         let mut sums = state.ended.clone();
@@ -163,29 +167,30 @@ pub(crate) struct Direct<'a> {
     pub terms: Terms,
 }
 
-/// What a channel is opened with.
+/// The terms of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Names by which the caller means the callee.
+    /// Names by which the caller may call the callee.
     pub names: String,
     /// How long a call may take.
     pub timeout: Option<Duration>,
-    /// The callee's.
+    /// The callee's revision.
     pub revision: u32,
 }
 
 /// Why calls need a sidecar.
 pub(crate) struct Indirect {
     pub reason: String,
-    /// It forbids nothing that is under way.
+    /// The reason does not forbid calls that are under way.
     pub permits: bool,
 }
 
-/// Whether calls from one function of a chain to another may go without a sidecar: nothing but who calls whom decides about them, and nobody asked for
-/// anything that a sidecar does.
+/// Whether calls from one function of a chain to another may go without a sidecar. Their verdict
+/// must depend on the caller and the callee alone, and no document may ask for a feature of the
+/// sidecar.
 ///
 /// # Errors
-/// Says what needs a sidecar.
+/// The reason why a sidecar is needed.
 pub(crate) fn direct<'a>(
     snapshot: &'a NodeSnapshot,
     caller: &FunctionEntry,
@@ -214,7 +219,7 @@ pub(crate) fn direct<'a>(
     if snapshot.mesh.limits.headers < MOST_FIELDS {
         return not(false, "the mesh allows fewer header fields than the kernel lets through");
     }
-    // From here on, nothing is forbidden.
+    // No reason from here on makes a call forbidden.
     if let Some(reason) = find(does_more) {
         return not(true, &reason);
     }
@@ -247,7 +252,7 @@ pub(crate) fn direct<'a>(
     Ok(Direct { callee, terms })
 }
 
-/// What of a program may refuse a request, and the kernel does not know.
+/// The part of a program that may refuse a request, and that the kernel cannot evaluate.
 fn may_refuse(spec: &ProgramSpec) -> Option<&'static str> {
     let sidecar = &spec.sidecar;
     [
@@ -262,7 +267,7 @@ fn may_refuse(spec: &ProgramSpec) -> Option<&'static str> {
     .find_map(|(needs, what)| needs.then_some(what))
 }
 
-/// What of a program the kernel does not do, and refuses nothing.
+/// The part of a program that the kernel does not carry out, and that refuses no request.
 fn does_more(spec: &ProgramSpec) -> Option<&'static str> {
     let sidecar = &spec.sidecar;
     [
@@ -283,7 +288,7 @@ fn asks_only_who(rule: &AuthorizationRule) -> bool {
     !rule.audit && rule.when.is_empty() && rule.from.iter().all(of_nobody_else) && rule.to.iter().all(anything)
 }
 
-/// The counters of all channels, by who calls whom.
+/// The counters of all channels, by caller and callee.
 #[derive(Debug)]
 pub struct Scrape(BTreeMap<Edge, ChannelCounts>);
 
@@ -333,7 +338,7 @@ impl Collector for Scrape {
     }
 }
 
-/// Whether calls from a function to a callee of its chain go through the kernel, in words.
+/// Describes whether calls from a function to a callee of its chain go through the kernel.
 #[must_use]
 pub fn in_words(snapshot: &NodeSnapshot, caller: &FunctionId, callee: &FunctionId) -> String {
     let Some(caller) = snapshot.functions.get(caller) else { return String::new() };

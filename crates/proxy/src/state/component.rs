@@ -1,4 +1,4 @@
-//! Prepares a function's component. Its environment is built once, not for each request.
+//! Prepares a function's component. Its environment is built once, not per request.
 
 use crate::state::function::Share;
 use crate::state::modules::Modules;
@@ -9,7 +9,7 @@ use leno_sandbox::component::{Program, Settings};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A revision that is a component.
+/// A revision whose code is a component.
 #[derive(Debug)]
 pub struct Component {
     /// The component, ready to run, or why it cannot run.

@@ -1,4 +1,5 @@
-//! Which connections the instances of a function may make. It is the same whoever asks: the pipeline for each connection, and the kernel for its table.
+//! Decides which connections the instances of a function may make. The pipeline uses it for each
+//! connection, and the kernel's table is filled from it, so both decide alike.
 
 use super::function::FunctionEntry;
 use super::node::Node;
@@ -10,18 +11,18 @@ use leno_policy::input::Peer;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// Where a connection of an instance leads.
+/// The destination of an instance's connection.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Destination<'a> {
     /// To the node, which judges each request in it.
     Requests,
-    /// To a port of a callee that serves something else than HTTP.
+    /// A port of a callee with another protocol than HTTP.
     Port(&'a Callee, Port),
     /// Nowhere: no callee has this address.
     Nowhere,
 }
 
-/// Finds where a connection to this address and port leads.
+/// The destination of a connection to this address and port.
 pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: Ipv4Addr, port: u16) -> Destination<'a> {
     if address.is_loopback() {
         return Destination::Requests;
@@ -40,14 +41,15 @@ pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: I
 /// Why a connection is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The rule that decided; empty: none did.
+    /// The rule that decided; empty if none did.
     pub rule: String,
     /// Why.
     pub reason: String,
 }
 
-/// Whether a function may connect to a port of a callee, by `snapshot`. `host` is the name that its TLS asks for, once that is known, and empty before.
-/// Returns the rule that allows it, and the callee.
+/// Judges by `snapshot` whether a function may connect to a port of a callee. `host` is the server
+/// name in the TLS hello, once it is known, and empty before. Returns the rule that allows the
+/// connection, and the callee.
 pub(crate) fn judge(
     snapshot: &NodeSnapshot,
     caller: &FunctionEntry,
@@ -67,31 +69,32 @@ pub(crate) fn judge(
     }
 }
 
-/// What the kernel is to do with connections.
+/// A rule of the kernel's table for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The address that they go to, or the first one of a block.
+    /// The destination address, or the first one of a block.
     pub callee: Ipv4Addr,
-    /// How many bits of it matter: 32 of a function's.
+    /// The prefix length of the block: 32 for a function's address.
     pub prefix: u8,
-    /// The port that they go to; `None`: any that has no rule of its own.
+    /// The destination port; `None`: all ports without a rule for that port.
     pub port: Option<u16>,
-    /// What is done with them.
+    /// The kernel's action.
     pub way: Way,
 }
 
-/// What is done with a connection.
+/// The action of the kernel for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It is refused.
+    /// The kernel refuses it.
     Refused,
-    /// It arrives at the node.
+    /// The connection arrives at the node.
     ToTheNode,
-    /// It arrives at the node, which has it spliced.
+    /// The connection arrives at the node, which lets the kernel splice it.
     Spliced,
 }
 
-/// Which connections the instances of a function may make, by the node's current snapshot. What no rule is about is refused.
+/// The connections that instances of a function may make, by the node's current snapshot. The
+/// kernel refuses connections that match no rule.
 pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
     let Some((snapshot, entry)) = node.snapshot_with(caller) else { return Vec::new() };
     let mut rules = Vec::new();
@@ -101,7 +104,7 @@ pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
         for port in &callee.ports {
             let elsewhere = snapshot.functions.get(&callee.id).is_none();
             let way = match judge(&snapshot, &entry, &callee.id, port.number, "") {
-                // The node knows where it is, if anywhere, and its rules are judged there.
+                // The callee is remote: the node knows its host, if any, and the host judges.
                 Err(_) if elsewhere => Way::ToTheNode,
                 Err(_) => Way::Refused,
                 Ok(_) if port.splice => Way::Spliced,
@@ -109,7 +112,7 @@ pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
             };
             rules.push(Rule { callee: address, prefix: 32, port: Some(port.number), way });
         }
-        // Rooms have no IPv6.
+        // Jails have no IPv6.
         for (block, first) in callee.addresses.iter().filter_map(|block| Some((block, v4(block.address)?))) {
             rules.push(Rule { callee: first, prefix: block.prefix, port: None, way: Way::ToTheNode });
         }

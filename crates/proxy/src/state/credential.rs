@@ -1,8 +1,10 @@
-//! Proxy credentials: how an instance proves to its outbound sidecar who it is.
+//! Proxy credentials, by which an instance proves its identity to its outbound sidecar.
 //!
-//! Every process of the machine can reach the outbound listener, so a connection's address proves nothing. Each instance gets its own
-//! secret in its environment (`HTTP_PROXY`), and sends it as `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret ends with
-//! the instance, and is of no use to anybody else: the node looks up who opened the connection that it arrives on.
+//! Every process of the machine can reach the outbound listener, so a connection's address proves
+//! nothing. Each instance gets its own secret in its environment (`HTTP_PROXY`), and sends it as
+//! `proxy-authorization` (RFC 9110, 11.7; Basic, RFC 7617). The secret ends with the instance, and
+//! is useless to other processes: the node looks up which process opened the connection that
+//! carries it.
 
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
@@ -51,7 +53,7 @@ pub struct Caller {
     /// The instance's name, as in [`crate::state::instances::Lease::instance`].
     pub instance: Arc<str>,
     user: Arc<str>,
-    /// `None`: the instance is in a room, and is known by the socket that it calls at.
+    /// `None`: the instance runs in a jail, and the listening socket of that jail identifies it.
     secret: Option<String>,
     revoked: AtomicBool,
     /// Notified when the credential is revoked.
@@ -66,8 +68,8 @@ pub struct Caller {
 /// Checks that the instance opened a connection. The first address is the instance's end; the second is this process's end.
 pub type OpenerCheck = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
 
-/// A request that an instance is handling. Whatever the instance calls meanwhile belongs to that request, whether or not the instance
-/// copies headers.
+/// A request that an instance is handling. All calls of the instance meanwhile belong to that
+/// request, whether or not the instance copies headers.
 #[derive(Debug)]
 pub struct InFlight {
     /// The request's `x-request-id`.
@@ -119,7 +121,8 @@ impl Credentials {
         Ok(Minted { user, secret })
     }
 
-    /// Registers an instance that needs no credential, because nobody else can call at its sockets. An earlier one of the same name is revoked.
+    /// Registers an instance that needs no credential, because no other process can reach its
+    /// sockets. Revokes an earlier one of the same name.
     pub fn admit(&self, function: &FunctionId, instance: &str) -> Arc<Caller> {
         let caller = Caller::new(function, instance, "", None);
         self.change(|callers| {
@@ -130,18 +133,21 @@ impl Credentials {
         caller
     }
 
-    /// Numbers credentials from here on. Another process of this node may have minted some with lower numbers.
+    /// The lowest number of new credentials. Another process of this node may have minted some with
+    /// lower numbers.
     pub fn number_from(&self, first: u64) {
         self.minted.fetch_max(first, Ordering::Relaxed);
     }
 
-    /// The credential of an instance, for another process that accepts from the same outbound listener. `None`: it has none.
+    /// The credential of an instance, for another process that accepts from the same outbound
+    /// listener. `None`: the instance has none.
     pub fn minted(&self, instance: &str) -> Option<Minted> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
         Some(Minted { user: caller.user.to_string(), secret: caller.secret.clone()? })
     }
 
-    /// Takes the credential of another process's instance. Returns false if there is one of that name: it stays.
+    /// Adopts the credential of an instance of another process. Returns false, and changes nothing,
+    /// if there is an instance of that name.
     pub fn adopt(&self, function: &FunctionId, instance: &str, minted: Minted, opener_check: OpenerCheck) -> bool {
         let caller = Caller::new(function, instance, &minted.user, Some(minted.secret));
         let _ = caller.opener_check.set(opener_check);
@@ -152,7 +158,7 @@ impl Credentials {
                 callers.by_instance.insert(caller.instance.clone(), caller);
                 adopted = true;
             }
-            // None of before is.
+            // No earlier credential is revoked.
             false
         });
         adopted
@@ -202,7 +208,7 @@ impl Credentials {
         Some(HandlingGuard { caller, request })
     }
 
-    /// `change` says whether it has revoked a credential.
+    /// `change` returns whether it has revoked a credential.
     fn change(&self, change: impl FnOnce(&mut Callers) -> bool) {
         let one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut callers = Callers::clone(&self.callers.load());
@@ -216,7 +222,7 @@ impl Credentials {
 }
 
 impl Callers {
-    /// Whether there was one.
+    /// Returns whether there was one.
     fn remove(&mut self, instance: &str) -> bool {
         let Some(caller) = self.by_instance.remove(instance) else { return false };
         caller.revoked.store(true, Ordering::Release);
@@ -254,8 +260,10 @@ impl Caller {
         self.revoked.load(Ordering::Acquire)
     }
 
-    /// Checks that the instance opened the connection from `near`, the peer's address, to `far`, where it was accepted. That takes long if the process
-    /// that opened it has many descriptors, so it keeps no worker from serving others, and each instance has one check at a time.
+    /// Checks that the instance opened the connection from `near`, the peer's address, to `far`,
+    /// where it was accepted. The check takes long if the process that opened the connection has
+    /// many descriptors. So it runs apart from the workers, and each instance has one check at a
+    /// time.
     pub async fn verify_opener(self: &Arc<Self>, near: SocketAddr, far: SocketAddr) -> Result<(), Unproven> {
         let _turn = self.checking.lock().await;
         let caller = self.clone();
@@ -294,18 +302,19 @@ impl InFlight {
         Self { request_id: request_id.clone(), trace, state, retried: false }
     }
 
-    /// The same request, as a retry or made for one if `retried`.
+    /// The same request; if `retried`, as a retry, or as a call on behalf of one.
     #[must_use]
     pub fn retried(self, retried: bool) -> Self {
         Self { retried, ..self }
     }
 
-    /// Whether it is a retry, or was made for one. What is called for it is then called once.
+    /// Whether the request is a retry, or was made on behalf of one. Calls on its behalf are not
+    /// retried.
     pub fn is_retry(&self) -> bool {
         self.retried
     }
 
-    /// The trace parent of requests that belong to this one; `None`: it is not traced.
+    /// The trace parent of requests that belong to this one; `None`: the request is not traced.
     pub fn parent(&self) -> Option<Parent<'_>> {
         let state = self.state.as_ref().and_then(|state| state.to_str().ok()).unwrap_or_default();
         self.trace.map(|context| Parent { context, state })
@@ -394,7 +403,7 @@ mod tests {
         assert_ne!(own.user, minted.user);
         other.revoke("a-1");
         assert!(caller.is_revoked() && other.caller(&header(&minted.user, &minted.secret)).is_none());
-        // What is there stays.
+        // The existing instance keeps its credential.
         other.mint(&function("a"), "a-1").unwrap();
         assert!(!adopt());
         one.admit(&function("a"), "a-2");

@@ -1,4 +1,5 @@
-//! Something outside of the mesh: the addresses that its names have now, and what the node needs to speak to it.
+//! An external service: the current addresses of its names, and the TLS configuration and
+//! credentials for it.
 
 use crate::state::machines::Machines;
 use crate::state::node::Node;
@@ -21,10 +22,10 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use zeroize::Zeroizing;
 
-/// How long what was read from files is used before they are looked at again.
+/// How long data from files is used before the files are checked again.
 const READ_AGAIN: Duration = Duration::from_secs(2);
 
-/// Something outside of the mesh, ready to be called.
+/// An external service, ready to be called.
 #[derive(Debug)]
 pub(crate) struct EgressTarget {
     /// Its definition.
@@ -34,29 +35,30 @@ pub(crate) struct EgressTarget {
     /// TLS configurations for HTTP/1.1 and for HTTP/2.
     tls: [FromFiles<ClientConfig>; 2],
     credentials: Vec<(HeaderName, Credential, FromFiles<HeaderValue>)>,
-    /// Fields that must not be in trailers: whose values the node writes, and those that stay inside.
+    /// Fields that must not be in trailers: those whose values the node writes, and those that must
+    /// not leave the mesh.
     pub(crate) not_in_trailers: Arc<[Box<str>]>,
-    /// Which of its addresses is next.
+    /// The index of its next address.
     turn: AtomicUsize,
-    /// How many addresses there were last.
+    /// The number of its addresses at the last call.
     known: AtomicU32,
 }
 
-/// What connections to it may be shared for.
+/// Requests with an equal key may share a connection to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EgressKey {
     /// Its document.
     pub name: Arc<str>,
-    /// TLS; `None`: without.
+    /// TLS; `None`: plain text.
     pub tls: Option<EgressTargetTls>,
 }
 
-/// TLS to something outside.
+/// TLS to an external service.
 #[derive(Clone, Debug)]
 pub(crate) struct EgressTargetTls {
-    /// Of which certificates are trusted and shown. A change of them makes another one.
+    /// Contains the trusted roots and the client certificate. If they change, there is another one.
     pub config: Arc<ClientConfig>,
-    /// The name that it has to prove.
+    /// The name that the server has to prove.
     pub server: ServerName<'static>,
 }
 
@@ -76,7 +78,7 @@ impl Hash for EgressTargetTls {
 }
 
 impl EgressTarget {
-    /// Prepares it. Its files are read when they are needed.
+    /// Prepares the service. Its files are read on first use.
     pub(super) fn new(egress: &Egress, name: Arc<str>, access: &FileAccess) -> Self {
         let namespace = name.split('/').next().unwrap_or_default();
         let EgressTls { ca_file, certificate, .. } = &egress.tls;
@@ -100,11 +102,12 @@ impl EgressTarget {
         }
     }
 
-    /// The addresses of `host`, which is one of its names (in lower case) or of its addresses. Each is one that its definition admits. They begin with
-    /// another one each time.
+    /// The addresses of `host`, which is one of the service's names (in lower case) or addresses.
+    /// Each is one that the service's document admits. The list begins with another address each
+    /// time.
     ///
     /// # Errors
-    /// It has none now, or none that may be connected to.
+    /// There is no address now, or none that may be connected to.
     pub(crate) async fn addresses(&self, node: &Node, host: &str) -> Result<Vec<IpAddr>, Failure> {
         let is_machine = |address| node.machines.have(address);
         if let Some(address) = literal(host) {
@@ -134,7 +137,7 @@ impl EgressTarget {
         Ok(addresses)
     }
 
-    /// Whether a connection to `address`, which was called by `host`, is one of its own.
+    /// Whether `address` is an admitted address of the service, which was called by `host`.
     pub(crate) fn admits(&self, machines: &Machines, host: &str, address: IpAddr) -> bool {
         let is_machine = |address| machines.have(address);
         match literal(host) {
@@ -143,15 +146,15 @@ impl EgressTarget {
         }
     }
 
-    /// How many addresses it had when it was called last.
+    /// The number of its addresses at the last call.
     pub(crate) fn known(&self) -> u32 {
         self.known.load(Ordering::Relaxed)
     }
 
-    /// What connections for requests to `host` are shared for.
+    /// The key of connections for requests to `host`.
     ///
     /// # Errors
-    /// The files with its certificates cannot be used.
+    /// The certificate files cannot be used.
     pub(crate) async fn key(&self, host: &str, tls: bool, http2: bool) -> Result<EgressKey, Failure> {
         let name = self.name.clone();
         if !tls {
@@ -186,7 +189,8 @@ impl EgressTarget {
     }
 }
 
-/// An address, as it stands in an authority. Only in the one form that rules compare with: not `[::ffff:192.0.2.7]`, not `[2001:0db8::1]`.
+/// Parses the address in an authority. It must have the canonical form that rules compare with: not
+/// `[::ffff:192.0.2.7]`, not `[2001:0db8::1]`.
 pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let address: IpAddr = bare.unwrap_or(host).parse().ok()?;
@@ -220,28 +224,28 @@ fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u
     Ok((value, u64::MAX))
 }
 
-/// Something that is made of files, and made anew when they have changed.
+/// A value that is made of files, and made anew when they have changed.
 #[derive(Debug)]
 struct FromFiles<T> {
     namespace: Box<str>,
     files: Vec<PathBuf>,
     access: FileAccess,
     made: Mutex<Option<Made<T>>>,
-    /// Held by the one who reads.
+    /// Held by the task that reads the files.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Made<T> {
-    /// What came of it; an error, too, is not looked for again at once.
+    /// The result. An error, too, is kept for a while.
     value: Result<Arc<T>, String>,
-    /// When it is to be made anew also from the same files, in seconds since 1970.
+    /// When the value must be made anew even if the files are the same, in seconds since 1970.
     expires: u64,
     stamps: Vec<Stamp>,
     looked: Instant,
 }
 
-/// Tells one state of a file from another: its number, its length, and when it was changed.
+/// Identifies a version of a file: inode, length, time of the last change.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl<T: Send + Sync + 'static> FromFiles<T> {
@@ -255,7 +259,7 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         }
     }
 
-    /// `make` returns also when its result is to be made anew, in seconds since 1970.
+    /// `make` also returns when its result expires, in seconds since 1970.
     async fn get(
         &self,
         make: impl FnOnce(&FileAccess) -> Result<(T, u64), String> + Send + 'static,

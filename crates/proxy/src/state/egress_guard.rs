@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Judges and looks up the addresses that are fetched from.
+/// Checks and looks up the addresses of hosts to fetch from.
 #[derive(Clone, Debug)]
 pub struct EgressGuard {
     resolver: Resolver,
@@ -34,7 +34,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// The requester of what a function's documents name.
+    /// The requester of URLs in a function's documents.
     pub fn of(slice: &FunctionConfig) -> Self {
         Self { namespace: slice.id.namespace.clone(), egress: slice.bounds.egress.clone() }
     }

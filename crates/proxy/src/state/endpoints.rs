@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// When a node is avoided to which no connection can be made: at once for a second, and for a second longer each time that it happens again. Where no
-/// other node can be used, it is tried nevertheless.
+/// The ejection of nodes that cannot be reached: for a second at first, and for a second longer
+/// each time that it happens again. If no other node can be used, such a node is tried
+/// nevertheless.
 const UNREACHABLE: Outlier = Outlier {
     consecutive_5xx: 0,
     consecutive_gateway: 1,
@@ -24,7 +25,7 @@ const UNREACHABLE: Outlier = Outlier {
     max_ejection_percent: 100,
 };
 
-/// A function on another node, as the control plane delivers it.
+/// A function on a remote node, as the control plane delivers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Name of the node.
@@ -33,7 +34,7 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// Number of ready instances there. If there is none, the node starts one for the first request.
     pub ready: u32,
-    /// Where the node is.
+    /// The node's locality.
     pub locality: Locality,
 }
 
@@ -41,11 +42,11 @@ pub struct Endpoint {
 #[derive(Debug, Default)]
 pub struct Endpoints {
     functions: ArcSwap<Shards<FunctionId, Arc<Known>>>,
-    /// Whether there is any. A node that is alone asks no further.
+    /// Whether there are any. A single node skips the look-up.
     any: AtomicBool,
     /// Serialises changes.
     changing: Mutex<()>,
-    /// Where this node is.
+    /// This node's locality.
     locality: OnceLock<Locality>,
     /// Nodes to which no connection could be made.
     unreachable: Outliers,
@@ -63,7 +64,8 @@ pub(crate) struct Known(
 pub(crate) struct Candidate {
     pub endpoint: Endpoint,
     distance: Distance,
-    /// Requests of this node that are under way to this function there. It outlives changes of the endpoint.
+    /// Number of this node's in-flight requests to this function on that node. The counter outlives
+    /// changes of the endpoint.
     in_flight: Arc<AtomicU32>,
 }
 
@@ -77,34 +79,34 @@ impl Drop for UnderWay {
     }
 }
 
-/// What a choice depends on besides the endpoints.
+/// The inputs of a choice besides the endpoints.
 #[derive(Clone, Copy)]
 pub(crate) struct Choice<'a> {
     /// Health of the function's endpoints.
     pub target: &'a TargetState,
-    /// Addresses that are not given.
+    /// Addresses to exclude.
     pub not: &'a [SocketAddr],
     pub now: Instant,
 }
 
-/// How far a choice goes.
+/// The set of nodes to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Among {
     /// Nodes with ready instances.
     Ready,
     /// Nodes that would have to start one.
     Homes,
-    /// All, and also those that are to be avoided.
+    /// All nodes, including ejected ones.
     Avoided,
 }
 
 impl Endpoints {
-    /// Says where this node is. A node is at one place; a second call changes nothing.
+    /// Sets the locality of this node. A node is at one place; a second call changes nothing.
     pub fn set_locality(&self, locality: Locality) {
         let _ = self.locality.set(locality);
     }
 
-    /// Where this node is.
+    /// This node's locality.
     pub fn locality(&self) -> Locality {
         self.locality.get().cloned().unwrap_or_default()
     }
@@ -134,7 +136,7 @@ impl Endpoints {
         self.functions.load().get(function).cloned()
     }
 
-    /// Records that no connection to a node could be made. It is avoided for a while.
+    /// Records that no connection to a node could be made. The node is avoided for a while.
     pub(crate) fn unreachable(&self, address: SocketAddr, now: Instant) {
         self.unreachable.report(address, Attempt::LocalFailure, &UNREACHABLE, u32::MAX, now);
     }
@@ -160,11 +162,11 @@ impl Endpoints {
         let level = all.partition_point(|candidate| rank(candidate) < rank(first));
         let end = all.partition_point(|candidate| rank(candidate) <= rank(first));
         let level = all.get(level..end)?;
-        // Two at random are usable almost always. Otherwise all are looked at.
+        // Two at random are usable almost always. Otherwise all are examined.
         let pick = |from: &[&Arc<Candidate>]| {
             let last = from.len().checked_sub(1)?;
             let one = usize::try_from(random(last as u64)).ok()?;
-            // The other one is another one.
+            // The second one differs from the first.
             let other = match usize::try_from(random((last as u64).saturating_sub(1))).ok()? {
                 other if other >= one && last > 0 => other + 1,
                 other => other,

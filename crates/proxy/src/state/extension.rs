@@ -46,7 +46,7 @@ impl Extension {
 /// Checks that an extension could run, without running it for a request.
 ///
 /// # Errors
-/// What is wrong with its module, in words.
+/// A description of the module's defect.
 pub fn check(modules: &Modules, spec: &leno_model::Extension) -> Result<(), String> {
     let module = modules.module(&spec.module)?;
     let seen = (spec.request && module.sees_requests()) || (spec.response && module.sees_responses());

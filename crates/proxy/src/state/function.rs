@@ -1,4 +1,4 @@
-//! A function on this node: its slice, and what was prepared from it.
+//! A function on this node: its configuration, and the data prepared from it.
 
 use super::authorizer::Authorizer;
 use super::component::{self, ComponentSecrets};
@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes of the log that a message about an event counts for.
+/// Bytes that a log message about an event counts for.
 pub(crate) const EVENT: usize = 256;
 
 /// The namespace of a function on this node, once it is known.
@@ -33,10 +33,10 @@ pub(crate) fn limit(time: Duration) -> Duration {
     if time.is_zero() { Duration::MAX } else { time }
 }
 
-/// One function on this node: its slice, and what was prepared from it.
+/// One function on this node: its configuration, and the data prepared from it.
 #[derive(Debug)]
 pub struct FunctionEntry {
-    /// The slice as it was delivered.
+    /// The configuration as it was delivered.
     pub slice: FunctionConfig,
     /// `namespace/name`.
     pub name: Arc<str>,
@@ -50,31 +50,34 @@ pub struct FunctionEntry {
     pub inbound: LoadedProgram,
     /// The program that judges this function's own calls.
     pub outbound: LoadedProgram,
-    /// Whom to ask about requests to this function.
+    /// The external authorizers of requests to this function.
     pub(crate) authorizers: Box<[Authorizer]>,
     /// Extensions that see requests to this function, in order.
     pub inbound_extensions: Box<[Extension]>,
     /// Extensions that see this function's own calls, in order.
     pub outbound_extensions: Box<[Extension]>,
-    /// Public keys that the programs name.
+    /// Public keys that the programs may use.
     pub keys: PreparedKeys,
     /// Request headers that the inbound program sets from claims, and those that authorizers set. Trailers must not have them.
     pub identity_fields: Arc<[Box<str>]>,
     /// Index into `slice.callees`, by host name in lower case and without port, or `*.suffix` for one label more.
     callees: HashMap<String, usize>,
-    /// Addresses by which callees outside of the mesh may be named, and indices into `slice.callees`; the longest prefix first.
+    /// Addresses by which external callees may be called, and indices into `slice.callees`; the
+    /// longest prefix first.
     networks: Vec<(Cidr, usize)>,
-    /// What it is if it is outside of the mesh.
+    /// The service, if the function is external.
     pub(crate) outside: Option<Arc<EgressTarget>>,
-    /// It is a route: other nodes host the function and judge. Its slice has no more than the gateway needs.
+    /// Whether this is a route: remote nodes host the function and judge its requests. Its
+    /// configuration contains only the fields for the gateway.
     pub(crate) elsewhere: bool,
     /// Its namespace on this node; without one, nothing is bounded.
     share: Share,
 }
 
 impl FunctionEntry {
-    /// Makes a route of the gateway to a function that other nodes host. Loads its program, which allows everything: the callee's node judges. So it must not
-    /// come among the functions of a snapshot ([`super::snapshot::Change::insert_route`]).
+    /// Makes a route of the gateway to a function on remote nodes. Loads its program, which allows
+    /// everything: the callee's node judges. So a route must not be inserted among the functions of
+    /// a snapshot ([`super::snapshot::Change::insert_route`]).
     pub fn route(engine: &Engine, route: Route) -> Self {
         Self { elsewhere: true, ..Self::load(engine, route.into_config()) }
     }
@@ -126,7 +129,7 @@ impl FunctionEntry {
 }
 
 impl FunctionEntry {
-    /// Whether the function gets paths as they come. Otherwise it gets normalised ones.
+    /// Whether the function gets paths as received. Otherwise it gets normalised ones.
     pub(crate) fn gets_as_received(&self) -> bool {
         self.inbound.spec.targets.first().is_some_and(|target| target.as_received)
     }
@@ -136,16 +139,16 @@ impl FunctionEntry {
         let latency = self.slice.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);
         let slow_after = latency.map(|latency| latency.limit);
         for revision in self.revisions.all().filter(|_| self.slice.revisions.split.is_some()) {
-            // A label that already has statistics has the same ones.
+            // A label that already has statistics keeps them.
             let label = &revision.label;
             let _ = label.stats.set(revision_stats.get_or_create(&self.slice.id, label.number, slow_after));
         }
     }
 
-    /// Counts what it uses of the node among what its namespace uses.
+    /// Counts the function's use of the node for its namespace.
     pub fn share_in(&self, namespaces: &Namespaces) {
         let namespace = &self.slice.id.namespace;
-        // A route does not have the bounds.
+        // A route does not contain the bounds.
         let share =
             if self.elsewhere { namespaces.of(namespace) } else { namespaces.set(namespace, bounds(&self.slice)) };
         let _ = self.share.set(share);
@@ -156,14 +159,15 @@ impl FunctionEntry {
         self.share.get()
     }
 
-    /// Whether a message of so many bytes about what happened to it may be logged.
+    /// Whether the function's share of the log admits a message of so many bytes about one of its
+    /// events.
     pub(crate) fn may_log(&self, bytes: usize) -> bool {
         self.share().is_none_or(|share| {
             share.log.admits(Source::Events, Importance::Allowed, &self.name, bytes, Instant::now())
         })
     }
 
-    /// Whether it serves no HTTP at this port.
+    /// Whether the function serves another protocol than HTTP at this port.
     pub(crate) fn serves_other(&self, port: u16) -> bool {
         match &self.slice.run {
             leno_model::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
@@ -172,13 +176,15 @@ impl FunctionEntry {
         }
     }
 
-    /// The port that its rules are about when a request asks for `port`: of something outside, the one to which the request goes.
+    /// The port at which rules judge a request for `port`. For an external service it is the one to
+    /// which the request goes.
     pub(crate) fn judged_port(&self, port: u16) -> u16 {
         let outside = self.outside.as_deref().and_then(|outside| outside.egress.http_port(port));
         outside.map_or(port, |port| port.number)
     }
 
-    /// The callee that it means by this authority, with or without port. `None`: it may call none by this name or address.
+    /// The callee that the function may call by this authority, with or without port. `None`: it
+    /// may call none by this name or address.
     pub(crate) fn callee(&self, authority: &str) -> Option<&leno_model::Callee> {
         let host = of_authority(authority)?;
         let address = if self.networks.is_empty() { None } else { egress::literal(&host) };
@@ -189,7 +195,7 @@ impl FunctionEntry {
         self.slice.callees.get(index?)
     }
 
-    /// Index of the callee outside of the mesh that has this address.
+    /// Index of the external callee that has this address.
     pub(crate) fn callee_at(&self, address: IpAddr) -> Option<usize> {
         self.networks.iter().find(|(block, _)| block.contains(address)).map(|(_, index)| *index)
     }
@@ -231,13 +237,14 @@ fn load_all(modules: &Modules, function: &str, list: &[leno_model::Extension], o
 /// The program for one direction, ready to run.
 #[derive(Debug)]
 pub struct LoadedProgram {
-    /// The initialised program, or why it could not be loaded. In that case it denies everything.
+    /// The initialised program, or why it could not be loaded. A program that could not be loaded
+    /// denies everything.
     pub image: Result<Image, String>,
-    /// What the program was made from. The runtime renders counter keys and names rules by it.
+    /// The source of the program. The runtime uses it to render counter keys and to name rules.
     pub spec: Arc<ProgramSpec>,
-    /// What the program must be handed as input.
+    /// The inputs that the program requires.
     pub needs: Needs,
-    /// What is kept of each request, so that another program can judge it.
+    /// The parts of each request that are kept, so that another program can judge it later.
     pub keeps: InputSelection,
     /// The longest time that one run may take.
     pub deadline: Duration,

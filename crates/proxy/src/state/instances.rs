@@ -1,4 +1,4 @@
-//! What the pipeline needs to know about running instances. The node's supervisor provides it.
+//! The pipeline's interface to running instances. The node's supervisor implements it.
 
 pub use leno_http::failure::{Unavailable, Unproven};
 
@@ -15,16 +15,18 @@ use tokio::time::Instant;
 
 /// Finds an instance for a permitted request, and starts one if there is none. It is only called after the verdict.
 pub trait Instances: Send + Sync + 'static {
-    /// Leases a running instance with room for one more request. Neither waits nor starts anything. `None`: call [`Instances::acquire`].
+    /// Leases a running instance that can take one more request. Neither waits nor starts anything.
+    /// `None`: call [`Instances::acquire`].
     ///
     /// An address in `avoid` is given only if there is no other. The instance is one of `revision` (0: the function's revisions are not
     /// numbered). If that revision has just gone, it is one of the revision that gets most requests.
     fn try_acquire(&self, function: &FunctionId, revision: u32, avoid: &[SocketAddr]) -> Option<Lease>;
 
-    /// Like [`Instances::try_acquire`], but waits for room, and starts an instance if none is running. The future may be dropped at any
-    /// time.
+    /// Like [`Instances::try_acquire`], but waits for an instance with capacity, and starts one if
+    /// none is running. The future may be dropped at any time.
     ///
-    /// After its deadline, a request is of no use to anybody. It need not wait if no instance can have room before then.
+    /// After its deadline, a request has no use. It need not wait if no instance can have capacity
+    /// before then.
     fn acquire<'a>(
         &'a self,
         function: &'a FunctionId,
@@ -44,32 +46,36 @@ pub type Acquire<'a> = Pin<Box<dyn Future<Output = Result<Lease, Unavailable>> +
 pub struct Lease {
     /// Where the instance listens.
     pub address: SocketAddr,
-    /// The instance's name, as given to [`crate::state::credential::Credentials::mint`]. `None`: somebody else serves this address.
+    /// The instance's name, as given to [`crate::state::credential::Credentials::mint`]. `None`:
+    /// the server at this address is no instance of this node.
     pub instance: Option<Arc<str>>,
     /// Counts the request until the lease is dropped.
     pub guard: Box<dyn InstanceProof>,
 }
 
-/// What a lease holds as long as its request lasts.
+/// The part of a lease that lives as long as its request.
 pub trait InstanceProof: Send + Sync {
-    /// Connects to the instance, which listens at `address`. Once this returns, the other end is known to be the instance: anybody may listen
-    /// where an instance should.
+    /// Connects to the instance, which listens at `address`. The returned connection is proved to
+    /// lead to the instance: another process may listen at an instance's address.
     fn connect(&self, address: SocketAddr) -> Connect<'_>;
 
-    /// The response to the request has begun, or more of it has come.
+    /// Reports that the response has begun, or that more of it has arrived.
     fn heard(&self) {}
 
-    /// The request began at `since`, has had the whole time that a request to its function may take, and got no response.
+    /// Reports that the request, which began at `since`, got no response within the whole time that
+    /// its function allows.
     fn timed_out(&self, since: Instant) {
         let _ = since;
     }
 
-    /// Whether the instance may be lost, so that a request of which nothing was sent had better go to another one.
+    /// Whether the instance may be lost. A request of which nothing was sent should then go to
+    /// another instance.
     fn is_suspect(&self) -> bool {
         false
     }
 
-    /// Connects to another port of the instance than the one for requests, which only one in a room has. `kernel` is to look for the program there.
+    /// Connects to another port of the instance than the one for requests. Only an instance in a
+    /// jail has such ports. `kernel` is to look up the listening program there.
     fn connect_to<'a>(&'a self, port: u16, kernel: Option<&'a dyn Kernel>) -> Connect<'a> {
         let _ = (port, kernel);
         Box::pin(async { Err(io::Error::from(io::ErrorKind::Unsupported).into()) })
@@ -82,7 +88,7 @@ pub type Connect<'a> = Pin<Box<dyn Future<Output = Result<TcpStream, ConnectErro
 /// Why there is no connection to an instance.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// There is none.
+    /// The connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// Nothing proves that the connection leads to the instance. No byte was sent.
@@ -90,7 +96,7 @@ pub enum ConnectError {
     Unproven(#[from] Unproven),
 }
 
-/// Nothing is known about an address that somebody else serves.
+/// The proof for addresses that are served by no instance of this node. It proves nothing.
 impl InstanceProof for () {
     fn connect(&self, address: SocketAddr) -> Connect<'_> {
         Box::pin(async move { Ok(TcpStream::connect(address).await?) })

@@ -1,4 +1,5 @@
-//! What a node has the kernel do with the connections of rooms. The node provides it, where the kernel can.
+//! The work that a node leaves to the kernel for connections of jails. The node implements it if
+//! the kernel supports it.
 
 use super::node::Node;
 use std::any::Any;
@@ -6,32 +7,35 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use tokio::net::TcpStream;
 
-/// The kernel's part. Its methods make system calls that take microseconds.
+/// The kernel's part of the data path. Its methods make system calls that take microseconds.
 pub trait Kernel: Send + Sync + 'static {
-    /// Puts in force which connections the node's current snapshot allows (see [`crate::connections::rules`]).
+    /// Updates the kernel's table of allowed connections to the node's current snapshot (see
+    /// [`crate::connections::rules`]).
     fn follow(&self, node: &Node);
 
-    /// Looks for the program at the other end of a connection that is about to be made, from this socket and its address to this port. It does so until
-    /// the result is dropped.
+    /// Watches for the program at the other end of a connection that is about to be made, from this
+    /// socket and its address to this port, until the result is dropped.
     fn expect(&self, socket: BorrowedFd<'_>, bound: SocketAddr, port: u16) -> Option<Box<dyn Any + Send>>;
 
-    /// Has the kernel carry bytes between a caller's connection and a callee's, until the result is dropped. What it does not carry goes on arriving at
-    /// the two. `None`: it carries none.
+    /// Lets the kernel splice the connections of a caller and a callee, until the result is
+    /// dropped. Bytes that the kernel does not splice still arrive at the two sockets. `None`: the
+    /// kernel splices nothing.
     fn splice(&self, caller: &TcpStream, callee: &TcpStream) -> Option<Box<dyn Spliced>>;
 }
 
 /// Two connections that are spliced.
 pub trait Spliced: Send {
-    /// How many bytes the kernel has carried: from the caller, and to it.
+    /// Bytes that the kernel has spliced: from the caller, and to it.
     fn bytes(&self) -> [u64; 2];
 }
 
-/// Makes channels: pairs of connected sockets on which the kernel lets nothing but descriptors of calls and their answers through.
+/// Makes channels: pairs of connected sockets between which the kernel passes only descriptors of
+/// calls and their answers.
 pub trait Switch: Send + Sync + 'static {
     /// Makes a channel between these two instances, the caller and the callee.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     fn open(
         &self,
         instances: [&str; 2],
@@ -39,12 +43,12 @@ pub trait Switch: Send + Sync + 'static {
     ) -> Result<OpenedChannel, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// What the descriptors of a channel may point to.
+/// The limits of descriptors in a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelLimits {
     /// Bytes of the caller's arena.
     pub caller_arena: u64,
-    /// Bytes of the callee's.
+    /// Bytes of the callee's arena.
     pub callee_arena: u64,
     /// Most bytes of a head.
     pub head: u32,
@@ -52,60 +56,60 @@ pub struct ChannelLimits {
 
 /// A new channel.
 pub struct OpenedChannel {
-    /// The node's handle. When it is dropped both ends are closed.
+    /// The node's handle. Dropping it closes both ends.
     pub channel: Box<dyn Channel>,
     /// The caller's end.
     pub caller: OwnedFd,
-    /// The callee's.
+    /// The callee's end.
     pub callee: OwnedFd,
 }
 
-/// A channel as the node sees it.
+/// The node's handle of a channel.
 pub trait Channel: Send + Sync {
-    /// What the kernel has counted.
+    /// The kernel's counters.
     fn counts(&self) -> ChannelCounts;
 
-    /// Lets no call begin any more.
+    /// Refuses new calls from now on.
     fn close(&self);
 
-    /// Whether one of the two instances has ended its end.
+    /// Whether one of the two instances has closed its end.
     fn has_ended(&self) -> bool;
 }
 
-/// Kinds of what the kernel does not let through, in the order of [`ChannelCounts`].
+/// Kinds of violations that the kernel refuses, in the order of [`ChannelCounts`].
 pub const CHANNEL_VIOLATIONS: [&str; 5] = ["packet", "descriptor", "number", "stale", "slot"];
 
-/// What went through a channel, and what did not.
+/// Counts of the descriptors that a channel has passed and refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChannelCounts {
     /// Calls that began.
     pub calls: u64,
-    /// Their answers.
+    /// Answers to calls.
     pub answers: u64,
     /// Calls that have failed.
     pub failed: u64,
-    /// Calls for whose answer nobody waited.
+    /// Calls that their callers cancelled.
     pub cancelled: u64,
     /// Messages with calls after the channel was closed.
     pub refused: u64,
     /// Calls without an answer.
     pub open: u32,
-    /// Answers that are read.
+    /// Answers that their callers have not released.
     pub held: u32,
-    /// What the caller tried and must not.
+    /// Violations by the caller.
     pub caller_violations: [u64; CHANNEL_VIOLATIONS.len()],
-    /// What the callee did.
+    /// Violations by the callee.
     pub callee_violations: [u64; CHANNEL_VIOLATIONS.len()],
 }
 
 impl ChannelCounts {
-    /// Whether nothing is open or read.
+    /// Whether no call is open and no answer is held.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.open == 0 && self.held == 0
     }
 
-    /// Adds what another channel has counted.
+    /// Adds the counts of another channel.
     pub fn add(&mut self, other: &Self) {
         self.calls += other.calls;
         self.answers += other.answers;

@@ -1,4 +1,4 @@
-//! Instances whose messages go through memory: their links, and the chains that they are in.
+//! The shared-memory links of instances, and the chains that they belong to.
 
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
@@ -11,29 +11,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The links that are open, and all chains that have, or had, instances here.
+/// The open links, and all chains that have, or had, instances here.
 #[derive(Debug, Default)]
 pub struct Links {
     /// By the instance's name, as in [`crate::state::instances::Lease::instance`].
     open: ArcSwap<Shards<Arc<str>, Link>>,
     /// Serialises changes of `open`.
     changing: Mutex<()>,
-    /// By name. They are few: each stands in a Chain document.
+    /// By name. They are few: each is a Chain document.
     chains: Mutex<BTreeMap<String, Domain>>,
 }
 
 impl Links {
-    /// The chain of this name, `namespace/name`. Instances of one chain may be shown each other's memory.
+    /// The chain of this name, `namespace/name`. Instances of one chain may read each other's
+    /// memory.
     pub fn chain(&self, name: &str) -> Domain {
         self.chains().entry(name.to_owned()).or_insert_with(|| Domain::new(name)).clone()
     }
 
-    /// From now on, requests reach the instance by this link.
+    /// Registers the link of an instance. From now on, requests reach the instance by this link.
     pub fn insert(&self, instance: &str, link: Link) {
         self.change(|open| drop(open.insert(instance.into(), link)));
     }
 
-    /// The link has ended.
+    /// Removes a link that has ended.
     pub fn remove(&self, instance: &str) {
         self.change(|open| drop(open.remove(instance)));
     }
@@ -43,7 +44,7 @@ impl Links {
         self.open.load().get(instance).cloned()
     }
 
-    /// What was counted of each chain, for metrics.
+    /// The counters of each chain, for metrics.
     pub fn scrape(&self) -> Scrape {
         Scrape(self.chains().values().cloned().collect())
     }

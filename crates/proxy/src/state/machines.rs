@@ -1,5 +1,5 @@
-//! The addresses of the mesh's own machines. A connection to one of them from this machine passes
-//! by the firewall that outside traffic meets there.
+//! The addresses of the mesh's own machines. A connection to one of them from this machine bypasses
+//! the firewall that external traffic has to pass there.
 //!
 //! The kernel reports which addresses belong to this machine (`rtnetlink(7)`), and its answers hold for
 //! a second. The control plane reports the addresses of other machines.
@@ -13,12 +13,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long an answer of the kernel holds.
+/// How long an answer of the kernel is cached.
 const HOLDS: Duration = Duration::from_secs(1);
-/// Answers that are remembered. They are forgotten all at once.
+/// Cached answers. They are all dropped at once.
 const MOST: usize = 4096;
 
-/// Knows the addresses of the mesh's machines.
+/// The set of the machines' addresses.
 #[derive(Debug, Default)]
 pub struct Machines {
     others: ArcSwap<HashSet<IpAddr>>,
@@ -39,8 +39,8 @@ impl Machines {
         let _ = self.gateway.set(listeners.into_iter().collect());
     }
 
-    /// Whether this node's gateway answers at an address, so that a request which is sent there
-    /// could come back for ever.
+    /// Whether this node's gateway listens at an address. A request that is sent there could come
+    /// back for ever.
     pub(crate) fn is_gateway(&self, address: SocketAddr) -> bool {
         let answers = |listener: &SocketAddr| {
             let is_there = |ip: IpAddr| listener.ip() == ip || listener.ip().is_unspecified() && self.have(ip);
@@ -108,7 +108,7 @@ fn is_own(address: IpAddr) -> io::Result<bool> {
         ERROR => {
             let code = answer.get(HEADER..HEADER + 4).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
             match Errno::from_raw_os_error(code.ok_or_else(broken)?.saturating_neg()) {
-                // No way leads there.
+                // There is no route.
                 Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS => Ok(false),
                 error => Err(error.into()),
             }
@@ -145,7 +145,7 @@ mod tests {
         for own in ["127.0.0.1", "127.9.8.7", "::ffff:127.0.0.1"] {
             assert!(machines.have(own.parse().unwrap()), "{own}");
         }
-        // Documentation addresses (RFC 5737, RFC 3849) are no machine's.
+        // No machine has a documentation address (RFC 5737, RFC 3849).
         for other in ["203.0.113.9", "2001:db8::9"] {
             assert!(!machines.have(other.parse().unwrap()), "{other}");
         }

@@ -29,8 +29,8 @@ impl Modules {
     /// not belong on a worker thread.
     ///
     /// # Errors
-    /// The bytes have another hash, or cannot run here; this is remembered. Or the engine cannot be started; this may pass, and is not
-    /// remembered.
+    /// The bytes have another hash, or cannot run here; this result is cached. Or the engine cannot
+    /// be started; this may pass, so it is not cached.
     pub fn add(&self, hash: ModuleHash, bytes: &[u8]) -> Result<(), String> {
         if let Some(known) = self.lock().get(&hash) {
             return known.as_ref().map(drop).map_err(Clone::clone);
@@ -45,7 +45,8 @@ impl Modules {
         result
     }
 
-    /// Compiles the bytes. The outer error says why there is no engine; the inner one is what the engine says about the bytes.
+    /// Compiles the bytes. The outer error says why the engine could not be started; the inner one
+    /// is the engine's error about the bytes.
     fn compile(&self, bytes: &[u8]) -> Result<Result<Compiled, String>, String> {
         if bytes.starts_with(COMPONENT) {
             let component = engine(&self.components, Components::new)?.compile(bytes);
@@ -55,7 +56,7 @@ impl Modules {
         Ok(module.map(Compiled::Extension).map_err(|error| error.to_string()))
     }
 
-    /// Forgets a module. Plugins and programs that were made from it stay.
+    /// Forgets a module. Plugins and programs that were made from it stay valid.
     pub fn remove(&self, hash: &ModuleHash) {
         self.lock().remove(hash);
     }

@@ -32,33 +32,33 @@ use tokio::time::Instant;
 
 /// A node's shared state. Configuration changes by storing another snapshot. In-flight requests keep the snapshot that they began with.
 pub struct Node {
-    /// The current snapshot: requests are routed and judged by it.
+    /// The current snapshot, by which requests are routed and judged.
     pub snapshot: ArcSwap<NodeSnapshot>,
     /// Functions that were removed and may still be at work.
     removed: ArcSwap<Removed>,
     /// Finds and starts instances.
     pub instances: Arc<dyn Instances>,
-    /// On which other nodes functions can be reached.
+    /// The remote nodes of functions.
     pub endpoints: Endpoints,
     /// Credentials of the instances that may use the outbound listener.
     pub credentials: Credentials,
-    /// Links of the instances whose messages go through memory.
+    /// Shared-memory links of instances.
     pub links: Links,
-    /// Channels between them.
+    /// Channels between instances with links.
     pub channels: Channels,
-    /// The addresses by which instances in rooms call functions.
+    /// The addresses by which instances in jails call functions.
     pub addresses: Addresses,
-    /// Looks up names outside of the mesh.
+    /// Resolves names outside of the mesh.
     pub(crate) resolver: Resolver,
-    /// Knows the addresses of the mesh's machines.
+    /// The addresses of the mesh's machines.
     pub machines: Arc<Machines>,
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
-    /// Counters and caches that programs see as state.
+    /// Limits and caches that programs see as state.
     pub ledger: Arc<Ledger>,
     /// Draining instances.
     pub terminating: Arc<Terminating>,
-    /// Budget of the extensions' instances that are kept for responses.
+    /// Budget of the extensions' instances that wait for responses.
     pub extension_instances: Arc<Budget>,
     /// The client connections that are open, and their limits.
     pub admission: Arc<Admission>,
@@ -66,15 +66,16 @@ pub struct Node {
     pub revision_stats: StatsByRevision,
     /// Metrics, access log, spans and recent records.
     pub telemetry: Telemetry,
-    /// Snapshots that were current before, as long as somebody holds them.
+    /// Previous snapshots, as long as an exchange holds them.
     past: Mutex<Vec<Weak<NodeSnapshot>>>,
-    /// Snapshots by which removed functions were judged before, as long as an exchange holds them.
+    /// Previous snapshots for removed functions, as long as an exchange holds them.
     past_removed: Mutex<Vec<Weak<NodeSnapshot>>>,
-    /// Notified when there is a new snapshot, when the requests of an instance are to end, and when a node was revoked.
+    /// Notified when there is a new snapshot, when the requests of an instance must end, and when a
+    /// node was revoked.
     changed: Notify,
     /// How often other nodes were revoked.
     revocations: AtomicU64,
-    /// The kernel's part; set once, before rooms are served.
+    /// The kernel's part; set once, before jails are served.
     kernel: OnceLock<Arc<dyn Kernel>>,
     /// Address of the inbound listener; set by [`crate::serve`].
     inbound: OnceLock<SocketAddr>,
@@ -116,7 +117,7 @@ impl Node {
         })
     }
 
-    /// Judges and looks up what is fetched because documents say so.
+    /// The guard of fetches whose URLs are in documents.
     pub fn egress_guard(&self) -> EgressGuard {
         EgressGuard::with_resolver(self.resolver.clone(), self.machines.clone())
     }
@@ -146,7 +147,7 @@ impl Node {
         past.extend(before.snapshot().map(Arc::downgrade));
     }
 
-    /// Has the kernel and all workers follow a change.
+    /// Makes the kernel and all workers follow a change.
     fn notify(&self) {
         if let Some(kernel) = self.kernel() {
             kernel.follow(self);
@@ -154,13 +155,13 @@ impl Node {
         self.changed.notify_waiters();
     }
 
-    /// Ends the requests that a draining instance still has: it has had the drain timeout.
+    /// Ends the remaining requests of a draining instance, because its drain timeout is over.
     pub fn end_requests(&self, instance: &str) {
         self.terminating.set_overdue(instance);
         self.changed.notify_waiters();
     }
 
-    /// Ends what is open with nodes of which [`Node::svids`] says that they were revoked.
+    /// Ends connections and requests with nodes that were revoked according to [`Node::svids`].
     pub fn end_revoked(&self) {
         self.revocations.fetch_add(1, Ordering::AcqRel);
         self.changed.notify_waiters();
@@ -170,29 +171,31 @@ impl Node {
         self.revocations.load(Ordering::Acquire)
     }
 
-    /// When the exchanges of a function are closed, because it was removed. `None`: it was not, or its time was up before.
+    /// When the node closes the exchanges of a removed function. `None`: the function was not
+    /// removed, or its time is over.
     pub(crate) fn removed_until(&self, function: &FunctionId) -> Option<Instant> {
         if self.snapshot.load().functions.get(function).is_some() { None } else { self.removed.load().until(function) }
     }
 
-    /// The chain that a function is in; of a removed one, the last that it was in.
+    /// The chain of a function; for a removed function, its last one.
     pub fn chain_of(&self, function: &FunctionId) -> Option<ChainLink> {
         self.snapshot_with(function)?.1.slice.chain.clone()
     }
 
     /// From now on, the kernel follows each snapshot.
     pub fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
-        // A node has one. A second call changes nothing.
+        // A node has one kernel part. A second call changes nothing.
         let _ = self.kernel.set(kernel);
     }
 
-    /// The kernel's part, where there is one.
+    /// The kernel's part, if there is one.
     pub(crate) fn kernel(&self) -> Option<&dyn Kernel> {
         self.kernel.get().map(|kernel| &**kernel)
     }
 
-    /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a removed function
-    /// that may still be at work, it is the current one with all such functions in it.
+    /// The snapshot that judges calls from or to `function`, and the function's entry there. This
+    /// is the current snapshot; for a removed function that may still be at work, it is the current
+    /// one with all such functions added.
     pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Arc<NodeSnapshot>, Arc<FunctionEntry>)> {
         let present = self.snapshot.load_full();
         if let Some(entry) = present.functions.get(function).cloned() {
@@ -201,7 +204,8 @@ impl Node {
         self.removed.load().find(function)
     }
 
-    /// Whether no exchange holds this snapshot, an older one, or one with removed functions. The caller holds the snapshot once.
+    /// Whether no exchange holds this snapshot, an older one, or one with removed functions. The
+    /// caller holds the snapshot once.
     pub fn is_unseen(&self, snapshot: &Arc<NodeSnapshot>) -> bool {
         let is_held = |past: &Mutex<Vec<Weak<NodeSnapshot>>>, than: u64| {
             let past = past.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +217,8 @@ impl Node {
             && !is_held(&self.past_removed, u64::MAX)
     }
 
-    /// Waits for the snapshot after the current one, or until the requests of an instance are to end, or a node is revoked.
+    /// Waits for the snapshot after the current one, or until the requests of an instance must end,
+    /// or a node is revoked.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }

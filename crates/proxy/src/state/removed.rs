@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Removed functions whose exchanges may end. An exchange from or to such a function is judged by the present configuration with these functions in it,
-/// each as it was last.
+/// Removed functions whose exchanges may still finish. An exchange from or to such a function is
+/// judged by the current configuration with these functions added, each in its last version.
 #[derive(Clone, Debug, Default)]
 pub struct Removed {
     functions: HashMap<FunctionId, (Arc<FunctionEntry>, Instant)>,
@@ -17,13 +17,13 @@ pub struct Removed {
 }
 
 impl Removed {
-    /// Removed functions, each with the moment at which its exchanges are closed.
+    /// Removed functions, each with the time at which its exchanges are closed.
     pub fn new(functions: impl IntoIterator<Item = (Arc<FunctionEntry>, Instant)>) -> Self {
         let functions = functions.into_iter().map(|(entry, until)| (entry.slice.id.clone(), (entry, until)));
         Self { functions: functions.collect(), snapshot: None }
     }
 
-    /// The same functions beside another configuration.
+    /// The same functions together with another configuration.
     pub(super) fn beside(&self, present: &NodeSnapshot) -> Self {
         let entries = self.functions.values().map(|(entry, _)| entry);
         let snapshot = (!self.functions.is_empty()).then(|| Arc::new(present.with_removed(entries)));
@@ -34,7 +34,7 @@ impl Removed {
         self.snapshot.as_ref()
     }
 
-    /// The snapshot by which a removed function is judged, and its entry there.
+    /// The snapshot that judges a removed function's exchanges, and the function's entry there.
     pub(super) fn find(&self, function: &FunctionId) -> Option<(Arc<NodeSnapshot>, Arc<FunctionEntry>)> {
         let (entry, _) = self.functions.get(function)?;
         Some((self.snapshot.clone()?, entry.clone()))

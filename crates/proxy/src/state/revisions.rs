@@ -12,13 +12,13 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct Revisions {
     own: Arc<Revision>,
-    /// Empty if the slice has no split.
+    /// Empty if the configuration has no split.
     others: Box<[Arc<Revision>]>,
     /// `None`: there is only one revision, and nothing to decide.
     split: Option<Choice>,
 }
 
-/// What a request needs to know about a revision.
+/// A revision, as far as requests depend on it.
 #[derive(Debug)]
 pub struct Revision {
     /// The revision's name in records.
@@ -36,14 +36,16 @@ type Wanted = Vec<(HeaderName, HeaderValue)>;
 struct Choice {
     tags: Vec<(Box<str>, Arc<Revision>)>,
     headers: Vec<(Wanted, Arc<Revision>)>,
-    /// Cumulative percentages. A revision gets the points below its own number that are not below its predecessor's.
+    /// Cumulative percentages. A revision gets the points from its predecessor's number up to but
+    /// excluding its own.
     shares: Vec<(u8, Arc<Revision>)>,
     /// Differs between functions, so that no two of them divide requests in the same way.
     salt: u64,
 }
 
 impl Revisions {
-    /// The revisions of a slice. `load` makes components of those that are.
+    /// The revisions of a function's configuration. `load` prepares the component of a revision
+    /// that is one.
     pub fn new(slice: &FunctionConfig, load: impl Fn(&Run) -> Option<Component>) -> Self {
         let revision = |number: u32, run: &Run, protocol: AppProtocol| {
             let name = revision::name(&slice.id, number).into();
@@ -62,7 +64,7 @@ impl Revisions {
         Self { own, others, split: Some(choice) }
     }
 
-    /// All revisions, the slice's own first.
+    /// All revisions, the configuration's own first.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Revision>> {
         std::iter::once(&self.own).chain(&self.others)
     }
@@ -85,7 +87,7 @@ impl Choice {
                 tags.push((tag.as_str().into(), revision(target)));
             }
             if !target.headers.is_empty() {
-                // A header that cannot be in a request cannot be asked for. The configuration refuses it.
+                // No request can have such a header, and the configuration refuses it.
                 let parsed = target.headers.iter().map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
                 if let Some(wanted) = parsed.collect::<Option<Wanted>>() {
                     headers.push((wanted, revision(target)));

@@ -1,12 +1,12 @@
-//! The gateway's routes: a pure match of host and path to the function that is exposed there.
+//! The gateway's routes, which map host and path to the exposed function.
 
 use super::function::FunctionEntry;
 use super::shards::Shards;
 use leno_policy::host::{of_authority, of_document};
 use std::sync::Arc;
 
-/// What the gateway exposes. The more specific host wins (exact, then the longest `*.suffix`, then `*`), then the longer path prefix.
-/// Copies share what they do not change.
+/// The routes of the gateway. The more specific host wins (exact, then the longest `*.suffix`, then
+/// `*`), then the longer path prefix. Copies share their unchanged parts.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     exact: Shards<String, Arc<[Exposed]>>,
@@ -85,7 +85,8 @@ impl Routes {
     }
 }
 
-/// The function of a host's list that has the path. A host belongs to a namespace: the paths that its functions leave do not go to another namespace's wildcard.
+/// The function of a host's list that has the path. A host belongs to a namespace: paths that its
+/// functions do not have never go to another namespace's wildcard.
 fn pick<'r>(list: &'r [Exposed], path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
     let mut routes = list.iter().filter(|route| is_below(path, &route.prefix));
     let found = match owner {
@@ -113,7 +114,8 @@ impl FunctionEntry {
 }
 
 impl Exposed {
-    /// The longer path comes first. The name only decides between two functions at one place, which the configuration refuses anyway.
+    /// The longer path comes first. The name decides only between two functions with the same path,
+    /// which the configuration refuses anyway.
     fn comes_before(&self, other: &Self) -> bool {
         let order = other.prefix.len().cmp(&self.prefix.len()).then_with(|| self.entry.name.cmp(&other.entry.name));
         order.is_lt()
@@ -125,12 +127,13 @@ fn is_below(path: &str, prefix: &str) -> bool {
     prefix.is_empty() || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The form in which a configured host is compared. The compiler writes hosts in it; an older control plane may not have.
+/// The form in which configured hosts are compared. The compiler writes this form; an older control
+/// plane may not.
 fn normal(host: &str) -> String {
     of_document(host).unwrap_or_else(|| host.to_ascii_lowercase())
 }
 
-/// The same for what follows the `*` of a wildcard, with its dot.
+/// The same for the part of a wildcard after `*`, with its dot.
 fn suffix_key(suffix: &str) -> String {
     suffix.strip_prefix('.').map_or_else(String::new, |name| [".", &normal(name)].concat())
 }

@@ -1,5 +1,5 @@
-//! A map that is cheap to copy and change. A snapshot of a node with thousands of functions uses it, so that one of them can come or go
-//! cheaply.
+//! A map that is cheap to copy and change. A snapshot of a node with thousands of functions uses
+//! it, so that adding or removing one function is cheap.
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;

@@ -35,7 +35,7 @@ pub enum InvalidSignature {
     /// The token does not have three parts, or the third is not base64url.
     #[error("the token is not a signed JSON Web Token")]
     Malformed,
-    /// The program named a key that its slice does not have.
+    /// The program named a key that is not in its configuration.
     #[error("the key is not in the function's slice")]
     UnknownKey,
     /// The key does not fit the algorithm: for example, an EC key for RS256.
@@ -63,7 +63,7 @@ impl InvalidSignature {
 }
 
 impl PreparedKeys {
-    /// Takes the keys over. An unusable key makes the signatures that need it invalid, and no others.
+    /// Prepares the keys. An unusable key makes the signatures that need it invalid, and no others.
     pub fn new(keys: &[VerificationKey]) -> Self {
         let prepare = |VerificationKey { id, key }: &VerificationKey| {
             (*id, PreparedKey { key: key.clone(), decoded: Default::default() })

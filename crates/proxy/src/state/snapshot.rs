@@ -1,4 +1,4 @@
-//! The configuration that a request sees: one immutable value, swapped by an atomic pointer.
+//! The configuration that a request uses: one immutable value, swapped by an atomic pointer.
 //!
 //! A request pins one [`NodeSnapshot`] when it arrives, and keeps it until it ends. So nothing that it looks up can dangle or change. A new
 //! snapshot shares everything unchanged with the old one.
@@ -10,20 +10,21 @@ use leno_model::{FunctionId, MeshConfig};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything that requests on this node are routed and judged by.
+/// The configuration that routes and judges all requests of this node.
 #[derive(Debug)]
 pub struct NodeSnapshot {
     /// Grows by one with each change; for logs and `leno get`.
     pub version: u64,
     /// Settings of the whole mesh.
     pub mesh: Arc<MeshConfig>,
-    /// Functions whose slices this node has.
+    /// Functions that this node has the configuration of.
     pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
     /// The gateway's routes, derived from `functions` and `elsewhere`.
     pub routes: Routes,
-    /// The gateway's identity, by which its requests are known that come from other nodes, and with which it calls them.
+    /// The gateway's identity. Remote nodes know its requests by it, and the gateway calls
+    /// functions with it.
     pub gateway: Arc<str>,
-    /// What the gateway has of functions that other nodes host.
+    /// The gateway's routes to functions that remote nodes host.
     elsewhere: Shards<FunctionId, Arc<FunctionEntry>>,
     /// The longest time that any exchange may take; [`Duration::MAX`]: some exchanges have no limit.
     pub longest_exchange: Duration,
@@ -38,12 +39,13 @@ impl NodeSnapshot {
         Self { version: 0, mesh: Arc::new(mesh), functions, routes, gateway, elsewhere, longest_exchange }
     }
 
-    /// Functions of other nodes that the gateway has routes to.
+    /// Functions of remote nodes that the gateway has routes to.
     pub fn routed(&self) -> impl Iterator<Item = &FunctionId> {
         self.elsewhere.keys()
     }
 
-    /// This configuration with removed functions in it, which have no routes. A removed function that exists again is left out.
+    /// This configuration with removed functions added, which have no routes. A removed function
+    /// that exists again is left out.
     pub(crate) fn with_removed<'a>(&self, removed: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Self {
         let mut functions = self.functions.clone();
         for entry in removed {
@@ -70,7 +72,8 @@ impl NodeSnapshot {
     }
 }
 
-/// A snapshot in the making. Its cost depends on what changes, not on the number of functions.
+/// A snapshot under construction. Its cost depends on the size of the change, not on the number of
+/// functions.
 #[derive(Debug)]
 pub struct Change {
     version: u64,
@@ -96,7 +99,7 @@ impl Change {
     pub fn insert(&mut self, entry: Arc<FunctionEntry>) -> &mut Self {
         debug_assert!(!entry.elsewhere, "a route judges nothing");
         self.remove(&entry.slice.id);
-        // What this node hosts, its gateway does not look for elsewhere.
+        // The gateway needs no remote route to a function that this node hosts.
         if let Some(route) = self.elsewhere.get(&entry.slice.id) {
             self.routes.remove(route);
         }
@@ -106,7 +109,8 @@ impl Change {
         self
     }
 
-    /// Removes a function. The new snapshot has no routes to it unless other nodes host it, and judges no calls of its instances.
+    /// Removes a function. The new snapshot has no routes to it unless remote nodes host it, and
+    /// does not judge calls of its instances.
     pub fn remove(&mut self, function: &FunctionId) -> &mut Self {
         if let Some(entry) = self.functions.remove(function) {
             self.routes.remove(&entry);
@@ -118,7 +122,8 @@ impl Change {
         self
     }
 
-    /// Adds or replaces the gateway's route to a function that other nodes host. As long as this node hosts it too, the route is not used.
+    /// Adds or replaces the gateway's route to a function that remote nodes host. While this node
+    /// hosts the function too, the route is not used.
     pub fn insert_route(&mut self, route: Arc<FunctionEntry>) -> &mut Self {
         let id = route.slice.id.clone();
         self.remove_route(&id);
@@ -130,7 +135,7 @@ impl Change {
         self
     }
 
-    /// Removes the gateway's route to a function that other nodes host.
+    /// Removes the gateway's route to a function that remote nodes host.
     pub fn remove_route(&mut self, function: &FunctionId) -> &mut Self {
         if let Some(route) = self.elsewhere.remove(function) {
             self.routes.remove(&route);

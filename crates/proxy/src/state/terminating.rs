@@ -1,5 +1,6 @@
-//! Draining instances get no new requests, and have not ended yet. Connections to them are not kept; idle ones are closed each second. Many
-//! servers wait until their connections are closed before they end.
+//! Draining instances get no new requests, and have not ended yet. The node does not keep
+//! connections to them, and closes idle ones each second: many servers wait until their connections
+//! are closed before they end.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ pub struct Terminating {
 #[derive(Debug)]
 struct Draining {
     address: SocketAddr,
-    /// It has had the drain timeout.
+    /// The drain timeout is over.
     overdue: bool,
 }
 
@@ -29,14 +30,14 @@ impl Terminating {
         self.any.store(true, Ordering::Release);
     }
 
-    /// Marks a draining instance as one whose requests are to end, because it has had the drain timeout.
+    /// Marks a draining instance whose requests must end, because its drain timeout is over.
     pub(crate) fn set_overdue(&self, instance: &str) {
         if let Some(draining) = self.lock().get_mut(instance) {
             draining.overdue = true;
         }
     }
 
-    /// Whether the requests of the instance at this address are to end.
+    /// Whether the requests of the instance at this address must end.
     pub(crate) fn is_overdue(&self, address: SocketAddr) -> bool {
         self.has(|draining| draining.overdue && draining.address == address)
     }

@@ -329,7 +329,7 @@ async fn an_answer_is_complete_by_its_own_framing_and_not_by_how_the_connection_
         (format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{set}", set.len()), true),
         (chunked, false),
         (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{set}", set.len() + 1), false),
-        // The body ends with the connection, which anybody may have cut off.
+        // The body ends with the connection, which an attacker may have cut off.
         (format!("HTTP/1.1 200 OK\r\n\r\n{set}"), false),
     ];
     for (answer, complete) in answers {
@@ -394,7 +394,7 @@ async fn forgotten_functions_are_not_fetched_for() {
     assert!(fetcher.shared.state().sources.is_empty());
 }
 
-/// A server that answers nothing, and counts who waits.
+/// A server that never answers, and counts the waiting clients.
 async fn silent() -> (String, Arc<std::sync::atomic::AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
@@ -417,7 +417,7 @@ async fn a_namespace_with_many_key_sets_has_a_few_fetches_and_leaves_others_thei
         fetcher.follow(slice(&format!("greedy/f{number}"), &format!("{silent}/{number}")));
     }
     let server = Server::start(&[ok(&key_set("one"))]).await;
-    // Nor is the namespace's other server kept from answering.
+    // The greedy namespace's fetches from another server are not held up either.
     for function in ["shop/orders", "greedy/other"] {
         fetcher.follow(slice(function, &server.url));
         let (id, slice) = updates.recv().await.unwrap();

@@ -1,11 +1,12 @@
-//! Bounds what unfinished heads hold of a node's memory.
+//! Bounds the memory that unfinished request heads take.
 
 use super::{Admission, Key, Refused, Table};
 use leno_http::activity::Heads;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 
-/// Bytes that unfinished heads may hold, all together, beyond the buffer that each connection has in any case.
+/// Bytes that all unfinished heads together may hold, beyond the buffer that each connection has in
+/// any case.
 pub(super) const MOST_HELD: usize = 32 * 1024 * 1024;
 
 /// The memory that the unfinished heads of a client or an instance hold.
@@ -34,8 +35,8 @@ impl Heads for Admission {
 }
 
 impl Table {
-    /// Closes connections with unfinished heads until those of the others hold no more than three quarters of [`MOST_HELD`]: of the client or instance
-    /// that holds most, the oldest.
+    /// Closes connections with unfinished heads until the rest hold no more than three quarters of
+    /// [`MOST_HELD`]. Begins with the oldest connections of the client or instance that holds most.
     fn close_heads(&mut self) {
         let mut hoards: HashMap<Option<&Key>, Hoard> = HashMap::new();
         let (mut all, mut chosen) = (0, Vec::new());

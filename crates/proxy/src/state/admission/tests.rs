@@ -74,7 +74,7 @@ fn unfinished_heads_are_bounded_and_who_holds_most_loses_first() {
         one.1.received(HEAD / 2);
         one.1.received(HEAD / 2);
         many.push(one);
-        // The tasks of those that are closed end.
+        // The tasks of closed connections end.
         many.retain(|(admitted, _)| !is_closed(admitted));
         assert!(admission.held() <= most);
     }

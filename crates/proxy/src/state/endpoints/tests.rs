@@ -19,7 +19,7 @@ fn endpoint(port: u16, ready: u32, locality: Locality) -> Endpoint {
     Endpoint { node: format!("node-{port}").into(), address: address(port), ready, locality }
 }
 
-/// A node at zone `a` of `eu`, and what it knows of one function.
+/// A node at zone `a` of `eu`, with its endpoints and health data of one function.
 struct World {
     endpoints: Endpoints,
     target: TargetState,

@@ -1,9 +1,11 @@
-//! How many instances of extensions are kept for responses, and for whom.
+//! Limits how many instances of extensions each function and namespace keeps for responses.
 //!
-//! An extension that sees responses holds an instance for as long as the function takes to answer, and a node has only so many
-//! ([`MOST_KEPT`]). So each function and each namespace has a budget, and requests beyond it wait for a while. Namespaces take turns:
-//! however many requests of one namespace wait, the first request of another is next. A request that has waited too long is refused,
-//! whatever the extension's `failMode` says. Otherwise, whoever fills the node would turn off others' policies.
+//! An extension that sees responses holds an instance for as long as the function takes to answer,
+//! and a node has only so many ([`MOST_KEPT`]). So each function and each namespace has a budget,
+//! and requests beyond it wait for a while. Namespaces take turns: however many requests of one
+//! namespace wait, the first request of another is next. A request that has waited too long is
+//! refused, regardless of the extension's `failMode`. Otherwise, one namespace could turn off the
+//! policies of others by using up the node's instances.
 
 use leno_model::ExtensionInstances;
 use leno_model::FunctionId;
@@ -194,8 +196,8 @@ impl State {
         Ok(receiver)
     }
 
-    /// Takes the next waiting request for which there is room. Namespaces take turns. Within one, the request that has waited longest comes
-    /// first.
+    /// Takes the next waiting request that fits into the budget. Namespaces take turns. Within one,
+    /// the request that has waited longest comes first.
     fn next(&mut self) -> Option<Waiting> {
         for _ in 0..self.turns.len() {
             let name = self.turns.pop_front()?;
@@ -261,7 +263,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    /// Takes `count` shares of one instance, each for a request of its own.
+    /// Takes `count` shares of one instance, each for another request.
     async fn take(budget: &Arc<Budget>, function: &str, count: u32, limits: ExtensionInstances) -> Vec<Share> {
         let mut kept = Vec::new();
         for _ in 0..count {
