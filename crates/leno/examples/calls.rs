@@ -1,14 +1,17 @@
-//! A function for tests of other people's clients. It speaks gRPC with bytes for messages, so that no client needs generated code, and plain HTTP.
+//! A function for tests of third-party clients. It speaks gRPC with bytes for messages, so that no
+//! client needs generated code, and plain HTTP.
 //!
 //! Methods of `test.Calls`:
 //!
-//! - `Unary` answers with its message, and its fields `x-echo` and `x-echo-bin` in head and trailers
-//! - `Down` answers with as many messages of as many bytes as its message says: `<count> <bytes>`
-//! - `Up` answers with how many messages came, and how many bytes: `<count> <bytes>`
-//! - `Both` answers each message with itself
+//! - `Unary` answers with its message, and its fields `x-echo` and `x-echo-bin` in head and
+//!   trailers
+//! - `Down` answers with the number of messages and of bytes that its message requests: `<count>
+//!   <bytes>`
+//! - `Up` answers with the number of received messages and bytes: `<count> <bytes>`
+//! - `Both` answers each message with the same message
 //! - `Refuse` fails at once, `Late` after a message, both with details
 //! - `Silent` never answers, `Quiet` not after the first message
-//! - `Ended` says whether the client of a call with the same message has ended it: `yes` or `no`
+//! - `Ended` reports whether the client of a call with the same message has ended it: `yes` or `no`
 //!
 //! Paths:
 //!
@@ -122,7 +125,9 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Watched>, Error> 
     Ok(response)
 }
 
-/// A response body; `None` ends with the head. (The channel of `http-body-util` may lose its last frame if its sender runs on another thread.) If the client ends the call before it is over, the name is added to [`ENDED`].
+/// A response body; `None` ends with the head. If the client ends the call early, its name is added
+/// to [`ENDED`]. (The channel of `http-body-util` may lose its last frame if its sender runs on
+/// another thread.)
 struct Watched {
     body: Option<mpsc::Receiver<Frame<Bytes>>>,
     name: Option<Bytes>,
@@ -169,7 +174,8 @@ struct Call {
 }
 
 impl Call {
-    /// Answers the call. The client learns why that failed, if the connection is still there.
+    /// Answers the call. The client receives the reason of a failure, if the connection is still
+    /// open.
     async fn serve(mut self, method: &str) -> Result<(), Error> {
         let mut end = match self.answer(method).await {
             Ok(end) => end,

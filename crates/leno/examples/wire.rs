@@ -3,10 +3,11 @@
 //! connect to other functions:
 //!
 //! - `/say/<host:port>/<text>` opens a connection, sends the text and answers with greeting and echo
-//! - `/hold/<host:port>` opens one and keeps it, and `/again/<text>` sends a text on that
+//! - `/hold/<host:port>` opens a connection and keeps it, and `/again/<text>` sends a text on it
 //! - `/bulk/<host:port>/<bytes>` sends so many bytes, reads them back, and compares
-//! - `/half/<host:port>/<text>` ends its own direction before it reads
-//! - `/request/<host:port>/<authority>` sends an HTTP request for that authority, and answers with the first line of the response
+//! - `/half/<host:port>/<text>` closes its sending direction before it reads
+//! - `/request/<host:port>/<authority>` sends an HTTP request for that authority, and answers with
+//!   the first line of the response
 //! - `/keep/<host:port>` opens one that answers `PING`, and keeps it until `/release`
 //! - `/line/<host:port>/<words+with+plus>` sends a line, and answers with the line that came back
 //! - `/hello/<host:port>/<name>` begins TLS with a server of that name, at a port of `ECHO_PORTS`
@@ -24,10 +25,10 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// The connection that is kept.
+/// The connection of `/hold`.
 static HELD: Mutex<Option<BufReader<TcpStream>>> = Mutex::const_new(None);
 
-/// Connections that are kept, several.
+/// The connections of `/keep`.
 static KEPT: Mutex<Vec<TcpStream>> = Mutex::const_new(Vec::new());
 
 #[tokio::main]
@@ -90,7 +91,7 @@ async fn act(path: &str) -> Result<String, Error> {
             let sent: Vec<u8> = (0..bytes.parse::<usize>()?).map(|number| (number % 251) as u8).collect();
             let mut received = vec![0; sent.len()];
             let (mut from, mut to) = tokio::io::split(&mut stream);
-            // It sends as much as it can before it reads, so that queues fill.
+            // It writes as much as it can before it reads, so that queues fill.
             let writing = async {
                 to.write_all(&sent).await?;
                 to.flush().await
@@ -120,7 +121,7 @@ async fn act(path: &str) -> Result<String, Error> {
         }
         ["keep", to] => {
             let mut stream = TcpStream::connect(to).await?;
-            // It is there once something came back.
+            // The connection is established once the peer has answered.
             stream.write_all(b"PING\r\n").await?;
             if stream.read(&mut [0; 16]).await? == 0 {
                 return Err("it was closed".into());

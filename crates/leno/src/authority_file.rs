@@ -1,4 +1,4 @@
-//! The options that say where the authority's key is.
+//! The options about the authority's key.
 
 use anyhow::{Context, Result, bail, ensure};
 use leno_identity::{AuthorityFile, TrustDomain};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// Where the authority's key is.
+/// The file of the authority.
 #[derive(clap::Args)]
 pub(crate) struct File {
     /// PEM file with the authority's key, encrypted, and its certificates.
@@ -28,7 +28,7 @@ pub(crate) struct OfControl {
 }
 
 impl OfControl {
-    /// The file with the authority, which may have to be made; `None`: its key is to be in memory only.
+    /// The file with the authority, which may not exist yet; `None`: the key stays in memory.
     pub(crate) fn file(&self, trust_domain: &TrustDomain) -> Result<Option<AuthorityFile>> {
         let Some((path, passphrase)) = self.file.given()? else { return Ok(None) };
         Ok(Some(AuthorityFile::new(path, passphrase.as_bytes(), trust_domain)?))

@@ -1,4 +1,4 @@
-//! `leno check`: everything that `leno up` would refuse, found without starting anything.
+//! `leno check`: finds all problems that `leno up` would refuse, without starting anything.
 
 use crate::screen::shown;
 use crate::table;
@@ -33,7 +33,7 @@ pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
     }
 }
 
-/// What became of each field of policies of other projects.
+/// Prints how each field of policies of other projects was translated.
 fn print_imports(snapshot: &Snapshot) {
     if snapshot.imports().is_empty() {
         return;

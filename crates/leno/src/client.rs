@@ -18,10 +18,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Between two looks of `leno get --watch`.
+/// Pause between two queries of `leno get --watch`.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What `leno get` lists.
+/// A listing of `leno get`.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub(crate) enum Listing {
     /// Functions, with engine, callees, and how many instances there are and why.
@@ -39,17 +39,18 @@ pub(crate) enum Listing {
     /// Functions of chains that this node runs: the members that share memory, how much of it, and
     /// whose calls go through it.
     Chains,
-    /// Jobs, how far they are, and how they ended.
+    /// Jobs, their progress, and how they ended.
     Jobs,
-    /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), what happened to jobs, and why.
+    /// The last decisions of the autoscaler (in instances) and on rollouts (in per cent), and the
+    /// events of jobs, with reasons.
     Events,
     /// SPIFFE IDs and their certificates.
     Identities,
     /// Namespaces, and the use that each makes of its quota.
     Namespaces,
-    /// Documents that were applied; of a control plane.
+    /// Documents that users have applied; of a control plane.
     Documents,
-    /// Who changed what; of a control plane.
+    /// The audit log of changes to documents; of a control plane.
     Audit,
 }
 
@@ -181,7 +182,7 @@ impl Listing {
     }
 }
 
-/// How `leno get` prints.
+/// The output options of `leno get`.
 #[derive(Clone, Copy, clap::Args)]
 pub(crate) struct Printing {
     /// Format of the listing.
@@ -202,13 +203,14 @@ enum Form {
     Table,
     /// A table with more columns.
     Wide,
-    /// As the node tells it; times in seconds since 1970.
+    /// As the node's API returns it; times in seconds since 1970.
     Json,
-    /// The same in YAML. Characters that a terminal would act on are written as in tables.
+    /// The same in YAML. Characters that a terminal would act on are escaped as in tables.
     Yaml,
 }
 
-/// Prints one listing: of the control plane if it alone has it, or if one is named and has it; else of the node. `which` chooses documents.
+/// Prints one listing: of the control plane if only that has it, or if the user names one that has
+/// it; else of the node. `which` selects documents.
 pub(crate) fn list(
     what: Listing,
     which: &[String],
@@ -263,7 +265,7 @@ fn document(rows: &[&Value], form: Form) -> Result<String> {
     match form {
         Form::Yaml => {
             let rows: Vec<Value> = rows.iter().map(|row| shown_all((*row).clone())).collect();
-            // What `--watch` prints is one stream of several documents.
+            // The output of `--watch` is one stream of several documents.
             Ok(format!("---\n{}", serde_saphyr::to_string(&rows)?.trim_end()))
         }
         _ => Ok(shown_json(&serde_json::to_string_pretty(rows)?).into_owned()),
@@ -296,7 +298,7 @@ pub(crate) fn explain(request_id: &str, node: &NodeAddress, json: bool) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// A node to be asked.
+/// A connection to the admin API of a node.
 pub(crate) struct Node {
     pub admin: Address,
     token: Option<String>,
@@ -323,7 +325,7 @@ impl Node {
         })
     }
 
-    /// One POST to the admin address, which may take so long.
+    /// One POST to the admin address, with this timeout.
     pub(crate) fn tell(&self, path: &str, body: Vec<u8>, patience: Duration) -> Result<(u16, String)> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -30,13 +30,15 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The options of a control plane.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Folder of this control plane's files, for its account only. Default: /var/lib/leno for root, else ~/.local/state/leno.
+    /// Folder of this control plane's files, which only its account can read. Default:
+    /// /var/lib/leno for root, else ~/.local/state/leno.
     #[arg(long, value_name = "FOLDER", env = "LENO_DATA")]
     data: Option<PathBuf>,
-    /// File with the documents and all else that is remembered. Default: control.redb in the data folder.
+    /// File of the store, with documents and state. Default: control.redb in the data folder.
     #[arg(long, value_name = "FILE", conflicts_with = "etcd")]
     store: Option<PathBuf>,
-    /// Address of an etcd that several control planes share: https://HOST:PORT, or http:// on loopback. For each member of a cluster.
+    /// Address of an etcd that several control planes share: https://HOST:PORT, or http:// on
+    /// loopback. Give it once for each member of a cluster.
     #[arg(long, value_name = "URL")]
     etcd: Vec<String>,
     /// Prefix of the keys in etcd; the same for all control planes of one mesh.
@@ -45,35 +47,37 @@ pub(crate) struct Options {
     /// PEM file with the authorities of etcd's certificates.
     #[arg(long, value_name = "FILE", requires = "etcd")]
     etcd_ca: Option<PathBuf>,
-    /// PEM file with the certificate that etcd knows this control plane by.
+    /// PEM file with the certificate that this control plane presents to etcd.
     #[arg(long, value_name = "FILE", requires_all = ["etcd", "etcd_key"])]
     etcd_certificate: Option<PathBuf>,
     /// PEM file with its private key.
     #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
     etcd_key: Option<PathBuf>,
-    /// Seconds after which another control plane takes over from one that gives no sign of life.
+    /// Seconds without a sign of life from the leader after which another control plane takes over.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=600), requires = "etcd")]
     etcd_lease: u64,
-    /// Address at which nodes are served.
+    /// Address at which it serves nodes.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15010")]
     listen: SocketAddr,
     /// Address of the API, over HTTPS.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15443")]
     api: SocketAddr,
-    /// Where users find this API, if it is not at its address: https://HOST:PORT. Other control planes name it while this one leads.
+    /// Address of this API for users, if it differs from --api: https://HOST:PORT. Other control
+    /// planes refer to it while this one leads.
     #[arg(long, value_name = "URL")]
     api_url: Option<String>,
     #[command(flatten)]
     certificate: CertificateOptions,
     #[command(flatten)]
     authority: authority_file::OfControl,
-    /// File with the Mesh document to begin with. It counts only while the store has none.
+    /// File with the first Mesh document. It has no effect when the store already has one.
     #[arg(long, value_name = "FILE")]
     mesh: Option<PathBuf>,
-    /// File to which the audit log is written too, one JSON object for each line.
+    /// File to which it also writes the audit log, one JSON object for each line.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
-    /// File for the first token, which is made when the store has none. Default: admin.token in the data folder.
+    /// File for the first token, which the control plane makes when the store has none. Default:
+    /// admin.token in the data folder.
     #[arg(long, value_name = "FILE")]
     first_token: Option<PathBuf>,
 }
@@ -81,14 +85,16 @@ pub(crate) struct Options {
 /// The certificate of the API.
 #[derive(clap::Args)]
 struct CertificateOptions {
-    /// PEM file with the certificate of the API, and the certificates between it and its authority. Without it, one that signs itself is made at the
-    /// first start: `api.pem` in the data folder, which clients give as --ca.
+    /// PEM file with the certificate of the API, and the certificates between it and its authority.
+    /// Without it, the control plane makes a self-signed one at the first start: `api.pem` in the
+    /// data folder, which clients give as --ca.
     #[arg(long, value_name = "FILE", requires = "api_key")]
     api_certificate: Option<PathBuf>,
     /// PEM file with its private key.
     #[arg(long, value_name = "FILE", requires = "api_certificate")]
     api_key: Option<PathBuf>,
-    /// Further names and IP addresses that clients use for the API, for the certificate that is made.
+    /// Further names and IP addresses that clients use for the API, for the self-signed
+    /// certificate.
     #[arg(long, value_name = "NAME")]
     api_name: Vec<String>,
 }
@@ -135,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             match lead(&service, options, &first_token, term, &mut stop).await {
                 Ok(true) => break,
                 Ok(false) => {}
-                // Another one may be able to, and this one later.
+                // Another control plane may be able to lead, and this one later.
                 Err(error) if service.backend.is_shared() => {
                     tracing::error!("this control plane cannot lead: {error:#}");
                     tokio::select! {
@@ -255,7 +261,7 @@ async fn lead(
                 break false;
             }
             () = stop.asked() => break true,
-            // It waits for changes that wait for registries, and the lease may be lost meanwhile.
+            // This waits for changes that wait for registries, and the lease may be lost meanwhile.
             () = put_into_force(&leading, service) => {}
         }
     };
@@ -297,7 +303,7 @@ impl Nodes {
     }
 
     async fn stop(self) {
-        // It may have ended already.
+        // The listener may have ended already.
         let _ = self.stop.send(());
         let _ = self.serving.await;
     }

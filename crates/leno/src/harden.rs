@@ -19,7 +19,7 @@ pub(crate) fn process(debuggable: bool) -> Result<()> {
     Ok(())
 }
 
-/// Under which accounts instances run here.
+/// The accounts of the node's instances.
 pub(crate) fn accounts(wanted: leno_model::Accounts, node_account: bool) -> Result<Accounts> {
     let root = geteuid().is_root();
     match wanted {

@@ -1,4 +1,4 @@
-//! `leno logs`: what instances wrote.
+//! `leno logs`: the output of instances.
 
 use crate::NodeAddress;
 use crate::client::Node;
@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Between two looks of `--follow`.
+/// Pause between two queries of `--follow`.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Which lines are shown, and how.
+/// The selection of lines, and their format.
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Continue with new lines, until interrupted.
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// Only the instance that ended last, on each node.
     #[arg(long, conflicts_with = "follow")]
     previous: bool,
-    /// Only instances on this node; where a control plane is asked.
+    /// Only instances on this node; with a control plane.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// One JSON object for each line.
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Who is asked.
+/// The process that has the lines.
 enum Source {
     ControlPlane(Connection),
     Node(Node),
@@ -121,7 +121,7 @@ impl Source {
     }
 }
 
-/// `!` stands for standard error, as in the log of a node.
+/// `!` marks standard error, as in the log of a node.
 fn told_line(line: &LogLine, json: bool) -> Result<String> {
     if json {
         return Ok(shown_json(&serde_json::to_string(line)?).into_owned());

@@ -30,10 +30,11 @@ use leno_api::node::Address;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A service mesh for serverless functions: every request is judged in a fresh sandbox.
+/// A service mesh for serverless functions: it judges every request in a fresh sandbox.
 ///
-/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External, Chain, Policy and NamespaceQuota, apiVersion leno.dev/v1alpha1),
-/// then `leno up PATH`. Nothing is allowed unless a policy allows it; `leno explain ID` says why a request was refused,
+/// Start with `leno check PATH` on a folder of documents (kinds Mesh, Function, Job, External,
+/// Chain, Policy and NamespaceQuota, apiVersion leno.dev/v1alpha1), then `leno up PATH`. The mesh
+/// refuses all requests that no policy allows; `leno explain ID` shows the reason of a refusal,
 /// where ID is the response's `x-request-id`.
 #[derive(Parser)]
 #[command(name = "leno", version, max_term_width = 100, after_help = EXIT_CODES)]
@@ -46,19 +47,21 @@ const EXIT_CODES: &str = "Exit codes: 0 done; 1 something failed; 2 the document
 
 #[derive(Subcommand)]
 enum Command {
-    /// Start control plane, node and gateway in one process, and apply changes to the documents as they are saved.
+    /// Start control plane, node and gateway in one process, and apply changes to the documents
+    /// when you save them.
     ///
-    /// A change with an error in it is refused as a whole, with file, line, field and the fix; functions and policies stay as they were.
-    /// SIGTERM or Ctrl-C drains: no new connections, requests under way end (`limits.drainTimeout`), functions are stopped. A second one does not wait for
-    /// requests.
+    /// A change with an error is refused as a whole, with file, line, field and the fix; functions
+    /// and policies stay as they were. SIGTERM or Ctrl-C drains: the gateway accepts no new
+    /// connections, open requests complete (`limits.drainTimeout`), and functions stop. A second
+    /// signal ends open requests.
     Up {
         /// A YAML file, or a folder of them.
         path: PathBuf,
         /// Worker threads that carry requests; default: one per core.
         #[arg(long, value_name = "N")]
         workers: Option<usize>,
-        /// Keep definitions, revisions with their rollouts, and how jobs ended, in this file. Without it a restart knows nothing of before:
-        /// revisions are numbered anew, and every job runs again.
+        /// Keep definitions, revisions with their rollouts, and the results of jobs in this file.
+        /// Without it, a restart loses them: revisions are numbered anew, and every job runs again.
         #[arg(long, value_name = "FILE")]
         store: Option<PathBuf>,
         #[command(flatten)]
@@ -70,21 +73,24 @@ enum Command {
     Node {
         #[command(flatten)]
         arguments: node::Arguments,
-        /// Let traffic from outside in as well. The join token must allow it.
+        /// Also accept traffic from clients outside the mesh. The join token must allow it.
         #[arg(long)]
         gateway: bool,
     },
-    /// Start a gateway of a mesh whose control plane is another process: a node that lets traffic from outside in.
+    /// Start a gateway of a mesh whose control plane is another process: a node that accepts
+    /// traffic from clients outside the mesh.
     Gateway(node::Arguments),
-    /// Replace the running node of this machine by a new process, for example of another release, without a refused connection.
+    /// Replace the running node of this machine by a new process, for example of another release,
+    /// without a refused connection.
     ///
-    /// The new process takes over when it is ready; until then, and if it never is, the running one goes on. Afterwards the running one lets
-    /// requests that are under way end.
+    /// The new process takes over when it is ready; until then, and if it never is, the running
+    /// process continues. Afterwards the running process lets open requests complete.
     Upgrade(upgrade::Arguments),
     /// Check documents without starting anything.
     ///
-    /// Also warns of documents that are valid and very likely not meant: rules that decide nothing, rules about users where no policy looks for
-    /// tokens, callers that do not list the callee, identities of another trust domain, functions without a caller.
+    /// Also warns of documents that are valid but very likely wrong: rules without effect, rules
+    /// about users where no policy verifies tokens, callers that do not list the callee, identities
+    /// of another trust domain, functions without a caller.
     Check {
         /// A YAML file, or a folder of them.
         path: PathBuf,
@@ -92,15 +98,17 @@ enum Command {
         #[arg(long)]
         strict: bool,
     },
-    /// Start a control plane whose definitions are applied through its API, and which serves nodes.
+    /// Start a control plane that takes definitions through its API and serves nodes.
     ///
-    /// The first token, of an admin, is written to a file. Several control planes that share an etcd stand in for each other.
+    /// It writes the first token, of an admin, to a file. Of several control planes that share an
+    /// etcd, another one takes over when the leader fails.
     Control(Box<control::Options>),
-    /// Add or replace documents at a control plane: all of them, or none if one is wrong.
+    /// Add or replace documents at a control plane: all of them, or none if one has a problem.
     Apply {
         #[command(flatten)]
         sources: remote::Sources,
-        /// Only if the document has this version, which `leno get documents` lists; 0: only if there is none.
+        /// Only if the document has this version, which `leno get documents` lists; 0: only if it
+        /// does not exist.
         #[arg(long, value_name = "VERSION")]
         if_version: Option<u64>,
         #[command(flatten)]
@@ -108,7 +116,8 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
-    /// Remove documents from a control plane: `leno delete Function demo/shop`, or those that files have.
+    /// Remove documents from a control plane: `leno delete Function demo/shop`, or the documents in
+    /// files.
     Delete {
         /// Kind and name: `Function demo/shop`.
         #[arg(value_names = ["KIND", "NAME"], num_args = 0..=2)]
@@ -119,7 +128,8 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
-    /// Show what `leno apply` would change, without changing anything. Ends with 1 if there is a difference.
+    /// Show the changes that `leno apply` would make, without changing anything. Ends with 1 if
+    /// there is a difference.
     Diff {
         #[command(flatten)]
         sources: remote::Sources,
@@ -140,16 +150,17 @@ enum Command {
         #[command(flatten)]
         server: remote::Server,
     },
-    /// See to the authority of a mesh: replace it, or make it an intermediate under your own root.
+    /// Manage the authority of a mesh: replace it, or make it an intermediate under your own root.
     #[command(subcommand)]
     Ca(ca::Command),
     /// List functions, instances and the like of a node, or the documents of a control plane.
     ///
-    /// The node of this account is asked, unless --server, LENO_SERVER or --context names a control plane, or only a control plane has the listing.
+    /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
+    /// plane, or only a control plane has the listing.
     Get {
-        /// What to list.
+        /// The listing.
         what: client::Listing,
-        /// Of documents: kind, and `namespace/name`.
+        /// For documents: kind, and `namespace/name`.
         #[arg(value_names = ["KIND", "NAME"], num_args = 0..=2)]
         which: Vec<String>,
         #[command(flatten)]
@@ -159,10 +170,11 @@ enum Command {
         #[command(flatten)]
         printing: client::Printing,
     },
-    /// Show what instances of a function or a job wrote to standard output and standard error.
+    /// Show the standard output and standard error of instances of a function or a job.
     ///
-    /// A node keeps the latest 64 KiB of each instance that runs, and of the one that ended last. The node of this account is asked, unless --server,
-    /// LENO_SERVER or --context names a control plane, which asks all nodes that have the function.
+    /// A node keeps the latest 64 KiB of each running instance, and of the one that ended last.
+    /// Asks the node of this account, unless --server, LENO_SERVER or --context names a control
+    /// plane, which asks all nodes that have the function.
     Logs {
         /// Function or job: `name`, or `namespace/name`.
         function: String,
@@ -173,10 +185,12 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// Show what happens on a node: each request with its verdict and the rule that decided, names and system calls that rooms refuse.
+    /// Show flows on a node: each request with its verdict and the rule that decided, and the names
+    /// and system calls that jails refuse.
     ///
-    /// It begins now, and goes on until it is interrupted; --last shows past requests. A node remembers some
-    /// two thousand requests for each worker. Requests that it forgot before they could be shown are counted.
+    /// Shows flows from now on, until interrupted; --last shows past requests. A node keeps some
+    /// two thousand requests for each worker. It counts requests that it dropped before this
+    /// command could show them.
     Observe {
         #[command(flatten)]
         filter: observe::Filter,
@@ -196,10 +210,10 @@ enum Command {
         /// The folder.
         folder: PathBuf,
     },
-    /// Write documents that would permit refused calls of a function, to be reviewed.
+    /// Write documents that would permit refused calls of a function, for your review.
     #[command(subcommand)]
     Suggest(Suggest),
-    /// Tell every stage of the decision on a recent request.
+    /// Show every stage of the decision on a recent request.
     Explain {
         /// The response's `x-request-id`, also in the access log.
         request_id: String,
@@ -213,9 +227,10 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Suggest {
-    /// Write External documents and policies for the destinations that the function was refused.
+    /// Write External documents and policies for the refused destinations of a function.
     ///
-    /// A node remembers 128 destinations of each function, and counts the others. It forgets them when it ends.
+    /// A node keeps 128 destinations of each function, and counts the others. It forgets them when
+    /// it ends.
     Egress {
         /// Function or job: `name`, or `namespace/name`.
         function: String,
@@ -227,27 +242,32 @@ enum Suggest {
     },
 }
 
-/// What protects this process and its instances from others; each can be taken off, for a reason.
+/// Protections of this process and its instances; each can be turned off, for a reason.
 #[derive(Clone, Copy, clap::Args)]
 struct Guards {
-    /// Let debuggers attach and core dumps be written. Other processes of this account can then read the node's memory, with keys and tokens.
+    /// Allow debuggers and core dumps. Other processes of this account can then read the node's
+    /// memory, with keys and tokens.
     #[arg(long, env = "LENO_DEBUGGABLE")]
     debuggable: bool,
-    /// Run instances under the account of the node, even if it is root and whatever the Mesh document says.
+    /// Run instances under the account of the node, even if it is root and overriding the Mesh
+    /// document.
     #[arg(long, env = "LENO_NODE_ACCOUNT")]
     node_account: bool,
-    /// Take an instance's credential from any process of the machine, not from the instance only. For load generators, and for programs
-    /// whose calls are made by a process that the node did not start.
+    /// Accept an instance's credential from any process of the machine, not only from the instance.
+    /// For load generators, and for programs whose calls come from a process that the node did not
+    /// start.
     #[arg(long, env = "LENO_ANY_CALLER")]
     any_caller: bool,
 }
 
 #[derive(clap::Args)]
 struct NodeAddress {
-    /// The node's admin address: `unix:PATH`, or an IP address and a port. Without it: where a node of this account has its socket.
+    /// The node's admin address: `unix:PATH`, or an IP address and a port. Without it: the default
+    /// socket of a node of this account.
     #[arg(long, value_name = "ADDRESS", env = "LENO_ADMIN")]
     admin: Option<Address>,
-    /// File with the token that an IP address asks for (`listeners.adminToken` of the Mesh document).
+    /// File with the token for an admin address with IP (`listeners.adminToken` of the Mesh
+    /// document).
     #[arg(long, value_name = "FILE", env = "LENO_ADMIN_TOKEN_FILE")]
     admin_token: Option<PathBuf>,
 }
@@ -257,7 +277,7 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
 }
 
 fn main() -> ExitCode {
-    // Before anything that could start a thread: the launcher must have none.
+    // This comes before anything that could start a thread: the jailer must have a single thread.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == rooms::LAUNCHER) {
         return leno_jail::launcher::run();
     }

@@ -32,10 +32,12 @@ const MANAGEMENT_THREADS: usize = 2;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// `host:port` of the control plane. Of several, separated by commas, one is used, and the next one when it is away.
+    /// `host:port` of the control plane. The node uses one of several, separated by commas, and the
+    /// next one when that is away.
     #[arg(long, value_name = "HOST:PORT", env = "LENO_CONTROL", value_delimiter = ',', required = true)]
     control: Vec<String>,
-    /// File with a join token (`leno token join`), for the first start. It is used up by it.
+    /// File with a join token (`leno token join`), for the first start. The token is valid for one
+    /// join.
     #[arg(long, value_name = "FILE", env = "LENO_JOIN_TOKEN_FILE")]
     join: Option<PathBuf>,
     /// Name of the node, with which it joins. Without it: the machine's host name.
@@ -44,19 +46,21 @@ pub(crate) struct Arguments {
     /// Folder in which the node keeps its certificate and key, so that it needs no token when it starts again.
     #[arg(long, value_name = "FOLDER", env = "LENO_STATE", default_value = "/var/lib/leno/node")]
     state: PathBuf,
-    /// Where other nodes reach this one, if not at the address from which it joins. The join token must allow it.
+    /// Address at which other nodes reach this one, if it differs from the one from which it joins.
+    /// The join token must allow it.
     #[arg(long, value_name = "IP")]
     advertise: Option<IpAddr>,
-    /// Where to listen for other nodes, instead of where the Mesh document says.
+    /// Listener for other nodes, instead of the one in the Mesh document.
     #[arg(long, value_name = "IP:PORT")]
     inbound: Option<SocketAddr>,
-    /// Where to listen for calls of instances that are not in rooms, instead of where the Mesh document says.
+    /// Listener for calls of instances without a jail, instead of the one in the Mesh document.
     #[arg(long, value_name = "IP:PORT")]
     outbound: Option<SocketAddr>,
-    /// Where to answer operators: `unix:PATH`, or an IP address and a port on loopback; instead of where the Mesh document says.
+    /// Listener for operators: `unix:PATH`, or an IP address and a port on loopback; instead of the
+    /// one in the Mesh document.
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<Address>,
-    /// File with the token that an IP address asks for.
+    /// File with the token for an admin listener with IP.
     #[arg(long, value_name = "FILE")]
     admin_token: Option<PathBuf>,
     /// Processors that the node offers to instances, in thousandths; default: all of the machine's.
@@ -65,21 +69,22 @@ pub(crate) struct Arguments {
     /// Bytes of memory that it offers; default: all of the machine's.
     #[arg(long, value_name = "BYTES")]
     offer_memory: Option<u64>,
-    /// Instances that it offers to run; default: 250. 0: it hosts nothing.
+    /// Instances that it offers to run; default: 250. 0: none.
     #[arg(long, value_name = "N")]
     offer_instances: Option<u32>,
     /// Worker threads that carry requests; default: one per core.
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Where the gateway listens for HTTP, instead of where the Mesh document says.
+    /// HTTP listener of the gateway, instead of the one in the Mesh document.
     #[arg(long, value_name = "IP:PORT")]
     gateway_http: Option<SocketAddr>,
-    /// Where the gateway listens for HTTPS, instead of where the Mesh document says.
+    /// HTTPS listener of the gateway, instead of the one in the Mesh document.
     #[arg(long, value_name = "IP:PORT")]
     gateway_https: Option<SocketAddr>,
     #[command(flatten)]
     guards: Guards,
-    /// Take over from the node at the other end of standard input, which has started this process (`leno upgrade`).
+    /// Take over from the node at the other end of standard input, which has started this process
+    /// (`leno upgrade`).
     #[arg(long, hide = true)]
     take_over: bool,
 }
@@ -148,7 +153,7 @@ pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
         .enable_all()
         .build()?;
     let code = runtime.block_on(node(arguments, gateway, (workers, listeners), program, predecessor))?;
-    // Nothing that is left is worth waiting for.
+    // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
 }
@@ -170,7 +175,8 @@ async fn node(
     let Some(membership) = or(ended.as_mut(), membership(arguments)).await else { return Ok(ExitCode::SUCCESS) };
     let membership = membership?;
     let settings = settings(&arguments.control, &membership, BACKOFF);
-    // The authority may change while this process starts: then the control plane takes the running one's newest certificate only.
+    // The authority may change while this process starts. Then the control plane accepts only the
+    // newest certificate of the parent process.
     let mesh = async {
         match predecessor.is_some() {
             true => tokio::select! { mesh = settings => mesh, never = follow(&membership, true) => match never {} },
@@ -189,7 +195,8 @@ async fn node(
     let half = predecessor.as_ref().map(Predecessor::half).unwrap_or_default();
     let descriptors = match &predecessor {
         Some(predecessor) => predecessor.descriptors(),
-        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
+        // The limit before the node raises it for itself: programs that use select(2) must not get
+        // descriptors above 1023.
         None => getrlimit(Resource::Nofile).current,
     };
     let first_instance = predecessor.as_ref().map_or(1, Predecessor::first_instance);
@@ -277,7 +284,7 @@ async fn node(
             tokio::join!(answering.end(), running.hand_over(relay)).1?;
             return Ok(ExitCode::SUCCESS);
         }
-        // Of a new process that does not get the node any more.
+        // Processes of a child that failed to take over.
         end_orphans().await;
     }
     tracing::info!("ending: no new connections, requests under way may end; another signal ends them");
@@ -285,7 +292,7 @@ async fn node(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Upgrades when that is asked for. Returns when another process has the node.
+/// Carries out requests for an upgrade. Returns when another process has the node.
 async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receiver<Pending>) -> (Relay, Successor) {
     loop {
         let Some(Pending { request, answer }) = requests.recv().await else { return pending().await };
@@ -302,7 +309,8 @@ async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receive
     }
 }
 
-/// The process that has started this one. Its socket is standard input, which is nothing afterwards.
+/// The process that has started this one. Its socket is standard input, which then becomes
+/// /dev/null.
 fn predecessor() -> Result<Predecessor> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
@@ -319,7 +327,7 @@ async fn or<T>(ended: impl Future<Output = ()>, future: impl Future<Output = T>)
     }
 }
 
-/// The node's identity: the one that it kept, or else a new one, by the join token.
+/// The node's identity: the stored one, or else a new one, by the join token.
 async fn membership(arguments: &Arguments) -> Result<Membership> {
     let folder = &arguments.state;
     let mut builder = DirBuilder::new();

@@ -1,19 +1,19 @@
-//! Tells the service manager how the node is (sd_notify(3)).
+//! Reports the node's state to the service manager (sd_notify(3)).
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Where a service manager listens.
+/// The environment variable with the service manager's socket.
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Whether there is one that listens.
+/// Whether a service manager listens.
 pub(crate) fn is_possible() -> bool {
     std::env::var_os(SOCKET).is_some()
 }
 
-/// Tells it, if it listens.
+/// Notifies it, if it listens.
 pub(crate) fn send(state: &str) {
     if let Err(error) = try_send(state) {
         tracing::warn!(%error, "the service manager was not told `{state}`");

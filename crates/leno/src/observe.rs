@@ -1,4 +1,4 @@
-//! `leno observe`: what happens on a node, as it happens.
+//! `leno observe`: flows on a node, as they happen.
 
 use crate::NodeAddress;
 use crate::client::Node;
@@ -10,28 +10,28 @@ use std::io::{self, IsTerminal, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Between two looks.
+/// Pause between two queries.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Which flows are shown: those that all of these are true of.
+/// Which flows to show: those that match all of these.
 #[derive(clap::Args)]
 pub(crate) struct Filter {
-    /// Of this function, as caller or as callee: `name`, or `namespace/name`.
+    /// Only flows of this function, as caller or as callee: `name`, or `namespace/name`.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// With this verdict.
+    /// Only flows with this verdict.
     #[arg(long)]
     verdict: Option<Verdict>,
-    /// Of requests to this path, or, with `*` at its end, to paths that begin so.
+    /// Only requests to this path, or, with `*` at its end, to paths with this prefix.
     #[arg(long, value_name = "PATH")]
     path: Option<String>,
-    /// Of requests that name this port in their host.
+    /// Only requests that name this port in their host.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// That this rule decided; a part of its name is enough.
+    /// Only flows that this rule decided; a part of its name is enough.
     #[arg(long, value_name = "RULE")]
     rule: Option<String>,
-    /// Of this kind.
+    /// Only flows of this kind.
     #[arg(long)]
     kind: Option<Kind>,
 }
@@ -46,32 +46,32 @@ enum Verdict {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Kind {
-    /// Requests from outside.
+    /// Requests from clients outside the mesh.
     Gateway,
     /// Requests of an instance, as its own sidecar saw them.
     Outbound,
     /// Requests to an instance, as its own sidecar saw them.
     Inbound,
-    /// Connections from a room that carry no requests.
+    /// Connections from a jail that carry no requests.
     Connection,
-    /// Names that were asked for in a room and have no address there.
+    /// Names that a jail looked up and that have no address there.
     Name,
-    /// System calls that no room allows.
+    /// System calls that the jail refused.
     SystemCall,
 }
 
-/// What `leno observe` prints.
+/// The output options of `leno observe`.
 #[derive(clap::Args)]
 pub(crate) struct Printing {
     /// One JSON object for each flow.
     #[arg(long)]
     json: bool,
-    /// The last N that the node remembers, and then no more.
+    /// Print the last N flows that the node keeps, and end.
     #[arg(long, value_name = "N")]
     last: Option<usize>,
 }
 
-/// Prints flows until it is interrupted, or the last ones.
+/// Prints flows until interrupted, or the last ones.
 pub(crate) fn run(node: &NodeAddress, filter: &Filter, printing: &Printing) -> Result<ExitCode> {
     let node = Node::of(node)?;
     let mut seen: Option<String> = None;
@@ -81,7 +81,7 @@ pub(crate) fn run(node: &NodeAddress, filter: &Filter, printing: &Printing) -> R
         let mut flows: Vec<&Flow> = answer.flows.iter().filter(|flow| filter.matches(flow)).collect();
         match printing.last {
             Some(last) => drop(flows.drain(..flows.len().saturating_sub(last))),
-            // What happened before is not asked for.
+            // Without --last, earlier flows are dropped.
             None if first => flows.clear(),
             None => {}
         }
@@ -161,7 +161,7 @@ fn line(flow: &Flow, colour: bool) -> String {
     };
     let source = flow.source.rsplit_once("/ns/").map_or_else(|| flow.source.clone(), |(_, it)| it.replace("/sa/", "/"));
     let mut line = format!("{} {begin}{:<5}{end} {:<11} {}", flow.time, flow.verdict, flow.kind, shown(&source));
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = match (&flow.target, &*flow.kind) {
         (Some(target), _) => write!(line, " -> {}", shown(target)),
         (None, "system-call") => write!(line, " `{}`", shown(&flow.host)),

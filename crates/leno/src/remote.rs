@@ -28,7 +28,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where documents come from.
+/// The documents of a command.
 #[derive(clap::Args)]
 pub(crate) struct Sources {
     /// A YAML or JSON file, a folder of them, or `-` for standard input.
@@ -39,7 +39,8 @@ pub(crate) struct Sources {
 /// Whether to only try the documents, and the format of the result.
 #[derive(Clone, Copy, clap::Args)]
 pub(crate) struct DryRun {
-    /// Change nothing: show which recent requests, as nodes remember them, would have been decided differently.
+    /// Change nothing: show the recent requests, from the records of nodes, that the change would
+    /// decide differently.
     #[arg(long)]
     dry_run: bool,
     /// Format of the result.
@@ -133,7 +134,7 @@ fn warn(warnings: &[Wrong]) {
     }
 }
 
-/// What only a control plane can list.
+/// The listings of a control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listing {
     Documents,
@@ -147,7 +148,7 @@ pub(crate) enum Listing {
     Tokens,
 }
 
-/// How a listing is printed.
+/// The format of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Table { wide: bool },
@@ -155,7 +156,7 @@ pub(crate) enum Form {
     Yaml,
 }
 
-/// `leno get`, where a control plane is asked. `which`: kind and name, of documents.
+/// `leno get` with a control plane. `which`: kind and name, of documents.
 pub(crate) fn list(server: &Server, what: Listing, which: &[String], form: Form) -> Result<ExitCode> {
     ensure!(which.is_empty() || what == Listing::Documents, "only `documents` can be chosen by KIND and NAME");
     let connection = Connection::to(server)?;
@@ -292,7 +293,8 @@ fn counted_instances(mut function: Value) -> Value {
     function
 }
 
-/// Documents as they were applied, with what `leno apply --if-version` wants. A comment is no part of a document.
+/// Prints documents in the form in which they were applied, with the version for `leno apply
+/// --if-version` as a comment.
 fn print_texts(documents: &[Stored]) {
     for stored in documents {
         println!("---\n# version {}, by {}", stored.version, shown(&stored.by));

@@ -5,12 +5,12 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// A text as part of one line.
+/// Escapes a text, so that it fits into one line.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, |character| character.escape_debug().collect())
 }
 
-/// All texts of a JSON value as parts of one line.
+/// Escapes all texts of a JSON value, so that each fits into one line.
 pub(crate) fn shown_all(value: Value) -> Value {
     match value {
         Value::String(text) => Value::String(shown(&text).into_owned()),
@@ -43,7 +43,8 @@ fn escaped(text: &str, escape: impl Fn(char) -> String) -> Cow<'_, str> {
     escaped.into()
 }
 
-/// Whether a terminal does something on this character rather than show it: controls, and marks of direction (UAX #9).
+/// Whether a terminal acts on this character rather than showing it: controls, and marks of
+/// direction (UAX #9).
 fn acts(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -59,7 +60,7 @@ pub(crate) struct Log<W> {
 }
 
 impl<W> Log<W> {
-    /// Writes to this.
+    /// A log that writes to `to`.
     pub(crate) fn to(to: W, coloured: bool) -> Self {
         Self { to, coloured }
     }

@@ -1,4 +1,4 @@
-//! The process that takes over from this one: which program it is, how it is started, and what becomes of it.
+//! The child process that takes over in a hot restart: its program, its start, and its end.
 
 mod process;
 mod program;

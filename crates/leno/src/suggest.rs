@@ -29,7 +29,7 @@ struct Suggested {
     ports: BTreeMap<u16, &'static str>,
     methods: BTreeSet<String>,
     paths: BTreeSet<String>,
-    /// Nothing but its name is known.
+    /// Only its name is known.
     guessed: bool,
 }
 
@@ -58,7 +58,7 @@ fn names(node: &Node, path: &str, column: &str) -> Result<Vec<FunctionId>> {
     Ok(rows.iter().filter_map(|row| row[column].as_str()?.parse().ok()).collect())
 }
 
-/// The function that is meant by `name` or `namespace/name`.
+/// Finds the function by `name` or `namespace/name`.
 fn find(known: &[FunctionId], text: &str) -> Result<FunctionId> {
     let mut matching = known.iter().filter(|id| id.name == text || id.to_string() == text);
     match (matching.next(), matching.next()) {
@@ -158,7 +158,7 @@ fn operation(methods: &BTreeSet<String>, paths: &BTreeSet<String>, ports: &[u16]
     }
 }
 
-/// The paths that a rule can say as they are: a `*` or a `{` in one would match more.
+/// The paths that a rule can contain as they are: a `*` or a `{` in a path would match more.
 fn literal(paths: &BTreeSet<String>) -> impl Iterator<Item = String> {
     let plain = |path: &&String| path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/%@,=".contains(&byte));
     paths.iter().filter(plain).cloned()
@@ -186,7 +186,7 @@ impl Suggested {
         self.methods.extend(destination.methods.iter().cloned());
         self.paths.extend(literal(&destination.paths));
         let port = match (destination.asked, destination.port) {
-            // Programs that know nothing of the mesh begin TLS themselves.
+            // Programs without support for the mesh begin TLS themselves.
             (DestinationKind::Name, _) | (_, None) => {
                 self.guessed = self.ports.is_empty();
                 if self.guessed { (443, "tls") } else { return }
@@ -235,7 +235,7 @@ fn bare(host: &str) -> &str {
     host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Whether an External document could name it.
+/// Whether an External document can name this host.
 fn is_host(host: &str) -> bool {
     let label = |label: &str| {
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -264,7 +264,7 @@ fn shortest(id: &FunctionId, callee: &FunctionId) -> String {
     if id.namespace == callee.namespace { callee.name.clone() } else { callee.to_string() }
 }
 
-/// A name for a document about a host that nothing has yet.
+/// An unused name for a document about a host.
 fn label(host: &str, taken: &mut BTreeSet<String>) -> String {
     let dashed: String =
         bare(host).chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();

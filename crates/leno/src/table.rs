@@ -5,19 +5,19 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-/// One column: its heading, the field of the row, and how that is shown.
+/// One column: its heading, the field of the row, and the field's format.
 pub(crate) type Column = (&'static str, &'static str, Show);
 
-/// How a field is shown.
+/// The format of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Show {
-    /// As it is.
+    /// Unchanged.
     Plain,
-    /// As it is, and only where there is room for much.
+    /// Unchanged, and only in wide tables.
     Wide,
-    /// A time, in seconds since 1970, as the clock on the wall has it.
+    /// A time, in seconds since 1970, shown as local time.
     Time,
-    /// How long ago such a time is, or how long it still takes.
+    /// The time since such a moment, or until it.
     Age,
 }
 
@@ -46,7 +46,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// `45s`, `12m`, `3h`, `9d`: in a unit of which there are at least two, where that can be.
+/// `45s`, `12m`, `3h`, `9d`: in the largest unit of which there are at least two, if any.
 fn rough(seconds: i64) -> String {
     const UNITS: [(i64, &str); 3] = [(86_400, "d"), (3600, "h"), (60, "m")];
     let unit = UNITS.into_iter().find(|(length, _)| seconds >= 2 * length);

@@ -1,4 +1,4 @@
-//! What `leno` says of itself, and of decisions.
+//! The log of `leno`, and the text of decisions.
 
 use crate::screen::Log;
 use leno_telemetry::ring::Explanation;
@@ -6,7 +6,8 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// Sends what `leno` has to say to standard error. `LENO_LOG` filters (`debug`, `leno_proxy=trace`, …); the default is `info`.
+/// Writes the log to standard error. `LENO_LOG` filters it (`debug`, `leno_proxy=trace`, …); the
+/// default is `info`.
 pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("LENO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let coloured = std::io::stderr().is_terminal();
@@ -18,11 +19,11 @@ pub(crate) fn start() {
         .init();
 }
 
-/// Every hop of a request, for people.
+/// Every hop of a request, as text for users.
 pub(crate) fn tell(hops: &[Explanation]) -> String {
     let mut text = String::new();
     for hop in hops {
-        // Writing to a String does not fail.
+        // Writing to a string does not fail.
         let _ = tell_hop(&mut text, hop);
     }
     text

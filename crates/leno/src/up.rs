@@ -60,7 +60,7 @@ pub(crate) fn run(path: &Path, workers: Option<usize>, store: Option<&Path>, gua
         .enable_all()
         .build()?;
     let code = runtime.block_on(up(path, snapshot, (modules, intake, store), workers, guards))?;
-    // Nothing that is left is worth waiting for.
+    // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
 }
@@ -72,7 +72,7 @@ async fn up(
     workers: Option<NonZeroUsize>,
     guards: &Guards,
 ) -> Result<ExitCode> {
-    // Signals first, so that none is lost.
+    // Handlers of signals come first, so that no signal is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mesh = snapshot.mesh_slice().clone();
     let engines = Arc::new(Engines::default());
@@ -115,7 +115,8 @@ async fn up(
         adopt_orphans: true,
         accounts,
         rooms: rooms::open(Half::First).await,
-        // Before it is raised for this process: programs that use select(2) must not be given numbers that it cannot take.
+        // The limit before the node raises it for itself: programs that use select(2) must not get
+        // descriptors above 1023.
         descriptors: getrlimit(Resource::Nofile).current,
         ..Settings::default()
     };
@@ -157,7 +158,7 @@ async fn up(
     tokio::spawn(allocator::give_back());
 
     let (changed, mut changes) = mpsc::unbounded_channel();
-    // The channel's end is this function's end.
+    // Dropping the watcher at the end of this function closes the channel.
     let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
     let mut warned = snapshot.warnings().to_vec();
     // A change with tags that no registry could resolve, and the time of the next attempt.
@@ -173,7 +174,7 @@ async fn up(
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         };
-        // Registries may take their time.
+        // Registries may be slow.
         unresolved = tokio::select! {
             applied = apply(&control, &intake, (&engines, &mesh), change, &mut warned) => applied,
             _ = terminate.recv() => break,
@@ -203,7 +204,8 @@ fn announce(running: &Running, admin: &Address, path: &Path, snapshot: &Snapshot
     tracing::info!("ready: {}", snapshot.summary());
 }
 
-/// How many fields of policies of other projects are not in force as they are written.
+/// Logs the number of fields that were approximated or left out in the translation of policies of
+/// other projects.
 fn tell_imports(snapshot: &Snapshot) {
     let count = |standing| snapshot.imports().iter().filter(|row| row.standing == standing).count();
     let (approximated, left_out) = (count(Standing::Approximated), count(Standing::LeftOut));

@@ -1,4 +1,5 @@
-//! `leno upgrade`: the running node starts a new process, which takes over from it. The node's side is in `successor`.
+//! `leno upgrade`: the running node starts a new process, which takes over. The node's part is in
+//! `successor`.
 
 use crate::NodeAddress;
 use crate::client::Node;
@@ -9,24 +10,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How much longer than the new process may take the answer may.
+/// Extra time for the response, beyond the timeout of the new process.
 const MARGIN: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// The program to start, with the arguments of the running one. Without it: the one at the path from which the running one was started.
+    /// The program to start, with the arguments of the running process. Without it: the program at
+    /// the path from which the running process was started.
     ///
     /// Only root and the node's account may be able to write to it, or to a folder above it.
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
-    /// Seconds that the new process has until it is ready.
+    /// Seconds within which the new process must be ready.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT))]
     timeout: u64,
     #[command(flatten)]
     node: NodeAddress,
 }
 
-/// Returns when the new process has the node, or with the reason why it has not.
+/// Returns when the new process has the node, or with the reason of the failure.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let node = Node::of(&arguments.node)?;
     let binary = arguments.binary.as_deref().map(std::path::absolute).transpose()?;

@@ -1,4 +1,4 @@
-//! The same function with messages in memory.
+//! The same function, with calls through the shared memory of a chain.
 
 use crate::{Call, Error, hostile};
 use leno_sdk::{Chain, HeaderName, HeaderValue, Pending, RequestHead, ResponseHead, StatusCode};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Calls that are handled at once.
+/// Concurrent calls.
 const THREADS: usize = 16;
 
 /// Serves until the node ends the link.
@@ -22,7 +22,7 @@ pub(crate) fn serve() -> Result<(), Error> {
             }
         })
     });
-    // All of them are started before one is waited for.
+    // All of them start before this waits for the first.
     for thread in handling.collect::<Vec<_>>() {
         let _ = thread.join();
     }

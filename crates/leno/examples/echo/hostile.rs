@@ -4,11 +4,11 @@ use rustix::net::{SendFlags, send};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Descriptors at once.
+/// Most descriptors in one message.
 const BATCH: usize = 8;
 const BYTES: usize = 16;
 
-/// Sends random descriptors, and things that are none, on all sockets of this process.
+/// Sends random descriptors and malformed messages on all sockets of this process.
 pub(crate) fn scribble(time: Duration) {
     let begin = Instant::now();
     let (mut random, mut sent) = (0x9e37_79b9_7f4a_7c15_u64, 0_u64);
@@ -24,7 +24,7 @@ pub(crate) fn scribble(time: Duration) {
                 let count = 1 + next() as usize % BATCH;
                 let mut message = [0; BYTES * BATCH];
                 for descriptor in message.chunks_exact_mut(BYTES).take(count) {
-                    // Numbers and places that there may be, more often than not.
+                    // Mostly numbers and places that exist.
                     let (number, slot, length) = (next() as u32 % 64, next() as u32 % 512, next() as u32 % 256);
                     descriptor[0] = next() as u8 % 10;
                     descriptor[4..8].copy_from_slice(&number.to_le_bytes());

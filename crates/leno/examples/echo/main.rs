@@ -49,7 +49,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// Notified when the listener is to be closed.
+/// Notified when the listener shall close.
 static DEAF: Notify = Notify::const_new();
 /// Whether `/healthz` answers with 503.
 static SICK: AtomicBool = AtomicBool::new(false);
@@ -179,7 +179,8 @@ async fn echo(request: Request<Incoming>, status: u16) -> Result<Response<Full<B
         .body(Full::new(Bytes::from(body.to_string())))?)
 }
 
-/// One call through the outbound sidecar, with the method of the incoming request. No header of it is passed on.
+/// One call through the outbound sidecar, with the method of the incoming request and none of its
+/// headers.
 async fn call(request: &Request<Incoming>, host: &str, path: &str) -> Result<(u16, Bytes), Error> {
     send(&Call {
         method: request.method().to_string(),
@@ -216,7 +217,7 @@ struct Call {
 /// Connections that stay open.
 static KEPT: Mutex<Vec<SendRequest<Full<Bytes>>>> = Mutex::new(Vec::new());
 
-/// Calls in the way in which every HTTP client calls: through the proxy in its environment or, in a room, by name.
+/// Calls as ordinary HTTP clients do: through the proxy in the environment or, in a jail, by name.
 async fn send(call: &Call) -> Result<(u16, Bytes), Error> {
     let Call { method, host, path, headers, http2, connect, bind, keep } = call;
     let mut request = Request::builder().method(method.as_str());

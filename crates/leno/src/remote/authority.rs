@@ -10,25 +10,25 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Between two looks at how far it is.
+/// Pause between two queries of its progress.
 const LOOK: Duration = Duration::from_secs(1);
-/// A control plane that is away is looked for so long: another one may take over.
+/// How long to look for a control plane that is away: another one may take over.
 const LONGEST_SILENCE: Duration = Duration::from_secs(120);
 
-/// What to do about the rotation.
+/// The options of a rotation.
 #[derive(clap::Args)]
 pub(crate) struct Rotate {
-    /// Only try it: every node is given the candidate's root and proves that it would take its certificates; then the root is withdrawn. Ends with 1 if
-    /// a node would fail.
+    /// Only try it: every node gets the candidate's root and proves that it would accept its
+    /// certificates; then the control plane withdraws the root. Ends with 1 if a node would fail.
     #[arg(long, conflicts_with = "abort")]
     drill: bool,
     /// Do not wait for this node, which has to join again if it comes back later; may be given several times, and also while a rotation waits.
     #[arg(long, value_name = "NODE", conflicts_with = "abort")]
     without: Vec<String>,
-    /// Go back to the authority that was before.
+    /// Go back to the previous authority.
     #[arg(long)]
     abort: bool,
-    /// Return as soon as it has begun.
+    /// Return as soon as the rotation has begun.
     #[arg(long)]
     detach: bool,
 }
@@ -57,7 +57,8 @@ pub(crate) fn rotate(server: &Server, rotate: Rotate) -> Result<ExitCode> {
     finish(&end, &connection.get::<AuthorityAnswer>("/v1/authority")?)
 }
 
-/// Tells what happens until it is over. It goes on if this is interrupted. `last`: the number of the one before.
+/// Reports the rotation's progress until its end. The rotation continues if this is interrupted.
+/// `last`: the number of the previous rotation.
 fn follow(connection: &Connection, last: u64) -> Result<RotationEnd> {
     let (mut told, mut silent) = (String::new(), Instant::now());
     loop {
@@ -74,7 +75,7 @@ fn follow(connection: &Connection, last: u64) -> Result<RotationEnd> {
                 Some(end) if end.number != last => return Ok(end),
                 _ => bail!("the rotation is lost: the control plane was started again and had its keys in memory only"),
             },
-            // It may have been started again, or another one leads soon.
+            // The control plane may have been started again, or another one will lead soon.
             Err(_) if silent.elapsed() < LONGEST_SILENCE => {}
             Err(error) => return Err(error.into()),
         }
@@ -102,7 +103,7 @@ fn finish(end: &RotationEnd, status: &AuthorityAnswer) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How far it is, in a few lines.
+/// The progress of the rotation, in a few lines.
 fn progress(status: &AuthorityAnswer) -> String {
     let phase = match (status.phase.as_deref(), status.drill, status.aborted) {
         (Some("trust"), true, _) => {

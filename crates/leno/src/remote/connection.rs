@@ -22,7 +22,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 /// A change may wait for registries.
 const LONGEST: Duration = Duration::from_secs(70);
 
-/// How a control plane is asked.
+/// A client for the API of a control plane.
 pub(crate) struct Connection {
     target: Target,
     tls: TlsConnector,
@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     /// The control plane refused the request.
     #[error("{server} answered {}: {}", status.as_u16(), shown(&refusal.error))]
     Refused { server: String, status: StatusCode, refusal: Refusal },
-    /// There is none.
+    /// No control plane answered.
     #[error("{0:#}")]
     Failed(#[from] anyhow::Error),
 }
@@ -63,7 +63,7 @@ impl Connection {
         self.ask(Method::DELETE, path, None).map(drop)
     }
 
-    /// Asks the control plane, and if it names another one that leads, that one.
+    /// Sends a request to the control plane, and if that names another leader, to the leader.
     fn ask(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, Failure> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(anyhow::Error::from)?;
@@ -126,7 +126,7 @@ impl Connection {
     }
 }
 
-/// Why a control plane refused; `None`: it did not.
+/// The reason of a refusal; `None`: the control plane did not refuse.
 fn refusal(status: StatusCode, answer: &[u8]) -> Option<Refusal> {
     if status.is_success() {
         return None;
@@ -152,7 +152,8 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
             ensure!(!roots.is_empty(), "there is no certificate in {}", path.display());
         }
         None => {
-            // A few that cannot be read are none that is needed, as long as the one that is needed can be.
+            // Unreadable certificates of the machine do no harm, unless the needed root is among
+            // them.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             ensure!(!roots.is_empty(), "this machine trusts no certificates; give --ca FILE");
         }

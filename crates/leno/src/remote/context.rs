@@ -1,4 +1,4 @@
-//! Which control plane is asked, and with which token: by arguments, by the environment, or by a file.
+//! Selects the control plane and the token: by arguments, by the environment, or by a file.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::geteuid;
@@ -23,16 +23,16 @@ pub(crate) struct Server {
     /// PEM file with the certificates to trust. Without it: those that the machine trusts.
     #[arg(long, value_name = "FILE", env = "LENO_CA")]
     pub ca: Option<PathBuf>,
-    /// The context of the file to use, instead of its current one.
+    /// The context in the file, instead of its current one.
     #[arg(long, value_name = "NAME", env = "LENO_CONTEXT")]
     pub context: Option<String>,
 }
 
-/// The file.
+/// The file of contexts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Contexts {
-    /// The context that is used if none is named.
+    /// The default context.
     current: String,
     contexts: BTreeMap<String, Context>,
 }
@@ -46,7 +46,7 @@ struct Context {
     ca: Option<PathBuf>,
 }
 
-/// Everything that is needed.
+/// A control plane and the credentials for it.
 pub(crate) struct Target {
     pub server: String,
     pub token: String,

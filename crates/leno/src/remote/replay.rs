@@ -1,4 +1,5 @@
-//! What `leno apply --dry-run` shows: recorded requests that would have been decided differently.
+//! The output of `leno apply --dry-run`: recorded requests that the change would decide
+//! differently.
 
 use super::warn;
 use crate::check::counted;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 pub(crate) enum Form {
     /// Tables.
     Table,
-    /// As the control plane tells it; times in seconds since 1970.
+    /// As the control plane's API returns it; times in seconds since 1970.
     Json,
 }
 
@@ -115,7 +116,7 @@ fn example(function: &FunctionReplay, example: &ReplayExample) -> serde_json::Va
     })
 }
 
-/// Where there is no rule at all, there is none that came nearest.
+/// Without any rule, no rule came nearest.
 fn named(rule: &str) -> &str {
     if rule.is_empty() { "no rule" } else { rule }
 }

@@ -39,7 +39,7 @@ pub(crate) enum Token {
         /// Namespaces in which it is valid; may be given several times. Without it: all.
         #[arg(long, value_name = "NAMESPACE")]
         namespace: Vec<String>,
-        /// For how long: `90d`, `12h`. Without it: until it is revoked.
+        /// Lifetime: `90d`, `12h`. Without it: until it is revoked.
         #[arg(long, value_name = "DURATION", value_parser = lifetime)]
         expires: Option<u64>,
         /// Purpose of the token.
@@ -57,20 +57,21 @@ pub(crate) enum Token {
         /// The node is a gateway and hosts nothing (`leno gateway`).
         #[arg(long)]
         only_gateway: bool,
-        /// The node connects to the outside for the functions of all nodes, where the mesh has such nodes do that (`egress.nodes` of the Mesh document).
+        /// The node connects to external services for the functions of all nodes, if the mesh has
+        /// egress nodes (`egress.nodes` of the Mesh document).
         #[arg(long, conflicts_with = "only_gateway")]
         egress: bool,
         /// IP address, or block of addresses, at which other nodes may reach the node; may be given several times. Without it: only the address from
         /// which it joins.
         #[arg(long, value_name = "IP")]
         address: Vec<String>,
-        /// Region of the node: requests prefer nodes that are near.
+        /// Region of the node: requests prefer near nodes.
         #[arg(long, value_name = "NAME")]
         region: Option<String>,
         /// Zone of the node.
         #[arg(long, value_name = "NAME")]
         zone: Option<String>,
-        /// For how long: `15m`, `12h`. Without it: an hour.
+        /// Lifetime: `15m`, `12h`. Without it: an hour.
         #[arg(long, value_name = "DURATION", value_parser = lifetime)]
         expires: Option<u64>,
         /// Thousandths of a processor that the node may offer at most, even if it claims more.
@@ -93,7 +94,7 @@ pub(crate) enum Token {
     },
 }
 
-/// Seconds.
+/// A duration, in seconds.
 fn lifetime(text: &str) -> Result<u64> {
     let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
     let seconds = units.into_iter().find_map(|(unit, length)| {

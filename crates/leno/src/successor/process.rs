@@ -94,7 +94,8 @@ impl Successor {
         self.pid
     }
 
-    /// Waits until it has ended by itself, or else ends it. Returns how it ended by itself.
+    /// Waits until the new process has ended by itself, or else kills it. Returns the status if it
+    /// ended by itself.
     async fn end(&mut self) -> Option<ExitStatus> {
         let status = timeout(END, self.child.wait()).await.ok().and_then(Result::ok);
         if status.is_none() {
@@ -103,13 +104,13 @@ impl Successor {
         }
         // This process is now the parent of all processes that the new process had started.
         end_orphans().await;
-        // If this fails, the next process finds its control group.
+        // If this fails, the next process cleans up its control group.
         let _ = tokio::task::spawn_blocking(sweep_groups).await;
         status
     }
 
     fn kill(&self) {
-        // Until it was waited for, its process ID is its own.
+        // The process ID stays reserved until this process has waited for it.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
     }
@@ -118,7 +119,8 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if self.has_the_node {
-            // Whatever still ends orphans in this process must not take it for one.
+            // The reaper of orphans, which may still run in this process, must not take the new
+            // process for an orphan.
             std::mem::forget(self.apart.take());
         } else {
             self.kill();
@@ -126,7 +128,7 @@ impl Drop for Successor {
     }
 }
 
-/// Why no process of this node could outlive this one.
+/// The reason why a new process would not outlive this one; `None`: it would.
 fn obstacle() -> Option<String> {
     let own = std::process::id().to_string();
     if own == "1" {

@@ -1,4 +1,4 @@
-//! The program that is started: which one, and who may have written it.
+//! The program of the child process in a hot restart, and the check which accounts can write to it.
 
 use anyhow::{Result, anyhow, bail};
 use rustix::fs::getxattr;
@@ -14,7 +14,7 @@ const ACCESS_LIST: &str = "system.posix_acl_access";
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
     path: PathBuf,
-    /// As it was called.
+    /// The name as given on the command line.
     pub name: OsString,
     pub arguments: Vec<OsString>,
 }
@@ -24,7 +24,8 @@ impl Program {
     pub(crate) fn of_this_process() -> std::io::Result<Self> {
         let mut arguments = std::env::args_os();
         let name = arguments.next().unwrap_or_default();
-        // The path as it was given may be a link that leads to another file by now; that of the executable is the old file's.
+        // The given path may be a link that leads to another file by now. The path of the
+        // executable stays that of the old file.
         let given = Path::new(&name);
         let path = if given.components().count() > 1 { std::path::absolute(given)? } else { std::env::current_exe()? };
         let arguments = arguments.filter(|argument| argument != super::TAKE_OVER).collect();
@@ -51,7 +52,7 @@ impl Program {
     }
 }
 
-/// Who may write to it but root and this account, in words.
+/// The accounts, besides root and this one, that can write to the file, in words.
 fn writer(path: &Path, found: &Metadata, account: u32) -> Option<String> {
     let group = rustix::process::getegid().as_raw();
     // In a sticky folder such as /tmp, an account cannot replace files of other accounts.
@@ -63,7 +64,7 @@ fn writer(path: &Path, found: &Metadata, account: u32) -> Option<String> {
         return Some("everybody".to_owned());
     }
     let by_group = found.mode() & 0o020 != 0 && !is_shared;
-    // The bits of the group are the most that an access control list gives to anybody.
+    // The bits of the group limit all entries of an access control list.
     if by_group && getxattr(path, ACCESS_LIST, &mut [0_u8; 0]).is_ok() {
         return Some("whoever is in its access control list".to_owned());
     }
