@@ -1,8 +1,9 @@
 //! Asks a function's external authorizers about a request that its program has permitted.
 //!
-//! The program says which of them are asked. Each is called in the function's own name, as if an instance of the function called it: by its outbound program, over
-//! the pool, to a function or to something outside of the mesh, whose policies judge the call. An answer can refuse the request, or set headers that the policy
-//! names. Where there is no answer to rely on, the request is refused.
+//! The program selects the authorizers. Each is called as if an instance of the function called it:
+//! by the function's outbound program, over the pool, to a function or to an external service,
+//! whose policies judge the call. An answer can refuse the request, or set headers that the policy
+//! names. If there is no valid answer, the proxy refuses the request.
 
 mod answer;
 mod envoy;
@@ -33,13 +34,13 @@ use std::time::Instant;
 const LARGEST_ANSWER: usize = 64 * 1024;
 
 impl Exchange {
-    /// Asks, one after the other, the authorizers that the program wants asked. The first that refuses ends it.
+    /// Asks the authorizers that the program selected, one after the other, until one refuses.
     pub(super) async fn authorize(&self, mut permitted: Permitted, bodiless: bool) -> Judgement {
         let began = Instant::now();
         let entry = permitted.entry().clone();
         let mut refusal = None;
         for index in permitted.take_asks() {
-            // The judge has checked that it is there.
+            // The judge has checked that the authorizer exists.
             let Some(authorizer) = entry.authorizers.get(usize::from(index)) else { continue };
             let started = Instant::now();
             let (answer, remembered) = self.answer_about(authorizer, &entry, &permitted, bodiless).await;
@@ -85,8 +86,9 @@ impl Exchange {
         }
     }
 
-    /// The answer about a request, and whether it is remembered. Where the path has several readings, the authorizer is asked about each. The answer about
-    /// another reading counts only if it refuses.
+    /// The answer about a request, and whether it comes from the cache. If the path has several
+    /// readings, the authorizer is asked about each. The answer about another reading counts only
+    /// if it refuses.
     async fn answer_about(
         &self,
         authorizer: &Authorizer,
@@ -152,7 +154,7 @@ impl Exchange {
         tokio::time::timeout(spec.timeout, asking).await.unwrap_or(Err(NoAnswer::Timeout(spec.timeout)))
     }
 
-    /// Makes a call in the name of the function that the request is for.
+    /// Makes a call with the identity of the function that the request is for.
     async fn call_as(
         &self,
         entry: &Arc<FunctionEntry>,

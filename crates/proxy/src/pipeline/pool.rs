@@ -40,7 +40,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use tokio_rustls::rustls::ClientConfig;
 
-/// How long an idle connection is kept. Shorter than what common servers allow, so that they do not close it first.
+/// How long an idle connection is kept. This is shorter than the idle timeouts of common servers,
+/// so that they do not close it first.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long an idle HTTP/1.1 connection to an instance on this machine is kept. Here the pool sees at once that the server has closed it,
 /// and functions that are called every now and then should not pay for a new connection each time.
@@ -91,7 +92,7 @@ struct Idle {
 #[derive(Debug)]
 pub(crate) struct Http1Connection {
     pub sender: http1::SendRequest<Body>,
-    /// Bounds what arrives before the response.
+    /// Bounds the bytes that arrive before the response.
     pub heads: Arc<HeadBudget>,
     /// The task that drives the connection works for the function that has the connection checked out.
     owner: TaskOwner,

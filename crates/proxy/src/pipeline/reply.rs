@@ -1,6 +1,7 @@
 //! The proxy's own responses: for a refused request, and where there is no upstream response to pass on.
 //!
-//! They say what happened, not why. Rules and addresses are for the operator, who finds them by the request's id.
+//! They name the failure, not its cause. Rules and addresses are for the operator, who finds them
+//! by the request's id.
 
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::pipeline::judge::Refusal;

@@ -41,7 +41,7 @@ pub(super) fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool)
     }
 }
 
-/// Whether nothing reached the callee, or the callee says that it did nothing.
+/// Whether nothing reached the callee, or the callee reports that it did nothing.
 fn is_unsent(failure: &Failure) -> bool {
     matches!(failure, Failure::Connect { .. } | Failure::Reset { refused: true, .. })
 }

@@ -109,7 +109,7 @@ pub(super) struct Forward<'a> {
     pub permit: &'a Permit,
     /// The endpoint of the current attempt, once it is chosen.
     pub endpoint: Cell<Option<SocketAddr>>,
-    /// When the current attempt is to be over.
+    /// When the current attempt must be over.
     deadline: Cell<Option<Deadline>>,
     /// Attempts that are over.
     attempts: Cell<u8>,
@@ -416,7 +416,7 @@ impl Forward<'_> {
             if !target.ejected(lease.address, Instant::now()) {
                 return Ok(lease);
             }
-            // An address to be avoided is given only if there is no other.
+            // The lease has an avoided address only if there is no other.
             if avoid.contains(&lease.address) {
                 return Err(Failure::Ejected);
             }

@@ -18,10 +18,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Fields of a request that a question over HTTP does not repeat: they are about a connection.
+/// Fields of a request that a question over HTTP does not repeat, because they describe a
+/// connection.
 const OF_CONNECTION: [HeaderName; 4] = [header::CONNECTION, header::UPGRADE, header::TE, header::TRANSFER_ENCODING];
 
-/// The question about a request. `None`: the authority of the authorizer is none, which the configuration has excluded.
+/// The question about a request. `None`: the authorizer's authority is invalid, which the
+/// configuration has excluded.
 pub(super) fn question(
     spec: &leno_model::Authorizer,
     exchange: &Exchange,
@@ -44,7 +46,7 @@ pub(super) fn question(
         AuthorizerProtocol::Http => {
             let (mut asked, ()) = Request::new(()).into_parts();
             asked.method = head.method.clone();
-            // `*` stands for the server as a whole, of which no path says anything.
+            // `*` stands for the server as a whole, not for a path.
             let path = Some(path(head)).filter(|path| path.starts_with('/')).unwrap_or("/");
             asked.uri = [spec.path_prefix.as_str(), path].concat().parse().ok()?;
             for (name, value) in shown(spec, head) {
@@ -187,7 +189,7 @@ pub(super) fn digest(authorizer: &Authorizer, exchange: &Exchange, head: &reques
     let cache = authorizer.spec.cache.as_ref()?;
     let mut context = Context::new(&SHA256);
     let mut add = |part: &[u8]| {
-        // With its length, so that no two lists of parts run into the same bytes.
+        // The length comes first, so that different lists of parts never give the same bytes.
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
     };
@@ -208,7 +210,7 @@ pub(super) fn digest(authorizer: &Authorizer, exchange: &Exchange, head: &reques
                 add(&(values.len() as u64).to_be_bytes());
                 values.iter().for_each(|value| add(value.as_bytes()));
             }
-            // The configuration has refused it.
+            // The configuration does not accept claims here.
             KeyPart::Claim(_) => return None,
         }
     }

@@ -39,7 +39,7 @@ pub(super) struct Copied {
     pub status: HeaderMap,
 }
 
-/// Copies a body. `writer` gives space for so many bytes; `most`: see [`most`].
+/// Copies a body. `writer` reserves the given number of bytes; `most`: see [`most`].
 pub(super) async fn copy_in(
     body: &mut Body,
     most: u64,

@@ -83,7 +83,7 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
     });
 }
 
-/// A channel that is to be opened.
+/// A channel that the node is about to open.
 struct Opening {
     worker: Rc<Worker>,
     caller: Arc<Caller>,

@@ -1,4 +1,5 @@
-//! Limits what programs and extensions cost others when they keep missing their deadlines.
+//! Limits the time that programs and extensions take from others when they keep missing their
+//! deadlines.
 //!
 //! A run is not interrupted before its deadline. Until then its worker stands still, and fair scheduling ([`leno_runtime::schedule`])
 //! goes on only afterwards. So a program that always loops would make every other function's requests wait for its deadline. Each function

@@ -118,7 +118,7 @@ fn rule(name: &str, action: Action) -> AuthorizationRule {
     AuthorizationRule { name: name.into(), action, from: Vec::new(), to: Vec::new(), when: Vec::new(), audit: false }
 }
 
-/// A function that lets everybody in.
+/// A function that allows all callers.
 fn open_slice() -> FunctionConfig {
     let mut slice = testing::slice("shop/orders");
     slice.inbound.authorization.push(rule("p/authorization/all", Action::Allow));
@@ -252,7 +252,7 @@ fn responses_are_edited_by_status() {
     }
 }
 
-/// Judging waits for nothing but a quota store.
+/// Polls the future once: judging waits only for a quota store.
 fn at_once<T>(judging: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(judging).poll(&mut context) {

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Waker};
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
     requests: SendRequest<Bytes>,
-    /// Of responses.
+    /// The limits on the heads of responses.
     limits: HeadLimits,
     /// The connection takes no more requests.
     is_closed: Rc<Cell<bool>>,
@@ -54,7 +54,8 @@ impl Sender {
         self.is_closed.clone()
     }
 
-    /// Sends a request, and waits for its response. `pass_on` has each interim response; the first error of it ends the request.
+    /// Sends a request, and waits for its response. `pass_on` receives each interim response; its
+    /// first error ends the request.
     pub(crate) async fn send<E>(
         &mut self,
         request: Request<Body>,
@@ -93,7 +94,7 @@ impl Sender {
     }
 }
 
-/// Waits for the response, and has the interim ones passed on.
+/// Waits for the response, and passes on the interim ones.
 async fn answer<E>(
     mut response: ResponseFuture,
     pass_on: impl Fn(Interim) -> Result<(), E>,
@@ -109,7 +110,7 @@ async fn answer<E>(
     .await
 }
 
-/// The response with its body. One that accepts a CONNECT has the tunnel among its extensions.
+/// The response with its body. If it accepts a CONNECT, its extensions contain the tunnel.
 fn received(
     response: Response<h2::RecvStream>,
     tunnel: Option<SendStream<Bytes>>,
@@ -166,7 +167,7 @@ impl Upload {
         });
     }
 
-    /// The upload goes on as long as it takes.
+    /// Lets the upload go on after this is dropped.
     fn keep(&mut self) {
         self.0 = None;
     }

@@ -5,7 +5,8 @@ use leno_namespaces::{Namespace, Permit, Resource};
 use std::sync::Arc;
 
 impl Pool {
-    /// Counts a connection for a namespace. At its bound, another one of the same namespace is closed for it, if one is idle.
+    /// Counts a connection for a namespace. If the namespace is at its bound, closes an idle
+    /// connection of the same namespace for it, if there is one.
     pub(super) fn permit(&self, share: Option<&Arc<Namespace>>) -> Result<Option<Arc<Permit>>, ConnectError> {
         let Some(share) = share else { return Ok(None) };
         let permit = share.take(Resource::Connections).or_else(|| {

@@ -17,7 +17,7 @@ async fn open(pool: &Pool, listener: &TcpListener, time: Duration) -> TcpStream 
     server
 }
 
-/// A pool with one such connection.
+/// A pool with one connection that has been idle for `time`.
 async fn idle_for(time: Duration) -> (Rc<Pool>, ConnectionKey, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let pool = Pool::new(Arc::default(), Arc::default(), Arc::default());

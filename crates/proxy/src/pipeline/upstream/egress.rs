@@ -37,7 +37,7 @@ impl Forward<'_> {
         let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
         let (target, now) = (&self.permit.target, Instant::now());
         addresses.retain(|address| !target.ejected(*address, now));
-        // Those that were tried last.
+        // The addresses that were tried before come last.
         addresses.make_contiguous().sort_by_key(|address| avoid.contains(address));
         let address = addresses.pop_front().ok_or(Failure::Ejected)?;
         let tls = port.protocol == EgressProtocol::Https;

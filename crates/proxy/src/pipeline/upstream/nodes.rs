@@ -1,5 +1,5 @@
-//! Sends a request to a callee that other nodes host: chooses where it goes, for each attempt anew, and goes on at once with another node if nothing
-//! was sent.
+//! Sends a request to a callee that other nodes host. Chooses a node for each attempt anew, and
+//! tries another node at once if nothing was sent.
 
 use super::send::{self, Repeatable, broken_stream, is_unprocessed};
 use super::{Forward, Reply, UpstreamGuard};
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Longest time to connect to a node, including TLS. Then another node is tried.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Nodes that one attempt tries to connect to.
+/// Maximum number of nodes to which one attempt tries to connect.
 const MOST_NODES: usize = 4;
 
-/// Where an attempt goes.
+/// The destination of an attempt.
 enum Next<'a> {
     /// To the inbound judge of this node.
     Here(&'a Arc<FunctionEntry>),
@@ -33,17 +33,18 @@ enum Next<'a> {
     There(SocketAddr, Option<Arc<Candidate>>),
 }
 
-/// A connection to a node, and what counts the request there.
+/// A connection to a node, and the guard that counts the request there.
 struct Connected {
     connection: CheckedOutHttp2,
     address: SocketAddr,
-    /// `None`: this one.
+    /// The chosen endpoint; `None`: this node.
     candidate: Option<Arc<Candidate>>,
     under_way: Option<UnderWay>,
 }
 
 impl Forward<'_> {
-    /// Sends the request to this or another node that hosts the callee. `avoid`: where earlier attempts went.
+    /// Sends the request to this or another node that hosts the callee. `avoid`: the destinations
+    /// of earlier attempts.
     pub(super) async fn to_nodes(
         &self,
         callee: &RemoteCallee,
@@ -72,7 +73,8 @@ impl Forward<'_> {
         head::into_http2(&mut head, if self.exchange.scheme == "https" { &Scheme::HTTPS } else { &Scheme::HTTP })?;
         let mut again = Repeatable::new(*head, body);
         let mut request = again.next().unwrap_or_default();
-        // An idle connection that its node has just closed costs no more than a new one.
+        // A node may take two rounds: one for an idle connection that it has just closed, and one
+        // for a new connection.
         for _ in 0..2 * MOST_NODES {
             let Connected { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
@@ -100,7 +102,7 @@ impl Forward<'_> {
                 self.failed_to_connect(address, candidate.as_deref(), &mut failed, &error)?;
             }
             connected = loop {
-                // The head is another node's by now.
+                // The head now goes to another node.
                 let Some(Next::There(address, candidate)) = self.next(callee, avoid, &failed) else {
                     return Err(Failure::Connect { cause: format!("{address}: {error}") });
                 };
@@ -163,7 +165,8 @@ impl Forward<'_> {
             Origin::Outbound(..) | Origin::Inbound(_) => self.permit.entry.identity.clone(),
         };
         let key = ConnectionKey { address, callee: CalleeKey::Sidecar((caller, callee.identity.clone())) };
-        // Connections to nodes carry requests of all kinds. The circuit breaker counts requests, not these.
+        // Connections to nodes carry requests to all functions, so the circuit breaker counts
+        // requests instead of these connections.
         let held = (exchange.caller_share(), |_| Some(None));
         let limits = (CONNECT, &exchange.snapshot.mesh.limits.upstream);
         let connection = exchange.worker.pool.http2(&key, None, &exchange.worker.node.svids, held, limits).await;
@@ -175,7 +178,7 @@ impl Forward<'_> {
         }
     }
 
-    /// Avoids a node to which no connection could be made. An error: enough nodes were tried.
+    /// Excludes a node to which no connection could be made. An error: enough nodes were tried.
     fn failed_to_connect(
         &self,
         address: SocketAddr,
@@ -197,7 +200,7 @@ impl Forward<'_> {
         Ok(())
     }
 
-    /// Tells the callee's sidecar what only this one knows.
+    /// Adds the fields by which the callee's sidecar learns facts that only this node knows.
     fn tell_hop(&self, head: &mut request::Parts) -> Result<(), Failure> {
         let exchange = self.exchange;
         let protocol = HeaderValue::from_static(head::protocol_name(exchange.protocol));

@@ -32,7 +32,8 @@ pub(crate) struct PendingReport {
 }
 
 impl Forward<'_> {
-    /// The status of a gRPC call whose response has a head and no message, if the plan may want another attempt because of it.
+    /// The status of a gRPC call whose response has a head and no message. Read only if the plan
+    /// may want another attempt because of it.
     pub(super) async fn early_grpc_status(&self, retry: &Retry, result: &mut Result<Reply, Failure>) -> Option<u8> {
         let reply = result.as_mut().ok().filter(|_| self.exchange.protocol == Protocol::Grpc)?;
         if reply.failure().is_some() || !retry::looks_at_responses(retry) || !reply.is_grpc() {

@@ -27,19 +27,19 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// A connection that was idle for longer than this may just have been closed by its server. So a copy of a repeatable request is kept, to
-/// be sent again.
+/// The server may just have closed a connection that was idle for longer than this. So a copy of a
+/// repeatable request is kept, to be sent again.
 const STALE_AFTER: Duration = Duration::from_millis(500);
 /// Longest time to connect to an instance.
 pub(super) const CONNECT: Duration = Duration::from_secs(5);
 
-/// Where a request may go.
+/// The possible destinations of a request.
 pub(super) struct Endpoints<'a> {
-    /// Where it goes.
+    /// The first destination.
     pub key: ConnectionKey,
-    /// Where it goes if there is no connection.
+    /// The destinations to try if connecting fails.
     pub others: VecDeque<SocketAddr>,
-    /// Connects, unless it is a sidecar, which authenticates by TLS.
+    /// Connects to an instance; `None`: the destination is a sidecar, which authenticates by TLS.
     pub lease: Option<&'a dyn InstanceProof>,
     /// Longest time to connect, including TLS.
     pub limit: Duration,
@@ -105,8 +105,8 @@ impl Forward<'_> {
             if is_unasked(error.error()) {
                 pool.distrust(&endpoints.key);
             }
-            // The server may have closed the idle connection. A request that was not sent, or may be sent twice, goes out on another
-            // connection.
+            // The server may have closed the idle connection. If the request was not sent, or may
+            // be sent twice, it goes out on another connection.
             request = match (error.take_message(), spare) {
                 (Some(unsent), _) if idle.is_some() => unsent,
                 (None, Some(spare)) if is_lost(error.error()) => *spare,
@@ -131,8 +131,8 @@ impl Forward<'_> {
         .await
     }
 
-    /// A connection for one request, within the circuit breaker's limit. Each worker may have one in any case, so that no worker starves
-    /// while others hold idle connections.
+    /// A connection for one request, within the circuit breaker's limit. Each worker may have one
+    /// connection in any case, so that no worker starves while others hold idle connections.
     async fn http1(
         &self,
         entry: &FunctionEntry,
@@ -197,7 +197,7 @@ impl Forward<'_> {
         let outside = matches!(endpoints.key.callee, CalleeKey::Egress(_));
         let count = |is_first: bool| {
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
-            // Each worker may have one to an instance in any case.
+            // Each worker may have one connection to an instance in any case.
             guard.map(Some).or_else(|| (is_first && !outside).then(|| target.acquire_connection(None)))
         };
         let limits = &self.exchange.snapshot.mesh.limits.upstream;
@@ -287,16 +287,18 @@ impl Forward<'_> {
     }
 }
 
-/// How often a request is sent again that the server says it has not processed.
+/// Maximum number of times that a request is sent again after the server has reported that it did
+/// not process it.
 const MAX_REPEATS: u32 = 3;
-/// Longest pause before the first of them. It doubles with each.
+/// Longest pause before the first repetition. It doubles with each repetition.
 const REPEAT_PAUSE_MICROS: u64 = 5_000;
 
-/// An HTTP/2 request that is sent again when the server says that it has not processed it (RFC 9113, 8.7), whatever its method.
+/// An HTTP/2 request that is sent again when the server reports that it did not process it (RFC
+/// 9113, 8.7), whatever its method.
 pub(super) struct Repeatable {
     head: request::Parts,
     body: Option<Replayable>,
-    /// It is a tunnel, and cannot be repeated.
+    /// The request opens a tunnel, and cannot be repeated.
     is_tunnel: bool,
     repeats: u32,
 }
@@ -322,7 +324,7 @@ impl Repeatable {
         Some(request)
     }
 
-    /// The request once more; `None`: it was repeated often enough.
+    /// The request once more; `None`: it opens a tunnel, or has been repeated often enough.
     pub(super) fn repeat(&mut self) -> Option<Request<Body>> {
         if self.is_tunnel || self.repeats == MAX_REPEATS {
             return None;
@@ -332,15 +334,17 @@ impl Repeatable {
     }
 }
 
-/// Whether the head of a request is one that the server takes. It may refuse a larger one with a reset that says nothing.
+/// Checks that the server accepts the head of a request. The server may refuse a larger one with a
+/// reset that gives no reason.
 fn check_request(request: &Request<Body>, most: u32) -> Result<(), Failure> {
-    // No server that wants less than this means all heads.
+    // A server that announces a limit below this does not apply it to all heads.
     let target = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     let is_too_large = || target + head::size(request.headers()) + 32 * request.headers().len() > most as usize;
     if most < MAX_CHECKED_HEAD && is_too_large() { Err(Failure::RequestHead(most)) } else { Ok(()) }
 }
 
-/// Which limit the HTTP/1.1 parser has refused a head by, of which so many bytes have arrived.
+/// The limit by which the HTTP/1.1 parser has refused a head. `arrived`: the number of bytes of the
+/// head that have arrived.
 fn head_beyond(arrived: usize, limits: &UpstreamLimits) -> Failure {
     let (head_bytes, headers) = (limits.head_bytes(), limits.headers());
     Failure::ResponseHead(match arrived >= head_bytes as usize {
@@ -394,8 +398,8 @@ fn is_lost(error: &hyper::Error) -> bool {
     error.is_incomplete_message() || error.is_closed() || cause.is_some_and(|cause| cause.is::<std::io::Error>())
 }
 
-/// Whether the peer says that it did not process the request: by REFUSED_STREAM, or by GOAWAY, after which only streams fail that it did not process (RFC
-/// 9113, 6.8 and 8.7).
+/// Whether the peer reports that it did not process the request: by REFUSED_STREAM, or by GOAWAY.
+/// After GOAWAY, only streams fail that the peer did not process (RFC 9113, 6.8 and 8.7).
 pub(super) fn is_unprocessed(error: &h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM))
 }

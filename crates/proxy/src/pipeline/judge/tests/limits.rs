@@ -1,4 +1,4 @@
-//! Counters and in-flight slots, taken by many at once.
+//! Counters and in-flight slots that many requests take at once.
 
 use super::*;
 

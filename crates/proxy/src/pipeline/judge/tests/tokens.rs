@@ -146,7 +146,7 @@ fn a_key_of_the_same_name_is_not_the_same_key() {
     let bench = Bench::new(engine, token_slice(&key));
     let token = sign(&key, CLAIMS);
     drop(permitted(bench.ask(with_token(&token)).0));
-    // Both key ids have the same first bytes, which once were all that named a key.
+    // Both key IDs begin with the same bytes, by which alone keys were once identified.
     let mut id = KEY;
     id.0[31] ^= 1;
     let mut other = token_slice(&SigningKey::generate(Algorithm::EdDSA));
