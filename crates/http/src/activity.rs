@@ -120,7 +120,7 @@ impl Activity {
         self.hold(bytes);
     }
 
-    /// An unfinished head has so many bytes.
+    /// Sets the size of an unfinished head in bytes.
     #[inline]
     pub fn hold(&self, bytes: usize) {
         let counted = if bytes > FREE { bytes } else { 0 };

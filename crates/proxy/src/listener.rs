@@ -29,9 +29,9 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) struct Listener {
     pub worker: Rc<Worker>,
     pub direction: TrafficDirection,
-    /// Who calls here; `None`: that is to be found out.
+    /// The instance that calls here; `None`: each connection or request identifies its caller.
     pub caller: Option<Arc<Caller>>,
-    /// The namespace of the caller; `None`: that is to be found out.
+    /// The namespace of the caller; `None`: it is not known in advance.
     pub share: Option<Arc<Namespace>>,
     /// Terminates TLS; `None`: the listener takes plain text.
     pub tls: Option<TlsAcceptor>,
@@ -39,7 +39,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Reports a connection of the room that was closed because of a bound.
+    /// Reports a connection of the jail that was closed because of a bound.
     fn refuse(&self, refused: Refused) {
         let Some(caller) = &self.caller else { return };
         self.worker.node.telemetry.connection_flows.push(Refusal {

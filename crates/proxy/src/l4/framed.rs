@@ -1,6 +1,6 @@
-//! The bytes of a connection between nodes, in frames: two bytes of length, then so many bytes; no
-//! bytes: the end. Without the end, the stream was broken off. hyper's tunnels alone do not tell
-//! one from the other.
+//! Frames the bytes of a connection between nodes: a length of two bytes, then that many bytes. A
+//! length of zero marks the end. Without the end marker, the stream was broken off. hyper's tunnels
+//! alone do not distinguish the two cases.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! File descriptors: how many the process may have, and how many of them go to clients' connections.
+//! File descriptors: the limit of the process, and the number for clients' connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

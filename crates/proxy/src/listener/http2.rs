@@ -28,14 +28,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-/// Maximum number of streams that the peer reset before we saw them: limits rapid reset (CVE-2023-44487).
+/// Maximum number of streams that the peer resets before the proxy sees them: limits rapid reset
+/// (CVE-2023-44487).
 const RESET_STREAMS: usize = 50;
-/// Maximum number of streams that we reset because the peer broke a rule (CVE-2025-8671).
+/// Maximum number of streams that the proxy resets because the peer broke a rule (CVE-2025-8671).
 const FAULTY_STREAMS: usize = 100;
 /// Longest time between PINGs, and how long their answers may take.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 
-/// Takes the requests of a connection, and has each answered by a task.
+/// Takes the requests of a connection, and spawns a task that answers each.
 pub(super) struct Http2<T> {
     connection: Rc<Connection>,
     state: State<T>,
@@ -109,7 +110,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Http2<T> {
     }
 }
 
-/// Why the library has ended a connection, if that is the client's doing. `in_head`: a large head had not ended.
+/// Why the library has ended a connection, if the client is to blame. `in_head`: a large head had
+/// not ended.
 pub(super) fn broken(error: &h2::Error, in_head: bool) -> Option<Failure> {
     if !error.is_library() || !error.is_go_away() {
         return None;
@@ -122,8 +124,9 @@ pub(super) fn broken(error: &h2::Error, in_head: bool) -> Option<Failure> {
     })
 }
 
-/// Bytes of a head as HTTP/2 counts them, with 32 more for each field. The library refuses a head beyond them without saying why, so these are twice as many as the
-/// limits of the mesh, which the proxy checks itself.
+/// Maximum size of a head as HTTP/2 counts it, with 32 bytes more for each field. The library
+/// refuses a larger head without a reason, so this is twice the limits of the mesh, which the proxy
+/// checks itself.
 fn head_list_size(limits: &Limits) -> u32 {
     limits.head_bytes.saturating_add(limits.headers.saturating_mul(32)).saturating_mul(2)
 }
@@ -205,7 +208,7 @@ async fn answer(
         }
         let polled = handler.as_mut().poll(cx);
         while let Some(interim) = interim.take() {
-            // A stream that was reset takes none, and its exchange ends below.
+            // A stream that was reset takes no interim response, and its exchange ends below.
             let _ = respond.send_informational(interim);
         }
         match polled {
@@ -235,7 +238,7 @@ async fn send(
     if let Some((sender, stream)) = tunnel.filter(|_| is_success) {
         headers.remove(header::CONTENT_LENGTH);
         let to = respond.send_response(response, false)?;
-        // Who waits for it may have gone.
+        // The task that waits for the tunnel may have gone.
         let _ = sender.send(Tunnel::new(to, stream));
         return Ok(());
     }
@@ -247,7 +250,7 @@ async fn send(
     pipe(body, to).await
 }
 
-/// Says how long the body is, if that is known and not said yet.
+/// Sets the content length, if it is known and not set yet.
 fn set_length(headers: &mut HeaderMap, body: &Body) {
     if let Some(length) = body.size_hint().exact() {
         headers.entry(header::CONTENT_LENGTH).or_insert_with(|| length.into());

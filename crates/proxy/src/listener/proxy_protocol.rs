@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 /// Why a connection is closed before any byte of the client is read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refused {
-    /// The peer is not a trusted proxy. Otherwise anybody could claim any client address.
+    /// The peer is not a trusted proxy. Otherwise any peer could claim any client address.
     #[error("its other end is none of the trusted proxies")]
     Untrusted,
     /// The PROXY header is missing or malformed.
@@ -73,7 +73,8 @@ pub(super) async fn client(
     Ok(source.map_or(peer, canonical))
 }
 
-/// Reads the header, and not one byte more. `None`: the header names no client, so the proxy is the client.
+/// Reads the header, and no byte beyond it. `None`: the header names no client, so the proxy is the
+/// client.
 async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
     let mut header = Vec::new();
     let mut scratch = [0; 256];

@@ -155,7 +155,8 @@ impl Outgoing {
 }
 
 impl Place {
-    /// Goes on to the end of the bytes, or to the next reset that is not decided, whose place it returns.
+    /// Goes on to the end of the bytes, or to the next undecided reset, and returns the position of
+    /// that reset.
     fn walk(&mut self, bytes: &[u8], mut seen: impl FnMut(&[u8; HEAD])) -> Option<usize> {
         let mut rest = bytes;
         loop {
