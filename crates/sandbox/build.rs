@@ -1,4 +1,4 @@
-//! Builds the two guest images and leaves them where the engines embed them.
+//! Builds the two guest images and writes them to the paths from which the engines embed them.
 
 #[path = "build/guest.rs"]
 mod guest;
@@ -34,7 +34,7 @@ fn build() -> Result<(), String> {
     for source in ["build.rs", "build/guest.rs"] {
         println!("cargo::rerun-if-changed={source}");
     }
-    // There only if the script had to unpack a toolchain.
+    // The file exists only if the script had to unpack a toolchain.
     let unpacked = repository.join("target/wasm-toolchain/ready");
     if unpacked.exists() {
         println!("cargo::rerun-if-changed={}", unpacked.display());

@@ -1,10 +1,11 @@
-//! Builds the guest images with a cargo of their own. Used by the build script, and by tests for an image that misbehaves.
+//! Builds the guest images with a separate run of cargo. Used by the build script, and by tests for
+//! an image that misbehaves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The two forms of the one image.
+/// The two forms of the same image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Elf,
@@ -18,7 +19,8 @@ pub(crate) fn build(form: Form, repository: &Path, target: &Path, features: &[&s
     let guest = repository.join("guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars() {
-        // What the outer build was told (flags, wrappers, lints, coverage) is not meant for the image.
+        // The settings of the outer build (flags, wrappers, lints, coverage) are not meant for the
+        // image.
         let outer = name.starts_with("CARGO_PROFILE_")
             || name.starts_with("CARGO_BUILD_")
             || name.starts_with("CARGO_TARGET_")
@@ -68,7 +70,8 @@ pub(crate) fn build(form: Form, repository: &Path, target: &Path, features: &[&s
     Ok(target.join(built))
 }
 
-/// A freestanding program for the host's own target: no start files, no libraries, addresses by the linker script.
+/// A freestanding program for the host's own target: no start files, no libraries, addresses by the
+/// linker script.
 fn elf(cargo: &mut Command, guest: &Path) -> &'static str {
     let script = format!("-Clink-arg=-Wl,-T,{}", guest.join("link.ld").display());
     let flags = [
@@ -88,21 +91,24 @@ fn elf(cargo: &mut Command, guest: &Path) -> &'static str {
     "x86_64-unknown-linux-gnu/release/leno-guest"
 }
 
-/// A module with its stack below its variables, so that running off the stack is an access outside the memory.
+/// A module with its stack below its variables, so that a stack overflow is an access outside of
+/// the memory.
 fn wasm(cargo: &mut Command, repository: &Path) -> Result<&'static str, String> {
     let mut flags = vec![
         "-Clink-arg=--stack-first".to_owned(),
         "-Clink-arg=-zstack-size=65536".to_owned(),
-        // Erased for every run, so no larger than a common run needs; the heap grows when one needs more.
+        // The memory is erased for every run, so it is no larger than a common run needs; the heap
+        // grows when a run needs more.
         "-Clink-arg=--initial-memory=131072".to_owned(),
-        // Which the host puts back between two runs.
+        // The host restores the stack pointer between two runs.
         "-Clink-arg=--export=__stack_pointer".to_owned(),
         "-Cstrip=symbols".to_owned(),
     ];
     cargo.args(["--lib", "--target", "wasm32-unknown-unknown"]);
     let unpacked = repository.join("target/wasm-toolchain");
     if let Ok(linker) = fs::read_to_string(unpacked.join("ready")) {
-        // A whole toolchain, unpacked by the script; its standard library is built along.
+        // A whole toolchain, unpacked by the script; its standard library is built together with
+        // the module.
         cargo.env("RUSTC", unpacked.join("usr/bin/rustc"));
         cargo.env("LD_LIBRARY_PATH", unpacked.join("usr/lib/x86_64-linux-gnu"));
         cargo.env("RUSTC_BOOTSTRAP", "1");

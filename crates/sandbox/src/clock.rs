@@ -1,6 +1,7 @@
-//! The deadline of extensions and the turns of components: compiled code compares a counter of the engine with its own limit at every
-//! function entry and loop, and a thread of this module counts. It sleeps for good while nothing runs, and a run does not wake it but
-//! sets its [`Alarm`]: most runs are over before the first tick.
+//! The deadline of extensions and the turns of components: compiled code compares a counter of the
+//! engine with its own limit at every function entry and loop, and a thread of this module counts.
+//! The thread sleeps without a timeout while nothing runs. A run does not wake it directly but sets
+//! its [`Alarm`]: most runs are over before the first tick.
 
 use leno_wakeup::Alarm;
 use std::io;
@@ -10,11 +11,11 @@ use std::thread;
 use std::time::Duration;
 use wasmtime::Engine;
 
-/// How exact deadlines are. Each tick wakes a thread, on a core that has requests to serve.
+/// The precision of deadlines. Each tick wakes a thread, on a core that has requests to serve.
 const TICK: Duration = Duration::from_millis(2);
-/// The same, while there are runs whose deadline is shorter than that.
+/// The tick while there are runs whose deadline is shorter than [`TICK`].
 const SHORT_TICK: Duration = Duration::from_micros(250);
-/// So many short ticks after the last such run, ticks are long again.
+/// After this number of short ticks since the last such run, ticks are long again.
 const MEMORY: u32 = 400;
 
 /// Handle to the counting thread, which ends with it.
@@ -22,11 +23,11 @@ pub(crate) struct Clock(Arc<State>);
 
 struct State {
     alarm: Alarm,
-    /// Runs that have not ended.
+    /// The number of runs that have not ended.
     running: AtomicU64,
-    /// The thread sleeps until somebody sets the alarm.
+    /// The thread sleeps until a run sets the alarm.
     asleep: AtomicBool,
-    /// Ticks that are to be short from now on.
+    /// How many of the next ticks are to be short.
     short: AtomicU32,
     stopped: AtomicBool,
 }
@@ -49,7 +50,7 @@ impl Clock {
         Ok(Self(state))
     }
 
-    /// Keeps the clock counting for a run that starts now.
+    /// Keeps the clock counting during a run that starts now.
     pub(crate) fn count(&self) -> Counting<'_> {
         self.0.running.fetch_add(1, SeqCst);
         if self.0.asleep.load(SeqCst) && self.0.asleep.swap(false, SeqCst) {
@@ -58,27 +59,28 @@ impl Clock {
         Counting(&self.0)
     }
 
-    /// Looks more often for a run that has so little time.
+    /// Makes ticks short for a run with this deadline, if it is short.
     pub(crate) fn hurry_for(&self, deadline: Duration) {
         if deadline < TICK {
             self.hurry();
         }
     }
 
-    /// Looks more often for a while.
+    /// Makes ticks short for a while.
     pub(crate) fn hurry(&self) {
         if self.0.short.load(SeqCst) != MEMORY {
             self.0.short.store(MEMORY, SeqCst);
         }
     }
 
-    /// A deadline in ticks; they may be up too early. One for a short deadline, because the next tick may be a short one.
+    /// A deadline in ticks, which may pass too early. It is one tick for a short deadline, because
+    /// the next tick may be a short one.
     pub(crate) fn ticks(deadline: Duration) -> u64 {
         const FAR: u64 = u64::MAX / 4;
         if deadline < TICK {
             return 1;
         }
-        // One more, because the current tick has partly passed.
+        // One tick more, because the current one has partly passed.
         u64::try_from(deadline.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(FAR).min(FAR) + 1
     }
 }
@@ -115,8 +117,9 @@ impl State {
         if self.short.load(SeqCst) > 0 { SHORT_TICK } else { TICK }
     }
 
-    /// Whether nothing runs. Then whoever starts something sets the alarm: it counts it and then looks at `asleep`; here it is the other
-    /// way round, so that one of the two always sees the other.
+    /// Whether nothing runs, so that the thread may sleep. A run increments `running` and then
+    /// reads `asleep`; this function sets `asleep` and then reads `running`. So at least one of the
+    /// two sees the other, and a run that starts now sets the alarm.
     fn may_rest(&self) -> bool {
         self.asleep.store(true, SeqCst);
         self.running.load(SeqCst) == 0 || !self.asleep.swap(false, SeqCst)

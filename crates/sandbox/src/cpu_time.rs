@@ -1,32 +1,35 @@
-//! What a run has used. Deadlines count the processor time of the thread, not the clock on the wall: on a busy machine the
-//! kernel may take the processor away for longer than a deadline, and a request must not be denied for that.
+//! Measures the time that a run has used. Deadlines count the processor time of the thread, not
+//! wall-clock time: on a busy machine the kernel may take the processor away for longer than a
+//! deadline, and a request must not be denied for that.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::time::Duration;
 
-/// On the wall, a run may take this much longer than its deadline: whatever keeps it from its processor time, it is over when it is looked at
-/// the next time after that.
+/// How much longer than its deadline a run may take in wall-clock time. A run that did not get its
+/// processor time by then ends at the next check.
 const WALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Until when a run may go on. Reading the clock of the wall is left to those runs whose deadline seems to be over.
+/// The time at which a run ends. The wall clock is read only for runs whose deadline seems to be
+/// over.
 #[derive(Clone, Copy)]
 pub(crate) struct Limit {
-    /// Processor time of the thread.
+    /// The limit in processor time of the thread.
     until: Duration,
-    /// On the wall; `None`: nobody has looked yet.
+    /// The limit in wall-clock time; `None` before the first check.
     wall_deadline: Option<Duration>,
 }
 
 impl Limit {
-    /// None.
+    /// No limit.
     pub(crate) const NONE: Self = Self { until: Duration::MAX, wall_deadline: Some(Duration::MAX) };
 
-    /// So much processor time of this thread from now on.
+    /// A limit of `deadline` of this thread's processor time from now on.
     pub(crate) fn after(deadline: Duration) -> Self {
         Self { until: of_this_thread().saturating_add(deadline), wall_deadline: None }
     }
 
-    /// What is left, as far as the clock on the wall knows; zero: the run is over. May be called in a signal handler.
+    /// The remaining time, also by the wall clock; zero: the run is over. May be called in a signal
+    /// handler.
     pub(crate) fn left(&mut self) -> Duration {
         let (used, now) = (of_this_thread(), read(ClockId::Monotonic));
         let wall_deadline = *self.wall_deadline.get_or_insert(now.saturating_add(WALL_LIMIT));

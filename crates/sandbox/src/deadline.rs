@@ -1,16 +1,18 @@
 //! Ends a run that takes too long.
 //!
-//! A deadline is processor time of the thread. Every thread that runs programs has two POSIX timers, which send the signal [`signal`] to
-//! that very thread:
-//! - the *tick* runs by the thread's processor time and is set once. The kernel looks at it whenever its own clock ticks, so it costs no
-//!   system call and programs no hardware, and a thread that sleeps is not woken. Most runs are over before they meet a tick.
-//! - the *alarm* runs by the clock on the wall. It is set for what is left of a run that has met a tick, and at once for a run whose
-//!   deadline is shorter than a tick.
+//! A deadline is processor time of the thread. Every thread that runs programs has two POSIX
+//! timers, which send the signal [`signal`] to that very thread:
+//! - the *tick* runs by the thread's processor time and is set once. The kernel checks it whenever
+//!   its own clock ticks, so it costs no system call and programs no hardware, and a sleeping
+//!   thread is not woken. Most runs are over before they meet a tick.
+//! - the *alarm* runs by the wall clock. It is set to the remaining time of a run that has met a
+//!   tick, and at once for a run whose deadline is shorter than a tick.
 //!
-//! When the time of a run is up, the handler stops it: it sets `immediate_exit` in the shared area of the vCPU that the thread is running,
-//! so that `KVM_RUN` returns at once, or does not begin when the signal came just before it; or it increments the epoch that compiled
-//! WebAssembly compares with its own limit at every function entry and loop. The guest gives up nothing of its own accord, and nothing in
-//! it is asked.
+//! When the time of a run is up, the handler stops it: it sets `immediate_exit` in the shared area
+//! of the vCPU that the thread is running, so that `KVM_RUN` returns at once, or does not begin
+//! when the signal came just before it; or it increments the epoch that compiled WebAssembly
+//! compares with its own limit at every function entry and loop. This needs no cooperation of the
+//! guest.
 //!
 //! The signal is the fourth real-time signal (`SIGRTMIN + 3`, 37 with glibc); the process must not use it otherwise.
 #![allow(unsafe_code)]
@@ -26,7 +28,8 @@ use std::sync::atomic::{AtomicU8, Ordering, compiler_fence};
 use std::time::Duration;
 use wasmtime::Engine;
 
-/// How often a run is looked at, if the kernel's clock ticks that often. A run may get up to one of its ticks more than its deadline.
+/// How often a run is checked, if the kernel's clock ticks that often. A run may exceed its
+/// deadline by up to one tick of the kernel.
 const TICK: Duration = Duration::from_millis(2);
 
 /// The signal of the timers.
@@ -35,24 +38,25 @@ fn signal() -> i32 {
 }
 
 thread_local! {
-    /// What this thread is running. Needs no initialisation and no destructor, so that the handler may read it at any time.
+    /// The run of this thread. Needs no initialisation and no destructor, so that the handler may
+    /// read it at any time.
     static CURRENT: Current = const { Current::new() };
     static TIMERS: OnceCell<Timers> = const { OnceCell::new() };
 }
 
 struct Current {
-    /// Whether there is a run. The handler believes the other fields only then.
+    /// Whether there is a run. Only then does the handler use the other fields.
     active: Cell<bool>,
     target: Cell<Target>,
     deadline: Cell<Duration>,
-    /// `None`: the run has not met a tick.
+    /// The limit of the run; `None`: it has not met a tick.
     limit: Cell<Option<Limit>>,
     alarm: Cell<libc::timer_t>,
     alarm_is_set: Cell<bool>,
     passed: Cell<bool>,
 }
 
-/// What stops a run.
+/// The means to stop a run.
 #[derive(Clone, Copy)]
 enum Target {
     /// `immediate_exit` of the vCPU.
@@ -85,7 +89,8 @@ impl Current {
         }
         self.passed.set(true);
         match self.target.get() {
-            // SAFETY: `active` is true only while a `Deadline` of this thread lives, and the vCPU that it was made of outlives that.
+            // SAFETY: `active` is true only while a `Deadline` of this thread lives, and the vCPU
+            // that it was made from outlives that.
             Target::Vcpu(immediate_exit) => unsafe { (*immediate_exit).store(1, Ordering::Relaxed) },
             // SAFETY: as before; the deadline borrows the engine.
             Target::Wasm(engine) => unsafe { (*engine).increment_epoch() },
@@ -93,15 +98,15 @@ impl Current {
     }
 }
 
-/// While this value lives, what this thread runs has a deadline. A thread has one at a time.
+/// While this value lives, the run of this thread has a deadline. A thread has one at a time.
 pub(crate) struct Deadline<'a> {
-    /// It borrows what the handler needs, and belongs to its thread.
+    /// It borrows the data that the handler needs, and belongs to its thread.
     _borrowed: PhantomData<(&'a Engine, *const ())>,
 }
 
 impl<'a> Deadline<'a> {
-    /// Gives the run that starts now `after` of processor time. `run` is the shared area of the vCPU that this thread is going to run; it
-    /// must outlive the result.
+    /// Gives the run that starts now `after` of processor time. `run` is the shared area of the
+    /// vCPU that this thread is going to run; it must outlive the result.
     pub(crate) fn for_vcpu(run: *mut kvm_run, after: Duration) -> io::Result<Self> {
         // SAFETY: `run` points to the vCPU's shared area, which is mapped as long as the vCPU lives. The field is one byte,
         // and while a deadline is set it is only accessed here, atomically, and by the kernel.
@@ -146,7 +151,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Whether the time of what this thread runs is up. What it runs without a [`Deadline`] has no limit.
+/// Whether the time of this thread's run is up. A run without a [`Deadline`] has no limit.
 pub(crate) fn is_over() -> bool {
     CURRENT.with(|current| current.passed.get())
 }
@@ -156,7 +161,7 @@ impl Drop for Deadline<'_> {
         CURRENT.with(|current| {
             current.active.set(false);
             current.passed.set(false);
-            // From here on, a signal that is still on its way touches nothing.
+            // From here on, a signal that is still pending accesses nothing.
             compiler_fence(Ordering::SeqCst);
             if current.alarm_is_set.get() {
                 let _ = set_timer(current.alarm.get(), Duration::ZERO, Duration::ZERO);
@@ -214,7 +219,7 @@ impl Drop for Timer {
     }
 }
 
-/// Zero `after`: never. Zero `interval`: once.
+/// Sets a timer. Zero `after`: it never expires. Zero `interval`: it expires once.
 fn set_timer(timer: libc::timer_t, after: Duration, interval: Duration) -> io::Result<()> {
     let time = |time: Duration| libc::timespec {
         tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -233,7 +238,8 @@ fn install_handler() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     INSTALLED
         .get_or_init(|| {
-            // SAFETY: plain data, all zero is valid; the handler does only what a signal handler may.
+            // SAFETY: plain data, all zero is valid; the handler makes only async-signal-safe
+            // calls.
             unsafe {
                 let mut before: libc::sigaction = std::mem::zeroed();
                 if libc::sigaction(signal(), ptr::null(), &mut before) != 0 {
@@ -275,7 +281,7 @@ mod tests {
         unsafe { std::mem::zeroed() }
     }
 
-    /// Uses processor time, without a limit of its own, until the time is up.
+    /// Uses processor time until the deadline has passed.
     fn wait(deadline: &Deadline<'_>) {
         while !deadline.passed() {
             spin_loop();
@@ -324,7 +330,8 @@ mod tests {
     fn a_thread_that_gets_no_processor_time_does_not_wait_for_good() {
         let mut run = vcpu();
         let deadline = Deadline::for_vcpu(&mut run, Duration::from_millis(1)).unwrap();
-        // With a short deadline the alarm is set from the beginning, and then looks at the clock on the wall.
+        // With a short deadline the alarm is set from the beginning, and its handler checks the
+        // wall clock.
         while !deadline.passed() {
             thread::sleep(Duration::from_millis(50));
         }

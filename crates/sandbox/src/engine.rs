@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where the kernel offers virtual machines.
+/// The device by which the kernel offers virtual machines.
 const KVM: &str = "/dev/kvm";
 
 /// An engine of this process. Cloning is cheap.
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Which one it is.
+    /// The kind of this engine.
     pub fn kind(&self) -> EngineKind {
         match &self.0 {
             Inner::Microvm(_) => EngineKind::Microvm,
@@ -79,9 +79,10 @@ impl Engine {
         }
     }
 
-    /// Builds a program once, in a sandbox, and runs it once, so that a program that cannot run is found here, and what it needs is
-    /// in place when the first request comes. `program` is a [`leno_policy::spec::ProgramSpec`] in postcard encoding. The image
-    /// can be run in any pool, any number of times.
+    /// Builds a program once, in a sandbox, and runs it once. So a program that cannot run is found
+    /// here, and its pages and compiled code are in place when the first request comes. `program`
+    /// is a [`leno_policy::spec::ProgramSpec`] in postcard encoding. The image can be run in any
+    /// pool, any number of times.
     pub fn load(&self, program: &[u8]) -> Result<Image, LoadError> {
         let body = match &self.0 {
             Inner::Microvm(engine) => Body::Microvm(Arc::clone(engine.machine()), engine.load(program, trial)?),
@@ -96,7 +97,7 @@ impl Engine {
     }
 }
 
-/// Writes the request of a program's first run. What the program says to it is of no interest.
+/// Writes the request of a program's first run. The program's answer to it is ignored.
 fn trial(area: &mut [u8]) -> Result<usize, Fault> {
     let input = Input::Request(RequestInput {
         now_ms: 0,

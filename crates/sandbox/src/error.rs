@@ -1,4 +1,4 @@
-//! Why there is no engine, or no program in one.
+//! Errors of engines, and of loading a program into one.
 
 use crate::fault::Fault;
 use std::io;
@@ -10,15 +10,15 @@ pub enum EngineError {
     /// The device cannot be used.
     #[error("{} cannot be used: {error}{}", device.display(), hint(error))]
     Device {
-        /// Which device.
+        /// The device.
         device: PathBuf,
-        /// What the kernel said.
+        /// The error of the kernel.
         error: io::Error,
     },
     /// The kernel's KVM is too old.
     #[error("this kernel's KVM lacks {0}")]
     Missing(&'static str),
-    /// The image is not one.
+    /// The guest image is invalid.
     #[error("the guest image cannot be used: {0}")]
     Guest(&'static str),
     /// A virtual machine could not be made, or the guest does not run in it.
@@ -27,7 +27,7 @@ pub enum EngineError {
     /// The module could not be compiled or started.
     #[error("the WebAssembly engine cannot be started: {0}")]
     Wasm(String),
-    /// The kernel gives this thread no timer, and without a deadline nothing is run.
+    /// The kernel gives this thread no timer; nothing runs without a deadline.
     #[error("no timer for the deadline: {0}")]
     Timer(io::Error),
     /// All sandboxes of the pool are in use.
@@ -46,24 +46,24 @@ fn hint(error: &io::Error) -> &'static str {
 /// Why a program cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It is larger than any sensible one.
+    /// It is larger than the limit.
     #[error("the program has {bytes} bytes; at most {limit} fit")]
     TooLarge {
         /// Its encoded size.
         bytes: usize,
-        /// What fits.
+        /// The limit of the size.
         limit: usize,
     },
-    /// It is not a program.
+    /// It is not the encoding of a program.
     #[error("the program cannot be built: {0}")]
     Refused(String),
-    /// Built, it leaves no memory for its runs.
+    /// After it was built, it leaves no memory for its runs.
     #[error("the program needs more memory than a sandbox has")]
     NoRoom,
-    /// Building it went wrong.
+    /// Building it failed.
     #[error("building the program {0}")]
     Fault(Fault),
-    /// Built, it does not get through its first run.
+    /// It was built, but failed in its first run.
     #[error("the program's first run: it {0}")]
     Trial(Fault),
     /// There is no sandbox to build it in.

@@ -1,29 +1,29 @@
-//! Why a run gave no output. Every one of these denies the request and leaves the next one unaffected.
+//! Why a run gave no output. Each fault denies the request and leaves the next one unaffected.
 
 use std::fmt;
 
-/// What a sidecar did, or what was done to it.
+/// A fault of a sidecar, or of the host that runs it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It was still running when its time was up.
     #[error("ran past its deadline")]
     Deadline,
-    /// It executed something that it may not.
+    /// It executed a forbidden instruction.
     #[error("executed {what} (at {at:#x})")]
     Instruction {
         /// Address of the instruction.
         at: u64,
-        /// What it was, as far as the processor says.
+        /// The kind of instruction, as far as the processor tells.
         what: &'static str,
     },
-    /// It accessed memory that it may not.
+    /// It accessed memory without permission.
     #[error("{access} memory that is not its own, at {address:#x} (instruction at {at:#x})")]
     Memory {
         /// Address of the instruction; 0 where the engine cannot tell.
         at: u64,
         /// The address accessed; 0 where the engine cannot tell.
         address: u64,
-        /// In which way.
+        /// The kind of access.
         access: Access,
     },
     /// It ran off the end of its stack.
@@ -38,32 +38,32 @@ pub enum Fault {
         /// Address of the instruction; 0 where the engine cannot tell.
         at: u64,
     },
-    /// It found itself in a state that its authors excluded.
+    /// It panicked.
     #[error("panicked at {0}")]
     Panicked(String),
-    /// It refused to do what it was asked.
+    /// It refused its task.
     #[error("refused: {0}")]
     Refused(String),
-    /// It claimed an output that cannot be.
+    /// It claimed an impossible length of output.
     #[error("claimed an output of {length} bytes where {limit} fit")]
     BadLength {
-        /// What it claimed.
+        /// The claimed length.
         length: usize,
-        /// What fits.
+        /// The limit.
         limit: usize,
     },
     /// It was not run, because its input does not fit.
     #[error("was given an input of {length} bytes where {limit} fit")]
     InputTooLong {
-        /// What it was given.
+        /// The length of the input.
         length: usize,
-        /// What fits.
+        /// The limit.
         limit: usize,
     },
-    /// It left in a way that no program leaves.
+    /// It exited in a way that no program uses.
     #[error("tried to leave the sandbox: {0}")]
     Escape(String),
-    /// It stopped for a reason of its engine's own.
+    /// It trapped for a reason that is specific to its engine.
     #[error("trapped: {0}")]
     Trap(String),
     /// The host could not run it.
@@ -95,7 +95,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// A guest's own words, made safe for a log: printable ASCII, and not many.
+/// A guest's text, made safe for a log: printable ASCII, with a limited length.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     const LIMIT: usize = 300;
     bytes.iter().take(LIMIT).map(|byte| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '?' }).collect()

@@ -8,7 +8,8 @@ use leno_policy::spec::ProgramSpec;
 use std::fmt;
 use std::sync::Arc;
 
-/// A program in the memory that its initialisation left, for one engine. Cloning is cheap; all clones share that memory.
+/// A program in the memory that its initialisation left, for one engine. Cloning is cheap; all
+/// clones share that memory.
 #[derive(Clone)]
 pub struct Image(Arc<Body>);
 
@@ -17,7 +18,7 @@ pub(crate) enum Body {
     Wasm(Arc<Wasm>, wasm::Snapshot),
     /// The program, and the length of its encoding.
     Inline(Box<Program>, usize),
-    /// A program whose verdict no request can change.
+    /// A program whose verdict does not depend on the request.
     Constant(Box<Program>),
 }
 
@@ -26,8 +27,8 @@ impl Image {
         Self(Arc::new(body))
     }
 
-    /// A program that gives every request the same verdict ([`Program::is_constant`]): it is called without a sandbox. `None`: it is not
-    /// such a program.
+    /// A program that gives every request the same verdict ([`Program::is_constant`]): it is called
+    /// without a sandbox. `None`: it is not such a program.
     pub fn constant(spec: ProgramSpec) -> Option<Self> {
         let program = Program::new(spec);
         program.is_constant().then(|| Self::new(Body::Constant(Box::new(program))))
@@ -37,7 +38,7 @@ impl Image {
         &self.0
     }
 
-    /// The engine it is for.
+    /// The kind of engine it is for.
     pub fn kind(&self) -> EngineKind {
         match self.body() {
             Body::Microvm(..) => EngineKind::Microvm,
@@ -47,8 +48,9 @@ impl Image {
         }
     }
 
-    /// Memory in bytes that this program costs while it is loaded. (Inline: the length of its encoding, because
-    /// nothing says how much memory a value on the host's heap takes; constant: the program's own value.)
+    /// Memory in bytes that this program takes while it is loaded. (Inline: the length of its
+    /// encoding, because the memory that a value takes on the host's heap is not known; constant:
+    /// the program's own value.)
     pub fn bytes(&self) -> usize {
         match self.body() {
             Body::Microvm(_, snapshot) => snapshot.bytes(),

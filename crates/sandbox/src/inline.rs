@@ -10,13 +10,13 @@ pub(crate) fn load(program: &[u8]) -> Result<Program, LoadError> {
     abi::init(program).map_err(|error| LoadError::Refused(error.to_string()))
 }
 
-/// Room for an input and an output, used again and again.
+/// Buffers for an input and an output, which are reused.
 pub(crate) struct Buffers {
     pub input: Box<[u8]>,
     output: Box<[u8]>,
-    /// Of the input that is there.
+    /// The length of the current input.
     given: usize,
-    /// Of the output that is there.
+    /// The length of the current output.
     length: usize,
 }
 
@@ -25,20 +25,20 @@ impl Buffers {
         Self { input: vec![0; MAX_INPUT].into(), output: vec![0; MAX_OUTPUT].into(), given: 0, length: 0 }
     }
 
-    /// Runs the program on so many bytes of input.
+    /// Runs the program on `input` bytes of input.
     pub(crate) fn run(&mut self, program: &Program, input: usize) {
         self.given = input;
         self.length = abi::run(program, &self.input[..input], &mut self.output);
     }
 
-    /// Erases what the last run was given, and what it left.
+    /// Erases the input and the output of the last run.
     pub(crate) fn erase(&mut self) {
         self.input[..self.given].fill(0);
         self.output[..self.length].fill(0);
         (self.given, self.length) = (0, 0);
     }
 
-    /// What the last run left.
+    /// The output of the last run.
     pub(crate) fn output(&self) -> &[u8] {
         &self.output[..self.length]
     }

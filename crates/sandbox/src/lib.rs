@@ -17,12 +17,14 @@
 //! Three engines exist: `microvm` (a virtual machine under KVM), `wasm` (a WebAssembly instance) and `inline` (a plain
 //! function call, for tests and comparison). The verdicts are the same; see `docs/decisions/0001-sandbox-engines.md`.
 //!
-//! User-written policies are [`extension`]s: WebAssembly modules of their authors, each request in an instance of its own.
+//! User-written policies are [`extension`]s: WebAssembly modules of users, with a separate instance
+//! for each request.
 //!
-//! Whole functions may be [`component`]s, which serve HTTP in an instance of their own for each request.
+//! Whole functions may be [`component`]s, which serve HTTP with a separate instance for each
+//! request.
 //!
-//! A run that faults, gives bad output or exceeds its deadline is an error with a reason in words; the pool goes on with
-//! a clean sandbox.
+//! A run that faults, gives bad output or exceeds its deadline returns an error with a reason; the
+//! pool continues with a clean sandbox.
 #![deny(unsafe_code)] // allowed in `microvm` and `deadline` alone
 
 mod clock;

@@ -1,15 +1,17 @@
-//! Checks what leaves a sandbox. It is untrusted until then: a program may have been taken over by what it read.
+//! Checks the output of a sandbox. It is untrusted until then: the input may have exploited the
+//! program.
 
 use leno_policy::outcome::{
     Decision, HeaderEdit, MAX_CLAUSE, MAX_OUTPUT, MAX_PRINCIPAL, MAX_RULE, Outcome, Output, Verdict,
 };
 
-/// More edits than this are not a policy but an attack.
+/// An output with more edits than this is treated as an attack.
 const MAX_EDITS: usize = 512;
-/// Longest header value. (Heads are limited to less than an output in all.)
+/// The longest header value. (Heads in all are limited to less than an output.)
 const MAX_VALUE: usize = 16 * 1024;
 
-/// Framing belongs to the runtime (RFC 9110, 7.6.1; RFC 9112, 6): what a program says about it would be smuggling.
+/// Framing belongs to the runtime (RFC 9110, 7.6.1; RFC 9112, 6): edits of it by a program could
+/// smuggle requests.
 const FORBIDDEN: [&str; 9] = [
     "connection",
     "content-length",
@@ -22,37 +24,39 @@ const FORBIDDEN: [&str; 9] = [
     "upgrade",
 ];
 
-/// What is wrong with an output.
+/// Why an output is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// It is not the encoding of an output.
     #[error("it cannot be decoded: {0}")]
     Encoding(postcard::Error),
-    /// There is more after its end.
+    /// There are bytes after its end.
     #[error("{0} bytes follow its end")]
     Excess(usize),
-    /// Too many of something.
+    /// It has too many elements of a kind.
     #[error("too many {0}")]
     TooMany(&'static str),
-    /// Longer than anything that is said in earnest.
+    /// An element is longer than its limit.
     #[error("{0} is too long")]
     TooLong(&'static str),
-    /// A name that is not a field name (RFC 9110, 5.1), or one of a field that programs may not touch.
+    /// A name that is not a field name (RFC 9110, 5.1), or that of a field that programs may not
+    /// edit.
     #[error("header name {0:?} is not allowed")]
     HeaderName(String),
     /// A value that is not a field value (RFC 9110, 5.5).
     #[error("the value of header {0:?} is not allowed")]
     HeaderValue(String),
-    /// A status that is not one.
+    /// A status that is not valid for a denial.
     #[error("status {0} is none that refuses")]
     Status(u16),
-    /// A path that is not one.
+    /// An invalid path.
     #[error("the path is not one")]
     Path,
 }
 
-/// Decodes and validates. Total, and bounded: every element of the result takes at least one of at most
-/// [`MAX_OUTPUT`] bytes, and the decoder never reserves more than a mebibyte beforehand.
+/// Decodes and validates. It accepts any bytes, and is bounded: every element of the result takes
+/// at least one of at most [`MAX_OUTPUT`] bytes, and the decoder never reserves more than a
+/// mebibyte in advance.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Output, Malformed> {
     if bytes.len() > MAX_OUTPUT {
         return Err(Malformed::Excess(bytes.len() - MAX_OUTPUT));
@@ -129,7 +133,7 @@ fn header(name: &str, value: &str) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Origin form (RFC 9112, 3.2.1): nothing that could end the request line.
+/// Origin form (RFC 9112, 3.2.1), without characters that could end the request line.
 fn is_path(path: &str) -> bool {
     path == "*" || (path.starts_with('/') && path.bytes().all(|byte| (b'!'..=b'~').contains(&byte)))
 }

@@ -1,7 +1,8 @@
 //! A worker thread's sandboxes.
 //!
-//! Their life is in the types: a [`Sandbox`] is clean and can be run once; running it makes it a [`Used`], which holds
-//! the output; only resetting that gives something that the pool takes back.
+//! Types express their life cycle: a [`Sandbox`] is clean and can be run once; running it makes it
+//! a [`Used`], which holds the output; only resetting that returns a value that the pool takes
+//! back.
 
 use crate::error::EngineError;
 use crate::fault::Fault;
@@ -15,33 +16,35 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sandboxes that one pool lends at a time, unless told otherwise.
+/// The default limit of sandboxes that one pool lends at a time.
 const CAP: usize = 32;
-/// WebAssembly instances that a pool keeps, each with another size of memory.
+/// How many WebAssembly instances a pool keeps, each with another size of memory.
 const INSTANCES: usize = 4;
 
-/// A thread's sandboxes, made on demand and reused for whichever program comes next. Not `Send`: a worker owns its own.
+/// A thread's sandboxes, made on demand and reused for any program. Not `Send`: each worker has its
+/// own.
 pub struct Pool {
     shells: Vec<microvm::Shell>,
-    /// The last one is the one used last.
+    /// The last element is the one that was used last.
     instances: Vec<wasm::Instance>,
     buffers: Vec<inline::Buffers>,
-    /// What the last run left. Its output is gone by now, and nobody waits for it to be erased.
+    /// The sandbox of the last run. Its output has been read, and no request waits for it to be
+    /// erased.
     dirty: Option<Spent>,
     lent: Rc<Cell<usize>>,
     cap: usize,
 }
 
-/// Why [`Pool::run`] has no output. All of them deny the request.
+/// Why [`Pool::run`] has no output. Each of these errors denies the request.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The sidecar failed.
     #[error("the sidecar {0}")]
     Fault(Fault),
-    /// Its output does not hold water.
+    /// Its output is invalid.
     #[error("the sidecar's output is invalid: {0}")]
     Malformed(#[from] Malformed),
-    /// The request head is larger than any sidecar takes.
+    /// The request head is larger than the input of a sidecar may be.
     #[error("the input is larger than the {MAX_INPUT} bytes that a sidecar takes")]
     InputTooLarge,
     /// There is no sandbox to run it in.
@@ -66,8 +69,8 @@ impl Pool {
         Self { shells: Vec::new(), instances: Vec::new(), buffers: Vec::new(), dirty: None, lent: Rc::default(), cap }
     }
 
-    /// Runs the program of `image` on `input` in a fresh sandbox, and checks what comes out. What the run leaves is erased by
-    /// [`Pool::tidy`], and at the latest before the next run.
+    /// Runs the program of `image` on `input` in a fresh sandbox, and checks its output.
+    /// [`Pool::tidy`] erases the data of the run, or else the next run does so first.
     pub fn run(&mut self, image: &Image, input: &Input<'_>, deadline: Duration) -> Result<Output, RunError> {
         if let Body::Constant(program) = image.body() {
             return Ok(program.answer(input));
@@ -90,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// Erases what the last run left: for a worker that has nothing else to do.
+    /// Erases the data of the last run: for an idle worker.
     pub fn tidy(&mut self) {
         if let Some(vacant) = self.dirty.take().and_then(Spent::reset) {
             self.keep(vacant);
@@ -127,7 +130,8 @@ impl Pool {
         })
     }
 
-    /// Takes back what [`Used::reset`] gave. `None`, a sandbox that could not be reset, is replaced when the next one is needed.
+    /// Takes back the result of [`Used::reset`]. `None`, a sandbox that could not be reset, is
+    /// replaced when the next one is needed.
     pub fn give_back(&mut self, clean: Option<Clean>) {
         if let Some(clean) = clean {
             self.keep(clean.vacant);
@@ -143,7 +147,7 @@ impl Pool {
         }
     }
 
-    /// In the place of one with as much memory, or else of the one that was not used for longest.
+    /// Replaces the instance with as much memory, or else the least recently used one.
     fn keep_instance(&mut self, instance: wasm::Instance) {
         let same = self.instances.iter().position(|kept| kept.size() == instance.size());
         if let Some(index) = same.or((self.instances.len() == INSTANCES).then_some(0)) {
@@ -153,7 +157,7 @@ impl Pool {
     }
 }
 
-/// Counts what is lent.
+/// Counts the sandboxes that are lent.
 struct Permit(Rc<Cell<usize>>);
 
 impl Permit {
@@ -179,7 +183,7 @@ pub struct Sandbox {
     permit: Permit,
 }
 
-/// What a sandbox is made of while no program is in it.
+/// A sandbox while no program is in it.
 enum Vacant {
     Shell(microvm::Shell),
     Instance(wasm::Instance),
@@ -203,8 +207,9 @@ impl Sandbox {
 }
 
 impl Vacant {
-    /// Runs a program once. `write` is given the input area and returns the length; it may be asked again, with a larger area. If it
-    /// fails, nothing is run, and what is left for others comes back with the error.
+    /// Runs a program once. `write` is given the input area and returns the length; it may be
+    /// called again, with a larger area. If it fails, the program is not run, and a reusable
+    /// sandbox, if any, is returned with the error.
     fn run<E>(
         self,
         body: &Body,
@@ -244,7 +249,7 @@ enum Spent {
     Microvm(microvm::Spent),
     Wasm(wasm::Spent),
     Inline(inline::Buffers),
-    /// Was not run.
+    /// A sandbox that was not run.
     Unused(Option<Vacant>, Fault),
 }
 
@@ -254,7 +259,7 @@ impl Used {
         self.spent.output()
     }
 
-    /// Erases all that the run left. `None`: it cannot be used again, and is gone.
+    /// Erases all data of the run. `None`: it cannot be used again, and has been dropped.
     pub fn reset(self) -> Option<Clean> {
         let Self { spent, permit } = self;
         spent.reset().map(|vacant| Clean { vacant, _permit: permit })
@@ -284,7 +289,7 @@ impl Spent {
     }
 }
 
-/// A sandbox with nothing in it, for [`Pool::give_back`].
+/// A sandbox without a program, for [`Pool::give_back`].
 pub struct Clean {
     vacant: Vacant,
     _permit: Permit,

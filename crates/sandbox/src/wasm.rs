@@ -1,5 +1,6 @@
-//! The portable engine: every run has a WebAssembly instance for itself that is as new, with the memory that the program's
-//! initialisation left. Isolated by what the compiler does not let a module express.
+//! The portable engine: every run has exclusive use of a WebAssembly instance that is as new, with
+//! the memory that the program's initialisation left. It isolates by the checks that the compiler
+//! puts into the module's code.
 
 mod initial;
 mod instance;
@@ -27,27 +28,29 @@ pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-g
 
 /// Largest memory of an instance, in bytes: variables, stack and heap together.
 const MEMORY: usize = 2 * 1024 * 1024;
-/// Memory in which a program is built, the blob not counted.
+/// The memory in which a program is built, not counting the blob.
 const INIT_MEMORY: usize = 512 * 1024;
-/// Instances in this process at one time, those included that workers keep for their next runs. Each is an address range until it is used.
+/// The limit of instances in this process at one time, including those that workers keep for their
+/// next runs. Each is an address range until it is used.
 const INSTANCES: u32 = 1024;
-/// Memory of a slot that is kept for its next instance, erased, rather than given back to the kernel.
+/// Memory of an instance's slot that is kept for the next instance, erased, rather than given back
+/// to the kernel.
 const RESIDENT: usize = 256 * 1024;
-/// A program that needs longer than this to be built is refused.
+/// A program that takes longer than this to build is refused.
 const INIT_DEADLINE: Duration = Duration::from_secs(2);
-/// A program that needs longer than this for its first run is refused.
+/// A program that takes longer than this for its first run is refused.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(2);
 /// Largest encoded program.
 const BLOB: usize = 1024 * 1024;
 const WASM_PAGE: usize = 65_536;
 
-// The guest's words, as in its source.
+// The guest's status words, as in its source.
 const DONE: u32 = 1;
 const REFUSED: u32 = 2;
 const PANICKED: u32 = 3;
 const OUT_OF_MEMORY: u32 = 4;
 
-/// The engine: the compiled module, and what finds its parts.
+/// The engine: the compiled module, with the places of its parts.
 pub(crate) struct Wasm {
     engine: Engine,
     ready: InstancePre<()>,
@@ -99,7 +102,7 @@ impl Wasm {
         memory.data_mut(&mut store)[address..address + program.len()].copy_from_slice(program);
         let init = instance.get_typed_func::<(u32, u32), ()>(&mut store, "init").map_err(failed)?;
         store.set_epoch_deadline(1);
-        // For all that the guest does here, `input` included.
+        // The deadline is for all calls of the guest here, including `input`.
         let _deadline = Deadline::for_instance(&self.engine, INIT_DEADLINE).map_err(EngineError::Timer)?;
         let called = init.call(&mut store, (address as u32, program.len() as u32));
         match self.outcome(called, memory.data(&store)) {
@@ -110,7 +113,7 @@ impl Wasm {
         }
         let input = instance.get_typed_func::<(), u32>(&mut store, "input").map_err(failed)?;
         let input = input.call(&mut store, ()).map_err(failed)? as usize;
-        // Nothing above the heap's top is alive.
+        // No memory above the heap's top is in use.
         let built = &memory.data(&store)[..input.min(address)];
         let needed = (input + MAX_INPUT).next_multiple_of(WASM_PAGE);
         if needed + MAX_OUTPUT > MEMORY {
@@ -131,7 +134,7 @@ impl Wasm {
             .ok_or_else(|| EngineError::Wasm("the module's `memory` is none".into()))
     }
 
-    /// Where the output lies, or why there is none. Nothing of what the guest reports is trusted.
+    /// The place of the output, or why there is none. The guest's report is not trusted.
     fn outcome(&self, called: Result<(), wasmtime::Error>, memory: &[u8]) -> Result<Range<usize>, Fault> {
         let word = |index: usize| {
             let at = self.report + index * 4;
@@ -167,17 +170,17 @@ pub(crate) fn try_out(
     }
 }
 
-/// A store whose instance ends when the time of what its thread runs is up.
+/// A store whose instance ends when the time of its thread's run is up.
 fn store(engine: &Engine) -> Store<()> {
     let mut store = Store::new(engine, ());
-    // Another thread's run may have been the one whose time was up: the epoch is the engine's.
+    // The epoch belongs to the engine, so the run whose time was up may have been another thread's.
     store.epoch_deadline_callback(|_| {
         Ok(if deadline::is_over() { UpdateDeadline::Interrupt } else { UpdateDeadline::Continue(1) })
     });
     store
 }
 
-/// Sees to it that a memory has at least so many bytes.
+/// Grows a memory to at least `bytes` bytes.
 fn grow(memory: &Memory, store: &mut Store<()>, bytes: usize) -> Result<(), wasmtime::Error> {
     let missing = bytes.saturating_sub(memory.data_size(&*store));
     if missing > 0 {
@@ -186,7 +189,8 @@ fn grow(memory: &Memory, store: &mut Store<()>, bytes: usize) -> Result<(), wasm
     Ok(())
 }
 
-/// Compiles on a thread of its own: what the compiler needed, tens of megabytes, goes back to the system when the thread ends.
+/// Compiles on a separate thread: the memory of the compiler, tens of megabytes, goes back to the
+/// system when the thread ends.
 fn compile_apart(engine: &Engine, image: &[u8]) -> Result<Module, EngineError> {
     let compiled = std::thread::scope(|scope| scope.spawn(|| Module::new(engine, image)).join());
     match compiled {
@@ -209,7 +213,7 @@ fn config() -> Config {
     tuned(pool)
 }
 
-/// What all engines of this kind have in common.
+/// The settings that all engines of this kind have in common.
 pub(crate) fn tuned(pool: PoolingAllocationConfig) -> Config {
     let mut config = Config::new();
     config
@@ -218,7 +222,7 @@ pub(crate) fn tuned(pool: PoolingAllocationConfig) -> Config {
         .epoch_interruption(true)
         .cranelift_opt_level(OptLevel::Speed)
         .wasm_backtrace_max_frames(None)
-        // Compiling is rare, and threads kept for it keep memory too.
+        // Compiling is rare, and threads kept for it would keep memory too.
         .parallel_compilation(false);
     config
 }
@@ -227,7 +231,7 @@ fn is_unreachable(error: &wasmtime::Error) -> bool {
     error.downcast_ref::<Trap>() == Some(&Trap::UnreachableCodeReached)
 }
 
-/// What a trap is called here.
+/// The fault that corresponds to a trap.
 pub(crate) fn trapped(error: &wasmtime::Error) -> Fault {
     match error.downcast_ref::<Trap>() {
         Some(Trap::Interrupt) => Fault::Deadline,

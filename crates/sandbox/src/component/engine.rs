@@ -1,4 +1,4 @@
-//! The engine of components: one for a process.
+//! The engine of components. A process has one.
 
 use super::failure::CompileError;
 use super::host::Host;
@@ -11,18 +11,19 @@ use std::sync::Arc;
 use wasmtime::component::Linker;
 use wasmtime::{Config, Enabled, Engine, PoolingAllocationConfig};
 
-/// Instances in this process at one time.
+/// The limit of instances in this process at one time.
 const INSTANCES: u32 = 1000;
-/// Core modules of a component at most: those of Python have some dozens.
+/// The limit of core modules of a component. Python's components have some dozens.
 const CORES: u32 = 100;
-/// Of each kind that a component may have.
+/// The limit of memories of a component.
 const MEMORIES: u32 = 4;
 const TABLES: u32 = 20;
-/// Elements of a table: JavaScript's engine has some ten thousand functions.
+/// The limit of elements of a table. JavaScript's engine has some ten thousand functions.
 const TABLE: usize = 100_000;
-/// No settings give more.
+/// The largest memory that settings can give.
 const LARGEST_MEMORY: usize = 512 * 1024 * 1024;
-/// Memory of an instance that is kept for the next one, rather than given back to the kernel.
+/// Memory of an instance's slot that is kept for the next instance, rather than given back to the
+/// kernel.
 const RESIDENT: usize = 2 * 1024 * 1024;
 
 /// Compiles and runs components. Cloning is cheap.
@@ -36,20 +37,21 @@ pub(super) struct Inner {
 }
 
 impl Components {
-    /// An engine with its own thread for turns.
+    /// An engine with its own thread that counts turns.
     pub fn new() -> Result<Self, EngineError> {
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
         let engine = Engine::new(&config()).map_err(failed)?;
         let mut linker = Linker::new(&engine);
-        // All of WASI, because languages' standard libraries import it whether they use it or not; what an instance may not do, it is told.
+        // All of WASI is linked, because the standard libraries of languages import it whether they
+        // use it or not. Calls that an instance may not make return an error.
         wasmtime_wasi::p2::add_to_linker_async(&mut linker).map_err(failed)?;
         wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker).map_err(failed)?;
         let clock = Clock::start(&engine).map_err(|error| EngineError::Wasm(error.to_string()))?;
         Ok(Self(Arc::new(Inner { engine, linker, clock })))
     }
 
-    /// Compiles a component, and checks that it is one that can be run here. Takes some hundred milliseconds for one made from Rust,
-    /// and many seconds for an interpreter's.
+    /// Compiles a component, and checks that this engine can run it. Takes some hundred
+    /// milliseconds for one made from Rust, and many seconds for an interpreter's.
     pub fn compile(&self, component: &[u8]) -> Result<Component, CompileError> {
         Component::compile(self, component)
     }
@@ -69,7 +71,8 @@ fn config() -> Config {
         .linear_memory_keep_resident(RESIDENT)
         .table_elements(TABLE)
         .table_keep_resident(8 * 1024)
-        // A megabyte of stack of which two pages were used: where the kernel can tell, only those are erased.
+        // Of a megabyte of stack, a run may have used two pages: where the kernel can tell, only
+        // those are erased.
         .pagemap_scan(Enabled::Auto);
     let mut config = tuned(pool);
     config.wasm_component_model(true);

@@ -1,4 +1,4 @@
-//! What can be wrong with a component, and with one run of it.
+//! Errors of a component, and of one run of it.
 
 use super::host::Host;
 use crate::fault::Fault;
@@ -9,53 +9,53 @@ use wasmtime_wasi::I32Exit;
 /// Why a component cannot be used at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// There is more of it than anybody needs.
+    /// It is larger than the limit.
     #[error("the component has {bytes} bytes; at most {limit} are taken")]
     TooLarge {
-        /// Of the component.
+        /// The size of the component.
         bytes: usize,
-        /// What is taken.
+        /// The largest size that is accepted.
         limit: usize,
     },
-    /// Not a component, or a kind of it that is not run here.
+    /// It is not a component, or of a kind that is not supported here.
     #[error("the component cannot be compiled: {0}")]
     Invalid(String),
-    /// It wants something that does not exist here.
+    /// It imports an interface that does not exist here.
     #[error("the component imports what does not exist here: {0}")]
     Import(String),
-    /// It serves no HTTP.
+    /// It does not serve HTTP.
     #[error("the component exports no `wasi:http/incoming-handler` of version 0.2: {0}")]
     Export(String),
 }
 
-/// Why one run gave no (whole) answer.
+/// Why one run gave no answer, or only a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// It trapped.
     #[error("{0}")]
     Fault(Fault),
-    /// It took more memory than it is given.
+    /// It needed more memory than its limit.
     #[error("needed more memory than the {0} bytes that it is given")]
     Memory(usize),
-    /// It ended itself.
+    /// It exited.
     #[error("ended itself with status {0}")]
     Exit(i32),
     /// It returned without an answer.
     #[error("returned without an answer")]
     Silent,
-    /// It answered that it failed.
+    /// It answered with an error.
     #[error("answered with the error {0}")]
     Error(String),
-    /// There are too many instances on this node already.
+    /// The node already runs as many instances as it can.
     #[error("finds no room: this node runs as many instances as it can")]
     Crowded,
-    /// It was shown nothing: the request is none that a component can be shown.
+    /// The instance did not start, because the request cannot be passed to a component.
     #[error("cannot be shown this request: {0}")]
     Request(String),
 }
 
 impl Failure {
-    /// What went wrong in a store.
+    /// The failure of a store that ended with this error.
     pub(super) fn of(error: &wasmtime::Error, host: &Host) -> Self {
         if let Some(exit) = error.downcast_ref::<I32Exit>() {
             return Self::Exit(exit.0);
@@ -63,7 +63,8 @@ impl Failure {
         if error.is::<PoolConcurrencyLimitError>() {
             return Self::Crowded;
         }
-        // Languages answer a lack of memory by an undefined instruction; before it starts, the engine says so itself.
+        // Programs react to a lack of memory by an undefined instruction; during instantiation, the
+        // engine itself reports it.
         let gave_up = matches!(error.downcast_ref::<Trap>(), None | Some(Trap::UnreachableCodeReached));
         match host.lacked_memory() {
             Some(limit) if gave_up => Self::Memory(limit),

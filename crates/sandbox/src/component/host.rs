@@ -1,4 +1,4 @@
-//! The node's side of an instance: what it is given, and what is counted of it.
+//! The node's side of an instance: its inputs, and its counted resources.
 
 use super::outside::{Body, Broken, Outside};
 use super::program::Settings;
@@ -12,25 +12,25 @@ use wasmtime::{ResourceLimiter, Result};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView};
 
-/// Things that an instance may hold at one time: requests, fields, streams, waits.
+/// The limit of resources of an instance at one time: requests, fields, streams, waits.
 const MOST_RESOURCES: usize = 1024;
-/// Bytes of one set of header fields that it makes.
+/// The limit of bytes of one set of header fields that it makes.
 const LARGEST_FIELDS: usize = 64 * 1024;
-/// Bytes of a body that it writes at once; as many wait for a slow reader.
+/// The limit of bytes of a body in one write; as many are buffered for a slow reader.
 const PIECE: usize = 64 * 1024;
-/// Random bytes that it asks for at once.
+/// The limit of random bytes in one call.
 const MOST_RANDOM: u64 = 1024 * 1024;
-/// Elements of one table.
+/// The limit of elements of one table.
 const LARGEST_TABLE: usize = 100_000;
 
-/// What a store holds besides its instance.
+/// The data that a store holds besides its instance.
 pub(super) struct Host {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
     calls: Calls,
     limit: usize,
-    /// Bytes of all its memories.
+    /// Bytes of all memories of the instance.
     memory: usize,
     lacked_memory: bool,
 }
@@ -53,7 +53,7 @@ impl Host {
         Self { wasi: wasi.build(), http, table, calls: Calls(outside), limit, memory, lacked_memory }
     }
 
-    /// Its limit, if it wanted more.
+    /// The memory limit of the instance, if it wanted more.
     pub(super) fn lacked_memory(&self) -> Option<usize> {
         self.lacked_memory.then_some(self.limit)
     }
@@ -87,7 +87,7 @@ impl WasiHttpView for Host {
     }
 }
 
-/// Its way out.
+/// The instance's outgoing calls.
 struct Calls(Box<dyn Outside>);
 
 type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;

@@ -1,9 +1,11 @@
-//! Functions that are components: `wasi:http/proxy` 0.2, each request in an instance of its own.
+//! Functions that are components: `wasi:http/proxy` 0.2, with a separate instance for each request.
 //!
-//! A [`Components`] engine compiles a [`Component`] once; with [`Settings`] it is a [`Program`], which serves requests. An instance
-//! sees its request and its environment, and nothing else of the node: no files, no sockets, no other request. Its own calls are handed
-//! to whoever runs it ([`Outside`]), who decides what becomes of them. It computes in turns, so that a long computation does not keep the
-//! thread; who drops a run ends the instance. Whatever goes wrong in it ends this one run with a [`Failure`].
+//! A [`Components`] engine compiles a [`Component`] once; with [`Settings`] it is a [`Program`],
+//! which serves requests. An instance sees its request and its environment, and nothing else of the
+//! node: no files, no sockets, no other request. Its outgoing calls go to an [`Outside`] of the
+//! embedder, which decides about them. An instance computes in turns, so that a long computation
+//! does not block the thread. Dropping a run ends the instance. Any fault in an instance ends this
+//! one run with a [`Failure`].
 
 mod engine;
 mod failure;

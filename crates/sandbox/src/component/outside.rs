@@ -1,4 +1,4 @@
-//! The world outside of an instance.
+//! The interface to everything external to an instance.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -9,16 +9,17 @@ use std::pin::Pin;
 /// A body that an instance reads or writes, frame by frame.
 pub type Body = UnsyncBoxBody<Bytes, Broken>;
 
-/// A body, or a call, broke off; why, in words.
+/// The reason why a body or a call broke off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Broken(pub String);
 
-/// The wait for a response.
+/// A future of the response.
 pub type Sending = Pin<Box<dyn Future<Output = Result<Response<Body>, Broken>> + Send>>;
 
-/// Whom an instance calls: everything that leaves it goes through here.
+/// Receives an instance's outgoing calls: everything that leaves the instance goes through here.
 pub trait Outside: Send + 'static {
-    /// Sends a request of the instance, whose URI has a scheme and an authority. Who drops the future gives up.
+    /// Sends a request of the instance, whose URI has a scheme and an authority. Dropping the
+    /// future cancels the call.
     fn send(&mut self, request: Request<Body>) -> Sending;
 }

@@ -1,4 +1,4 @@
-//! A component: checked, compiled once for all its instances, and given what all of them are given.
+//! A component: checked, compiled once for all its instances, with their common settings.
 
 use super::engine::{Components, Inner};
 use super::failure::CompileError;
@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use wasmtime_wasi_http::p2::bindings::ProxyPre;
 
-/// Bytes of a component.
+/// The largest size of a component, in bytes.
 pub const LARGEST_COMPONENT: usize = 48 * 1024 * 1024;
 
 /// A compiled component. Cloning is cheap.
@@ -40,39 +40,40 @@ impl fmt::Debug for Component {
     }
 }
 
-/// What every instance is given.
+/// The settings of every instance.
 pub struct Settings {
-    /// All of its environment.
+    /// The whole environment of an instance.
     pub(super) env: Vec<(String, String)>,
-    /// Most bytes of memory.
+    /// The limit of memory, in bytes.
     pub(super) memory: usize,
     pub(super) stdout: Arc<str>,
     pub(super) stderr: Arc<str>,
-    /// Whether a line of so many bytes is logged.
+    /// Whether a line with this number of bytes is logged.
     pub(super) admits: Arc<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
 impl Settings {
-    /// For the function of this name (which begins the lines that it writes), with this environment and at most so many bytes of memory.
+    /// Settings for the function of this name (which begins the lines that it writes), with this
+    /// environment and at most `memory` bytes of memory.
     pub fn new(function: &str, env: Vec<(String, String)>, memory: usize) -> Self {
         let (stdout, stderr) = (format!("{function} |").into(), format!("{function} !").into());
         Self { env, memory, stdout, stderr, admits: Arc::new(|_| true) }
     }
 
-    /// Each line is logged only if `admits` says so, which gets the number of its bytes.
+    /// Logs a line only if `admits` returns true for the number of its bytes.
     pub fn with_log(self, admits: impl Fn(usize) -> bool + Send + Sync + 'static) -> Self {
         Self { admits: Arc::new(admits), ..self }
     }
 }
 
-/// Without the environment, which may hold secrets.
+/// Leaves out the environment, which may hold secrets.
 impl fmt::Debug for Settings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Settings").field("memory", &self.memory).finish_non_exhaustive()
     }
 }
 
-/// A component with its settings: what serves a function's requests. Cloning is cheap.
+/// A component with its settings, which serves a function's requests. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub(super) component: Component,
@@ -80,7 +81,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Nothing is run yet.
+    /// A program of which nothing runs yet.
     pub fn new(component: Component, settings: Settings) -> Self {
         Self { component, settings: Arc::new(settings) }
     }

@@ -18,22 +18,23 @@ use wasmtime_wasi_http::p2::bindings::http::types::Scheme;
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 use wasmtime_wasi_http::{Error, WasiHttpView};
 
-/// Bytes that an instance hands over in one call.
+/// The limit of bytes that an instance passes to the host in one call.
 const MOST_HANDED_OVER: usize = 2 * 1024 * 1024;
-/// Handles that it holds.
+/// The limit of handles of an instance.
 const MOST_HANDLES: usize = 4096;
 
-/// Where the answer goes; whoever has one first sends it.
+/// The sender of the answer. The first result, an answer or a failure, takes and uses it.
 type Outlet = Arc<Mutex<Option<oneshot::Sender<Result<Response<Answer>, Failure>>>>>;
 
-/// Why a run ended badly, for the body that it did not finish.
+/// Why a run failed, for a body that the run did not finish.
 type Ended = Arc<OnceLock<Failure>>;
 
 impl Program {
-    /// Runs a fresh instance for a request, to its end, and sends its answer as soon as the head of it is there, or why there is none. The
-    /// result says how the run ended, which may be long after. Dropping the future ends the instance.
+    /// Runs a fresh instance for a request, to its end. Sends its answer as soon as the head is
+    /// there, or the reason why there is none. The result is that of the whole run, which may end
+    /// long after. Dropping the future ends the instance.
     ///
-    /// Must be polled inside of a tokio runtime of one thread, which is also where `outside` is asked.
+    /// Must be polled inside of a single-threaded tokio runtime, on which `outside` is called too.
     pub async fn run(
         &self,
         request: Request<Body>,
@@ -55,7 +56,8 @@ impl Program {
             Wrong::Engine(error) => Failure::of(&error, store.data()),
             Wrong::Failure(failure) => failure,
         });
-        // Before the store goes, and with it the ends of what it wrote: else a body that broke off would seem to be whole.
+        // The failure is set before the store is dropped, and with it the write ends of the body:
+        // else a truncated body would seem to be complete.
         if let Err(failure) = &result {
             let _ = ended.set(failure.clone());
         }
@@ -73,7 +75,8 @@ impl Program {
         store.limiter(|host| host);
         store.set_hostcall_fuel(MOST_HANDED_OVER);
         store.set_max_component_handles(MOST_HANDLES);
-        // A computation that is longer than a tick takes turns with what else the thread has to do, and those are short.
+        // A computation that is longer than a tick takes turns with the other tasks of the thread,
+        // which are short.
         store.set_epoch_deadline(2);
         store.epoch_deadline_callback(move |_| {
             engine.clock.hurry();
@@ -98,7 +101,7 @@ impl Program {
             let answer = response
                 .map(|response| response.map(|body| Answer { body, ended }))
                 .map_err(|code| Failure::Error(format!("{code:?}")));
-            // Who does not wait any more has dropped the run, or is about to.
+            // A receiver that does not wait any more has dropped the run, or is about to.
             let _ = outlet.send(answer);
         })?;
         let instance = self.component.0.ready.instantiate_async(&mut *store).await?;
@@ -107,7 +110,7 @@ impl Program {
     }
 }
 
-/// What went wrong, before the store was asked for more.
+/// The error of a run, before the store has been searched for its cause.
 enum Wrong {
     Engine(wasmtime::Error),
     Failure(Failure),
@@ -119,7 +122,7 @@ impl From<wasmtime::Error> for Wrong {
     }
 }
 
-/// The body of an answer, written by an instance that is still running.
+/// The body of an answer, which the instance writes while it runs.
 pub struct Answer {
     body: HyperOutgoingBody,
     ended: Ended,

@@ -1,4 +1,5 @@
-//! What instances write to standard output and standard error: lines for the node's log. An instance cannot flood it.
+//! Writes standard output and standard error of instances to the node's log, line by line. An
+//! instance cannot flood the log.
 
 use bytes::Bytes;
 use std::pin::Pin;
@@ -8,13 +9,13 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// Lines of one instance.
+/// The limit of lines of one instance.
 const MOST_LINES: u32 = 1000;
-/// Bytes of a line; the rest is dropped.
+/// The limit of bytes of a line; the rest is dropped.
 const LONGEST_LINE: usize = 8192;
 /// Bytes that a line counts for besides its text and its prefix.
 const OVERHEAD: usize = 64;
-/// Bytes that are taken at once.
+/// The limit of bytes that are read at once.
 const PIECE: usize = 16 * 1024;
 
 /// One of an instance's two outputs.
@@ -22,7 +23,7 @@ const PIECE: usize = 16 * 1024;
 pub(super) struct Output(Arc<Mutex<Lines>>);
 
 struct Lines {
-    /// The function, and which of the outputs it is, as in the log.
+    /// The name of the function and of the output, as in the log.
     prefix: Arc<str>,
     line: Vec<u8>,
     dropped: usize,

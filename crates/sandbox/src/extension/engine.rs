@@ -1,4 +1,4 @@
-//! The engine of extensions: one for a process.
+//! The engine of extensions. A process has one.
 
 use super::calls;
 use super::failure::CompileError;
@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Config, Enabled, Engine, Linker, PoolingAllocationConfig, Store, UpdateDeadline};
 
-/// Instances in this process at one time, those included that wait for responses.
+/// The limit of instances in this process at one time, including those that wait for responses.
 pub const MOST_INSTANCES: u32 = 1128;
-/// Memory of an instance that is kept for the next one, erased, rather than given back to the kernel.
+/// Memory of an instance's slot that is kept for the next instance, erased, rather than given back
+/// to the kernel.
 const RESIDENT: usize = 256 * 1024;
 
 /// Compiles and runs extensions. Cloning is cheap.
@@ -30,7 +31,7 @@ pub(super) struct Inner {
 }
 
 impl Extensions {
-    /// An engine with its own thread for deadlines.
+    /// An engine with its own thread that counts deadlines.
     pub fn new() -> Result<Self, EngineError> {
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
         let engine = Engine::new(&config()).map_err(failed)?;
@@ -40,7 +41,8 @@ impl Extensions {
         Ok(Self(Arc::new(Inner { engine, linker, clock })))
     }
 
-    /// Compiles a module, and checks that it is one that can be run here. Takes some tens of milliseconds for a usual one.
+    /// Compiles a module, and checks that this engine can run it. Takes some tens of milliseconds
+    /// for a usual one.
     pub fn compile(&self, module: &[u8]) -> Result<Module, CompileError> {
         Module::compile(self, module)
     }
@@ -61,7 +63,7 @@ impl Inner {
         store
     }
 
-    /// More time for an instance that goes on.
+    /// Gives more time to an instance that continues.
     pub(super) fn extend(store: &mut Store<Host>, deadline: Duration) {
         store.data_mut().limit = Limit::after(deadline);
         store.set_epoch_deadline(Clock::ticks(deadline));
@@ -82,7 +84,8 @@ fn config() -> Config {
         // Asking the kernel which pages were written takes longer than erasing those that are kept.
         .pagemap_scan(Enabled::No);
     let mut config = tuned(pool);
-    // What the SDKs' compilers make; each of the rest would be another thing to restore.
+    // The SDKs' compilers do not use these features, and each would need another thing to be
+    // restored.
     config.wasm_memory64(false).wasm_multi_memory(false);
     config
 }

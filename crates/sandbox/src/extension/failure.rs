@@ -1,4 +1,4 @@
-//! What can be wrong with a module, with its start, and with one run of it.
+//! Errors of a module, of its start, and of one run of it.
 
 use super::engine::MOST_INSTANCES;
 use crate::fault::Fault;
@@ -6,21 +6,21 @@ use crate::fault::Fault;
 /// Why a module cannot be used at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// There is more of it than anybody needs.
+    /// It is larger than the limit.
     #[error("the module has {bytes} bytes; at most {limit} are taken")]
     TooLarge {
-        /// Of the module.
+        /// The size of the module.
         bytes: usize,
-        /// What is taken.
+        /// The largest size that is accepted.
         limit: usize,
     },
-    /// Not WebAssembly, or a kind of it that is not run here.
+    /// It is not WebAssembly, or of a kind that is not supported here.
     #[error("the module cannot be compiled: {0}")]
     Invalid(String),
-    /// It wants a function that does not exist here, or not like that.
+    /// It imports a function that does not exist here, or with another type.
     #[error("the module imports `{0}`, which does not exist here{1}")]
     Import(String, &'static str),
-    /// It lacks something that every proxy-wasm module has, or has it differently.
+    /// It lacks an export that every proxy-wasm module has, or has it with another type.
     #[error("the module is not a proxy-wasm module of ABI 0.2: {0}")]
     Export(String),
 }
@@ -28,15 +28,15 @@ pub enum CompileError {
 /// Why a module does not start with its configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// It wants more memory than it is given.
+    /// Its initial memory is larger than its limit.
     #[error("the module begins with {needed} bytes of memory and is given {limit}; raise `memory`")]
     Memory {
-        /// What it begins with.
+        /// The size of its initial memory.
         needed: u64,
-        /// What it is given.
+        /// The memory limit.
         limit: u64,
     },
-    /// It says that its configuration is wrong.
+    /// It rejected its configuration.
     #[error("the module refuses its configuration{0}")]
     Refused(String),
     /// It failed.
@@ -44,7 +44,7 @@ pub enum StartError {
     Failed(Failure),
 }
 
-/// Why one run gave nothing that could be used.
+/// Why one run gave no usable result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// It trapped, or ran out of time or memory.
@@ -53,13 +53,13 @@ pub enum Failure {
     /// It made a call that it may not make.
     #[error("made a call that it may not: {0}")]
     Call(String),
-    /// It wants to be resumed later, and nothing would do that.
+    /// It paused to be resumed later, and nothing here would resume it.
     #[error("paused the {0}, and nothing here would resume it")]
     Paused(&'static str),
-    /// It answered what no module may answer.
+    /// It returned an invalid action.
     #[error("returned {0}, which is no action")]
     Action(u32),
-    /// There are as many instances in this process as there can be.
+    /// The process already has as many instances as it can.
     #[error("found no room: there are {MOST_INSTANCES} instances of extensions already")]
     Crowded,
 }

@@ -1,4 +1,5 @@
-//! What a run is given: a request's head, a response's head, and what the runtime knows about them. All of it is data.
+//! The inputs of a run: a request's head, a response's head, and the runtime's knowledge about
+//! them. All of it is data.
 
 use super::headers::Headers;
 use super::shared::SharedData;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 /// On which side of a function a request was caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It comes to the function.
+    /// It is going to the function.
     Inbound,
     /// The function sent it.
     Outbound,
@@ -17,29 +18,29 @@ pub enum Direction {
 /// A request, as its module sees it.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// `GET`.
+    /// Such as `GET`.
     pub method: String,
     /// `http` or `https`.
     pub scheme: &'static str,
-    /// Host, with port if given.
+    /// The host, with the port if given.
     pub authority: String,
     /// Path and query.
     pub path: String,
-    /// `HTTP/1.1`, `HTTP/2`.
+    /// Such as `HTTP/1.1` or `HTTP/2`.
     pub protocol: &'static str,
     /// The header fields, without pseudo-header fields.
     pub fields: Headers,
     /// No body follows.
     pub bodiless: bool,
-    /// Name of the request, the same on all its hops.
+    /// The ID of the request, the same on all its hops.
     pub id: String,
-    /// Who opened the connection.
+    /// The address of the peer that opened the connection.
     pub source: SocketAddr,
-    /// The port that was asked for.
+    /// The requested port.
     pub port: u16,
     /// The SPIFFE ID that the runtime established for the caller.
     pub identity: Option<Arc<str>>,
-    /// `namespace/name` of the function it is for.
+    /// `namespace/name` of the function that receives the request.
     pub target: Arc<str>,
 }
 
@@ -54,12 +55,12 @@ pub struct Response {
     pub bodiless: bool,
 }
 
-/// What else a run is given.
+/// The other inputs of a run.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// The time, which stands still: milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// From which the module's random numbers are made.
+    /// The seed of the module's random numbers.
     pub random: u64,
     /// The function's shared data.
     pub shared: Arc<SharedData>,
@@ -78,8 +79,8 @@ impl Request {
         pseudo.chain(self.fields.iter()).collect()
     }
 
-    /// A property by its path (the attributes of Envoy's documentation), in the ABI's encoding: text as it is, numbers and
-    /// times (nanoseconds) as 64 bits, truth as one byte.
+    /// A property by its path (the attributes of Envoy's documentation), in the ABI's encoding:
+    /// text as it is, numbers and times (nanoseconds) as 64 bits, a boolean as one byte.
     pub(super) fn property(&self, path: &[&[u8]], now_ms: u64) -> Option<Vec<u8>> {
         let text = |text: &str| Some(text.as_bytes().to_vec());
         let number = |number: u64| Some(number.to_le_bytes().to_vec());

@@ -1,13 +1,13 @@
-//! Header fields as modules see them: pseudo-header fields and fields in one list, names in lower case, and the flat form in
-//! which whole lists cross the sandbox's wall.
+//! Header fields as modules see them: pseudo-header fields and fields in one list, names in lower
+//! case, and the flat encoding in which whole lists cross the boundary of the sandbox.
 
-/// Fields of one list.
+/// The limit of fields of one list.
 pub(super) const MOST_FIELDS: usize = 256;
-/// Bytes of a name.
+/// The limit of bytes of a name.
 pub(super) const LONGEST_NAME: usize = 256;
-/// Bytes of a value.
+/// The limit of bytes of a value.
 pub(super) const LONGEST_VALUE: usize = 8 * 1024;
-/// Bytes of all names and values that one list may come to by a module's doing.
+/// The limit of bytes of all names and values of one list that a module has edited.
 pub(super) const LARGEST_LIST: usize = 128 * 1024;
 
 /// A list of header fields, in order. A name may occur more than once.
@@ -20,7 +20,7 @@ pub(super) type Field = (Box<[u8]>, Box<[u8]>);
 /// Why bytes are no list of header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It ends too early, or goes on after its end.
+    /// It ends too early, or continues after its end.
     #[error("the list's length is not what its parts add up to")]
     Length,
     /// A name or value does not end with a zero byte.
@@ -37,7 +37,7 @@ impl Headers {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -71,7 +71,7 @@ impl Headers {
         self.0.retain(|(other, _)| !other.eq_ignore_ascii_case(name));
     }
 
-    /// Names, each once, in order of their first appearance.
+    /// The names, each once, in order of their first appearance.
     pub(super) fn names(&self) -> Vec<&[u8]> {
         let mut names: Vec<&[u8]> = Vec::with_capacity(self.len());
         for (name, _) in self.iter() {
@@ -88,7 +88,8 @@ impl Headers {
         self.len() < MOST_FIELDS && bytes + name.len() + value.len() <= LARGEST_LIST
     }
 
-    /// The flat form of the ABI: the count, the lengths of each name and value, then all of them, each with a zero byte after it.
+    /// The flat encoding of the ABI: the count, the lengths of each name and value, then all of
+    /// them, each followed by a zero byte.
     pub fn encode(&self) -> Vec<u8> {
         let word = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
         let size: usize = self.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
@@ -107,7 +108,7 @@ impl Headers {
         flat
     }
 
-    /// Reads the flat form. No bytes at all are an empty list.
+    /// Decodes the flat encoding. An empty input is an empty list.
     pub fn decode(flat: &[u8]) -> Result<Self, Malformed> {
         let mut rest = flat;
         if rest.is_empty() {

@@ -1,5 +1,5 @@
-//! The host's side of one instance: what it was given, what it said, and the way into its memory. Nothing that comes from a
-//! module is believed: every address is checked, every length bounded.
+//! The host's side of one instance: its inputs, its outputs, and the access to its memory. Nothing
+//! that comes from a module is trusted: every address is checked, every length bounded.
 
 use super::failure::Failure;
 use super::head::{Given, Request, Response};
@@ -13,14 +13,14 @@ use leno_policy::outcome::RawEdit;
 use std::sync::Arc;
 use wasmtime::{Caller, Memory, PoolConcurrencyLimitError, ResourceLimiter, TypedFunc};
 
-/// Elements of a module's table of functions.
+/// The limit of elements of a module's table of functions.
 pub(super) const MOST_TABLE: usize = 20_000;
-/// Header edits of one phase.
+/// The limit of header edits of one phase.
 pub(super) const MOST_CHANGES: usize = 256;
-/// Bytes of one log line that are read.
+/// The limit of bytes of one log line that are read.
 const LONGEST_LINE: usize = 1024;
 
-/// What a call may say to its caller. The numbers are the ABI's.
+/// The status that a call returns to the module. The numbers are the ABI's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Ok = 0,
@@ -31,7 +31,7 @@ pub(super) enum Status {
     InternalFailure = 10,
 }
 
-/// A call that ends the run, in words.
+/// The reason of a call that ends the run.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Refused(pub String);
@@ -43,10 +43,10 @@ pub(super) fn refuse<T>(what: impl Into<String>) -> Result<T, wasmtime::Error> {
     Err(wasmtime::Error::new(Refused(what.into())))
 }
 
-/// What one instance's calls work on.
+/// The state on which the calls of one instance work.
 pub(super) struct Host {
     pub settings: Arc<Settings>,
-    /// When the instance is ended.
+    /// The time at which the instance is ended.
     pub limit: Limit,
     /// Set once the instance exists.
     pub memory: Option<Memory>,
@@ -54,7 +54,7 @@ pub(super) struct Host {
     allocating: bool,
     pub request: Option<Request>,
     pub response: Option<Response>,
-    /// As the module has edited them.
+    /// The request's fields as the module has edited them.
     pub request_list: Headers,
     pub response_list: Headers,
     pub stage: Stage,
@@ -64,16 +64,16 @@ pub(super) struct Host {
     pub given: Option<Given>,
     pub random: u64,
     pub properties: Vec<Field>,
-    /// It asked for something that differs from instance to instance.
+    /// The module asked for a value that differs from instance to instance.
     pub impure: bool,
-    /// It was refused memory.
+    /// The module was refused memory.
     pub starved: bool,
     lines: u32,
-    /// The last line that it called an error.
+    /// The last line that the module logged as an error.
     complaint: Option<Box<[u8]>>,
 }
 
-/// Where an instance is in its life.
+/// The stage of an instance's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Start,
@@ -108,13 +108,13 @@ impl Host {
         }
     }
 
-    /// Takes what the run is given.
+    /// Takes the inputs of the run.
     pub(super) fn take(&mut self, given: Given) {
         self.random = given.random;
         self.given = Some(given);
     }
 
-    /// Nanoseconds since the Unix epoch. Before there is a request time has not begun.
+    /// Nanoseconds since the Unix epoch; the time is zero before there is a request.
     pub(super) fn now(&mut self) -> u64 {
         self.impure = true;
         self.given.as_ref().map_or(0, |given| given.now_ms.saturating_mul(1_000_000))
@@ -138,7 +138,7 @@ impl Host {
         }
     }
 
-    /// Tells the operator what the module says.
+    /// Logs a line of the module for the operator.
     pub(super) fn log(&mut self, level: u32, text: &[u8]) {
         let text = text.get(..LONGEST_LINE).unwrap_or(text);
         if level >= 4 {
@@ -151,12 +151,12 @@ impl Host {
         }
     }
 
-    /// Why a trapped module says that it trapped, if it said so.
+    /// The reason that a trapped module itself has logged, if any.
     pub(super) fn complaint(&self) -> Option<String> {
         self.complaint.as_deref().map(printable)
     }
 
-    /// Notes an edit.
+    /// Records an edit.
     pub(super) fn change(&mut self, change: RawEdit) -> Result<(), wasmtime::Error> {
         if self.changes.len() >= MOST_CHANGES {
             return refuse(format!("more than {MOST_CHANGES} header edits"));
@@ -214,7 +214,8 @@ pub(super) fn put(caller: &mut Caller<'_, Host>, address: u32, word: u32) -> Cal
     Ok(Status::Ok as u32)
 }
 
-/// Hands bytes to the module, in memory that its own allocator gives, and tells it where they are.
+/// Passes bytes to the module, in memory from its own allocator, and writes their address and
+/// length to the given places.
 pub(super) fn give(caller: &mut Caller<'_, Host>, bytes: &[u8], at: u32, length_at: u32) -> Called {
     let length = u32::try_from(bytes.len()).map_err(|_| wasmtime::Error::new(Refused("too much to give".into())))?;
     let address = match length {
@@ -230,7 +231,7 @@ pub(super) fn give(caller: &mut Caller<'_, Host>, bytes: &[u8], at: u32, length_
 
 fn allocate(caller: &mut Caller<'_, Host>, length: u32) -> Result<u32, wasmtime::Error> {
     let Some(allocate) = caller.data().allocate.clone() else { return refuse("a call before its instance exists") };
-    // An allocator that asks the host for something that needs the allocator would never end.
+    // An allocator that calls a host function which needs the allocator would never end.
     if std::mem::replace(&mut caller.data_mut().allocating, true) {
         return refuse("a call from within its own allocator");
     }
@@ -245,7 +246,7 @@ fn allocate(caller: &mut Caller<'_, Host>, length: u32) -> Result<u32, wasmtime:
     }
 }
 
-/// What ended an instance, as a failure.
+/// The failure of an instance that ended with this error.
 pub(super) fn failure(error: &wasmtime::Error, host: &Host) -> Failure {
     use crate::fault::Fault;
     use wasmtime::Trap;

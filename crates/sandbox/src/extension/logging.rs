@@ -1,13 +1,13 @@
-//! What modules say, told to the operator through `tracing`; a module cannot flood him.
+//! Logs the modules' lines through `tracing`. A module cannot flood the log.
 
 use crate::fault::printable;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// Lines of one run.
+/// The limit of lines of one run.
 pub(super) const MOST_LINES: u32 = 32;
-/// Lines of one extension in one second, on this node.
+/// The limit of lines of one extension in one second, on this node.
 const MOST_PER_SECOND: u32 = 50;
 
 /// How many lines an extension may still write.
@@ -22,7 +22,8 @@ struct Window {
 }
 
 impl Budget {
-    /// Takes one line; with it comes the number of lines that were withheld since the last.
+    /// Takes one line from the budget; returns with it the number of lines that were withheld since
+    /// the last.
     fn take(&self) -> Option<u64> {
         let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -37,7 +38,7 @@ impl Budget {
         Some(std::mem::take(&mut window.withheld))
     }
 
-    /// Tells a line, if the budget allows it. Levels are the ABI's: 0 trace to 5 critical.
+    /// Logs a line, if the budget allows it. Levels are the ABI's: 0 trace to 5 critical.
     pub(super) fn tell(&self, level: u32, function: &str, extension: &str, text: &[u8]) {
         let Some(withheld) = self.take() else { return };
         let text = printable(text);

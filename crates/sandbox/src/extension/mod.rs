@@ -1,13 +1,16 @@
-//! User-written policies: proxy-wasm modules (ABI 0.2.1), each request in an instance of its own.
+//! User-written policies: proxy-wasm modules (ABI 0.2.1), with a separate instance for each
+//! request.
 //!
-//! An [`Extensions`] engine compiles a [`Module`]; with a configuration it becomes a [`Plugin`], which is started once, for
-//! good or ill, so that a module that cannot start is found before a request is. Each request then has a [`Run`]: a fresh
-//! instance that sees the request's head, and, if it is kept, its response's.
+//! An [`Extensions`] engine compiles a [`Module`]; with a configuration it becomes a [`Plugin`].
+//! The plugin is started once in advance, so that a module that cannot start is found before any
+//! request. Each request then has a [`Run`]: a fresh instance that sees the request's head, and, if
+//! it is kept, its response's.
 //!
-//! A module is given data and gives data back. It has no clock (time stands still at the request's own), no randomness but what is
-//! handed in, no files, no sockets, and no memory of other requests but the function's [`SharedData`]. Whatever it does that it may
-//! not (a wild pointer, a call that does not exist here, more memory, time, header fields or log lines than it was given) ends
-//! this one run with a [`Failure`] that says what it was.
+//! A module takes data and returns data. It has no clock (time stands still at the request's own),
+//! no randomness except a seed from the host, no files, no sockets, and no memory of other requests
+//! except the function's [`SharedData`]. A violation (a wild pointer, a call that does not exist
+//! here, or exceeding its limits of memory, time, header fields or log lines) ends this one run
+//! with a [`Failure`] that names it.
 
 mod calls;
 mod engine;

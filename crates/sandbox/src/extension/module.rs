@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use wasmtime::{ExternType, FuncType, InstancePre, ModuleExport, ValType};
 
-/// Bytes of a module.
+/// The largest size of a module, in bytes.
 pub const LARGEST_MODULE: usize = 8 * 1024 * 1024;
 
 /// A compiled module. Cloning is cheap.
@@ -20,15 +20,15 @@ pub(super) struct Compiled {
     pub engine: Arc<Inner>,
     pub ready: InstancePre<Host>,
     pub memory: ModuleExport,
-    /// Bytes of memory that every instance begins with.
+    /// Bytes of the memory of a new instance.
     pub first_memory: u64,
     pub allocate: ModuleExport,
     pub entries: Entries,
-    /// The globals that may change; `None`: instances cannot be copied.
+    /// The mutable globals; `None`: instances cannot be copied.
     pub globals: Option<Vec<ModuleExport>>,
 }
 
-/// The functions by which a module is told what happens. All of them may be absent.
+/// The functions by which the host notifies a module of events. All of them may be absent.
 pub(super) struct Entries {
     pub initialize: Option<ModuleExport>,
     pub start: Option<ModuleExport>,
@@ -49,7 +49,7 @@ impl Module {
         }
         let inner = engine.0.clone();
         let invalid = |error: wasmtime::Error| CompileError::Invalid(format!("{error:#}"));
-        // First as it is, because what is taken apart below must be sound.
+        // The module is validated first, because the parser below relies on a valid one.
         wasmtime::Module::validate(&inner.engine, bytes).map_err(invalid)?;
         let portable = portable::portable(bytes).map_err(|error| CompileError::Invalid(error.to_string()))?;
         let module = wasmtime::Module::new(&inner.engine, &portable.bytes).map_err(invalid)?;
@@ -82,18 +82,18 @@ impl Module {
         Ok(Self(Arc::new(Compiled { engine: inner, ready, memory, first_memory, allocate, entries, globals })))
     }
 
-    /// Whether it does anything with requests.
+    /// Whether it has callbacks for requests.
     pub fn sees_requests(&self) -> bool {
         self.0.entries.request_headers.is_some()
     }
 
-    /// Whether it does anything with responses.
+    /// Whether it has callbacks for responses.
     pub fn sees_responses(&self) -> bool {
         self.0.entries.response_headers.is_some()
     }
 }
 
-/// Links what the module imports, and says what it may not.
+/// Links the module's imports, or returns which of them are not allowed.
 fn imports(inner: &Arc<Inner>, module: &wasmtime::Module) -> Result<wasmtime::Linker<Host>, CompileError> {
     let mut linker = inner.linker.clone();
     for import in module.imports() {
@@ -111,7 +111,8 @@ fn imports(inner: &Arc<Inner>, module: &wasmtime::Module) -> Result<wasmtime::Li
                     return Err(CompileError::Import(name, " with these parameters and results"));
                 }
             }
-            // SDKs import calls that their modules never make. Who makes one is told that there is no such thing.
+            // SDKs import calls that their modules never make. A module that makes one fails with
+            // an error that names it.
             Import::NotHere(why) => {
                 let call = import.name().to_owned();
                 let refused = linker.func_new(import.module(), import.name(), ty, move |_, _, _| {
@@ -125,7 +126,7 @@ fn imports(inner: &Arc<Inner>, module: &wasmtime::Module) -> Result<wasmtime::Li
     Ok(linker)
 }
 
-/// The versions differ only in what they call things that modules do not see.
+/// The versions differ only in the names of things that modules do not see.
 fn is_of_this_abi(module: &wasmtime::Module) -> Result<(), CompileError> {
     const KNOWN: [&str; 2] = ["proxy_abi_version_0_2_1", "proxy_abi_version_0_2_0"];
     if KNOWN.iter().any(|name| module.get_export(name).is_some()) {
@@ -138,7 +139,7 @@ fn is_of_this_abi(module: &wasmtime::Module) -> Result<(), CompileError> {
     }))
 }
 
-/// An exported function of 32-bit numbers, if there is one of this name.
+/// An exported function of 32-bit numbers with this name, if there is one.
 fn function(
     module: &wasmtime::Module,
     name: &str,

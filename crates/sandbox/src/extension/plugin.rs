@@ -1,4 +1,5 @@
-//! A module with a configuration, started once. What its start left behind is what each of its instances begins with.
+//! A module with a configuration, started once. The state after that start is the initial state of
+//! each of its instances.
 
 use super::engine::Inner;
 use super::failure::{Failure, StartError};
@@ -14,15 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Store, Val};
 
-/// Most memory that an instance can be given, in bytes.
+/// The largest memory limit of an instance, in bytes.
 pub const LARGEST_MEMORY: usize = 64 * 1024 * 1024;
-/// Least memory that makes sense: a page.
+/// The smallest useful memory limit: a page.
 pub const SMALLEST_MEMORY: usize = WASM_PAGE;
-/// Starting may take longer than a request: it is done once, where nobody waits.
+/// Starting may take longer than a request: it is done once, while no request waits.
 const START_DEADLINE: Duration = Duration::from_secs(2);
 const WASM_PAGE: usize = 65_536;
 
-/// What one extension is given.
+/// The settings of one extension.
 #[derive(Debug, Default)]
 pub struct Settings {
     /// `namespace/name` of the function.
@@ -31,11 +32,11 @@ pub struct Settings {
     pub name: String,
     /// The plugin's configuration, as written.
     pub configuration: Vec<u8>,
-    /// Bytes of memory of an instance.
+    /// The memory limit of an instance, in bytes.
     pub memory: usize,
-    /// Longest run, in processor time; the response's run has the same time again.
+    /// The longest run, in processor time; the response's run has the same time again.
     pub deadline: Duration,
-    /// Whether it is one of the caller's or of the callee's.
+    /// `true`: it is an extension of the caller; `false`: of the callee.
     pub outbound: bool,
     #[doc(hidden)]
     pub(super) logged: Budget,
@@ -49,7 +50,7 @@ impl Settings {
     }
 }
 
-/// A module, configured and known to start. Cloning is cheap.
+/// A module with a configuration, known to start. Cloning is cheap.
 #[derive(Clone)]
 pub struct Plugin {
     pub(super) module: Module,
@@ -57,11 +58,12 @@ pub struct Plugin {
     start: Arc<Start>,
 }
 
-/// How an instance comes to be ready for a request.
+/// How an instance is prepared for a request.
 enum Start {
-    /// By starting it, because its start depends on the time or on chance, or because it cannot be copied.
+    /// By starting it, because its start depends on the time or on random numbers, or because it
+    /// cannot be copied.
     Anew,
-    /// By copying what the start left.
+    /// By copying the state after the start.
     Copy { memory: usize, changes: Changes, globals: Vec<(usize, Val)> },
 }
 
@@ -75,7 +77,8 @@ impl Plugin {
         let settings = Arc::new(settings);
         let engine = compiled.engine.clone();
         let mut store = engine.store(Host::new(settings.clone()), START_DEADLINE);
-        // Nothing of this start is a request's: its time has not begun, and what it shares is gone after it.
+        // This start is not for a request: its time is zero, and its shared data is discarded
+        // afterwards.
         store.data_mut().given = Some(Given { now_ms: 0, random: 0, shared: Arc::new(SharedData::default()) });
         let _counting = engine.clock.count();
         let mut instance = Instance::new(module, &mut store).map_err(StartError::Failed)?;
@@ -95,17 +98,18 @@ impl Plugin {
         Ok(Self { module: module.clone(), settings, start: Arc::new(start) })
     }
 
-    /// Longest run.
+    /// The longest run.
     pub fn deadline(&self) -> Duration {
         self.settings.deadline
     }
 
-    /// Whether instances begin with a copy of what one start left, rather than with a start of their own.
+    /// Whether instances begin with a copy of the state after one start, rather than being started
+    /// themselves.
     pub fn is_copied(&self) -> bool {
         matches!(&*self.start, Start::Copy { .. })
     }
 
-    /// Bytes of memory that it costs while it is loaded, without its module's code.
+    /// Bytes of memory that it takes while it is loaded, without its module's code.
     pub fn bytes(&self) -> usize {
         match &*self.start {
             Start::Anew => 0,
@@ -140,7 +144,7 @@ impl Plugin {
     }
 }
 
-/// Bit for bit.
+/// Compares two values bit for bit.
 fn same(one: &Val, other: &Val) -> bool {
     match (one, other) {
         (Val::I32(one), Val::I32(other)) => one == other,

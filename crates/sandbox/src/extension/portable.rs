@@ -1,31 +1,32 @@
-//! Makes modules whose started instances can be copied. An instance is its memory, its globals and its tables; memory can be
-//! copied, globals can be if they are exported, and tables cannot. So every global that may change is exported, and a module that
-//! changes a table, or drops parts of itself, is said to be one that cannot be copied: each of its instances starts from scratch.
+//! Makes modules whose started instances can be copied. An instance is its memory, its globals and
+//! its tables. Memory can be copied, globals can be if they are exported, and tables cannot. So
+//! every mutable global is exported. A module that changes a table, or drops parts of itself, is
+//! marked as one that cannot be copied: each of its instances starts from scratch.
 
 use std::ops::Range;
 use wasmparser::{Operator, Parser, Payload, TypeRef, ValType};
 
-/// A module, maybe with more exports than it had.
+/// A module, possibly with additional exports.
 pub(super) struct Portable {
     pub bytes: Vec<u8>,
-    /// Exports of the globals that may change; `None`: instances cannot be copied.
+    /// The exports of the mutable globals; `None`: instances cannot be copied.
     pub globals: Option<Vec<String>>,
 }
 
-/// What is found in a module.
+/// The findings about a module.
 #[derive(Default)]
 struct Found {
-    /// Globals that may change, by index.
+    /// The mutable globals, by index.
     mutable: Vec<u32>,
     globals: u32,
     exports: Option<Range<usize>>,
     exported: u32,
-    /// Something about it cannot be copied.
+    /// A part of the module's state cannot be copied.
     fixed: bool,
     names: Vec<String>,
 }
 
-/// Adds the exports. The module was found valid before.
+/// Adds the exports. The module must be valid.
 pub(super) fn portable(module: &[u8]) -> Result<Portable, wasmparser::BinaryReaderError> {
     let found = find(module)?;
     let Some(exports) = found.exports.clone().filter(|_| !found.fixed) else {
@@ -42,14 +43,15 @@ pub(super) fn portable(module: &[u8]) -> Result<Portable, wasmparser::BinaryRead
         leb128(&mut added, *index as usize);
         names.push(name);
     }
-    // The section's content begins with its count; the entries follow it as they are.
+    // The section's content begins with its count; the entries follow it unchanged.
     let content = module.get(exports.clone()).unwrap_or_default();
     let count_length = content.iter().position(|byte| byte & 0x80 == 0).map_or(0, |last| last + 1);
     let mut section = Vec::with_capacity(content.len() + added.len() + 5);
     leb128(&mut section, found.exported as usize + names.len());
     section.extend_from_slice(content.get(count_length..).unwrap_or_default());
     section.append(&mut added);
-    // Before the content stand its length (in as few or as many bytes as the compiler liked) and the section's number.
+    // The content is preceded by its length (in as few or as many bytes as the compiler chose) and
+    // the section's number.
     let mut bytes = Vec::with_capacity(module.len() + section.len());
     bytes.extend_from_slice(module.get(..header(module, exports.start)).unwrap_or_default());
     bytes.push(7);
@@ -59,7 +61,7 @@ pub(super) fn portable(module: &[u8]) -> Result<Portable, wasmparser::BinaryRead
     Ok(Portable { bytes, globals: Some(names) })
 }
 
-/// Where the header of the section begins whose content begins at `content`.
+/// The start of the section's header whose content begins at `content`.
 fn header(module: &[u8], content: usize) -> usize {
     let mut position = 8;
     while position < content {
@@ -124,7 +126,7 @@ fn find(module: &[u8]) -> Result<Found, wasmparser::BinaryReaderError> {
     Ok(found)
 }
 
-/// Whether it changes what cannot be put back from outside.
+/// Whether it changes state that the host cannot restore.
 pub(crate) fn is_unrestorable(operator: &Operator<'_>) -> bool {
     matches!(
         operator,

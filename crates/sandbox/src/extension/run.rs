@@ -1,4 +1,5 @@
-//! One request's instance: started, shown the request's head, kept if it wants to see the response's, and gone.
+//! One request's instance: it is started, sees the request's head, is kept if it wants to see the
+//! response's, and is dropped.
 
 use super::engine::Inner;
 use super::failure::{Failure, StartError};
@@ -11,11 +12,11 @@ use leno_policy::outcome::RawEdit;
 use std::time::Duration;
 use wasmtime::{Memory, ModuleExport, Store, TypedFunc, Val, WasmParams, WasmResults};
 
-/// The plugin's context, and the request's.
+/// The numbers of the plugin's context, and of the request's.
 const ROOT: u32 = 1;
 const STREAM: u32 = 2;
 
-/// An answer of the module's own, not checked.
+/// An answer of the module itself, unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Local {
     /// Its status.
@@ -24,18 +25,18 @@ pub struct Local {
     pub fields: Headers,
     /// Its body.
     pub body: Vec<u8>,
-    /// Of a gRPC call; negative: none.
+    /// The status of a gRPC call; negative: none.
     pub grpc_status: i32,
-    /// Why, in the module's words, printable.
+    /// The reason in the module's words, printable.
     pub details: String,
 }
 
-/// What a module made of a head.
+/// The module's decision about a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes on, with these edits.
+    /// It continues, with these edits.
     Continue(Vec<RawEdit>),
-    /// It is answered here.
+    /// It is answered by the module.
     Local(Box<Local>),
 }
 
@@ -48,7 +49,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Starts a fresh instance, which has so much processor time for a request, and again for its response.
+    /// Starts a fresh instance, with `deadline` of processor time for a request, and the same again
+    /// for its response.
     pub fn start(plugin: &Plugin, given: Given, deadline: Duration) -> Result<Self, Failure> {
         let _counting = plugin.module.0.engine.clock.count();
         let (mut store, mut instance) = plugin.instance(given, deadline)?;
@@ -58,14 +60,15 @@ impl Run {
         Ok(Self { plugin: plugin.clone(), store, instance, deadline })
     }
 
-    /// Lets it look the request up without showing it: for one that is started for the response only.
+    /// Gives the module access to the request without a callback: for an instance that is started
+    /// for the response only.
     pub fn remember(&mut self, request: Request) {
         let host = self.store.data_mut();
         host.request_list = request.list();
         host.request = Some(request);
     }
 
-    /// Shows it the request.
+    /// Passes the request to the module.
     pub fn request(&mut self, request: Request) -> Result<Outcome, Failure> {
         let host = self.store.data_mut();
         host.stage = Stage::Request;
@@ -79,7 +82,7 @@ impl Run {
         self.outcome(action, "request")
     }
 
-    /// Shows it the response. It has its deadline's time again.
+    /// Passes the response to the module. The deadline starts again.
     pub fn response(&mut self, response: Response) -> Result<Outcome, Failure> {
         Inner::extend(&mut self.store, self.deadline);
         let host = self.store.data_mut();
@@ -94,7 +97,7 @@ impl Run {
         self.outcome(action, "response")
     }
 
-    /// Tells it that its request is over. What is said here changes nothing any more.
+    /// Notifies the module that its request is over. Its results are ignored.
     pub fn end(mut self) -> Result<(), Failure> {
         let entries = &self.plugin.module.0.entries;
         let _counting = self.plugin.module.0.engine.clock.count();
@@ -105,7 +108,7 @@ impl Run {
         Ok(())
     }
 
-    /// Most that it did is in the host's side by now.
+    /// Collects the outcome: most of it has already been recorded in the host's side.
     fn outcome(&mut self, action: Option<u32>, what: &'static str) -> Result<Outcome, Failure> {
         let host = self.store.data_mut();
         if let Some(local) = host.local.take() {
@@ -138,7 +141,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Makes an instance; nothing of it has run yet but what its module says must run at once.
+    /// Makes an instance. None of its code has run except its start function.
     pub(super) fn new(module: &Module, store: &mut Store<Host>) -> Result<Self, Failure> {
         let compiled = &module.0;
         let failed = |error: wasmtime::Error, store: &Store<Host>| host::failure(&error, store.data());
@@ -151,7 +154,8 @@ impl Instance {
         Ok(Self { instance, memory })
     }
 
-    /// Starts it as the ABI says: its own initialisation, the plugin's context, the virtual machine, the configuration.
+    /// Starts it as the ABI prescribes: its own initialisation, the plugin's context, the virtual
+    /// machine, the configuration.
     pub(super) fn start(&mut self, module: &Module, store: &mut Store<Host>) -> Result<(), StartError> {
         let entries = &module.0.entries;
         let failed = StartError::Failed;
@@ -168,7 +172,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Values of the globals that may change; `None`: they cannot be told.
+    /// Values of the mutable globals; `None`: they are not accessible.
     pub(super) fn globals(&self, module: &Module, store: &mut Store<Host>) -> Option<Vec<Val>> {
         let exports = module.0.globals.as_ref()?;
         let value = |export| {
@@ -195,7 +199,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Calls an entry, if the module has it.
+    /// Calls an entry point, if the module has it.
     fn call<P: WasmParams, R: WasmResults>(
         &mut self,
         store: &mut Store<Host>,

@@ -1,18 +1,18 @@
-//! Data that all instances of one function's extensions share: the one thing that outlives a request.
+//! Data that all instances of one function's extensions share. Nothing else outlives a request.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Keys of one function.
+/// The limit of keys of one function.
 const MOST_KEYS: usize = 1024;
-/// Bytes of a key.
+/// The limit of bytes of a key.
 const LONGEST_KEY: usize = 1024;
-/// Bytes of a value.
+/// The limit of bytes of a value.
 const LARGEST_VALUE: usize = 16 * 1024;
-/// Bytes of all keys and values of one function.
+/// The limit of bytes of all keys and values of one function.
 const LARGEST_TOTAL: usize = 256 * 1024;
 
-/// One function's shared data: bounded, and nobody else's.
+/// The shared data of one function. It is bounded, and no other function can access it.
 #[derive(Debug, Default)]
 pub struct SharedData(Mutex<Entries>);
 
@@ -20,7 +20,7 @@ pub struct SharedData(Mutex<Entries>);
 struct Entries {
     values: HashMap<Box<[u8]>, Value>,
     bytes: usize,
-    /// Of the last change; a value's number is that of its own last change.
+    /// The number of the last change. A value's own number is that of its last change.
     changes: u32,
 }
 
@@ -33,20 +33,20 @@ struct Value {
 /// Why a value was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotStored {
-    /// It is not the value that the caller has seen.
+    /// The stored value is not the one that the caller has seen.
     Mismatch,
-    /// There is no room for it.
+    /// A limit would be exceeded.
     NoRoom,
 }
 
 impl SharedData {
-    /// A value, and the number by which it can be replaced if nobody was faster.
+    /// A value, and the number by which it can be replaced if it has not changed since.
     pub(super) fn get(&self, key: &[u8]) -> Option<(Vec<u8>, u32)> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.values.get(key).map(|value| (value.bytes.to_vec(), value.number))
     }
 
-    /// Stores a value: if `number` is not 0, only if the value there has this number.
+    /// Stores a value: if `number` is not 0, only if the stored value has this number.
     pub(super) fn set(&self, key: &[u8], value: &[u8], number: u32) -> Result<(), NotStored> {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entries = &mut *guard;
@@ -61,19 +61,19 @@ impl SharedData {
             return Err(NotStored::NoRoom);
         }
         entries.bytes = bytes;
-        // 0 means "no matter which" to a caller.
+        // A caller passes 0 to replace any value.
         entries.changes = entries.changes.checked_add(1).unwrap_or(1);
         let number = entries.changes;
         entries.values.insert(key.into(), Value { bytes: value.into(), number });
         Ok(())
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,11 +1,12 @@
-//! Reads the guest image: a static x86-64 ELF with at most one segment of each kind, linked to the addresses of the layout.
+//! Reads the guest image: a static x86-64 ELF with at most one segment of each kind, linked to the
+//! addresses of the layout.
 
 use super::layout;
 use std::ops::Range;
 
-/// An image that keeps to the layout.
+/// An image that follows the layout.
 pub(super) struct Guest {
-    /// Where every run begins.
+    /// The address at which every run begins.
     pub(super) entry: u64,
     /// Code: address and bytes.
     pub(super) text: Segment,
@@ -24,7 +25,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// Whole pages that the segment covers.
+    /// The whole pages that the segment covers.
     pub(super) fn pages(&self) -> Range<u64> {
         let start = self.address & !(layout::PAGE - 1);
         start..(self.address + self.size).next_multiple_of(layout::PAGE)
@@ -35,7 +36,7 @@ const EXECUTABLE: u32 = 1;
 const WRITABLE: u32 = 2;
 const LOAD: u32 = 1;
 
-/// Parses `file`, or says what is wrong with it.
+/// Parses `file`, or returns its fault.
 pub(super) fn parse(file: &[u8]) -> Result<Guest, &'static str> {
     if file.get(..6) != Some(b"\x7fELF\x02\x01") || number::<2>(file, 18) != Some(62) {
         return Err("not an x86-64 ELF file");

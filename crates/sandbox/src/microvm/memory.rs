@@ -1,12 +1,13 @@
-//! Memory of the host that a guest sees.
+//! Host memory that a guest can access.
 
 use std::io;
 use std::ptr::NonNull;
 
 const HUGE_PAGE: usize = 2 * 1024 * 1024;
 
-/// A block of zeroed memory at an address that does not change, aligned to 2 MiB, so that the kernel can back it, and the guest's
-/// view of it, with one huge page: fewer faults when a shell is new, fewer misses in nested page walks later.
+/// A block of zeroed memory at an address that does not change, aligned to 2 MiB, so that the
+/// kernel can back it, and the guest's view of it, with one huge page: fewer faults when a shell is
+/// new, fewer misses in nested page walks later.
 pub(super) struct Memory {
     start: NonNull<u8>,
     length: usize,

@@ -1,5 +1,6 @@
-//! The engine that isolates by hardware: every run has a virtual machine of its own, entered in unprivileged mode with
-//! all registers and all memory as the program's initialisation left them. Needs `/dev/kvm`.
+//! The engine that isolates by hardware: every run has a separate virtual machine, entered in
+//! unprivileged mode with all registers and all memory as the program's initialisation left them.
+//! Needs `/dev/kvm`.
 //!
 #![allow(unsafe_code)]
 
@@ -31,10 +32,10 @@ use std::time::Duration;
 /// The image that this crate was built with.
 pub(crate) const GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/leno-guest.elf"));
 
-/// A program that needs longer than this to be built is refused.
+/// A program that takes longer than this to build is refused.
 const INIT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A program that needs longer than this for its first run is refused.
+/// A program that takes longer than this for its first run is refused.
 const TRIAL_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The engine.
@@ -44,13 +45,13 @@ pub(crate) struct Microvm {
     loader: Mutex<Option<Shell>>,
 }
 
-/// What all shells of an engine share.
+/// The state that all shells of an engine share.
 pub(crate) struct Machine {
     kvm: Kvm,
     guest: Guest,
     constants: Memory,
     cpuid: CpuId,
-    /// Whether guests can use vector registers wider than XMM; known once the first has run.
+    /// Whether guests can use vector registers wider than XMM; known after the first run.
     wide: OnceLock<bool>,
 }
 
@@ -133,7 +134,7 @@ impl Machine {
     }
 }
 
-/// What a guest may know of its processor: nothing it does not need.
+/// The features of the processor that a guest sees: only those that it needs.
 fn cpuid(kvm: &Kvm) -> io::Result<CpuId> {
     let mut cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
     cpuid.retain(|entry| matches!(entry.function, 0 | 1 | 0x8000_0000 | 0x8000_0001 | 0x8000_0008));

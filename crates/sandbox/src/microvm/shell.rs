@@ -1,5 +1,6 @@
-//! A shell: one micro-VM with one vCPU, generic, reused. A [`Shell`] is clean, that is, all memory that a guest can reach
-//! and that is not shared and read-only is zero. Running one makes it a [`Spent`], and only [`Spent::reset`] makes that a shell again.
+//! A shell: one micro-VM with one vCPU, not specific to a program, reused. A [`Shell`] is clean,
+//! that is, all memory that a guest can reach and that is not shared and read-only is zero. Running
+//! one makes it a [`Spent`], and only [`Spent::reset`] makes that a shell again.
 
 use super::elf::Guest;
 use super::layout::{self, PAGE, status, task};
@@ -16,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a run can write, apart from the page that only the processor writes on a fault.
+/// The memory that a run can write, except the page that only the processor writes on a fault.
 pub(super) fn writable(guest: &Guest, view: View) -> [Range<u64>; 4] {
     [
         layout::OUTPUT..layout::OUTPUT + layout::OUTPUT_SIZE,
@@ -37,7 +38,8 @@ pub(crate) struct Spent {
 }
 
 struct Vm {
-    // In this order: a vCPU must be gone before its VM, and that before the memory.
+    // The order of the fields matters: a vCPU must be dropped before its VM, and that before the
+    // memory.
     vcpu: VcpuFd,
     _vm: VmFd,
     memory: Memory,
@@ -47,12 +49,12 @@ struct Vm {
     view: View,
     /// Bytes of the input area (or blob) that may not be zero.
     written: usize,
-    /// False after an exit that the vCPU may not be entered again from.
+    /// False after an exit from which the vCPU may not be entered again.
     usable: bool,
 }
 
 impl Shell {
-    /// Makes a shell and brings all of its memory in place. With `blob`, it can initialise programs.
+    /// Makes a shell and faults in all of its memory. With `blob`, it can initialise programs.
     pub(super) fn new(machine: &Arc<Machine>, blob: bool) -> io::Result<Self> {
         let vm = machine.kvm.create_vm()?;
         let memory = Memory::new((layout::SHELL_END - layout::SHELL) as usize)?;
@@ -98,7 +100,7 @@ impl Shell {
         &self.0.machine
     }
 
-    /// Whether the last run had the same page tables; changing them costs time.
+    /// Whether the last run had the same page tables; changing them takes time.
     pub(crate) fn suits(&self, snapshot: &Snapshot) -> bool {
         self.0.view == View::Run(snapshot.class)
     }
@@ -121,7 +123,7 @@ impl Shell {
         }
     }
 
-    /// Builds the program that `blob` encodes; its memory can be read from what is returned.
+    /// Builds the program that `blob` encodes; its memory can be read from the result.
     pub(super) fn init(self, blob: &[u8], deadline: Duration) -> Spent {
         let mut vm = self.0;
         let Some(area) = vm.blob.as_mut().and_then(|memory| memory.bytes_mut().get_mut(..blob.len())) else {
@@ -137,7 +139,7 @@ impl Shell {
 }
 
 impl Spent {
-    /// The output, wherever it came from: a result, or the guest's own words about why there is none.
+    /// The output of a run, or the fault, if there is no output.
     pub(crate) fn output(&self) -> Result<&[u8], Fault> {
         let length = self.outcome.clone()?;
         Ok(&self.vm.memory.bytes()[offset(layout::OUTPUT)..][..length])
@@ -148,7 +150,7 @@ impl Spent {
         &self.vm.memory.bytes()[offset(start)..][..length as usize]
     }
 
-    /// Makes it clean, or throws it away if it cannot be entered again.
+    /// Makes it clean, or drops it if it cannot be entered again.
     pub(crate) fn reset(self) -> Option<Shell> {
         let mut vm = self.vm;
         if !vm.usable {
@@ -165,8 +167,9 @@ impl Vm {
         &mut self.memory.bytes_mut()[offset(start)..][..length as usize]
     }
 
-    /// Runs with as much heap as the program usually needs, and again with the largest if that was not enough: a program
-    /// is a pure function, so nobody can tell.
+    /// Runs with as much heap as the program usually needs, and again with the largest if that was
+    /// not enough. A program is a pure function, so the second run makes no difference to its
+    /// result.
     fn run(self: Box<Self>, snapshot: &Snapshot, deadline: Duration) -> Spent {
         let started = Instant::now();
         let usual = View::Run(snapshot.class);
@@ -187,7 +190,7 @@ impl Vm {
         self.enter(task::RUN, view, length, deadline)
     }
 
-    /// Enters the guest with every register as if the machine had just been made.
+    /// Enters the guest with every register as in a new machine.
     fn enter(mut self: Box<Self>, task: u64, view: View, length: usize, deadline: Duration) -> Spent {
         self.view = view;
         self.sregs.cr3 = view.root();
@@ -211,7 +214,7 @@ impl Vm {
         Spent { vm: self, outcome }
     }
 
-    /// Runs until the guest leaves; returns what it wrote to the exit port.
+    /// Runs until the guest exits; returns the word that it wrote to the exit port.
     fn go(&mut self, deadline: Duration) -> Result<u32, Fault> {
         let deadline = match Deadline::for_vcpu(self.vcpu.get_kvm_run(), deadline) {
             Ok(deadline) => deadline,
@@ -236,14 +239,15 @@ impl Vm {
                         self.usable = true;
                         return Err(Fault::Deadline);
                     }
-                    // Some other signal of this process; the registers are the guest's own by now.
+                    // A signal of this process other than the timers'; the registers are the
+                    // guest's own by now.
                 }
                 Err(error) => return Err(Fault::Host(format!("KVM_RUN: {error}"))),
             }
         }
     }
 
-    /// Reads the guest's word about how it went. Nothing in it is trusted.
+    /// Decodes the guest's report of its result. Nothing in it is trusted.
     fn outcome(&self, word: u32) -> Result<usize, Fault> {
         let length = (word & 0xff_ffff) as usize;
         if length > layout::OUTPUT_SIZE as usize {
@@ -262,7 +266,7 @@ impl Vm {
         }
     }
 
-    /// Says in words what the fault stub of `vector` reported.
+    /// Describes the fault that the stub of `vector` reported.
     fn explain(&self, vector: u8) -> Fault {
         // The frame that the processor pushed: error code (some vectors), instruction pointer, and more.
         let word = |below: u64| {
@@ -331,7 +335,8 @@ mod tests {
         for class in HeapClass::ALL {
             let heap = vec![0xee; class.size() as usize - 4096].into_boxed_slice();
             let snapshot = Snapshot { data: vec![0xee; 64].into(), heap, class };
-            // A program that consists of noise: the guest finds a wild pointer and faults, or not; what it leaves is the point.
+            // A program that consists of noise: the guest finds a wild pointer and may fault or
+            // not. The test is about the data that it leaves.
             let spent = shell
                 .run(&snapshot, Duration::from_secs(10), |area| {
                     area.fill(0xdd);

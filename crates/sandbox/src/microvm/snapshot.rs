@@ -1,15 +1,16 @@
-//! What initialisation left behind: all that tells one program from another.
+//! The memory that initialisation left: everything in which two programs differ.
 
 use super::layout;
 use super::shell::Spent;
 use super::system::HeapClass;
 
-/// Heap that every program has for its runs, at least. A run that needs more is done again with the largest heap.
+/// The least heap that every program has for its runs. A run that needs more is repeated with the
+/// largest heap.
 const ROOM: u64 = 40 * 1024;
-/// Lengths are rounded up to this, for the sake of the copy.
+/// Lengths are rounded up to this unit, so that copying is faster.
 const GRAIN: usize = 64;
 
-/// Memory of an initialised program. Whatever is not in here is zero.
+/// Memory of an initialised program. All other memory is zero.
 pub(crate) struct Snapshot {
     pub(super) data: Box<[u8]>,
     pub(super) heap: Box<[u8]>,
@@ -17,7 +18,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads it from a shell in which a program was initialised. `None`: the program leaves no room on the largest heap.
+    /// Reads it from a shell in which a program was initialised. `None`: the program leaves no
+    /// space on the largest heap.
     pub(super) fn take(spent: &Spent) -> Option<Self> {
         let data = used(spent.memory(layout::DATA, layout::DATA_SIZE));
         let heap = used(spent.memory(layout::HEAP, layout::HEAP_SIZE));
@@ -25,7 +27,7 @@ impl Snapshot {
         Some(Self { data: data.into(), heap: heap.into(), class })
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the snapshot takes.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len() + self.heap.len() + size_of::<Self>()
     }

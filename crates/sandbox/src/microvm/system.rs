@@ -1,5 +1,6 @@
-//! The part of a guest that no guest can change or even see: page tables, descriptor tables, fault stubs. Built once into
-//! read-only memory that all shells share (formats: Intel SDM volume 3, chapters 4, 6 and 8).
+//! The part of a guest that no guest can change or even read: page tables, descriptor tables, fault
+//! stubs. Built once into read-only memory that all shells share (formats: Intel SDM volume 3,
+//! chapters 4, 6 and 8).
 
 use super::elf::Guest;
 use super::layout::{self, PAGE};
@@ -17,7 +18,7 @@ pub(super) enum HeapClass {
 
 impl HeapClass {
     pub(super) const ALL: [Self; 5] = [Self::K64, Self::K128, Self::K256, Self::K512, Self::M1];
-    /// The largest.
+    /// The largest class.
     pub(super) const MAX: Self = Self::M1;
 
     /// Bytes of heap.
@@ -31,7 +32,7 @@ impl HeapClass {
     }
 }
 
-/// What a guest can reach.
+/// The memory that a guest can reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     /// For runs: input, output, stack, variables, and a heap of this class.
@@ -89,7 +90,7 @@ const TSS_LIMIT: u64 = TSS_SIZE + 6;
 const PRESENT: u64 = 1;
 const WRITE: u64 = 1 << 1;
 const USER: u64 = 1 << 2;
-/// Set beforehand, because the processor could not set it in read-only memory.
+/// The accessed bit is set in advance, because the processor could not set it in read-only memory.
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 const NO_EXECUTE: u64 = 1 << 63;
@@ -159,10 +160,11 @@ impl Writer<'_> {
             self.word(GDT + index as u64 * 8, entry);
         }
         self.word(GDT + u64::from(TASK), 0x0000_8b00_0000_0000 | TSS << 16 | TSS_LIMIT);
-        // Stack for the kernel and for all faults (the first of the interrupt stacks).
+        // The stack for the kernel and for all faults (the first of the interrupt stacks).
         self.word(TSS + 4, layout::FAULT_STACK + PAGE);
         self.word(TSS + 0x24, layout::FAULT_STACK + PAGE);
-        // The I/O permission bitmap: a zero bit permits the port. Only the four of the exit are.
+        // The I/O permission bitmap: a zero bit permits the port. Only the four ports of the exit
+        // are permitted.
         self.bytes(TSS + 0x66, &(TSS_SIZE as u16).to_le_bytes());
         let mut permissions = [0xff; 7];
         for port in layout::EXIT_PORT..layout::EXIT_PORT + 4 {
@@ -185,9 +187,10 @@ impl Writer<'_> {
 
 /// Control and segment registers for unprivileged 64-bit code. `CR3` is set for each run.
 ///
-/// Not enabled, so that a guest cannot use them: vector registers wider than XMM (`CR4.OSXSAVE`), `FS` and `GS` base
-/// (`CR4.FSGSBASE`), protection keys (`CR4.PKE`), `syscall` (`EFER.SCE`). `CR4.TSD` takes the clock away. This narrows
-/// what a guest can do and spares restoring it; nothing relies on it, because kernels that run guests without hardware
+/// These features are not enabled, so that a guest cannot use them: vector registers wider than XMM
+/// (`CR4.OSXSAVE`), `FS` and `GS` base (`CR4.FSGSBASE`), protection keys (`CR4.PKE`), `syscall`
+/// (`EFER.SCE`). `CR4.TSD` disables reading the clock. This limits the guest and leaves less state
+/// to restore; nothing relies on it, because kernels that run guests without hardware
 /// virtualisation obey only some of these bits.
 pub(super) fn registers(reset: kvm_sregs) -> kvm_sregs {
     const CR0: u64 = 0x8001_0033; // PG, WP, NE, ET, MP, PE
@@ -235,7 +238,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// What the processor would find: page -> flags, for all pages that unprivileged code can reach.
+    /// The pages that the processor would find: page -> flags, for all pages that unprivileged code
+    /// can reach.
     fn reachable(memory: &[u8], view: View) -> BTreeMap<u64, u64> {
         let word = |at: u64| u64::from_le_bytes(memory[at as usize..at as usize + 8].try_into().unwrap());
         let entries = |table: u64| {

@@ -139,7 +139,7 @@ fn any_bytes_are_decoded_or_refused() {
     let mut longer = sound.clone();
     longer.push(0);
     assert_eq!(decode(&longer), Err(Malformed::Excess(1)));
-    // Every byte replaced by every value: lengths that lie, unknown variants, broken UTF-8.
+    // Every byte is replaced by every value: false lengths, unknown variants, broken UTF-8.
     for at in 0..sound.len() {
         for value in 0..=255 {
             let mut bytes = sound.clone();
@@ -147,7 +147,7 @@ fn any_bytes_are_decoded_or_refused() {
             let _ = decode(&bytes);
         }
     }
-    // A list that claims more elements than there are bytes in the world.
+    // A list that claims more elements than could be encoded.
     let claims = [&[1u8][..], &[0xff; 9][..], &[1][..]].concat();
     assert!(decode(&claims).is_err());
 }

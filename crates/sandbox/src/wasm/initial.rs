@@ -1,18 +1,19 @@
-//! What an instance is like that has done nothing: to tell what a program's initialisation changed, and to make an instance as new.
+//! The initial state of an instance: to find the changes of a program's initialisation, and to make
+//! an instance as new.
 
 use std::ops::Range;
 use wasmtime::{Instance, Store};
 
-/// Memory and stack pointer: all that lasts in an instance of the guest.
+/// Memory and stack pointer: the only lasting state of an instance of the guest.
 pub(super) struct Initial {
     memory: Box<[u8]>,
-    /// Outside of it all is zero.
+    /// All memory outside of this range is zero.
     filled: Range<usize>,
     stack_pointer: i32,
 }
 
 impl Initial {
-    /// Of a new instance. `None`: it has no such exports.
+    /// Reads it from a new instance. `None`: the instance lacks these exports.
     pub(super) fn of(instance: &Instance, store: &mut Store<()>) -> Option<Self> {
         let stack_pointer = instance.get_global(&mut *store, "__stack_pointer")?.get(&mut *store).i32()?;
         let memory: Box<[u8]> = instance.get_memory(&mut *store, "memory")?.data(&*store).into();
@@ -30,7 +31,7 @@ impl Initial {
         self.stack_pointer
     }
 
-    /// Makes a memory, of at least the first size, one in which nothing has happened.
+    /// Resets a memory, of at least the first size, to its initial state.
     pub(super) fn erase(&self, memory: &mut [u8]) {
         let Range { start, end } = self.filled;
         memory[..start].fill(0);

@@ -1,6 +1,8 @@
-//! An instance, generic, reused. An [`Instance`] is as new: its memory and its stack pointer are those of one that has done nothing, and
-//! nothing else of the guest lasts (a test reads the image). Running one makes it a [`Spent`], and only [`Spent::reset`] makes that an
-//! instance again. Where a run failed or took more memory, it is thrown away instead, and the engine makes another one.
+//! An instance, not specific to a program, reused. An [`Instance`] is as new: its memory and its
+//! stack pointer have their initial values, and the guest has no other lasting state (a test reads
+//! the image). Running one makes it a [`Spent`], and only [`Spent::reset`] makes that an instance
+//! again. If a run failed or took more memory, the instance is dropped instead, and the engine
+//! makes another one.
 
 use super::{Snapshot, Wasm, grow};
 use crate::deadline::Deadline;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::{Extern, Global, Memory, Store, TypedFunc, Val};
 
-/// An instance in which nothing has happened.
+/// An instance in its initial state.
 pub(crate) struct Instance(Box<Parts>);
 
 struct Parts {
@@ -21,19 +23,19 @@ struct Parts {
     memory: Memory,
     stack_pointer: Global,
     run: TypedFunc<u32, ()>,
-    /// Bytes of its memory, before a run adds to them.
+    /// Bytes of its memory, before a run grows it.
     size: usize,
 }
 
 /// An instance after a run.
 pub(crate) struct Spent {
     parts: Box<Parts>,
-    /// Where the output lies, or why there is none.
+    /// The place of the output, or why there is none.
     outcome: Result<Range<usize>, Fault>,
 }
 
 impl Instance {
-    /// A new one, with the memory that this program needs for an ordinary run.
+    /// A new instance, with the memory that this program needs for an ordinary run.
     pub(crate) fn new(engine: &Arc<Wasm>, snapshot: &Snapshot) -> Result<Self, EngineError> {
         let failed = |error: wasmtime::Error| EngineError::Wasm(format!("{error:#}"));
         let missing = |what| EngineError::Wasm(format!("the module's `{what}` is none"));
@@ -60,8 +62,8 @@ impl Instance {
         self.0.size
     }
 
-    /// Runs the program of `snapshot` once. `write` puts the input into its area and returns the length; it may be asked again, with a
-    /// larger area.
+    /// Runs the program of `snapshot` once. `write` puts the input into its area and returns the
+    /// length; it may be called again, with a larger area.
     pub(crate) fn run<E>(
         self,
         snapshot: &Snapshot,
@@ -83,7 +85,7 @@ impl Spent {
         Ok(&self.parts.memory.data(&self.parts.store)[range])
     }
 
-    /// Makes it as new, or throws it away.
+    /// Makes it as new, or drops it.
     pub(crate) fn reset(self) -> Option<Instance> {
         self.outcome.ok()?;
         self.parts.erased()
@@ -103,7 +105,7 @@ impl Parts {
         let whole = snapshot.input + MAX_INPUT;
         let end = data.len().min(whole);
         let length = match write(&mut data[snapshot.input..end]) {
-            // Few inputs are that long. All runs would have to erase the memory that they need.
+            // Few inputs are that long. If the memory were kept, all runs would have to erase it.
             Err(_) if end < whole => {
                 if let Err(error) = grow(memory, store, whole) {
                     return Ok(Err(Fault::Host(error.to_string())));
@@ -122,7 +124,7 @@ impl Parts {
         Ok(engine.outcome(called, memory.data(&*store)))
     }
 
-    /// Makes it as new, unless it has more memory than it had then.
+    /// Makes it as new, unless its memory has grown.
     fn erased(mut self: Box<Self>) -> Option<Instance> {
         let memory = self.memory.data_mut(&mut self.store);
         if memory.len() != self.size {
@@ -169,7 +171,8 @@ mod tests {
     #[test]
     fn an_instance_that_was_reset_is_as_new() {
         let engine = Arc::new(Wasm::compile(GUEST).unwrap());
-        // A program of noise: the guest traps. Elsewhere the instance would be thrown away; here what is left is the point.
+        // A program of noise: the guest traps. Otherwise the instance would be dropped; this test
+        // is about the data that it leaves.
         let noise: Vec<u8> = engine.initial.memory().iter().map(|_| 0xee).collect();
         let snapshot = Snapshot::take(engine.initial.memory(), &noise, noise.len());
         let fresh = Instance::new(&engine, &snapshot).unwrap();

@@ -1,20 +1,21 @@
-//! What initialisation left behind: all that tells one program from another.
+//! The memory that initialisation left: everything in which two programs differ.
 
 use std::ops::Range;
 
-/// Unchanged stretches shorter than this are kept, because a longer copy costs less than another one.
+/// Unchanged stretches shorter than this are copied too, because a longer copy takes less time than
+/// another one.
 const GAP: usize = 128;
-/// Input, heap and output of an ordinary run. Where a run needs more, memory is added.
+/// Bytes of input, heap and output of an ordinary run. If a run needs more, the memory grows.
 const ORDINARY: usize = 24 * 1024;
 
-/// Changes of an initialised program's memory against a new instance's.
+/// Differences between an initialised program's memory and a new instance's.
 pub(crate) struct Snapshot {
     changes: Changes,
-    /// Where inputs go.
+    /// The address of inputs.
     pub(super) input: usize,
 }
 
-/// What differs between two memories.
+/// The differences between two memories.
 pub(crate) struct Changes {
     /// Address, and end in `bytes`, of each changed stretch, in order.
     stretches: Box<[(u32, u32)]>,
@@ -22,7 +23,8 @@ pub(crate) struct Changes {
 }
 
 impl Snapshot {
-    /// Compares the memory of an initialised program with that of a new instance, which ends earlier or at the same place.
+    /// Compares the memory of an initialised program with that of a new instance, which is shorter
+    /// or as long.
     pub(super) fn take(pristine: &[u8], built: &[u8], input: usize) -> Self {
         Self { changes: Changes::between(pristine, built), input }
     }
@@ -32,24 +34,24 @@ impl Snapshot {
         self.changes.apply(memory);
     }
 
-    /// Memory that an instance needs for this program and an ordinary run.
+    /// The memory that an instance needs for this program and an ordinary run.
     pub(super) fn memory(&self) -> usize {
         self.input + ORDINARY
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the snapshot takes.
     pub(crate) fn bytes(&self) -> usize {
         self.changes.bytes() + size_of::<Self>()
     }
 }
 
 impl Changes {
-    /// Compares a memory with what it was before, which ended earlier or at the same place.
+    /// Compares a memory with its earlier content, which was shorter or as long.
     pub(crate) fn between(pristine: &[u8], built: &[u8]) -> Self {
         let changed = |at: &usize| built[*at] != pristine.get(*at).copied().unwrap_or(0);
         let mut stretches = Vec::new();
         let mut bytes: Vec<u8> = Vec::new();
-        // Most blocks are as they were, which is seen at once.
+        // Most blocks are unchanged, which a comparison finds at once.
         let blocks = (0..built.len()).step_by(GAP).map(|start| start..built.len().min(start + GAP));
         let touched = blocks.filter(|block| !is_as_before(pristine, built, block));
         let mut changes = touched.flatten().filter(changed).peekable();
@@ -64,7 +66,8 @@ impl Changes {
         Self { stretches: stretches.into(), bytes: bytes.into() }
     }
 
-    /// Writes the changes into a memory that is as it was before, and as long as the one that they were found in.
+    /// Writes the changes into a memory with the earlier content, as long as the one in which they
+    /// were found.
     pub(crate) fn apply(&self, memory: &mut [u8]) {
         let mut from = 0;
         for (address, end) in &self.stretches {
@@ -74,13 +77,13 @@ impl Changes {
         }
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the changes take.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.stretches)
     }
 }
 
-/// Whether a block is what it was; what was not there was zero.
+/// Whether a block is unchanged; memory beyond the earlier end was zero.
 fn is_as_before(pristine: &[u8], built: &[u8], block: &Range<usize>) -> bool {
     let known = &pristine[block.start.min(pristine.len())..block.end.min(pristine.len())];
     let (old, new) = built[block.clone()].split_at(known.len());

@@ -1,4 +1,4 @@
-//! Components, good and bad: each request in an instance of its own, and nothing of the node within its reach.
+//! Components, good and bad: each request has a separate instance, which cannot access the node.
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
@@ -20,7 +20,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// The tests' own component, built now and compiled once.
+/// The component of these tests, built now and compiled once.
 fn probe() -> Component {
     static PROBE: OnceLock<Component> = OnceLock::new();
     let component = PROBE.get_or_init(|| {
@@ -46,7 +46,7 @@ fn get(target: &str) -> Request<Body> {
     Request::get(format!("http://probe{target}")).body(body("")).unwrap()
 }
 
-/// Calls that an instance made, and what each is answered.
+/// The calls of an instance, all of which are answered.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<Request<()>>>>);
 
@@ -63,7 +63,7 @@ impl Outside for Calls {
     }
 }
 
-/// Runs one request; the answer as a whole, and how the run ended.
+/// Runs one request; returns the whole answer, and the result of the run.
 async fn whole(
     program: &Program,
     request: Request<Body>,
@@ -127,7 +127,7 @@ fn calls_are_handed_to_the_outside_and_to_nobody_else() {
     run.unwrap();
     assert_eq!(answered, "203 POST http://stock.shop/items three");
     assert_eq!(calls.0.lock().unwrap()[0].headers()["host"], "stock.shop");
-    // TLS is the sidecar's business; a component that insists on its own is told that it cannot have it.
+    // TLS is the sidecar's task; a component that insists on making TLS itself gets an error.
     assert!(text(&program, "/call?https://elsewhere/").contains("HttpProtocolError"));
 }
 
@@ -143,7 +143,7 @@ fn bodies_stream_both_ways() {
             let mut answer = receiver.await.unwrap().unwrap().into_body();
             for piece in ["one", "two", "three"] {
                 frames.send_data(Bytes::from(piece)).await.unwrap();
-                // It comes back before the next is sent.
+                // Each frame comes back before the next is sent.
                 let frame = answer.frame().await.unwrap().unwrap();
                 assert_eq!(frame.into_data().unwrap(), piece);
             }
@@ -162,7 +162,7 @@ fn bodies_stream_both_ways() {
 #[test]
 fn what_goes_wrong_ends_one_run_and_says_what_it_was() {
     assert_eq!(failure("/trap").label(), "trap");
-    // Rust's stack lies in the instance's memory, and ends where that begins.
+    // Rust's stack lies at the bottom of the instance's memory, so an overflow leaves the memory.
     assert_eq!(failure("/recursion").label(), "trap");
     assert_eq!(failure("/memory"), Failure::Memory(MEMORY));
     assert_eq!(failure("/exit"), Failure::Exit(1));
@@ -187,7 +187,7 @@ fn a_computation_takes_turns_and_ends_when_nobody_waits_for_it() {
     runtime().block_on(async {
         let (sender, _receiver) = oneshot::channel();
         let mut endless = Box::pin(program.run(get("/loop"), Box::new(Calls::default()), sender));
-        // Each poll comes back, so that others can be served in between.
+        // Each poll returns, so that other requests can be served in between.
         for _ in 0..5 {
             let over = poll_fn(|cx| std::task::Poll::Ready(endless.as_mut().poll(cx).is_ready())).await;
             assert!(!over);

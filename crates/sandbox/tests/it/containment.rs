@@ -1,11 +1,12 @@
-//! A sidecar that was taken over can do nothing but fail, and harms no other.
+//! A sidecar that was taken over can only fail, and harms no other.
 
 use crate::support::misbehaving::{self, order};
 use crate::support::{AMPLE, empty, load, request};
 use leno_sandbox::{Access, Engine, Fault, Image, Malformed, Pool, RunError};
 use std::time::Duration;
 
-/// A loop ends here. Any sound run on a busy machine is shorter, and should it not be, it is run with more time.
+/// The deadline of a loop. Any sound run on a busy machine is shorter; if it is not, it is run with
+/// more time.
 const SHORT: Duration = Duration::from_millis(5);
 
 struct Prisoner {
@@ -22,7 +23,7 @@ impl Prisoner {
         Self { image, pool, sound }
     }
 
-    /// Orders, expects a fault, and that the next request is served as if nothing had been.
+    /// Gives an order, expects a fault, and that the next request is served normally.
     fn fault(&mut self, name: &str, argument: &[u8], deadline: Duration) -> Fault {
         let fault = order(&mut self.pool, &self.image, name, argument, deadline).expect_err(name);
         self.serves(name);
@@ -65,8 +66,8 @@ fn a_micro_vm_executes_nothing_that_it_may_not() {
         let fault = prisoner.fault(name, b"", AMPLE);
         assert!(matches!(fault, Fault::Instruction { at, .. } if at != 0), "{name}: {fault}");
     }
-    // Disabled, but kernels that run guests without hardware virtualisation do not always obey; what such an instruction
-    // leaves is the business of the tests of residue.
+    // These instructions are disabled, but kernels that run guests without hardware virtualisation
+    // do not always obey that. The tests of residue check the data that such an instruction leaves.
     for name in ["wide-vectors", "wider-vectors", "tiles", "extended-state", "segment-base", "protection-keys", "clock"]
     {
         let result = order(&mut prisoner.pool, &prisoner.image, name, b"", AMPLE);
@@ -74,7 +75,8 @@ fn a_micro_vm_executes_nothing_that_it_may_not() {
         println!("{name}: {result:?}");
         prisoner.serves(name);
     }
-    // Undefined, too; some hosts of nested guests run it nevertheless, and it ends at address 0, where nothing ever is.
+    // This instruction is undefined, too; some hosts of nested guests run it nevertheless, and it
+    // ends at address 0, where nothing is ever mapped.
     let fault = prisoner.fault("system-call", b"", AMPLE);
     assert!(matches!(fault, Fault::Instruction { .. } | Fault::Memory { at: 0, address: 0, .. }), "{fault}");
 }
@@ -86,10 +88,12 @@ fn a_micro_vm_leaves_only_as_it_should() {
         let fault = prisoner.fault(name, b"", AMPLE);
         assert!(matches!(fault, Fault::Escape(_)), "{name}: {fault}");
     }
-    // Depending on how many the kernel reports at once, an odd exit or one with an odd word.
+    // Depending on how many writes the kernel reports at once, this is an invalid exit or one with
+    // an invalid word.
     let fault = prisoner.fault("port-many", b"", AMPLE);
     assert!(matches!(fault, Fault::Escape(_) | Fault::BadLength { .. }), "{fault}");
-    // A call to the hypervisor is either undefined, or comes back without effect; it never reaches this process.
+    // A call to the hypervisor is either undefined, or returns without effect; it never reaches
+    // this process.
     for name in ["hypercall-intel", "hypercall-amd"] {
         let result = order(&mut prisoner.pool, &prisoner.image, name, b"", AMPLE);
         assert!(matches!(result, Ok(_) | Err(_)), "{result:?}");
@@ -100,8 +104,8 @@ fn a_micro_vm_leaves_only_as_it_should() {
 #[test]
 fn a_micro_vm_reaches_no_memory_that_is_not_its_own() {
     let mut prisoner = Prisoner::new(&misbehaving::microvm());
-    // Nothing, page tables, descriptors, fault stubs, between the areas, the processor's own stack, past the heap, the
-    // program as it was encoded, past everything.
+    // Unmapped memory, page tables, descriptors, fault stubs, between the areas, the processor's
+    // own stack, past the heap, the encoded program, past everything.
     let unreachable = [
         "0",
         "1000",
@@ -125,7 +129,7 @@ fn a_micro_vm_reaches_no_memory_that_is_not_its_own() {
             assert_eq!(memory(&fault), Some((expected, access)), "{name} {address}: {fault}");
         }
     }
-    // Its code, its constants, its input.
+    // The program's code, constants and input.
     for (name, argument) in [("write-code", ""), ("write-constant", ""), ("write", "40000"), ("write", "200000")] {
         let fault = prisoner.fault(name, argument.as_bytes(), AMPLE);
         assert_eq!(memory(&fault).map(|(_, access)| access), Some(Access::Write), "{name} {argument}: {fault}");
@@ -141,10 +145,11 @@ fn a_micro_vm_reaches_no_memory_that_is_not_its_own() {
         let fault = prisoner.fault(name, argument.as_bytes(), AMPLE);
         assert_eq!(memory(&fault).map(|(_, access)| access), Some(Access::Execute), "{name} {argument}: {fault}");
     }
-    // An address that is none.
+    // A non-canonical address.
     let fault = prisoner.fault("write", b"8000000000000000", AMPLE);
     assert!(matches!(fault, Fault::Instruction { .. }), "{fault}");
-    // A heap ends where its program's does: the next byte is unreachable, though other programs have it.
+    // A heap ends where its program's does: the next byte is unreachable, although other programs
+    // have it mapped.
     let fault = prisoner.fault("write", b"3ffff8", AMPLE);
     assert_eq!(memory(&fault), Some((0x3f_fff8, Access::Write)));
 }
@@ -205,14 +210,15 @@ fn an_output_that_is_none_is_refused() {
         assert_eq!(order(&mut prisoner.pool, &prisoner.image, "empty-output", b"", AMPLE).unwrap(), b"");
         assert_eq!(order(&mut prisoner.pool, &prisoner.image, "full-output", b"", AMPLE).unwrap(), vec![0xff; 32_768]);
         prisoner.serves("odd outputs");
-        // Through the door that the proxy uses, whose inputs cannot be orders: an instance that answers with `say`. What it
-        // says is decoded by the same code, whose own tests cover every kind of lie.
+        // Inputs of `Pool::run`, which the proxy uses, cannot be orders, so this checks the raw
+        // output of the order `say`. `Pool::run` decodes such an output, and the tests of the
+        // decoder cover every kind of false output.
         let lie = [1, 0xff, 0xff, 0xff, 0xff, 0x0f];
         let said = order(&mut prisoner.pool, &prisoner.image, "say", &lie, AMPLE).unwrap();
         assert_eq!(said, lie);
         prisoner.serves("a lie");
     }
-    // The type says so too: whatever is malformed is an error of the run.
+    // Malformed output is an error of the run, as the type shows too.
     let error = RunError::from(Malformed::Excess(1));
     assert_eq!(error.to_string(), "the sidecar's output is invalid: 1 bytes follow its end");
 }

@@ -1,4 +1,4 @@
-//! The engines do the same, and say what is wrong when they cannot.
+//! The engines give the same results, and name the cause when they cannot run.
 
 use crate::support::{AMPLE, empty, engines, load, request};
 use leno_policy::engine::EngineKind;

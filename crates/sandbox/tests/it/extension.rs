@@ -1,4 +1,5 @@
-//! User-written policies at the sandbox's wall: what they may do works, and what they may not ends one run and no other.
+//! User-written policies at the boundary of the sandbox: permitted calls work, and forbidden ones
+//! end one run and no other.
 
 mod contained;
 mod refused;
@@ -14,9 +15,9 @@ use std::time::Duration;
 
 /// Far longer than any sound run takes, even on a busy machine.
 const AMPLE: Duration = Duration::from_secs(10);
-/// A loop ends here.
+/// The deadline of a loop.
 const SHORT: Duration = Duration::from_millis(5);
-/// Of an instance.
+/// The memory limit of an instance.
 const MEMORY: usize = 1 << 20;
 
 fn engine() -> &'static Extensions {
@@ -57,7 +58,7 @@ fn request(path: &str, fields: &[(&str, &str)]) -> Request {
     }
 }
 
-/// One request to a fresh instance.
+/// Passes one request to a fresh instance.
 fn ask(plugin: &Plugin, shared: &Arc<SharedData>, request: Request) -> Result<Outcome, Failure> {
     let mut run = Run::start(plugin, given(shared), plugin.deadline())?;
     let outcome = run.request(request)?;

@@ -1,4 +1,4 @@
-//! Integration tests. `scripts/test.py` gives each module a process of its own.
+//! Integration tests. `scripts/test.py` runs each module in a separate process.
 
 mod components;
 mod containment;

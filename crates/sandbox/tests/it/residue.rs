@@ -1,5 +1,5 @@
-//! No byte of one request can be found in another, neither in memory nor in registers, whatever became of the first and
-//! whichever program the second runs.
+//! No byte of one request can be found in another, neither in memory nor in registers, whether or
+//! not the first succeeded, and for any program of the second.
 
 use crate::support::misbehaving::{self, order};
 use crate::support::{AMPLE, empty, load};
@@ -8,11 +8,11 @@ use leno_policy::spec::Target;
 use leno_sandbox::{Engine, Fault, Image, Pool};
 use std::time::Duration;
 
-/// What must not be found again.
+/// The secret that must not be found again.
 const MARKER: &[u8; 16] = b"secret-of-tenant";
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Areas of a search.
+/// The areas of a search.
 const NAMES: [&str; 6] = ["input", "output", "stack", "variables", "heap", "registers"];
 
 /// Programs from tiny to large, so that they have heaps of every size.
@@ -78,14 +78,14 @@ fn nothing_is_left_for_any_other_program() {
     }
 }
 
-/// Without this, the test above could be passed by a search that finds nothing, ever.
+/// Checks that the search of the test above can find the marker at all.
 #[test]
 fn a_search_finds_what_is_there() {
     for engine in [misbehaving::microvm(), misbehaving::wasm()] {
         let mut pool = Pool::new();
         for image in programs(&engine) {
             let areas = found(&order(&mut pool, &image, "pollute-and-search", MARKER, AMPLE).unwrap());
-            // The input holds just the one that is searched for, which does not count.
+            // The input holds only the marker that is searched for, which does not count.
             let [input, output, stack, variables, heap, registers] = areas;
             assert!(stack > 100 && variables > 100 && heap > 1000, "{areas:?}");
             if engine.kind() == EngineKind::Microvm {
@@ -99,7 +99,7 @@ fn a_search_finds_what_is_there() {
 fn segment_bases_leave_nothing() {
     let image = load(&misbehaving::microvm(), &empty("orders/a"));
     let mut pool = Pool::new();
-    // Where the instruction is disabled there is nothing to leave.
+    // Where the instruction is disabled it leaves nothing.
     let outcome = order(&mut pool, &image, "segment-base", b"", AMPLE);
     assert!(matches!(outcome, Ok(_) | Err(Fault::Instruction { .. })), "{outcome:?}");
     assert_eq!(search(&mut pool, &image), [0; 6]);

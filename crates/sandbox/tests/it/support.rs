@@ -1,4 +1,4 @@
-//! What the tests share: programs, inputs, engines.
+//! Helpers of the tests: programs, inputs, engines.
 
 pub(crate) mod misbehaving;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Far longer than any sound run takes, even on a busy machine.
 pub(crate) const AMPLE: Duration = Duration::from_secs(10);
 
-/// The smallest program: no policies, which denies everything.
+/// The smallest program: it has no policies, and denies everything.
 pub(crate) fn empty(function: &str) -> ProgramSpec {
     ProgramSpec {
         function: function.into(),
@@ -63,7 +63,7 @@ pub(crate) fn load(engine: &Engine, spec: &ProgramSpec) -> Image {
     engine.load(&leno_sandbox::encode(spec).unwrap()).unwrap()
 }
 
-/// All engines. A machine without `/dev/kvm` cannot run these tests, and they say so.
+/// All engines. These tests panic on a machine without `/dev/kvm`.
 pub(crate) fn engines() -> [Engine; 3] {
     let microvm = Engine::microvm().expect("these tests need micro-VMs");
     [microvm, Engine::wasm().unwrap(), Engine::inline()]

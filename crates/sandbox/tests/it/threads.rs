@@ -1,4 +1,4 @@
-//! Many workers at once: runs, faults and deadlines of one leave the others alone.
+//! Many workers at once: runs, faults and deadlines of one do not affect the others.
 
 use crate::support::misbehaving::{self, order};
 use crate::support::{AMPLE, empty, load, request};
@@ -23,7 +23,7 @@ fn workers_do_not_disturb_each_other() {
                     let mut pool = Pool::new();
                     for round in 0..ROUNDS {
                         if round % 2 == 0 {
-                            // As a worker does that has nothing to do, whatever the others do.
+                            // As an idle worker does, while the others run.
                             pool.tidy();
                         }
                         let which = (worker + round) % images.len();

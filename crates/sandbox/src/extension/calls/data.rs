@@ -1,4 +1,4 @@
-//! What a module may know besides header fields, and the data that instances share.
+//! Calls that read properties, buffers and times, and those on the data that instances share.
 
 use crate::extension::host::{Called, Host, Status, give, parts, piece, put, refuse, write};
 use crate::extension::shared::NotStored;
@@ -7,10 +7,10 @@ use wasmtime::{Caller, Linker};
 // The ABI's numbers of buffers.
 const VM_CONFIGURATION: u32 = 6;
 const PLUGIN_CONFIGURATION: u32 = 7;
-/// Bytes of a property's path, and of a value that a module sets.
+/// The limit of bytes of a property's path, and of a value that a module sets.
 const LONGEST_PATH: usize = 1024;
 const LONGEST_VALUE: usize = 4096;
-/// Properties that a module may set.
+/// The limit of properties that a module may set.
 const MOST_PROPERTIES: usize = 32;
 
 pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
@@ -48,7 +48,7 @@ fn property(mut caller: Caller<'_, Host>, path: u32, length: u32, at: u32, lengt
     }
 }
 
-/// What the module itself has set comes first; the rest is the runtime's.
+/// Properties that the module itself has set come first; the rest is the runtime's.
 fn lookup(host: &mut Host, path: &[u8]) -> Option<Vec<u8>> {
     // Some SDKs end the path with a zero byte.
     let path = path.strip_suffix(&[0]).unwrap_or(path);
@@ -59,7 +59,7 @@ fn lookup(host: &mut Host, path: &[u8]) -> Option<Vec<u8>> {
     let settings = &host.settings;
     match segments[..] {
         [b"plugin_name"] => return Some(settings.name.as_bytes().to_vec()),
-        // By this modules with several plugins in them know which one is meant.
+        // From this property, a module with several plugins knows which one is meant.
         [b"plugin_root_id"] => {
             let short = settings.name.rsplit('/').next().unwrap_or_default();
             return Some(short.as_bytes().to_vec());

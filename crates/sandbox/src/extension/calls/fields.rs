@@ -1,4 +1,5 @@
-//! Header fields. A module edits its own copy; the edits are noted, and checked by the runtime before they touch a message.
+//! Calls on header fields. A module edits its own copy; the edits are recorded, and the runtime
+//! checks them before it applies them to a message.
 
 use crate::extension::headers::{Headers, LONGEST_NAME, LONGEST_VALUE};
 use crate::extension::host::{Called, Host, Stage, Status, give, parts, piece, put, refuse};
@@ -22,7 +23,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
     Ok(())
 }
 
-/// A list that may be read. Trailers are there for no module, and empty.
+/// A list that may be read. Trailers are not passed to modules, and are empty.
 fn readable(host: &Host, list: u32) -> Result<Option<&Headers>, wasmtime::Error> {
     match list {
         REQUEST_HEADERS => Ok(Some(&host.request_list)),
@@ -32,7 +33,7 @@ fn readable(host: &Host, list: u32) -> Result<Option<&Headers>, wasmtime::Error>
     }
 }
 
-/// Fails unless this is the list that may be edited now.
+/// Fails unless this list may be edited now.
 fn editable(host: &Host, list: u32) -> Result<(), wasmtime::Error> {
     match (host.stage, list) {
         (Stage::Request, REQUEST_HEADERS) | (Stage::Response, RESPONSE_HEADERS) => Ok(()),
@@ -40,7 +41,8 @@ fn editable(host: &Host, list: u32) -> Result<(), wasmtime::Error> {
     }
 }
 
-/// The runtime has the last word on names and values; these are the ones that the module itself should hear about at once.
+/// The runtime makes the final check of names and values; errors of these checks are reported to
+/// the module at once.
 fn is_for_modules(name: &[u8], value: &[u8]) -> Result<(), wasmtime::Error> {
     let shown = || crate::fault::printable(name);
     if name.starts_with(b":") {
@@ -129,7 +131,8 @@ fn drop_all(host: &mut Host, name: &[u8]) -> Called {
     Ok(Status::Ok as u32)
 }
 
-/// The whole list at once: what differs is edited, what is the same is not, so that a module may hand back what it cannot change.
+/// Sets the whole list at once. Only fields that differ are edited, so that a module may pass back
+/// fields that it cannot change.
 fn set_all(mut caller: Caller<'_, Host>, list: u32, address: u32, length: u32) -> Called {
     let (memory, host) = parts(&mut caller)?;
     let Ok(new) = Headers::decode(piece(memory, address, length)?) else {

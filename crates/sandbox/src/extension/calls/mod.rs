@@ -16,13 +16,13 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
     wasi::link(linker)
 }
 
-/// What becomes of an import.
+/// How an import is treated.
 pub(super) enum Import {
     /// It is implemented.
     Here,
-    /// It may be imported, and must not be called, because of this.
+    /// It may be imported, but calling it fails, for this reason.
     NotHere(&'static str),
-    /// It is nothing that is known.
+    /// It is unknown.
     Unknown,
 }
 
@@ -69,7 +69,7 @@ const ENV: &str = "env";
 const WASI: &str = "wasi_snapshot_preview1";
 const OLD_WASI: &str = "wasi_unstable";
 
-/// All that is linked above.
+/// All calls that are linked above.
 const HERE: [(&str, &str); 32] = [
     (ENV, "proxy_log"),
     (ENV, "proxy_get_log_level"),

@@ -1,4 +1,4 @@
-//! Going on, answering, and telling.
+//! Calls that resume a stream, send a local answer, and log.
 
 use crate::extension::headers::Headers;
 use crate::extension::host::{Called, Host, Stage, Status, parts, piece, put, refuse};
@@ -6,9 +6,9 @@ use crate::extension::run::Local;
 use crate::fault::printable;
 use wasmtime::{Caller, Linker};
 
-/// Bytes of a module's own answer.
+/// The limit of bytes of the body of a module's own answer.
 const LARGEST_BODY: usize = 64 * 1024;
-/// The level that is told to those who ask: information and worse.
+/// The log level that modules see: information and worse.
 const LEVEL: u32 = 2;
 
 pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
@@ -21,7 +21,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
         caller.data_mut().resumed = true;
         Ok(Status::Ok as u32)
     })?;
-    // A route is chosen before policies judge, and by the head as it came.
+    // A route is chosen before policies judge, and by the head as it was received.
     linker.func_wrap(super::ENV, "proxy_clear_route_cache", || Status::Ok as u32)?;
     linker.func_wrap(super::ENV, "proxy_set_effective_context", |context: u32| match context {
         1 | 2 => Status::Ok as u32,
@@ -62,14 +62,15 @@ fn answer(
     if body.len() > LARGEST_BODY {
         return refuse(format!("an answer of {} bytes, of which {LARGEST_BODY} are taken", body.len()));
     }
-    // The first one counts; it cannot be taken back.
+    // The first local answer counts; it cannot be taken back.
     if host.local.is_none() {
         host.local = Some(Local { status, fields, body: body.to_vec(), grpc_status, details });
     }
     Ok(Status::Ok as u32)
 }
 
-/// How AssemblyScript gives up. Its texts are UTF-16, their length in bytes in the word before them.
+/// The function by which AssemblyScript aborts. Its texts are UTF-16; the word before a text is its
+/// length in bytes.
 fn abort(
     mut caller: Caller<'_, Host>,
     message: u32,

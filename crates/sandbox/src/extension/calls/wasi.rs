@@ -1,5 +1,6 @@
-//! As much of WASI (preview 1) as the SDKs' runtimes need to start: no files, no arguments, no environment; the clock stands
-//! still, chance is handed in, and what is printed is logged.
+//! The part of WASI (preview 1) that the SDKs' runtimes need to start: no files, no arguments, no
+//! environment; the clock stands still, random numbers come from a seed of the host, and output is
+//! logged.
 
 use crate::extension::host::{Called, Host, parts, piece, refuse, write};
 use wasmtime::{Caller, Linker};
@@ -7,13 +8,13 @@ use wasmtime::{Caller, Linker};
 const SUCCESS: u32 = 0;
 const BAD_DESCRIPTOR: u32 = 8;
 const NOT_SEEKABLE: u32 = 70;
-/// Pieces of one write.
+/// The limit of pieces of one write.
 const MOST_PIECES: u32 = 64;
-/// Random bytes of one call.
+/// The limit of random bytes of one call.
 const MOST_RANDOM: u32 = 4096;
 
 pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
-    // Before the first preview it had another name; what is here was the same.
+    // Before the first preview the module had another name; these calls were the same.
     link_as(linker, super::WASI)?;
     link_as(linker, super::OLD_WASI)
 }
@@ -39,7 +40,7 @@ fn link_as(linker: &mut Linker<Host>, wasi: &str) -> Result<(), wasmtime::Error>
     Ok(())
 }
 
-/// Standard output is information, standard error a complaint.
+/// Logs standard output as information, and standard error as an error.
 fn print(mut caller: Caller<'_, Host>, descriptor: u32, pieces: u32, count: u32, written_at: u32) -> Called {
     if !matches!(descriptor, 1 | 2) {
         return Ok(BAD_DESCRIPTOR);

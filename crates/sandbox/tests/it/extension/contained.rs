@@ -1,4 +1,4 @@
-//! After whatever a module does, the next request is served as if nothing had been.
+//! After any fault of a module, the next request is served normally.
 
 use super::*;
 use leno_sandbox::Fault;
@@ -38,7 +38,8 @@ fn whatever_a_module_does_ends_its_own_run() {
         assert!(failure.contains(expected), "{letter}: {failure}");
         served(&ample, &shared, letter);
     }
-    // What the ABI has an error for is told to the module, and here becomes its action.
+    // For these faults the ABI has an error status, which the call returns to the module. This
+    // module returns it as its action.
     for (letter, status) in [("h", 3), ("i", 3), ("s", 8)] {
         assert_eq!(order(&ample, &shared, letter), Err(Failure::Action(status)), "{letter}");
         served(&ample, &shared, letter);
@@ -58,7 +59,7 @@ fn a_module_that_does_not_end_is_ended() {
 #[test]
 fn instances_that_wait_for_responses_are_bounded_and_come_back() {
     let shared = Arc::default();
-    // An engine of its own: other tests need instances too.
+    // The engine is not shared with other tests, which need instances too.
     let module = Extensions::new().unwrap().compile(&wat::parse_str(include_str!("prisoner.wat")).unwrap()).unwrap();
     let plugin =
         Plugin::start(&module, Settings::new("test/echo", "p/extensions/x", Vec::new(), MEMORY, AMPLE)).unwrap();

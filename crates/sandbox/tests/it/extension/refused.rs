@@ -3,7 +3,7 @@
 use super::*;
 use leno_sandbox::extension::{LARGEST_MODULE, StartError};
 
-/// The least that a module must have.
+/// The exports that every module must have.
 const LEAST: &str = r#"
   (memory (export "memory") 1)
   (func (export "proxy_abi_version_0_2_1"))

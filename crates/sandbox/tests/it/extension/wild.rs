@@ -1,4 +1,4 @@
-//! Every call, with whatever arguments: the run may fail, the host may not.
+//! Every call, with random arguments: the run may fail, the host may not.
 
 use super::*;
 

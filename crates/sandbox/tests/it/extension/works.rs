@@ -1,4 +1,4 @@
-//! What modules may do.
+//! The abilities of modules.
 
 use super::*;
 use leno_sandbox::extension::Response;
@@ -18,7 +18,7 @@ fn an_instance_is_kept_for_its_response_and_for_no_other() {
         let mut run = Run::start(&plugin, given(&shared), plugin.deadline()).unwrap();
         run.request(request("/", &[])).unwrap();
         let response = Response { status: 200, fields: Headers::default(), bodiless: true };
-        // It has seen one request: its own.
+        // The instance has seen one request: its own.
         assert_eq!(run.response(response), Ok(Outcome::Continue(vec![append("x-count", "1")])));
         run.end().unwrap();
     }

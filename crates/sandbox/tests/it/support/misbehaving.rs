@@ -1,4 +1,5 @@
-//! Engines whose guest does what it is ordered to, built for the tests; see `guest/src/misbehave.rs`.
+//! Engines whose guest obeys orders to misbehave, built for the tests; see
+//! `guest/src/misbehave.rs`.
 
 #[path = "../../../build/guest.rs"]
 mod guest;
@@ -29,7 +30,7 @@ fn build(form: Form) -> Vec<u8> {
     std::fs::read(file).unwrap()
 }
 
-/// Runs one order, and gives what came of it.
+/// Runs one order, and returns its output or fault.
 pub(crate) fn order(
     pool: &mut Pool,
     image: &Image,
