@@ -1,4 +1,5 @@
-//! Functions that get paths as they came: the bytes that arrive, and what is refused however it is spelled.
+//! Functions that get paths as received: the bytes that arrive, and the paths that are refused in
+//! every spelling.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, allow_all};
@@ -15,7 +16,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::net::SocketAddr;
 
-/// Request targets that programs send, and others of their kinds.
+/// Request targets that real programs send, and similar ones.
 const TARGETS: [&str; 30] = [
     "/",
     "/@scope%2Fname",
@@ -49,7 +50,7 @@ const TARGETS: [&str; 30] = [
     "/a/",
 ];
 
-/// Answers with the target of each request as it came.
+/// Answers each request with its target as received.
 async fn tells_targets() -> SocketAddr {
     raw::server(|mut raw: Raw| async move {
         loop {
@@ -80,7 +81,7 @@ fn no_admin(slice: &mut leno_model::FunctionConfig) {
     slice.inbound.authorization = vec![rule("admin", Action::Deny, "/admin"), allow_all()];
 }
 
-/// Requests for `/admin`, as some server or other reads them.
+/// Requests for `/admin`, as at least one server reads them.
 const ADMIN: [&str; 12] = [
     "/admin",
     "//admin",
@@ -96,7 +97,8 @@ const ADMIN: [&str; 12] = [
     "/a/%252e%252e/admin",
 ];
 
-/// Sends a request with just these bytes for its target; the status, and the target that arrived.
+/// Sends a request with exactly these bytes as its target. Returns the status, and the target that
+/// arrived.
 async fn send(gateway: SocketAddr, target: &str) -> (u16, String) {
     let request = format!("GET {target} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n");
     let reply = raw::exchange(gateway, request).await;
@@ -124,7 +126,7 @@ async fn the_bytes_that_came_arrive() {
     }
 }
 
-/// What is sent is what came, or nothing is: any target at all.
+/// Any target is forwarded unchanged, or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_target_is_sent_in_other_bytes() {
     let mesh = web(tells_targets().await).slice("web", no_admin).start();
@@ -175,7 +177,8 @@ async fn a_rule_that_denies_one_reading_denies_the_request() {
     }
 }
 
-/// Whoever serves `/admin`, a path that may be read as one of its paths does not go to another function.
+/// A path that could be read as a path of `/admin` never goes to another function than the one that
+/// serves `/admin`.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_reading_has_to_lead_to_the_same_function() {
     let upstream = tells_targets().await;
@@ -256,7 +259,7 @@ async fn calls_arrive_as_they_came_on_a_node_and_between_nodes() {
     assert!(judged.iter().all(|judgement| judgement.verdict == "allow"), "the callee's node denied");
 }
 
-/// The caller's own rules see every reading too, before anything is sent.
+/// The caller's own rules also apply to every reading, before the request is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callers_rules_deny_every_reading() {
     let narrow = |slice: &mut leno_model::FunctionConfig| {
@@ -271,7 +274,7 @@ async fn the_callers_rules_deny_every_reading() {
     assert_eq!(call(&mesh, "/a%2Fadmin").await.status, 200);
 }
 
-/// While nodes have different configurations, the stricter one holds.
+/// While nodes have different configurations, the stricter one applies.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_disagree_refuse() {
     let upstream = upstream::http1(upstream::echo).await;

@@ -1,4 +1,5 @@
-//! Bodies stream with back-pressure, and 100 Continue comes when somebody wants the body.
+//! Bodies stream with back-pressure, and the client gets 100 Continue when the function reads the
+//! body.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
@@ -14,11 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const PIECE: usize = 64 * 1024;
-/// What sockets and flow-control windows of one exchange may hold; far below what is sent.
+/// The most that sockets and flow-control windows of one exchange may hold; far below the size of
+/// the response.
 const IN_FLIGHT: usize = 24 * 1024 * 1024;
 const TOTAL: usize = 96 * 1024 * 1024;
 
-/// How much of a response an upstream got rid of while the client did not read.
+/// Counts how much of a response the upstream could send while the client did not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_read_stops_the_upstream() {
     for (h2_client, protocol) in [(false, AppProtocol::Http1), (true, AppProtocol::H2c), (true, AppProtocol::Http1)] {
@@ -50,7 +52,7 @@ async fn a_client_that_does_not_read_stops_the_upstream() {
             let request = Request::get("/").header("host", "web").body(empty()).unwrap();
             connect_http1(mesh.gateway()).await.0.send_request(request).await.unwrap().into_body()
         };
-        // It stands still once all buffers are full.
+        // The count stops growing once all buffers are full.
         let mut before = usize::MAX;
         while before != sent.load(Ordering::Relaxed) {
             before = sent.load(Ordering::Relaxed);
@@ -144,7 +146,7 @@ async fn a_refused_request_is_not_told_to_continue() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// The client is still sending when the answer comes; it must get to see it.
+/// The answer comes while the client is still sending. The client must receive it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_upload_gets_its_answer() {
     let upstream = upstream::http1(echo).await;

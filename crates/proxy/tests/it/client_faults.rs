@@ -1,4 +1,5 @@
-//! What a client did is answered as its doing, and charged to nobody else: one who uploads slowly, breaks off or sends nonsense ejects no instance.
+//! A client's fault gets a status for client faults, and counts against no instance: a client that
+//! uploads slowly, breaks off or sends nonsense causes no ejection.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, breaker, retry};
@@ -38,11 +39,11 @@ async fn mesh(protocol: AppProtocol, mtls: bool, retries: bool, timeout_ms: u64)
     (mesh, upstream)
 }
 
-/// All ways to an instance: by the gateway, handed over, and through a TLS hop.
+/// All ways to an instance: from the gateway, by local delivery, and through a TLS hop.
 const WAYS: [(AppProtocol, bool); 4] =
     [(AppProtocol::Http1, false), (AppProtocol::H2c, false), (AppProtocol::Http1, true), (AppProtocol::H2c, true)];
 
-/// The instance is as good as before.
+/// Checks that the instance is not ejected.
 async fn expect_no_ejection(mesh: &Mesh) {
     let request = Request::post("/").header("host", "callee").body(full("whole")).unwrap();
     let reply = connect_http1(mesh.gateway()).await.send(request).await;
@@ -50,7 +51,7 @@ async fn expect_no_ejection(mesh: &Mesh) {
     assert!(!mesh.metrics().contains("leno_ejections_total{"), "{}", mesh.metrics());
 }
 
-/// What all hops of the one exchange with this status say.
+/// Checks the records of all hops of the exchange with this status.
 async fn expect_told(mesh: &Mesh, status: u16, flag: &str) {
     let of_status = || {
         let told = mesh.node.telemetry.ring.latest(100);
@@ -118,7 +119,7 @@ async fn a_client_that_breaks_off_ejects_nobody() {
             eventually_async("the requests to arrive upstream", || upstream.requests() > before).await;
             drop(raw);
         }
-        // A stream that is reset, on a connection that goes on.
+        // A stream is reset, and its connection goes on.
         let before = upstream.requests();
         let mut client = connect_h2(mesh.gateway()).await;
         let (sender, body) = channel();
@@ -138,7 +139,7 @@ async fn a_client_that_breaks_off_ejects_nobody() {
     }
 }
 
-/// Whoever has the whole body and does not answer is late by itself.
+/// An instance that has received the whole body and does not answer is itself late.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_has_it_all_is_late_by_itself() {
     let never = upstream::http1(|request: Request<hyper::body::Incoming>| async move {

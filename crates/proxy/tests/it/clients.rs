@@ -1,4 +1,4 @@
-//! Who the client is behind a load balancer: by `x-forwarded-for`, and by the PROXY protocol.
+//! The client's address behind a load balancer: by `x-forwarded-for`, and by the PROXY protocol.
 
 use crate::https;
 use crate::mesh::{Builder, Mesh};
@@ -17,7 +17,7 @@ fn loopback() -> TrustedProxies {
     TrustedProxies::Addresses(vec![Cidr { address: "127.0.0.0".parse().unwrap(), prefix: 8 }])
 }
 
-/// Only clients in 203.0.113.0/24 may, and each three times.
+/// The function admits only clients in 203.0.113.0/24, and each of them three times.
 async fn mesh(trusted: TrustedProxies, proxy_protocol: bool) -> (Mesh, Upstream) {
     let upstream = upstream::http1(echo).await;
     let mut builder = Builder::new().function("web", AppProtocol::Http1, upstream.address).slice("web", |slice| {
@@ -82,7 +82,7 @@ fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
 }
 
 fn v2_of_client() -> Vec<u8> {
-    // With an addition of the kind that balancers make.
+    // With an extension (TLV) as balancers add it.
     v2(0x21, 0x11, &[203, 0, 113, 9, 127, 0, 0, 1, 0xc8, 0x22, 0, 80, 0x04, 0, 2, 1, 1])
 }
 
@@ -95,7 +95,7 @@ async fn the_proxy_protocol_names_the_client() {
         assert_eq!(raw::status(&reply), 200, "{reply}");
         assert!(reply.contains("\nx-forwarded-for: 203.0.113.9\n"), "{reply}");
     }
-    // In the smallest pieces.
+    // One byte at a time.
     let mut raw = Raw::connect(mesh.gateway()).await;
     for byte in [&headers[1], ASK.as_bytes()].concat() {
         raw.send([byte]).await;

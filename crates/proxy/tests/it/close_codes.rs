@@ -1,4 +1,5 @@
-//! How clients learn that something open is closed: as a refusal only if it is they who are not permitted any more.
+//! The codes with which open exchanges are closed. A client gets a refusal only if its own
+//! permission was withdrawn.
 
 use crate::drain::{endless, greeter};
 use crate::hops::basic;
@@ -96,7 +97,7 @@ async fn the_end_of_a_calling_instance_is_no_refusal() {
     assert_eq!(last_frame(websocket).await, ENDED);
 }
 
-/// Requests of before, on a node that has changed meanwhile.
+/// Requests for a function that the node no longer has after a change.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_node_does_not_have_any_more_is_unavailable() {
     let upstream = upstream::http1(echo).await;
@@ -116,13 +117,13 @@ async fn what_the_node_does_not_have_any_more_is_unavailable() {
     let grpc = || Request::post("http://callee/s/m").header("content-type", "application/grpc");
     let response = sidecar.send_request(grpc().body(empty()).unwrap()).await.unwrap();
     assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &"14".parse().unwrap()));
-    // The caller's own function was removed, and its instance has a good credential.
+    // The caller's own function was removed, and its instance has a valid credential.
     let request = grpc().header("proxy-authorization", &credential).body(empty()).unwrap();
     let response = connect_h2(there.outbound()).await.send_request(request).await.unwrap();
     assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &"14".parse().unwrap()));
     let request = Request::get("http://callee/").header("proxy-authorization", credential).body(empty()).unwrap();
     assert_eq!(connect_h2(there.outbound()).await.send_request(request).await.unwrap().status(), 503);
-    // Without one it is asked for one.
+    // A request without a credential gets 407.
     let response = connect_h2(there.outbound()).await.send_request(grpc().body(empty()).unwrap()).await.unwrap();
     assert_eq!(response.status(), 407);
 }

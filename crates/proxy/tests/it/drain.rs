@@ -1,4 +1,4 @@
-//! The end: nothing new begins, what is under way ends, and not later than it may.
+//! Draining: no new exchange begins, and open ones end in time.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
@@ -58,7 +58,7 @@ async fn exchanges_under_way_end_and_nothing_new_begins() {
     drained.await.unwrap();
 }
 
-/// Waits until nobody listens there any more.
+/// Waits until no socket listens at the address any more.
 async fn until_refused(address: std::net::SocketAddr) {
     for _ in 0..1000 {
         if TcpStream::connect(address).await.is_err() {
@@ -84,7 +84,7 @@ async fn what_does_not_end_is_ended_and_learns_it() {
     assert_eq!(raw::status(&stuck.rest().await), 503);
 }
 
-/// An HTTP/2 function that begins a response and does not end it.
+/// An HTTP/2 function that begins a response and never ends it.
 pub(crate) async fn endless() -> Upstream {
     upstream::h2c(|_| async {
         let (sender, body) = upstream::channel();
@@ -98,7 +98,7 @@ pub(crate) async fn endless() -> Upstream {
     .await
 }
 
-/// Opens WebSockets, says hello in a frame, and says nothing more.
+/// Opens WebSockets, sends one frame with a greeting, and then stays silent.
 pub(crate) async fn greeter() -> SocketAddr {
     const SWITCHED: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                             sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n\u{1}\u{5}hello";
@@ -110,7 +110,7 @@ pub(crate) async fn greeter() -> SocketAddr {
     .await
 }
 
-/// A client that does nothing wrong must not take the end of the node, or of an instance, for a refusal.
+/// A client without fault must not mistake the end of the node, or of an instance, for a refusal.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_learn_that_the_mesh_ends_them() {
     for end in ["drain", "hand-over", "instance"] {

@@ -1,4 +1,5 @@
-//! A sidecar that was taken over harms one request: its own. On both isolating engines, with a guest that misbehaves by order.
+//! A compromised policy program harms only the request that it judges. Tested on both isolating
+//! engines, with a guest that misbehaves on command.
 
 #[path = "../../../sandbox/build/guest.rs"]
 mod guest;
@@ -65,7 +66,7 @@ impl Bench {
     fn new(engine: &Engine) -> Self {
         let snapshot = leno_config::load_text(Path::new("test.yaml"), DOCUMENTS).unwrap();
         let mut slice = snapshot.slice(&"shop/orders".parse().unwrap()).unwrap();
-        // Any sound run is shorter, on a busy machine too.
+        // Every regular run is shorter, even on a busy machine.
         slice.deadline = Duration::from_secs(1);
         let algorithm = QuotaAlgorithm::FixedWindow { requests: 1000, period_ms: 1 << 40 };
         slice.inbound.rate_limits.push(RateLimit {
@@ -88,7 +89,7 @@ impl Bench {
         }
     }
 
-    /// Status of the refusal, if there is one, and how it was recorded.
+    /// Returns the status of the refusal, if there is one, and the record.
     fn ask(&self, order: Option<&str>) -> (Option<u16>, Explanation) {
         let mut request = Request::get("/").header("host", "orders.example");
         if let Some(order) = order {
@@ -109,7 +110,7 @@ impl Bench {
             endpoints: 1,
             bodiless: true,
         };
-        // It waits for nothing: there is no quota store.
+        // Does not wait, because there is no quota store.
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let status = match runtime.block_on(self.judge.request(ask, Box::new(head), &record)) {
             Judgement::Permitted(_) => None,
@@ -128,7 +129,7 @@ impl Bench {
 fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
     let engine = misbehaving(form);
     for (order, fault) in orders {
-        // Who misses a deadline is kept short for a while.
+        // After a missed deadline, the function gets shorter deadlines for a while.
         let bench = Bench::new(&engine);
         bench.serves("nothing");
         let (status, told) = bench.ask(Some(order));

@@ -1,4 +1,5 @@
-//! What carries no message, without an end: it is cut off, and others are served meanwhile.
+//! Endless data that carries no message: the node closes the connection, and serves other requests
+//! meanwhile.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{Raw, server};
@@ -13,7 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const HINT: &str = "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n";
 
-/// A server that answers with `first`, and then with `again` until it is cut off. Returns how many connections were cut off.
+/// A server that answers with `first`, and then with `again` until the node closes the connection.
+/// Counts the closed connections.
 async fn flood(first: &'static [u8], again: Vec<u8>) -> (SocketAddr, Arc<AtomicUsize>) {
     let cut_off = Arc::new(AtomicUsize::new(0));
     let (counted, again) = (cut_off.clone(), Arc::new(again.repeat(1 + 16 * 1024 / again.len())));

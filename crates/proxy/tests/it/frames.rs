@@ -56,7 +56,8 @@ impl Connection {
         Some(Arrived { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
 
-    /// The stream of the next request, once all of it is there, and its body. Answers SETTINGS meanwhile.
+    /// Receives the next request to its end. Returns its stream and body. Acknowledges SETTINGS
+    /// meanwhile.
     pub(crate) async fn request(&mut self) -> Option<(u32, Vec<u8>)> {
         let mut body = Vec::new();
         loop {
@@ -77,7 +78,8 @@ impl Connection {
     }
 }
 
-/// Lets `serve` have each connection, and its number, once the preface has arrived. Counts the connections.
+/// Passes each connection and its number to `serve`, once the preface has arrived. Counts the
+/// connections.
 pub(crate) async fn server<F, R>(serve: F) -> (SocketAddr, Arc<AtomicUsize>)
 where
     F: Fn(Connection, usize) -> R + Clone + Send + Sync + 'static,

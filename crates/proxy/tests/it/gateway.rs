@@ -1,4 +1,4 @@
-//! Routes, refusals, and what the gateway says of the client.
+//! Routes, refusals, and the fields in which the gateway describes the client.
 
 use crate::mesh::{Builder, Mesh, id};
 use crate::raw;
@@ -133,7 +133,7 @@ async fn clients_cannot_speak_for_the_mesh() {
     }
 }
 
-/// CGI and WSGI hand `X_User` and `X-User` to a function as one variable.
+/// CGI and WSGI pass `X_User` and `X-User` to a function as the same variable.
 #[tokio::test(flavor = "multi_thread")]
 async fn twins_with_underscores_do_not_reach_a_function() {
     let upstream = upstream::http1(echo).await;

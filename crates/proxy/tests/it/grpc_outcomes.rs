@@ -1,4 +1,4 @@
-//! How gRPC calls end, and who learns that.
+//! Outcomes of gRPC calls, and their effect on records, metrics, retries and ejection.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, breaker, id, retry};
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Where the status of a call stands.
+/// The place of a call's status.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Status {
     InHead,
@@ -29,7 +29,7 @@ fn status(status: &str) -> HeaderMap {
     HeaderMap::from_iter([("grpc-status".parse().unwrap(), status.parse().unwrap())])
 }
 
-/// Ends each call with the next of these statuses, the last one for ever.
+/// Ends each call with the next of these statuses, and all further ones with the last.
 async fn ends(place: Status, statuses: &'static [&'static str]) -> Upstream {
     let turn = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     upstream::h2c(move |_| {
@@ -141,7 +141,8 @@ async fn calls_without_a_message_are_tried_again() {
     }
 }
 
-/// Ways to the function `callee`: through the gateway, handed over on the node, and from sidecar to sidecar.
+/// Ways to the function `callee`: through the gateway, by local delivery on the node, and from
+/// sidecar to sidecar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Gateway,
@@ -219,7 +220,7 @@ async fn a_call_that_the_mesh_ends_has_the_type_of_its_request() {
     }
 }
 
-/// Answers one call with a head and a message. Then ends the connection, with or without a word.
+/// Answers one call with a head and a message. Then ends the connection, with or without GOAWAY.
 async fn leaves(goes: Arc<Notify>, says: bool) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpSocket;
 
 const HEAD: usize = 40 * 1024;
-/// Bytes that all may hold, as the node has it.
+/// The node's bound on the bytes of all unfinished heads.
 const MOST: usize = 32 * 1024 * 1024;
 
 async fn from(address: &str, to: SocketAddr) -> Raw {
@@ -45,7 +45,8 @@ async fn half_sent_heads_hold_no_more_than_they_may() {
         hoarded.push(raw);
     }
     eventually_async("the memory that heads hold", || mesh.node.admission.held() <= MOST).await;
-    // The oldest of who holds most was closed, and the honest one was not.
+    // The node has closed the oldest connection of the client that holds most, and not the honest
+    // client's.
     let oldest = hoarded.remove(0);
     assert_eq!(oldest.rest().await, "");
     honest.send("\r\nconnection: close\r\n\r\n").await;

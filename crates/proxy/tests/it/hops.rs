@@ -1,4 +1,5 @@
-//! From one function to another on the same node: handed over, or by mutual TLS. Whoever looks from outside sees no difference.
+//! Calls between two functions of the same node, by local delivery or by mutual TLS. A client sees
+//! no difference.
 
 use crate::mesh::{Builder, Mesh, spiffe};
 use crate::upstream::{self, Answer, Upstream, channel, connect_h2, connect_http1, echo, empty, full};
@@ -41,7 +42,8 @@ fn get(path: &str) -> http::request::Builder {
 
 const WAYS: [bool; 2] = [false, true];
 
-/// Not the one that was written, which says nothing of what a rule saw.
+/// The record contains the normalised path, because the path as received does not show which path a
+/// rule has judged.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_path_that_was_judged_is_told() {
     let upstream = upstream::http1(echo).await;
@@ -115,7 +117,7 @@ async fn verdicts_are_the_same_on_both_ways() {
         assert_eq!(status("stranger", get("/")).await, 403, "identity, mtls: {mtls}");
         assert_eq!(status("stranger", Request::get("http://caller/")).await, 403, "no callee, mtls: {mtls}");
         assert_eq!(upstream.requests(), 2);
-        // HTTP/2 from the caller is HTTP/2 to the policy, whatever lies between.
+        // If the caller speaks HTTP/2, the policy sees HTTP/2, regardless of the hops between.
         let request = Request::get("http://callee/").header("proxy-authorization", basic(&mesh.mint("caller")));
         let response = connect_h2(mesh.outbound()).await.send_request(request.body(empty()).unwrap()).await.unwrap();
         assert_eq!(response.status(), 403, "protocol, mtls: {mtls}");
@@ -183,7 +185,7 @@ async fn an_unreachable_instance_is_tried_again_by_the_caller() {
             .plan("callee", |target| target.retry = Some(crate::mesh::retry(&[RetryOn::ConnectFailure])))
             .start();
         for _ in 0..4 {
-            // Not idempotent; but nothing was sent.
+            // The request is not idempotent; but no byte of it was sent.
             let reply = call(&mesh, "caller", Request::post("http://callee/"), full("hello")).await;
             assert_eq!(reply.status, 200, "mtls: {mtls}");
             assert!(reply.text.ends_with("hello"));

@@ -1,4 +1,5 @@
-//! Bytes that different parsers read differently. None of them may bring a second request past the judge.
+//! Bytes that different parsers read differently. None of them may bring a second request past the
+//! policy.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
@@ -7,7 +8,7 @@ use leno_model::{AppProtocol, Limits};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Whoever waits for more of a message soon learns that no more is coming.
+/// A server that waits for the rest of a message soon sees the end of the connection.
 const SHORT: Duration = Duration::from_millis(500);
 
 async fn mesh() -> (Mesh, Upstream) {
@@ -18,7 +19,8 @@ async fn mesh() -> (Mesh, Upstream) {
     (Builder::new().function("web", AppProtocol::Http1, upstream.address).limits(impatient).start(), upstream)
 }
 
-/// The bytes of one attempt; the status of the first answer (0: just closed), and how many requests came through.
+/// Sends the bytes of one attempt. Returns the status of the first answer (0: the connection was
+/// just closed), the number of requests that reached the function, and the reply.
 async fn attempt(bytes: impl AsRef<[u8]>) -> (u16, usize, String) {
     let (mesh, upstream) = mesh().await;
     let mut raw = Raw::connect(mesh.gateway()).await;
@@ -81,7 +83,7 @@ async fn malformed_heads_are_refused() {
     }
 }
 
-/// Whatever framing the proxy settled on, the bytes of a body are not taken for a request.
+/// With any framing that the proxy accepts, the bytes of a body never become a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_smuggled() {
     let hidden = "GET /hidden HTTP/1.1\r\nhost: web\r\nx-deny: 1\r\n\r\n";
@@ -178,7 +180,8 @@ async fn nothing_is_smuggled() {
     let attempts = attempts.map(|(what, bytes)| (what, tokio::spawn(attempt(bytes))));
     for (what, attempt) in attempts {
         let (_, requests, reply) = attempt.await.unwrap();
-        // Behind a complete message, what follows is an honest second request: judged, and refused for its mark.
+        // After a complete message, the rest is a proper second request: it is judged, and refused
+        // because of its mark.
         assert!(requests <= 1, "{what}: {reply}");
         assert!(!reply.contains("GET /hidden HTTP/1.1\nhost"), "{what} came through: {reply}");
     }
@@ -195,7 +198,8 @@ async fn both_framings_are_never_passed_on() {
     assert!(reply.contains("connection: close"), "{reply}");
 }
 
-/// What a coding hides, neither policies nor an upstream that is not told of it could read.
+/// Policies could not read content with an unknown transfer coding, and neither could an upstream
+/// that does not get the field.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_implemented_is_not_dropped_in_silence() {
     let chunks = "0\r\n\r\n";
@@ -224,7 +228,7 @@ async fn a_response_with_an_unknown_coding_is_not_passed_on() {
     }
 }
 
-/// What comes behind a CONNECT is for its tunnel, and not held to the letter.
+/// Bytes after a CONNECT belong to its tunnel, so their syntax is not checked.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_follows_a_tunnel_that_is_refused() {
     let connect = "CONNECT web:80 HTTP/1.1\r\nhost: web:80\r\n\r\n";
@@ -238,7 +242,7 @@ async fn nothing_follows_a_tunnel_that_is_refused() {
     }
 }
 
-/// Blanks, line ends and extensions that another server may read otherwise.
+/// Blanks, line ends and extensions that another server may read differently.
 #[tokio::test(flavor = "multi_thread")]
 async fn chunks_are_taken_by_the_letter() {
     let head = "POST /seen HTTP/1.1\r\nhost: web\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
@@ -275,7 +279,8 @@ async fn an_absolute_form_without_a_path_asks_for_the_root() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bare_line_feeds_end_no_message_early() {
-    // RFC 9112, 2.2 lets a recipient take a bare LF for a line's end; what is passed on has proper ones.
+    // RFC 9112, 2.2 lets a recipient accept a bare LF as a line end; the proxy forwards proper line
+    // ends.
     let (status, requests, reply) = attempt("GET /seen HTTP/1.1\nhost: web\nx-a: 1\n\n").await;
     assert!(status == 400 || (status == 200 && reply.contains("x-a: 1")), "{reply}");
     assert!(requests <= 1);
@@ -319,7 +324,7 @@ async fn http2_heads_have_the_same_limits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_cannot_smuggle_responses() {
-    // Two answers where one was asked for: the second must not be given to the next request.
+    // Two answers to one request: the next request must not get the second one.
     let upstream = raw::server(|mut raw| async move {
         raw.head().await;
         raw.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfirstHTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecond")

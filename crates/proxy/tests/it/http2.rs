@@ -1,4 +1,4 @@
-//! HTTP/2 upstreams as their SETTINGS, resets and GOAWAYs want to be treated.
+//! The handling of SETTINGS, resets and GOAWAY from HTTP/2 upstreams.
 
 use crate::frames::{ACK, GOAWAY, PING, RST_STREAM, SETTINGS, server};
 use crate::mesh::{Builder, Mesh, retry};
@@ -34,7 +34,7 @@ fn request_id(answer: &Answer) -> &str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_takes_one_stream_gets_more_connections() {
-    // From the beginning, and after the first stream was opened.
+    // The limit is in force from the beginning, or arrives after the first stream was opened.
     for later in [false, true] {
         let (gate, has_one) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
         let (held, told) = (gate.clone(), has_one.clone());
@@ -46,7 +46,7 @@ async fn a_server_that_takes_one_stream_gets_more_connections() {
                     if number == 0 {
                         connection.set(MAX_CONCURRENT_STREAMS, 1).await;
                         connection.send(PING, 0, 0, &[0; 8]).await;
-                        // The answer comes after the SETTINGS were read.
+                        // The PING is answered after the SETTINGS were read.
                         while !matches!(connection.next().await, Some(frame) if frame.kind == PING) {}
                         told.fetch_add(1, Ordering::SeqCst);
                         held.acquire().await.unwrap().forget();
@@ -149,7 +149,7 @@ fn refused_stream(stream: u32) -> (u8, u32, Vec<u8>) {
     (RST_STREAM, stream, REFUSED_STREAM.to_vec())
 }
 
-/// GOAWAY with NO_ERROR and the stream before as the last one.
+/// GOAWAY with NO_ERROR; the last stream is the one before this one.
 fn goaway(stream: u32) -> (u8, u32, Vec<u8>) {
     (GOAWAY, 0, [stream.saturating_sub(2).to_be_bytes(), [0; 4]].concat())
 }
@@ -203,7 +203,7 @@ async fn a_node_that_has_not_processed_a_request_gets_it_again() {
     assert_eq!((send(&gateway, "POST", "once").await.status, requests.load(Ordering::SeqCst)), (200, 3));
 }
 
-/// Counts PINGs, and ends the first connection after so many of them.
+/// Counts PINGs, and ends the first connection after `most` of them.
 async fn pinged(most: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let pings = Arc::new(AtomicUsize::new(0));
     let counted = pings.clone();

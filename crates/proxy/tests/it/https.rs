@@ -1,4 +1,4 @@
-//! The TLS gateway: ALPN decides, and the callee is told.
+//! The TLS gateway: ALPN selects the protocol, and header fields report it to the callee.
 
 use crate::mesh::{Builder, Mesh};
 use crate::upstream::{self, answer, echo, empty};
@@ -93,7 +93,7 @@ async fn what_was_agreed_on_is_spoken() {
     let mut stream = connect(&mesh, &root, &[b"h2"]).await;
     stream.write_all(b"GET / HTTP/1.1\r\nhost: web\r\n\r\n").await.unwrap();
     let mut reply = Vec::new();
-    // An error is an end too.
+    // An error ends the reply as well.
     let _ = stream.read_to_end(&mut reply).await;
     assert!(!reply.windows(8).any(|bytes| bytes == b"HTTP/1.1"), "{}", String::from_utf8_lossy(&reply));
 }

@@ -1,4 +1,4 @@
-//! Who is calling: proxy credentials and mutual TLS. Nobody can be somebody else.
+//! The caller's identity: proxy credentials and mutual TLS. No process can take another's identity.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, TRUST_DOMAIN, spiffe};
@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// `caller` may call `callee`, `stranger` may call nobody.
+/// `caller` may call `callee`; `stranger` may call no function.
 async fn mesh() -> (Mesh, Upstream) {
     let upstream = upstream::http1(echo).await;
     let mesh = Builder::new()
@@ -65,7 +65,8 @@ async fn without_a_credential_nobody_gets_out() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// A process on the same machine reaches the same listener from the same address. It has no credential, or that of another function.
+/// A process on the same machine reaches the same listener from the same address, without a
+/// credential, or with that of another function.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_local_process_cannot_take_a_callers_identity() {
     let (mesh, upstream) = mesh().await;
@@ -74,18 +75,19 @@ async fn a_local_process_cannot_take_a_callers_identity() {
         |field: String| Request::get("http://callee/").header("host", "callee").header("proxy-authorization", field);
     let mut own = connect_http1(mesh.outbound()).await;
     assert_eq!(own.send(call(basic(&caller)).body(empty()).unwrap()).await.status, 200);
-    // With its own credential the stranger is the stranger, whatever it claims.
+    // With its own credential the stranger keeps its own identity, despite the header that it
+    // sends.
     let claims = call(basic(&stranger)).header("x-forwarded-client-cert", format!("URI={}", spiffe("caller")));
     assert_eq!(connect_http1(mesh.outbound()).await.send(claims.body(empty()).unwrap()).await.status, 403);
-    // Straight to the callee's inbound sidecar: no SVID, no conversation.
+    // Straight to the callee's inbound sidecar: without an SVID the connection is refused.
     let mut raw = Raw::connect(mesh.handle.addresses.inbound).await;
     raw.send("GET / HTTP/1.1\r\nhost: callee\r\n\r\n").await;
     assert!(!raw.rest().await.contains("200 OK"));
-    // On the caller's own connection the identity still goes by the request.
+    // On the caller's own connection, the credential of each request still determines the identity.
     assert_eq!(own.send(call(basic(&stranger)).body(empty()).unwrap()).await.status, 403);
     let nameless = Request::get("http://callee/").header("host", "callee").body(empty()).unwrap();
     assert_eq!(own.send(nameless).await.status, 407);
-    // What the instance leaves behind when it is gone opens nothing.
+    // After its end, the credential of an instance is invalid.
     mesh.node.credentials.revoke("caller-1");
     assert_eq!(own.send(call(basic(&caller)).body(empty()).unwrap()).await.status, 407);
     assert_eq!(upstream.requests(), 1);
@@ -135,7 +137,7 @@ async fn each_request_in_a_tunnel_is_judged() {
     let mut raw = open().await;
     raw.send("GET / HTTP/1.1\r\nhost: callee\r\nx-deny: 1\r\n\r\n").await;
     assert_eq!(raw::status(&raw.head().await), 403);
-    // Somebody else's credential does not belong in it.
+    // A credential of another instance in the tunnel is refused.
     let other = basic(&mesh.mint("stranger"));
     let mut raw = open().await;
     raw.send(format!("GET / HTTP/1.1\r\nhost: callee\r\nproxy-authorization: {other}\r\n\r\n")).await;
@@ -157,7 +159,7 @@ async fn a_tunnel_to_somebody_else_is_refused_and_explained() {
         );
         let reply = raw::exchange(mesh.outbound(), connect).await;
         assert_eq!(raw::status(&reply), 403, "{target}");
-        // It is told after the response was sent.
+        // The record follows after the response was sent.
         eventually_async("the record of the exchange", || mesh.node.telemetry.ring.latest(number).len() == number)
             .await;
         let told = &mesh.node.telemetry.ring.latest(1)[0];
@@ -192,7 +194,7 @@ async fn inbound_wants_an_identity_of_the_mesh() {
     let forged = HeaderValue::try_from(format!("URI={}", spiffe("caller"))).unwrap();
     let status = call(tls(&mesh, own, "stranger", "callee").await.unwrap(), Some(forged)).await.unwrap();
     assert_eq!(status, 403);
-    // The same names, signed by somebody else.
+    // The same names, signed by another authority.
     let authority = Authority::new(&TRUST_DOMAIN.parse::<TrustDomain>().unwrap()).unwrap();
     let foreign = SvidStore::new(mesh.authority.bundle().clone());
     let bundle = authority.bundle().merge(mesh.authority.bundle()).unwrap();
@@ -200,7 +202,7 @@ async fn inbound_wants_an_identity_of_the_mesh() {
     let request = KeyRequest::new(&spiffe("caller")).unwrap();
     let chain = authority.sign(request.csr(), &spiffe("caller"), Duration::from_secs(3600)).unwrap();
     foreign.install(request, chain).unwrap();
-    // TLS 1.3: the client learns of it with its first read.
+    // TLS 1.3: the client sees the refusal with its first read.
     if let Ok(stream) = tls(&mesh, &foreign, "caller", "callee").await {
         assert!(call(stream, None).await.is_err());
     }
@@ -221,11 +223,11 @@ async fn a_function_that_this_node_does_not_run_is_misdirected() {
     assert_eq!(call(stream, None).await.unwrap(), 421);
 }
 
-/// Rules that let in whoever has an identity mean functions.
+/// A rule that admits every authenticated caller means functions only.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_and_control_planes_call_no_function() {
     let upstream = upstream::http1(echo).await;
-    // It lets in everybody.
+    // The function admits every caller.
     let mesh = Builder::new().function("callee", AppProtocol::Http1, upstream.address).start();
     let domain: TrustDomain = TRUST_DOMAIN.parse().unwrap();
     let node = SpiffeId::node(&domain, "one").unwrap();

@@ -1,4 +1,4 @@
-//! Interim responses: 102 and 103 reach the client, and 100 tells it to send its body.
+//! Interim responses: 102 and 103 reach the client, and 100 makes it send its body.
 
 use crate::frames::{self, DATA, END_HEADERS, END_STREAM, HEADERS, OK, SETTINGS};
 use crate::hops::basic;
@@ -21,7 +21,7 @@ const INTERIM: &str = "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r
     connection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=5\r\nx-leno-failure: connect\r\ncontent-length: 7\r\n\r\n";
 const FINAL: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
-/// An HTTP/1.1 function that hints, in pieces of so many bytes.
+/// An HTTP/1.1 function that sends early hints, in pieces of so many bytes.
 async fn hints(piece: usize) -> SocketAddr {
     server(move |mut raw: Raw| async move {
         loop {
@@ -35,7 +35,7 @@ async fn hints(piece: usize) -> SocketAddr {
     .await
 }
 
-/// An HTTP/2 function that hints.
+/// An HTTP/2 function that sends early hints.
 async fn http2_hints() -> SocketAddr {
     let field = |name: &str, value: &str| {
         [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
@@ -154,7 +154,8 @@ async fn hints_reach_a_calling_function() {
     expect_hints_over_http1(Raw::connect(mesh.outbound()).await, &head).await;
 }
 
-/// What is outside of the mesh hints to functions, whichever node connects to it.
+/// Early hints of an external service reach the calling function, regardless of which node connects
+/// to the service.
 #[tokio::test(flavor = "multi_thread")]
 async fn hints_from_the_outside_reach_a_calling_function() {
     for http2 in [false, true] {
@@ -247,7 +248,8 @@ async fn a_client_that_sends_its_body_at_once_needs_no_permission() {
     assert_eq!(answers(response).await.1, 200);
 }
 
-/// Sends a body once it was told to go on, and prints the version, the status, and whether the body came back.
+/// Sends a body after 100 Continue, and prints the version, the status, and whether the body came
+/// back.
 const JAVA: &str = r#"
 import java.net.Socket;
 import java.net.URI;

@@ -1,4 +1,4 @@
-//! Peers that are slow, silent, or in a hurry.
+//! Peers that are slow, silent, or too fast.
 
 use crate::mesh::Builder;
 use crate::raw::{self, Raw};
@@ -34,7 +34,7 @@ async fn a_head_that_trickles_is_cut_off() {
         }
     });
     let mut reply = Vec::new();
-    // An error is an end too: bytes were on their way when it was closed.
+    // An error ends the reply as well: bytes were on their way when the connection was closed.
     let _ = tokio::time::timeout(raw::TIMEOUT, from.read_to_end(&mut reply)).await.expect("it was never cut off");
     trickle.await.unwrap();
     assert_eq!(upstream.requests(), 0);
@@ -160,7 +160,7 @@ async fn of_too_many_connections_the_oldest_that_asks_nothing_is_closed() {
     assert_eq!(silent.rest().await, "", "it has asked nothing at all");
     third.send(request).await;
     assert_eq!(raw::status(&third.head().await), 200);
-    // The function reads on: both are at work.
+    // The function reads on, so both connections are busy.
     for busy in [&mut idle, &mut third] {
         busy.rest_of_body().await;
         busy.send("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 1\r\n\r\n").await;
@@ -202,7 +202,7 @@ async fn many_small_frames_are_a_legal_body() {
         .function("web", AppProtocol::Http1, prompt.address)
         .function("stream", AppProtocol::Grpc, streaming.address)
         .function("deaf", AppProtocol::Http1, deaf.address)
-        // So many frames take a busy machine longer than requests usually may.
+        // On a busy machine, so many frames take longer than the usual limit of a request.
         .limits(|limits| limits.request_timeout = LONG)
         .start();
     for (host, count) in [("web", 60_000), ("stream", 60_000), ("deaf", 10_000)] {
@@ -214,7 +214,8 @@ async fn many_small_frames_are_a_legal_body() {
     }
 }
 
-/// Sends `count` frames of one byte on one stream. Tells how many could be sent, and how many bytes of them the function echoed.
+/// Sends `count` frames of one byte on one stream. Returns how many could be sent, and how many
+/// bytes of them the function echoed.
 async fn small_frames(address: std::net::SocketAddr, host: &str, count: usize, answered: bool) -> (usize, usize) {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -231,7 +232,7 @@ async fn small_frames(address: std::net::SocketAddr, host: &str, count: usize, a
         }
     }
     if !answered {
-        // Whatever is wrong with them shows before this is answered.
+        // A fault of the frames shows before this request is answered.
         let mut ping = client.clone().ready().await.unwrap();
         let request = Request::post("http://web/").body(()).unwrap();
         let (response, _) = ping.send_request(request, true).unwrap();
@@ -253,7 +254,8 @@ async fn small_frames(address: std::net::SocketAddr, host: &str, count: usize, a
     (sent, echoed.iter().rev().take_while(|byte| **byte == b'x').count())
 }
 
-/// Thousands of streams, each reset at once (CVE-2023-44487): the connection ends, the node does not notice.
+/// Thousands of streams, each reset at once (CVE-2023-44487): the connection ends, and the node
+/// still serves others.
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_reset_ends_the_connection() {
     let upstream = upstream::http1(never).await;
@@ -273,7 +275,7 @@ async fn rapid_reset_ends_the_connection() {
     }
     raw.send(flood).await;
     let mut end = Vec::new();
-    // An error is an end too: there were bytes that nobody read.
+    // An error ends the reply as well: the node closed the connection with unread bytes.
     let _ = tokio::time::timeout(raw::TIMEOUT, raw.0.read_to_end(&mut end)).await.expect("it goes on");
     assert!(upstream.requests() < 10_000, "{} requests were forwarded", upstream.requests());
     let request = Request::get("/").header("host", "well").body(empty()).unwrap();

@@ -1,4 +1,5 @@
-//! The pipeline over real sockets: real clients, real upstreams, raw bytes where a client library would be too polite.
+//! Tests of the pipeline over real sockets: real clients, real upstreams, and raw bytes that no
+//! client library would send.
 
 mod mesh;
 mod raw;

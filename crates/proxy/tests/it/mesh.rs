@@ -25,14 +25,14 @@ use std::time::Duration;
 
 pub(crate) const TRUST_DOMAIN: &str = "test.example";
 
-/// What a test changes of a mesh before it starts.
+/// Settings of a mesh that a test may change before the mesh starts.
 pub(crate) struct Builder {
     pub mesh: MeshConfig,
     functions: Vec<FunctionConfig>,
     addresses: HashMap<FunctionId, Vec<SocketAddr>>,
     workers: usize,
     connections: usize,
-    /// Of the other nodes of the same mesh.
+    /// The authority of the other nodes of the same mesh.
     authority: Option<Arc<Authority>>,
     /// The gateway's routes to functions of other nodes.
     routes: Vec<FunctionConfig>,
@@ -40,7 +40,7 @@ pub(crate) struct Builder {
     bounds: NamespaceBounds,
 }
 
-/// A node that serves.
+/// A running node.
 pub(crate) struct Mesh {
     pub node: Arc<Node>,
     pub handle: Handle,
@@ -53,19 +53,20 @@ pub(crate) struct Mesh {
 pub(crate) struct Fixed {
     addresses: Mutex<HashMap<FunctionId, Vec<SocketAddr>>>,
     turn: AtomicUsize,
-    /// Leases given out and not given back.
+    /// Leases in use.
     pub leased: Arc<AtomicUsize>,
-    /// How often somebody asked for an instance.
+    /// The number of requests for an instance.
     pub asked: AtomicUsize,
-    /// Addresses that have no room for another request.
+    /// Addresses without capacity for another request.
     pub busy: Mutex<Vec<SocketAddr>>,
-    /// Who listens instead of the instances.
+    /// The process that listens in place of the instances.
     pub stranger: Mutex<Option<String>>,
-    /// What was to be avoided when somebody asked last.
+    /// The addresses to avoid in the latest request for an instance.
     avoided: Mutex<Vec<SocketAddr>>,
 }
 
-/// Counts one lease until it is dropped, and knows who has been found where its instance should be.
+/// Counts one lease until it is dropped. The text describes the process that was found at the
+/// instance's address.
 struct Leased(Arc<AtomicUsize>, Option<String>);
 
 impl InstanceProof for Leased {
@@ -161,7 +162,7 @@ fn target(function: &str) -> Target {
     }
 }
 
-/// Becomes the mesh's limit at the start, as the compiler has it.
+/// A placeholder that becomes the mesh's limit at the start, as in the compiler.
 const OF_THE_MESH: u64 = u64::MAX;
 
 impl Builder {
@@ -220,7 +221,8 @@ impl Builder {
         }
     }
 
-    /// A function with one instance, exposed under its name as host, and everywhere if it is called `web`.
+    /// A function with one instance, exposed under its name as host, and under every host if it is
+    /// called `web`.
     pub(crate) fn function(mut self, name: &str, protocol: AppProtocol, address: SocketAddr) -> Self {
         let hosts = if name == "web" { vec![name.to_owned(), "*".to_owned()] } else { vec![name.to_owned()] };
         self.functions.push(FunctionConfig {
@@ -264,7 +266,7 @@ impl Builder {
         self
     }
 
-    /// Changes the plan of calls to `callee`, wherever it is carried out.
+    /// Changes the plan of calls to `callee` in all programs.
     pub(crate) fn plan(mut self, callee: &str, change: impl Fn(&mut Target)) -> Self {
         let name = format!("shop/{callee}");
         let programs = self.functions.iter_mut().flat_map(|slice| [&mut slice.inbound, &mut slice.outbound]);
@@ -292,7 +294,7 @@ impl Builder {
         self
     }
 
-    /// The share of the node that the functions, which are all of one namespace, get.
+    /// The bounds of the functions' namespace on the node.
     pub(crate) fn bounds(mut self, bounds: NamespaceBounds) -> Self {
         self.bounds = bounds;
         self
@@ -329,7 +331,7 @@ impl Builder {
         self
     }
 
-    /// This node's gateway leads to the function on other nodes, which was defined on this one until now.
+    /// Moves the function to remote nodes: this node's gateway only has a route to it.
     pub(crate) fn elsewhere(mut self, name: &str) -> Self {
         let at = self.functions.iter().position(|slice| slice.id == id(name)).unwrap();
         self.routes.push(self.functions.remove(at));
@@ -392,7 +394,7 @@ impl Mesh {
         Builder::new().function("web", AppProtocol::Http1, address).start()
     }
 
-    /// Tells this node that a function is on these other nodes, and how many instances are ready there.
+    /// Gives this node the endpoints of a function, with the number of ready instances at each.
     pub(crate) fn knows(&self, function: &str, others: &[(&Mesh, u32)]) {
         let places: Vec<_> = others.iter().map(|(mesh, ready)| (mesh.inbound(), *ready, Locality::default())).collect();
         self.knows_at(function, &places);
@@ -409,7 +411,7 @@ impl Mesh {
         self.node.endpoints.set([(id(function), places.iter().map(endpoint).collect())]);
     }
 
-    /// Puts a changed slice of each of these functions into force, all at once.
+    /// Puts a changed configuration of each of these functions into force, all at once.
     pub(crate) fn change(&self, names: &[&str], change: impl Fn(&mut FunctionConfig)) {
         let snapshot = self.node.snapshot.load_full();
         let mut next = snapshot.change();
@@ -421,7 +423,7 @@ impl Mesh {
         self.node.publish(Arc::new(next.finish()));
     }
 
-    /// Gives functions certificates that are of this membership.
+    /// Gives functions certificates with this membership.
     pub(crate) fn certify(&self, names: &[&str], membership: MembershipMark) {
         for identity in names.iter().copied().map(spiffe) {
             let request = KeyRequest::new(&identity).unwrap();
@@ -431,13 +433,13 @@ impl Mesh {
         }
     }
 
-    /// The control plane says that this membership was revoked.
+    /// Revokes this membership, as the control plane does.
     pub(crate) fn revoke(&self, membership: MembershipMark) {
         self.node.svids.set_revoked(vec![membership]);
         self.node.end_revoked();
     }
 
-    /// Connects to this node as the sidecar of `caller`, which `other` has a certificate of.
+    /// Connects to this node as the sidecar of `caller`, with a certificate from `other`.
     pub(crate) async fn as_sidecar(&self, other: &Mesh, caller: &SpiffeId, callee: &str) -> SendRequest<Body> {
         let config = leno_identity::client_config(&other.node.svids, caller, &spiffe(callee)).unwrap();
         let name = leno_identity::server_name(&spiffe(callee)).unwrap();
@@ -453,7 +455,8 @@ impl Mesh {
         self.handle.addresses.inbound
     }
 
-    /// What is known of a request, as soon as so many hops have told of it: they do so after their responses were sent.
+    /// The records of a request, as soon as so many hops have written them: they do so after they
+    /// have sent their responses.
     pub(crate) async fn told(&self, request_id: &str, hops: usize) -> Vec<Explanation> {
         eventually_async("the record of the exchange", || self.node.telemetry.ring.explain(request_id).len() >= hops)
             .await;
@@ -472,7 +475,7 @@ impl Mesh {
         self.node.telemetry.metrics_text(self.node.ledger.entries(), Vec::new())
     }
 
-    /// A credential of an instance of this function.
+    /// Mints a credential for an instance of this function.
     pub(crate) fn mint(&self, name: &str) -> Minted {
         let instance = format!("{name}-1");
         let minted = self.node.credentials.mint(&id(name), &instance).unwrap();
@@ -486,7 +489,7 @@ impl Fixed {
         self.addresses.lock().unwrap().insert(id(name), addresses.to_vec());
     }
 
-    /// Whether whoever asked last wants another one than this.
+    /// Whether the latest request for an instance avoids this address.
     pub(crate) fn asked_without(&self, address: SocketAddr) -> bool {
         self.avoided.lock().unwrap().contains(&address)
     }
