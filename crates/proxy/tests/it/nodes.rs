@@ -1,4 +1,5 @@
-//! From node to node: which one is chosen, what happens when one cannot be used, and what reaches the callee.
+//! Calls between nodes: the choice of the node, its failure, and the request that reaches the
+//! callee.
 
 mod chain;
 pub(crate) mod egress;
@@ -43,7 +44,7 @@ async fn get(mesh: &Mesh) -> Answer {
     send(mesh, Request::get("http://callee/"), empty()).await
 }
 
-/// The bodies of so many responses.
+/// The distinct bodies of so many responses.
 async fn bodies(mesh: &Mesh, count: usize) -> BTreeSet<String> {
     let mut bodies = BTreeSet::new();
     for _ in 0..count {
@@ -54,7 +55,7 @@ async fn bodies(mesh: &Mesh, count: usize) -> BTreeSet<String> {
     bodies
 }
 
-/// An address at which nobody listens.
+/// An address at which no process listens.
 async fn closed() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -122,7 +123,7 @@ async fn an_instance_here_comes_before_one_elsewhere_and_that_before_a_cold_star
     assert_eq!(bodies(&here, 8).await, BTreeSet::from(["here".to_owned()]));
     here.instances.set("callee", &[]);
     assert_eq!(bodies(&here, 8).await, BTreeSet::from(["there".to_owned()]));
-    // Nobody has an instance: this node hosts the function, and starts one.
+    // No node has an instance. This node hosts the function, and starts one.
     here.knows("callee", &[(&there, 0)]);
     let asked = here.instances.asked.load(Ordering::Relaxed);
     let (reply, ()) = tokio::join!(get(&here), async {
@@ -193,7 +194,7 @@ async fn the_only_node_is_tried_although_it_refused() {
     let dead = closed().await;
     here.knows_at("callee", &[(dead, 1, Locality::default())]);
     assert_eq!(get(&here).await.status, 503);
-    // Somebody else answers there: without the callee's certificate, it gets nothing.
+    // Another process listens there. Without the callee's certificate, it receives no request.
     let listener = TcpListener::bind(dead).await.unwrap();
     let accepted = Arc::new(AtomicBool::new(false));
     let flag = accepted.clone();
@@ -218,7 +219,7 @@ async fn another_function_of_the_mesh_cannot_stand_in_for_the_callee() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retry_goes_to_another_node_when_one_dies_in_the_middle() {
-    // Reads the request, and goes away.
+    // Reads the request, and closes the connection.
     let dying = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let instance = dying.local_addr().unwrap();
     tokio::spawn(async move {
@@ -275,7 +276,7 @@ async fn endpoints_change_under_load_and_no_request_fails() {
             count
         })
     });
-    // Each credential of the caller ends the one before.
+    // Each credential of the caller revokes the previous one.
     let load = load.take(1).collect::<Vec<_>>();
     let others: Vec<_> = [&first, &second].map(|mesh| mesh.node.snapshot.load().version).into();
     for round in 0..300 {

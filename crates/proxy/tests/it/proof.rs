@@ -1,4 +1,5 @@
-//! Who is at the other end: instances are proven before they get anything, and so are callers.
+//! Proof of the peer: the node sends nothing to an instance or a caller before it has proved which
+//! process it is.
 
 use crate::mesh::{Builder, Mesh, id};
 use crate::raw::{self, Raw};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;
 
-/// Somebody who takes connections and counts what arrives on them.
+/// A server that accepts connections, and counts them and their bytes.
 async fn eavesdropper() -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (bytes, connections) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let (read, closed) = (bytes.clone(), connections.clone());
@@ -41,7 +42,7 @@ async fn who_is_not_the_instance_gets_no_byte() {
         let told = mesh.told(reply.headers["x-request-id"].to_str().unwrap(), 1).await;
         let failure = format!("{:?}", told[0]);
         assert!(failure.contains("port 1 is held by process 2; nothing was sent"), "{failure}");
-        // It has read all there is when it has seen the connection's end.
+        // The end of the connection comes after all its bytes were read.
         eventually_async("the connection to be closed", || closed.load(Ordering::SeqCst) > 0).await;
         assert_eq!(bytes.load(Ordering::SeqCst), 0, "{protocol:?}");
     }
@@ -51,7 +52,8 @@ fn web() -> Request<upstream::Body> {
     Request::get("http://web/").header("host", "web").body(empty()).unwrap()
 }
 
-/// A server that closes each connection after its response: the next request needs a new one, and that is proven again.
+/// A server that closes each connection after its response: the next request needs a new
+/// connection, with a new proof.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_connection_is_proven_anew() {
     let upstream = upstream::http1(|_| async {
@@ -147,7 +149,7 @@ async fn a_caller_is_proven_once_for_each_connection() {
     }
 }
 
-/// Whoever may share a port gets a part of its connections.
+/// A process that may share a port would receive a part of its connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_can_share_the_nodes_ports() {
     let upstream = upstream::http1(echo).await;

@@ -1,4 +1,4 @@
-//! Bytes as they are.
+//! Connections for raw bytes.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Longest wait for anything; a test that gets there has failed.
+/// Longest wait of a test; reaching it is a failure.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Raw(pub TcpStream);
@@ -19,7 +19,7 @@ impl Raw {
     }
 
     pub(crate) async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // The peer may have closed already; what it said before tells the rest.
+        // The peer may have closed already; its previous answer shows the reason.
         let _ = self.0.write_all(bytes.as_ref()).await;
     }
 
@@ -51,7 +51,7 @@ impl Raw {
         String::from_utf8(all).unwrap()
     }
 
-    /// The body of an answer whose head was read, and which the echo function made.
+    /// Reads the body of an answer from the echo function, after its head was read.
     pub(crate) async fn rest_of_body(&mut self) {
         self.until("\n\n").await;
     }
@@ -61,7 +61,7 @@ impl Raw {
     }
 }
 
-/// Accepts connections, and lets `serve` have each of them; when it returns, the connection is closed.
+/// Accepts connections, and passes each to `serve`. The connection is closed when `serve` returns.
 pub(crate) async fn server<F, R>(serve: F) -> SocketAddr
 where
     F: Fn(Raw) -> R + Send + Sync + 'static,

@@ -1,5 +1,5 @@
-//! What is open between nodes outlives the certificates that it began with, for a bounded time; and when that is over, its client learns that it did nothing
-//! wrong.
+//! Exchanges between nodes outlive the certificates that they began with, for a bounded time. When
+//! that time is over, the client gets a code that does not blame it.
 
 use crate::drain::{endless, greeter};
 use crate::hops::basic;
@@ -92,7 +92,8 @@ async fn what_is_open_between_nodes_outlives_its_certificates_for_a_bounded_time
     let (mut goes_on, mut talks_on) = (lasting.call().await, lasting.websocket().await);
     let brief = Nodes::new(Duration::ZERO).await;
     let (call, mut websocket) = (brief.call().await, brief.websocket().await);
-    // Those that may not go on end after the others began: the certificates of all of them have expired by then.
+    // The exchanges that may not go on end after the others began, so the certificates of all of
+    // them have expired by then.
     assert_eq!(status(call).await, "14");
     let mut rest = Vec::new();
     timeout(raw::TIMEOUT, websocket.0.read_to_end(&mut rest)).await.unwrap().unwrap();
@@ -104,7 +105,7 @@ async fn what_is_open_between_nodes_outlives_its_certificates_for_a_bounded_time
     }
     let silent = timeout(Duration::from_millis(100), talks_on.0.read_u8()).await;
     assert!(silent.is_err(), "it has ended: {silent:?}");
-    // New connections are proven by the new certificates.
+    // New connections use the new certificates.
     drop(lasting.call().await);
     drop(lasting.websocket().await);
 }

@@ -1,4 +1,5 @@
-//! Heads of responses: what real programs send passes on every way, and what is beyond a limit is refused with its name.
+//! Heads of responses: those of real programs pass on every way, and a refusal of a larger one
+//! names the exceeded limit.
 
 use crate::mesh::{Builder, Mesh};
 use crate::upstream::{self, Answer, Upstream, answer, connect_h2, empty};
@@ -18,7 +19,7 @@ async fn many(request: Request<Incoming>) -> Response<upstream::Body> {
     response
 }
 
-/// One node, and a gateway before another one.
+/// A single node, and a gateway in front of another node.
 fn ways(upstream: &Upstream, protocol: AppProtocol, change: impl Fn(&mut UpstreamLimits)) -> Vec<(Mesh, Option<Mesh>)> {
     let web =
         || Builder::new().function("web", protocol, upstream.address).limits(|limits| change(&mut limits.upstream));
@@ -100,7 +101,8 @@ async fn beyond_a_limit_the_reason_names_it() {
     }
 }
 
-/// A gRPC server that ends each call at once, with so many bytes of details in the head, or in trailers after a message.
+/// A gRPC server that ends each call at once, with 17 KiB of details in the head, or in trailers
+/// after a message.
 async fn failing(request: Request<Incoming>) -> Response<upstream::Body> {
     let details = HeaderValue::from_str(&"d".repeat(17 * 1024)).unwrap();
     let status = [

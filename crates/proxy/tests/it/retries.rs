@@ -1,4 +1,5 @@
-//! What is tried again, what is not, and what the circuit breaker lets through.
+//! Retries: which requests are repeated, which are not, and the requests that the circuit breaker
+//! admits.
 
 use crate::mesh::{Builder, Mesh, breaker, retry};
 use crate::raw::Raw;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Answers with these statuses, one after the other, the last one for ever; 200 carries what was sent.
+/// Answers with these statuses, one after the other, and with the last one for ever; a 200 echoes
+/// the request's body.
 async fn answers(statuses: &'static [u16]) -> Upstream {
     let turn = Arc::new(AtomicUsize::new(0));
     upstream::http1(move |request: Request<Incoming>| {
@@ -128,7 +130,7 @@ async fn broken_connections() {
     }
 }
 
-/// The instance closes an idle connection just when a request comes: that is nobody's failure.
+/// The instance closes an idle connection at the moment of a new request. This is not a failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_connection_is_replaced_without_any_plan() {
     let count = Arc::new(AtomicUsize::new(0));
@@ -150,7 +152,7 @@ async fn a_stale_connection_is_replaced_without_any_plan() {
     .await;
     let mesh = Mesh::web(address);
     assert_eq!(get(mesh.gateway(), "/").await.status, 200);
-    // Long enough idle to be under suspicion.
+    // The connection is idle for long enough to be suspect.
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(get(mesh.gateway(), "/").await.status, 200);
     assert_eq!(count.load(Ordering::SeqCst), 2);
@@ -208,7 +210,7 @@ async fn retries_have_a_budget() {
     assert_eq!(upstream.requests(), 1);
 }
 
-/// An upstream that answers when it is told to.
+/// An upstream that answers when the test lets it.
 async fn gated() -> (Upstream, Arc<tokio::sync::Semaphore>) {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let waiting = gate.clone();
@@ -265,7 +267,7 @@ async fn connections_and_waiting_requests_are_limited() {
     assert_eq!((upstream.requests(), upstream.connections()), (2, 1));
 }
 
-/// Leaves an endpoint out for a minute after so many 5xx.
+/// Ejects an endpoint for a minute after so many 5xx.
 fn ejecting_after(consecutive_5xx: u32) -> Breaker {
     let outlier = Outlier {
         consecutive_5xx,
@@ -313,7 +315,8 @@ async fn a_busy_instance_is_waited_for_when_the_idle_one_is_left_out() {
     mesh.instances.busy.lock().unwrap().clear();
     assert_eq!(waiting.await.unwrap().status, 200);
     assert_eq!((bad.requests(), good.requests()), (1, 1));
-    // All busy, and the first that has room again is the one that is left out: the other one is waited for.
+    // All instances are busy, and the ejected one is the first with capacity again. The request
+    // waits for the other one.
     mesh.instances.busy.lock().unwrap().extend([bad.address, good.address]);
     let waiting = tokio::spawn(get(mesh.gateway(), "/"));
     eventually_async("the pending request", || target.load(1, std::time::Instant::now()).pending == 1).await;

@@ -1,4 +1,5 @@
-//! A node that was revoked: what is open between it and another one ends, and clients learn that they did nothing wrong. New connections with it are refused.
+//! A revoked node: exchanges between it and another node end, with codes that do not blame the
+//! client. New connections with it are refused.
 
 use crate::drain::{endless, greeter};
 use crate::hops::basic;
@@ -78,7 +79,7 @@ async fn what_is_open_with_a_revoked_callees_node_ends() {
     let answer = timeout(TIMEOUT, ask("slow")).await.unwrap();
     assert_eq!(answer.status, 503, "{}", answer.text);
 
-    // The machine joins anew.
+    // The machine joins again.
     there.certify(&CALLEES, MembershipMark([8; 8]));
     drop(websocket(&here, &credential).await);
 }
@@ -96,9 +97,10 @@ async fn what_is_open_with_a_revoked_callers_node_ends() {
     there.revoke(MEMBERSHIP);
     assert_eq!(status(call).await, "14");
     expect_closed(&told(&there, "inbound", "/s/m").await, "mutualTls", "the caller's node was revoked");
-    // The WebSocket's client is an instance of the revoked node, which does not know it yet.
+    // The WebSocket's client is an instance of the revoked node, which does not know yet that it
+    // was revoked.
     expect_service_restart(chat).await;
-    // The connection takes nothing more, and no other one is made.
+    // The connection takes no new request, and no new connection is made.
     eventually_async("the connection to be closed", || client.is_closed()).await;
     let config = leno_identity::client_config(&here.node.svids, &spiffe("caller"), &spiffe("rpc")).unwrap();
     let name = leno_identity::server_name(&spiffe("rpc")).unwrap();

@@ -1,4 +1,4 @@
-//! The share of a namespace on a node: open requests and connections.
+//! The bounds of a namespace on a node: open requests and connections.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
@@ -34,7 +34,7 @@ fn used(mesh: &Mesh, resource: Resource) -> u64 {
     mesh.node.telemetry.namespaces.of("shop").count(resource).used()
 }
 
-/// The flag of a request that is refused, and why.
+/// The flag and the reason of a refused request.
 async fn refused(mesh: &Mesh) -> (String, String) {
     let reply = get(mesh.gateway(), "/").await;
     assert_eq!(reply.status, 503);

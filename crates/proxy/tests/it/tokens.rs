@@ -1,4 +1,4 @@
-//! Tokens whose keys are fetched, and what becomes of those that are bad.
+//! Tokens whose keys the node fetches, and the handling of invalid ones.
 
 use crate::mesh::{Builder, Mesh, id};
 use crate::upstream::{self, Answer, connect_http1, echo, empty, full};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 
-/// Signs by any of its keys; names none.
+/// Signs a token that names no key.
 fn token(key: &Ed25519KeyPair) -> String {
     token_until(key, 4_102_444_800)
 }
@@ -42,7 +42,7 @@ fn key_set(keys: &[&Ed25519KeyPair]) -> String {
     format!(r#"{{"keys":[{}]}}"#, keys.iter().map(key).collect::<Vec<_>>().join(","))
 }
 
-/// Wants a token that this key has made.
+/// Makes the function require a token that this key has signed.
 pub(crate) fn wants_tokens_of(slice: &mut FunctionConfig, key: &Ed25519KeyPair) {
     wants_tokens(slice, String::new());
     slice.jwks.clear();
@@ -54,7 +54,7 @@ pub(crate) fn wants_tokens_of(slice: &mut FunctionConfig, key: &Ed25519KeyPair) 
     issuer.keys = vec![Key { kid: None, algorithms: vec![Algorithm::EdDSA], id }];
 }
 
-/// Wants a token of the issuer, and lets an address fail twice in an hour.
+/// Makes the function require a token of the issuer, and lets an address fail twice in an hour.
 fn wants_tokens(slice: &mut FunctionConfig, url: String) {
     slice.inbound.authentication.push(Issuer {
         name: "p/authentication/login".into(),

@@ -96,7 +96,7 @@ async fn refusals_of_head_requests_have_no_body() {
         let reply = send(&mesh, h2_client, Request::head("/").header("x-deny", "1"), empty()).await;
         assert_eq!((reply.status, reply.text.as_str()), (403, ""));
     }
-    // On one connection: a body here would be taken for the next response.
+    // On one connection: the client would take a body here for the next response.
     let mut raw = Raw::connect(mesh.gateway()).await;
     raw.send("HEAD / HTTP/1.1\r\nhost: web\r\nx-deny: 1\r\n\r\nHEAD / HTTP/1.1\r\nhost: web\r\nx-deny: 1\r\n\r\n")
         .await;
@@ -141,7 +141,7 @@ async fn trailers_pass_both_ways_in_all_combinations() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_flow_in_both_directions_at_once() {
-    // The upstream answers each piece as it comes; neither side waits for the other's end.
+    // The upstream answers each piece on arrival. Neither side waits for the other's end.
     let ping_pong = |request: Request<Incoming>| async move {
         let (feed, body) = channel();
         let mut pieces = request.into_body();

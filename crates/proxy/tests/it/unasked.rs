@@ -1,4 +1,5 @@
-//! Responses that no request asked for: they answer no other request, and no other question.
+//! Responses without a request. The node gives them to no other request, and takes them for no
+//! other verdict.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
@@ -26,7 +27,8 @@ fn response(status: u16, text: &str) -> String {
     format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{text}", text.len())
 }
 
-/// Allows what is below `/good`. Each answer comes a second time when the connection's next question has arrived, before the answer to that.
+/// Allows paths below `/good`. Repeats each answer when the connection's next request has arrived,
+/// before the answer to that request.
 async fn late_authorizer() -> SocketAddr {
     server(|mut raw| async move {
         let mut last = String::new();
@@ -39,7 +41,7 @@ async fn late_authorizer() -> SocketAddr {
     .await
 }
 
-/// Has `authz` asked about requests to `web`.
+/// Makes `authz` the external authorizer of requests to `web`.
 fn asks(builder: Builder) -> Builder {
     builder.call("web", "authz").slice("web", |slice| {
         let name = "test/externalAuthorization/late".to_owned();
@@ -121,7 +123,7 @@ async fn a_circuit_breaker_full_of_idle_connections_does_not_stop_a_question() {
     let mut caller = connect_http1(mesh.outbound()).await;
     let mut client = connect_http1(mesh.gateway()).await;
     for _ in 0..5 {
-        // The function's own call leaves an idle connection behind, the only one that there may be.
+        // The function's own call leaves an idle connection behind. No second one is allowed.
         let call = Request::get("http://authz/good").header("host", "authz").header("proxy-authorization", &credential);
         assert_eq!(caller.send(call.body(empty()).unwrap()).await.status, 200);
         assert_eq!(get(&mut client, "/good").await.status, 200);
@@ -180,10 +182,11 @@ async fn what_comes_while_a_connection_is_idle_ends_it() {
 
 #[tokio::test]
 async fn a_server_that_has_answered_out_of_turn_gets_one_request_on_each_connection() {
-    // Each answer comes a second time when the next request has arrived. Nothing shows then which request it answers.
+    // The server repeats each answer when the next request has arrived. The node then cannot see
+    // which request an answer belongs to.
     let address = server(|mut raw| async move {
         let mut last = String::new();
-        // Otherwise the kernel keeps the second answer back until the next request has arrived.
+        // Otherwise the kernel delays the second answer until the next request has arrived.
         raw.0.set_nodelay(true).unwrap();
         while let Some(path) = next(&mut raw).await {
             raw.send(std::mem::take(&mut last)).await;

@@ -1,4 +1,5 @@
-//! Heads that the HTTP libraries refuse by themselves: they are answered with a reason, recorded and counted like every other refusal.
+//! Heads that the HTTP libraries refuse by themselves: the node answers them with a reason, and
+//! records and counts them like every other refusal.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
@@ -24,7 +25,7 @@ fn body(reply: &str) -> serde_json::Value {
     serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {reply:?}"))
 }
 
-/// Checks that an answer says why, and that its record and the metrics say the same.
+/// Checks that an answer gives the reason, and that its record and the metrics agree.
 async fn expect_refusal(mesh: &Mesh, reply: &str, status: u16, reason: &str, path: &str) {
     assert_eq!(raw::status(reply), status, "{reply}");
     let (body, head) = (body(reply), reply.to_ascii_lowercase());
@@ -107,7 +108,7 @@ async fn the_parsers_refusals_have_reasons_and_records() {
             }
             expect_refusal(&mesh, &raw.rest().await, *status, reason, path).await;
         }
-        // A connection that has carried a request, of a caller who is known by it.
+        // A connection that has carried a request, so that the node knows its caller.
         let mut raw = Raw::connect(mesh.outbound()).await;
         let credential = basic(&caller);
         raw.send(format!("GET http://web/ HTTP/1.1\r\nhost: web\r\nproxy-authorization: {credential}\r\n\r\n{bytes}"))
@@ -187,7 +188,7 @@ async fn plain_http_on_a_tls_port_is_answered() {
     expect_refusal(&mesh, &reply, 400, "plain HTTP on a port for TLS", "").await;
 }
 
-/// curl, Go, nginx and Envoy pass all of these, and none of them reads one differently.
+/// curl, Go, nginx and Envoy pass all of these, and all read them alike.
 #[tokio::test(flavor = "multi_thread")]
 async fn characters_that_every_server_takes_are_passed() {
     let (mesh, _upstream) = mesh().await;
@@ -224,7 +225,8 @@ async fn a_flood_of_refusals_is_counted_as_one_series() {
     assert_eq!(series(), 1, "{}", mesh.metrics());
 }
 
-/// What the parser refuses of a function's answer has a status, a flag and a reason, like what the proxy itself refuses.
+/// If the parser refuses a function's answer, the response has a status, a flag and a reason, like
+/// a refusal by the proxy itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_no_http_are_protocol_errors() {
     for answer in [

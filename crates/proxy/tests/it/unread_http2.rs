@@ -1,4 +1,5 @@
-//! HTTP/2 streams that the library refuses by itself: they are answered where the protocol lets a server answer, recorded and counted.
+//! HTTP/2 streams that the library refuses by itself: the node answers them as far as the protocol
+//! allows, and records and counts them.
 
 use crate::frames::{Connection, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS};
 use crate::mesh::{Builder, Mesh};
@@ -59,14 +60,15 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
 
 const GET: [(&str, &str); 4] = [(":method", "GET"), (":scheme", "http"), (":authority", "web"), (":path", "/")];
 
-/// GET with these fields in the place of its own, or besides.
+/// GET with these fields, which replace the usual ones or are added to them.
 fn with<'a>(fields: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let others = GET.into_iter().filter(|(name, _)| fields.iter().all(|(other, _)| other != name));
     let (pseudo, usual): (Vec<_>, Vec<_>) = fields.iter().copied().partition(|(name, _)| name.starts_with(':'));
     others.chain(pseudo).chain(usual).collect()
 }
 
-/// What has come on a stream until it was reset or ended: the frames' kinds, the text of the heads, and the code of the reset.
+/// Reads a stream until its reset or end. Returns the kinds of the frames, the text of the heads,
+/// and the code of the reset.
 async fn outcome(connection: &mut Connection, stream: u32) -> (Vec<u8>, String, Option<u32>) {
     let (mut kinds, mut text) = (Vec::new(), String::new());
     while let Some(frame) = connection.next().await {
@@ -150,7 +152,8 @@ async fn malformed_heads_are_answered_and_recorded() {
 #[tokio::test(flavor = "multi_thread")]
 async fn large_heads_are_answered_with_431() {
     let (mesh, upstream) = mesh().await;
-    // Beyond `limits.headBytes`, which is 16 KiB, and beyond what the library takes.
+    // Some heads exceed only `limits.headBytes`, which is 16 KiB; others also exceed the limit of
+    // the library.
     let value = "a".repeat(1500);
     let names: Vec<_> = (0..40).map(|number| format!("x-{number}")).collect();
     for (count, is_own) in [(12, true), (20, true), (30, false), (40, false)] {
@@ -250,7 +253,7 @@ async fn streams_beyond_the_limit_are_recorded() {
     assert_eq!((told.response.status, told.response.flag.as_deref()), (503, Some("UO")), "{told:?}");
 }
 
-/// A client that takes small heads only gets a reason instead of a head that it would refuse.
+/// A client with a small limit on heads gets a reason instead of a head that it would refuse.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clients_limit_on_heads_is_heeded() {
     const MAX_HEADER_LIST_SIZE: u16 = 6;
@@ -278,7 +281,7 @@ async fn the_clients_limit_on_heads_is_heeded() {
     }
 }
 
-/// Fields of which there are more than the limits allow, or with more bytes.
+/// Too many fields for the limits, or fields with too many bytes.
 fn beyond(count: usize, size: usize) -> Vec<u8> {
     let value = "a".repeat(size);
     let names: Vec<_> = (0..count).map(|number| format!("x-{number}")).collect();

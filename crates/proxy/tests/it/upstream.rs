@@ -120,7 +120,8 @@ where
     upstream
 }
 
-/// Tells what reached it: method, target, and header fields in the body, one a line; then the request's body.
+/// Returns the request as it arrived: method, target, and header fields in the body, one per line;
+/// then the request's body.
 pub(crate) async fn echo(request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let mut text = format!("{} {} {:?}\n", head.method, head.uri, head.version);

@@ -1,4 +1,4 @@
-//! What goes on is valid, whatever came in: no client's message breaks a connection that others share.
+//! The proxy sends only valid messages: no client's message breaks a connection that others share.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
@@ -77,7 +77,8 @@ async fn a_host_is_always_there() {
     assert!(answer.contains("\nhost: localhost\n"), "{answer}");
 }
 
-/// Over HTTP/2 a client may ask for a tunnel of any kind; an instance is asked for none but WebSockets.
+/// Over HTTP/2 a client may ask for a tunnel of any protocol. The node opens only WebSockets at an
+/// instance.
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_tunnels_reach_no_instance() {
     let upstream = upstream::h2c(echo).await;
@@ -125,7 +126,7 @@ fn trailers(extra: &'static str) -> HeaderMap {
     trailers
 }
 
-/// Answers with the names of the request's trailers, and with trailers of its own.
+/// Answers with the names of the request's trailers, and with trailers in the response.
 async fn trailing(request: Request<Incoming>) -> Response<upstream::Body> {
     let body = request.into_body().collect().await.unwrap();
     let fields = body.trailers().into_iter().flatten();

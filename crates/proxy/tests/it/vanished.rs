@@ -1,5 +1,6 @@
-//! Machines that vanish without a word, while a connection with them is silent or while bytes are on their way. A network namespace is the other machine, and
-//! vanishes when its link goes down.
+//! Machines that vanish without closing their connections, while a connection is silent or while
+//! bytes are on their way. A network namespace stands for the other machine, which vanishes when
+//! its link goes down.
 
 use crate::mesh::{Builder, Mesh};
 use crate::raw::{self, Raw};
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Switches protocols for whoever connects, and then reads.
+/// Switches protocols for each client, and then reads.
 const SERVER: &str = r#"
 import socket, sys, threading
 listener = socket.create_server((sys.argv[1], 9000))
@@ -50,7 +51,7 @@ fn ip(arguments: &str) -> bool {
 }
 
 impl Machine {
-    /// `None`: only root may make one.
+    /// `None`: making one requires root.
     fn new() -> Option<Self> {
         let id = std::process::id();
         let (name, net) = (format!("leno-vanish-{id}"), format!("10.213.{}", id % 256));
@@ -72,7 +73,7 @@ impl Machine {
         Some(machine)
     }
 
-    /// Runs a program there, and waits for its first line.
+    /// Runs a program on that machine, and waits for its first line.
     fn run(&mut self, program: &str, arguments: &[&str]) -> String {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, "python3", "-c", program]).args(arguments);
@@ -145,7 +146,7 @@ async fn connections_with_a_machine_that_vanished_end_on_both_sides() {
     let ((silent, of_silent), (chatty, of_chatty)) = (near(false).await, near(true).await);
     let mesh = mesh(&machine, silent, chatty);
     let handshake = |host| format!("GET / HTTP/1.1\r\n{}\r\n", HANDSHAKE.replace("callee", host));
-    // Clients there, of functions here.
+    // Clients on that machine, of functions on this one.
     let gateway = (machine.here.clone(), mesh.gateway().port().to_string());
     for host in ["silent", "chatty"] {
         let line = machine.run(CLIENT, &[&gateway.0, &gateway.1, &handshake(host)]);
@@ -155,7 +156,7 @@ async fn connections_with_a_machine_that_vanished_end_on_both_sides() {
         of_silent[0].load(Ordering::SeqCst) == 1 && of_chatty[0].load(Ordering::SeqCst) == 1
     })
     .await;
-    // A function there, with clients here.
+    // A function on that machine, with clients on this one.
     let there = machine.there.clone();
     assert_eq!(machine.run(SERVER, &[&there]).trim(), "ready");
     let mut clients = Vec::new();

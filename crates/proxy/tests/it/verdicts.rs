@@ -1,4 +1,5 @@
-//! Methods, targets and bodies that are unusual: they mean the same on one node, between two, over HTTP/2 and at the gateway.
+//! Unusual methods, targets and bodies: they get the same verdict on one node, between two, over
+//! HTTP/2 and at the gateway.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// A request line without the version, a body, the status that it gets; and what the function sees of it.
+/// A request line without the version, a body, the status of the response, and the request line
+/// that the function sees.
 const TABLE: &[(&str, &str, u16, &str)] = &[
     ("GET /p", "", 200, "GET /p"),
     ("GET /p", "body", 200, "GET /p"),
@@ -45,13 +47,14 @@ const TABLE: &[(&str, &str, u16, &str)] = &[
     ("CONNECT callee:80", "body", 400, ""),
 ];
 
-/// A node with a caller of the callee, and of nothing else.
+/// A node with a caller that may call only the callee.
 fn caller() -> Builder {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     Builder::new().function("caller", AppProtocol::Http1, nowhere)
 }
 
-/// One node; one that reaches the callee on another by mutual TLS; both of a callee that speaks this.
+/// One node with both functions; and one that reaches the callee on another node by mutual TLS. The
+/// callee speaks this protocol.
 async fn meshes(protocol: AppProtocol) -> [(&'static str, Mesh, Option<Mesh>); 2] {
     let callee = match protocol {
         AppProtocol::Http1 => http1(echo).await,
@@ -160,7 +163,7 @@ async fn a_field_name_that_is_no_token_is_refused() {
     let (response, _) = client.send_request(request, true).unwrap();
     assert_eq!(response.await.unwrap().status(), 400);
     assert_eq!(web.requests(), 0);
-    // In trailers, it is gone.
+    // In trailers, the field is removed.
     let (response, mut body) = client.send_request(post("web", &[]), false).unwrap();
     body.send_data("x".into(), false).unwrap();
     body.send_trailers(HeaderMap::from_iter([(quoted(), HeaderValue::from_static("1"))])).unwrap();
@@ -197,7 +200,7 @@ where
     .await
 }
 
-/// How many bodies an HTTP/1.1 server has got to their end.
+/// Counts the request bodies that an HTTP/1.1 server has received completely.
 async fn counting() -> (SocketAddr, Arc<AtomicUsize>) {
     let whole = Arc::new(AtomicUsize::new(0));
     let counted = whole.clone();
@@ -288,7 +291,7 @@ async fn nor_ever_a_whole_response() {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(status(head) == 502 || body.len() < 3, "{length} {pieces:?}: {answer}");
     }
-    // A response to HEAD, and 304, say how long it would be.
+    // A response to HEAD, and 304, contain the length that the body would have.
     let address = h2_server(|mut respond| async move {
         let response = http::Response::builder().header("content-length", "300").body(()).unwrap();
         let _ = respond.send_response(response, true);
@@ -301,8 +304,9 @@ async fn nor_ever_a_whole_response() {
     eventually_async("the metric", || mesh.metrics().contains("leno_")).await;
 }
 
-/// The server closes while the upload is under way, so that writes to it fail: its answer is there to be read all the same. Mostly a reset ends such a
-/// connection. An answer without a length may have been cut off by it, and does not look complete then.
+/// The server closes while the upload is under way, so that writes to it fail. Its answer can be
+/// read all the same. Mostly a reset ends such a connection. The reset may have cut off an answer
+/// without a length, so such an answer must not look complete.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_early_answer_wins_over_a_broken_upload() {
     for answer in ["connection: close\r\n\r\ntoo large", "content-length: 9\r\n\r\ntoo large"] {

@@ -1,4 +1,4 @@
-//! Upgrades: bytes both ways, half-closed ends, and the record of it.
+//! Upgrades: bytes in both directions, half-closed connections, and the record.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh};
@@ -45,7 +45,7 @@ pub(crate) async fn parrot(mut request: Request<Incoming>) -> Response<upstream:
 
 pub(crate) const HANDSHAKE: &str = "host: callee\r\nconnection: keep-alive, Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
-/// Talks, and sees the end of the conversation.
+/// Exchanges messages, and waits for the end of the connection.
 async fn converse(mut raw: Raw) {
     let head = raw.head().await;
     assert_eq!(raw::status(&head), 101, "{head}");
@@ -93,7 +93,7 @@ async fn through_both_sidecars() {
         raw.send(format!("GET http://callee/chat HTTP/1.1\r\n{HANDSHAKE}proxy-authorization: {field}\r\n\r\n")).await;
         converse(raw).await;
         expect_record(&mesh, 2).await;
-        // As browsers and most libraries do it: in a tunnel.
+        // In a tunnel, as browsers and most libraries do it.
         let mut raw = Raw::connect(mesh.outbound()).await;
         raw.send(format!("CONNECT callee:80 HTTP/1.1\r\nhost: callee:80\r\nproxy-authorization: {field}\r\n\r\n"))
             .await;
@@ -110,7 +110,8 @@ async fn over_http2() {
     let stream = TcpStream::connect(mesh.gateway()).await.unwrap();
     let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
     let (mut sender, mut connection) = handshake.await.unwrap();
-    // The server's settings have to be there first; hyper reads them in a task of its own, which wakes nobody here.
+    // The server's settings have to arrive first. hyper reads them in a separate task, which does
+    // not wake this one.
     while !connection.is_extended_connect_protocol_enabled() {
         let ended = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut connection).poll(cx).is_ready())).await;
         assert!(!ended, "the connection is gone");
@@ -153,7 +154,7 @@ async fn a_refused_handshake_switches_nothing() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// Answers every request with this head, and echoes whatever comes after it.
+/// Answers every request with this head, and echoes the bytes after it.
 async fn switches(head: &'static str) -> (std::net::SocketAddr, std::sync::Arc<std::sync::Mutex<String>>) {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
     let heard = seen.clone();
@@ -173,7 +174,7 @@ async fn switches(head: &'static str) -> (std::net::SocketAddr, std::sync::Arc<s
     (address, seen)
 }
 
-/// What a denied request looks like when it is pushed through a tunnel.
+/// A denied request, to be sent through a tunnel.
 const SECOND: &str = "GET /denied HTTP/1.1\r\nhost: callee\r\nx-deny: 1\r\n\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +190,8 @@ async fn a_function_cannot_open_a_tunnel_that_was_not_asked_for() {
                 .call("caller", "callee");
             let mesh = if mtls { builder.mtls().start() } else { builder.start() };
             let field = format!("proxy-authorization: {}\r\n", basic(&mesh.mint("caller")));
-            // Nothing of an upgrade, one to another protocol, and one without the field that makes it one.
+            // No upgrade, an upgrade to another protocol, and one without the field that requests
+            // it.
             for fields in ["", "connection: upgrade\r\nupgrade: h2c\r\n", "upgrade: websocket\r\n"] {
                 for (listener, target, field) in
                     [(mesh.gateway(), "/", ""), (mesh.outbound(), "http://callee/", field.as_str())]
@@ -225,7 +227,7 @@ async fn a_handshake_opens_no_tunnel_to_another_protocol() {
         assert_eq!(raw::status(&head), 502, "{head}");
         raw.send(SECOND).await;
         drop(raw);
-        // The second request may be told before it or after.
+        // The record of the second request may come before this one or after it.
         let told = || mesh.node.telemetry.ring.latest(10);
         eventually_async("the record of the exchange", || {
             told().iter().any(|told| told.response.flag.as_deref() == Some("UPE"))
@@ -235,7 +237,8 @@ async fn a_handshake_opens_no_tunnel_to_another_protocol() {
     }
 }
 
-/// Over HTTP/2 neither side has a status 101 (RFC 9113, 8.6): it must not become the 200 that opens a tunnel there.
+/// HTTP/2 has no status 101 (RFC 9113, 8.6). The node must not translate it to the 200 that opens a
+/// tunnel there.
 #[tokio::test(flavor = "multi_thread")]
 async fn over_http2_nobody_switches_protocols() {
     let (address, _) = switches("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n").await;

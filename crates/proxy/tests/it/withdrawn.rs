@@ -1,5 +1,6 @@
-//! Exchanges that are open when their permission is withdrawn, their token expires, or their caller's identity ends: they are closed, and the record says
-//! why. Nothing else is touched.
+//! Exchanges that are open when their permission is withdrawn, their token expires, or their
+//! caller's identity ends. The node closes them, and the record gives the reason. All other
+//! exchanges go on.
 
 use crate::hops::basic;
 use crate::mesh::{Builder, Mesh, id, spiffe};
@@ -28,7 +29,7 @@ use tokio::time::{Instant, timeout};
 
 type Feed = mpsc::Sender<Frame<Bytes>>;
 
-/// An upstream whose responses are fed by the test, each by the path that it is for.
+/// An upstream whose responses the test feeds, by path.
 #[derive(Clone)]
 struct Feeds {
     upstream: Upstream,
@@ -57,7 +58,7 @@ impl Feeds {
         feed.send(Frame::data(Bytes::from_static(text.as_bytes()))).await.unwrap();
     }
 
-    /// The response ends as it should.
+    /// Ends the response properly.
     fn end(&self, path: &str) {
         self.feeds.lock().unwrap().remove(path).unwrap();
     }
@@ -96,7 +97,7 @@ fn reset(error: &hyper::Error) -> Option<h2::Reason> {
     std::error::Error::source(error)?.downcast_ref::<h2::Error>()?.reason()
 }
 
-/// What is told of the exchange with this path on this hop, once it is over.
+/// The record of the exchange with this path on this hop, once the exchange is over.
 pub(crate) async fn told(mesh: &Mesh, hop: &str, path: &str) -> Explanation {
     let find = || {
         let all = mesh.node.telemetry.ring.latest(100);
@@ -137,7 +138,8 @@ async fn events_over_http1_are_cut_off_and_a_short_request_ends() {
     feeds.end("/short");
     let mut short = short;
     short.until("data: 2\n\n\r\n0\r\n\r\n").await;
-    // It was in flight when its permission was withdrawn, and is told as what it was.
+    // The exchange was in flight when its permission was withdrawn, and its record shows the
+    // verdict at its beginning.
     let short = told(&mesh, "gateway", "/short").await;
     assert_eq!((short.judgement.unwrap().verdict.as_str(), short.response.flag), ("allow", None));
 
@@ -245,7 +247,7 @@ async fn a_stream_ends_when_its_token_has_expired() {
 #[tokio::test(flavor = "multi_thread")]
 async fn websockets_are_closed_by_either_side() {
     let upstream = upstream::http1(parrot).await;
-    // The callee withdraws its permission, then the caller may not call it any more.
+    // First the callee withdraws its permission; then the caller's permission to call is withdrawn.
     for mtls in [false, true] {
         for callee in [true, false] {
             let builder = Builder::new()
@@ -272,7 +274,8 @@ async fn websockets_are_closed_by_either_side() {
                     ("outbound", "sidecar")
                 }
             };
-            // No frames: what is said is echoed. The parrot's own words look like the beginning of one, and its last bytes end it or not.
+            // The test sends text in place of frames, and gets it back. The parrot's own words look
+            // like the beginning of a frame, and its last bytes may end that frame or not.
             raw.send("still open").await;
             raw.until("still open").await;
             let rest = raw.rest().await;
@@ -317,7 +320,7 @@ fn text_frame(text: &str) -> Vec<u8> {
 async fn a_websocket_is_told_by_its_last_frame() {
     let last = Arc::new(Mutex::new(Vec::new()));
     let heard = last.clone();
-    // Sends one frame, and then the first half of another one if it is asked to.
+    // Sends one frame, and then the first half of another one on request.
     let address = raw::server(move |mut raw| {
         let heard = heard.clone();
         async move {
@@ -361,7 +364,8 @@ async fn a_websocket_is_told_by_its_last_frame() {
     assert!(last.lock().unwrap().iter().all(|(_, heard)| *heard == close(&[0; 4])), "{last:?}");
 }
 
-/// From node to node: the callee's node closes what it does not permit any more, and so does the caller's.
+/// Between nodes, the callee's node and the caller's node each close an exchange that they no
+/// longer permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn between_nodes_either_node_closes() {
     for callee in [true, false] {
@@ -409,7 +413,7 @@ async fn a_stream_ends_with_the_certificate_of_its_caller() {
     expect_closed(&told(&there, "inbound", "/e").await, "mutualTls", "the caller's certificate has expired");
 }
 
-/// Even where it is not the callee's node that ends it: that one may have been revoked.
+/// Even the caller's node ends the stream, because the callee's node may have been revoked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_with_the_certificate_of_its_callee() {
     let feeds = Feeds::new(AppProtocol::Http1).await;
@@ -429,7 +433,7 @@ async fn a_stream_ends_with_the_certificate_of_its_callee() {
     expect_closed(&told(&here, "outbound", "/e").await, "mutualTls", "the callee's sidecar has expired");
 }
 
-/// A response that has not begun is one that can still be a refusal.
+/// A response that has not begun can still be replaced by a refusal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_waits_for_its_response_is_refused() {
     let bodies = Arc::new(AtomicUsize::new(0));
@@ -457,7 +461,8 @@ async fn a_request_that_waits_for_its_response_is_refused() {
     eventually_async("the body to arrive", || bodies.load(Ordering::SeqCst) == 1).await;
 }
 
-/// What was removed drains as it is, and so does whoever calls it. What is judged again and still permitted goes on, and no limit counts it again.
+/// Exchanges of a removed function drain unchanged, whether it is their caller or their callee.
+/// Exchanges that are judged again and still permitted go on, and no limit counts them again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
     let feeds = Feeds::new(AppProtocol::H2c).await;
@@ -477,7 +482,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
         .start();
     let mut client = connect_h2(mesh.gateway()).await;
     let mut streams = HashMap::new();
-    // The one that is closed comes last, so all others were judged before.
+    // The exchange that will be closed comes last, so all others were judged before.
     for host in ["removed", "other", "web"] {
         let path = format!("/{host}");
         let request = Request::get(format!("http://{host}{path}")).body(empty()).unwrap();
@@ -487,7 +492,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
         streams.insert(host, body);
     }
     remove(&mesh, "removed", Duration::from_secs(600));
-    // Its limit admits two requests, of which one was taken.
+    // The limit of `other` admits two requests, of which one was taken.
     mesh.change(&["other", "web"], |slice| {
         slice.deadline = Duration::from_millis(900);
         if slice.id == id("web") {
@@ -505,7 +510,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
     }
 }
 
-/// Removes a function, whose exchanges may go on for so long.
+/// Removes a function. Its exchanges may go on for the time `limit`.
 pub(crate) fn remove(mesh: &Mesh, name: &str, limit: Duration) {
     let before = mesh.node.snapshot.load_full();
     let entry = before.functions.get(&id(name)).unwrap().clone();
@@ -529,7 +534,7 @@ async fn what_is_removed_is_closed_when_its_time_is_over() {
     others.until("data: 2\n\n\r\n").await;
 }
 
-/// So is a gRPC call, whose client may try it elsewhere.
+/// A gRPC call to a removed function also ends then, and its client may retry it on another node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grpc_call_to_a_removed_function_ends_as_unavailable() {
     let feeds = Feeds::new(AppProtocol::Grpc).await;
@@ -543,7 +548,7 @@ async fn a_grpc_call_to_a_removed_function_ends_as_unavailable() {
     assert_eq!(trailers["grpc-status"], "14");
 }
 
-/// Where a function is not exposed any more, what came in there is closed.
+/// When a function is no longer exposed, the node closes exchanges that came in there.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_exposed_no_more_is_closed() {
     let feeds = Feeds::new(AppProtocol::Http1).await;
@@ -554,7 +559,8 @@ async fn what_is_exposed_no_more_is_closed() {
     expect_closed(&told(&mesh, "gateway", "/events").await, "sidecar", "nothing is exposed");
 }
 
-/// A client that reads nothing does not keep its exchange, and what it sends does not arrive.
+/// A client that does not read cannot keep its exchange open, and its further data does not reach
+/// the function.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_reads_nothing_is_cut_off() {
     let upstream = upstream::http1(|_| async {
@@ -575,7 +581,7 @@ async fn a_client_that_reads_nothing_is_cut_off() {
     let _ = timeout(TIMEOUT, raw.0.read_to_end(&mut left)).await.expect("it is still open");
 }
 
-/// Over HTTP/2 too, what such a client sends does not arrive.
+/// Over HTTP/2, too, further data of such a client does not arrive.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_client_sends_that_reads_nothing_does_not_arrive() {
     let ended = Arc::new(AtomicUsize::new(0));

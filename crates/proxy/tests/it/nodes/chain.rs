@@ -1,4 +1,5 @@
-//! What goes along a chain of calls: deadlines, marks of retries, and that the caller has gone.
+//! Information that travels along a chain of calls: deadlines, marks of retries, and the caller's
+//! cancellation.
 
 use super::{callee, caller, named, send};
 use crate::hops::basic;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Counts the requests that it was given up on.
+/// Counts requests that were cancelled before their answer.
 struct Abandoned(Arc<AtomicUsize>);
 
 impl Drop for Abandoned {
@@ -94,7 +95,7 @@ async fn the_deadline_of_a_grpc_client_arrives_shortened_and_holds() {
     };
     let short = left(&grpc(&here, "9S").await.text);
     assert!((1..9_000_000).contains(&short), "{short}");
-    // The mesh's limit of 30 seconds ends it sooner than the client would.
+    // The mesh's limit of 30 seconds is shorter than the client's deadline.
     let long = left(&grpc(&here, "1H").await.text);
     assert!((9_000_000..30_000_000).contains(&long), "{long}");
     assert!(grpc(&here, "soon").await.text.contains("grpc-timeout: soon\n"), "what nobody understands is passed on");
@@ -117,7 +118,8 @@ async fn the_deadline_of_a_grpc_client_arrives_shortened_and_holds() {
     eventually_async("the call to be abandoned", || abandoned.load(Ordering::SeqCst) == 1).await;
 }
 
-/// A function that calls the callee through its own sidecar for each request, and answers as that does.
+/// A function that calls the callee through its own sidecar for each request, and returns the
+/// callee's answer.
 async fn middle(node: Arc<OnceLock<(SocketAddr, String)>>) -> Upstream {
     upstream::http1(move |_| {
         let node = node.clone();
@@ -172,7 +174,7 @@ async fn retries_do_not_multiply_along_a_chain() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_does_not_answer_is_left_for_another_one_within_the_deadline() {
-    // It accepts connections, and says nothing.
+    // A node that accepts connections, and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let dead = silent.local_addr().unwrap();
     let good = named("good").await;

@@ -1,4 +1,4 @@
-//! Calls to the outside that another node carries.
+//! Calls to external services through an egress node.
 
 use super::relays::echo_server;
 use super::{caller, closed};
@@ -34,7 +34,7 @@ fn only(name: &str, port: u16) -> AuthorizationRule {
     }
 }
 
-/// A node that carries calls to these ports of an address.
+/// An egress node for these ports of an address.
 pub(crate) fn carrier(address: Ipv4Addr, ports: &[(u16, EgressProtocol)], rule: AuthorizationRule) -> Builder {
     let ports =
         ports.iter().map(|(number, protocol)| EgressPort { number: *number, protocol: *protocol, http2: false });
@@ -70,7 +70,8 @@ async fn get(mesh: &Mesh, at: SocketAddr, more: (&str, &str)) -> upstream::Answe
     connect_http1(mesh.outbound()).await.send(request).await
 }
 
-/// Keys of S3 and their signatures need the bytes of the path, on the node itself and on one that carries.
+/// Object keys of S3 and their signatures depend on the exact bytes of the path, both on the node
+/// itself and on an egress node.
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_go_out_as_they_came_where_the_external_asks_for_that() {
     let outside = upstream::http1(|request| async move { Response::new(full(request.uri().to_string())) }).await;
@@ -135,7 +136,7 @@ async fn the_carrier_judges_and_goes_out_and_nothing_of_the_mesh_goes_along() {
     assert_eq!(get(&here, other, ("x-a", "1")).await.status, 421, "no such port");
     let stranger = SocketAddr::from(([127, 0, 0, 2], at.port()));
     assert_eq!(get(&here, stranger, ("x-a", "1")).await.status, 403, "not a callee");
-    // Nobody carries it: nothing goes out from here.
+    // No egress node is known, and this node does not connect to external services.
     here.knows("callee", &[]);
     assert_eq!(get(&here, at, ("x-a", "1")).await.status, 503);
     assert_eq!(outside.requests(), requests);
@@ -149,7 +150,7 @@ async fn rules_are_about_the_caller_who_proves_who_it_is_and_not_about_its_node(
     let here = here(&there, local).start();
     here.knows("callee", &[(&there, 1)]);
     assert_eq!(get(&here, at, ("x-a", "1")).await.status, 403);
-    // A node that is no carrier has nothing to show for it.
+    // A node that is not an egress node cannot prove that it is one.
     let stranger = Builder::new().function("other", AppProtocol::Http1, at).with(&there).start();
     here.knows("callee", &[(&stranger, 1)]);
     assert_eq!(get(&here, at, ("x-a", "1")).await.status, 503);
@@ -227,7 +228,7 @@ async fn the_carrier_judges_connections_without_requests_and_connects_to_what_wa
     for (target, name, status) in [
         (format!("{local}:9"), None, 403),
         (format!("127.0.0.9:{number}"), None, 503),
-        // Names of the mesh mean nothing outside.
+        // Names of the mesh have no meaning outside of it.
         (format!("callee.shop:{number}"), None, 503),
         (format!("{local}:443"), None, 400),
         (format!("{local}:443"), Some("another.example"), 403),

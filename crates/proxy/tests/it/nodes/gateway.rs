@@ -1,4 +1,4 @@
-//! A gateway on one node, the function on another: the same verdicts as on one.
+//! A gateway on one node and the function on another give the same verdicts as a single node.
 
 use crate::mesh::{Builder, Mesh, gateway_identity, id, node_name, retry, spiffe};
 use crate::upstream::{self, Answer, Upstream, answer, connect_h2, connect_http1, echo, empty, full};
@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A method, header fields, and the status that they get.
 type Case = (&'static str, &'static [(&'static str, &'static str)], u16);
 
-/// A client in the office.
+/// A client with an address of the office.
 const OFFICE: (&str, &str) = ("x-forwarded-for", "192.0.2.7");
 
-/// A gateway in front of the function `web`: on the same node, and on another one. Clients are whom `x-forwarded-for` names.
+/// A gateway in front of the function `web`: on the same node, and on another one.
+/// `x-forwarded-for` names the client.
 struct Both {
     local: Mesh,
     gateway: Mesh,
@@ -155,7 +156,8 @@ async fn only_the_gateway_speaks_for_clients() {
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let here =
         Builder::new().function("caller", AppProtocol::Http1, nowhere).call("caller", "web").with(&there).start();
-    // The caller's own sidecar removes the field; one that would not is not believed.
+    // The caller's own sidecar removes the field. The callee's node ignores it from a sidecar that
+    // does not.
     let mut client = there.as_sidecar(&here, &spiffe("caller"), "web").await;
     let request = Request::get("http://web/").header("x-leno-client", "https 443 192.0.2.7:1");
     let reply = answer(client.send_request(request.body(empty()).unwrap()).await.unwrap()).await;
@@ -163,7 +165,7 @@ async fn only_the_gateway_speaks_for_clients() {
     let id = reply.headers["x-request-id"].to_str().unwrap().to_owned();
     let told = there.told(&id, 1).await.remove(0);
     assert!(told.peer.identity.is_some() && told.peer.address.starts_with("127.0.0.1:"), "{:?}", told.peer);
-    // And a gateway that does not say who its client is gets nothing.
+    // A gateway that does not name its client is refused.
     let gateway = Builder::new().function("web", AppProtocol::Http1, nowhere).elsewhere("web").with(&there).start();
     let mut client = there.as_sidecar(&gateway, &gateway_identity().parse().unwrap(), "web").await;
     let request = Request::get("http://web/").body(empty()).unwrap();

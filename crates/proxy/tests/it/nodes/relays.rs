@@ -1,4 +1,4 @@
-//! Connections without requests, such as Redis', to a function on another node.
+//! TCP connections without HTTP requests, such as those of Redis, to a function on another node.
 
 use super::{callee, caller, closed};
 use crate::mesh::{Builder, Mesh, id, spiffe};
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Sends back what comes.
+/// Echoes all bytes.
 pub(super) async fn echo_server() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -33,7 +33,8 @@ pub(super) async fn echo_server() -> SocketAddr {
     address
 }
 
-/// An address of this machine that is not a loopback address: those lead to the node itself. Nothing is sent to find it.
+/// An address of this machine other than loopback, because loopback addresses lead to the node
+/// itself. No packet is sent to find it.
 fn own_address() -> Ipv4Addr {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect("192.0.2.1:9").expect("this test needs a network interface besides the loopback");
@@ -61,7 +62,7 @@ fn only(name: &str, port: u16) -> AuthorizationRule {
     }
 }
 
-/// Two nodes, and where the caller's instance connects to.
+/// Two nodes, and the address that the caller's instance connects to.
 struct Relayed {
     here: Mesh,
     there: Mesh,
@@ -95,7 +96,7 @@ impl Relayed {
         Self { here, there, called }
     }
 
-    /// What both nodes tell of their connections: verdict, bytes to and from.
+    /// The latest records of connections at both nodes: verdict, bytes to and from.
     async fn told(&self) -> [(String, u64, u64); 2] {
         let last = |mesh: &Mesh| {
             let flows = mesh.node.telemetry.flows(None).flows;
@@ -149,7 +150,7 @@ async fn bytes_go_both_ways_and_both_nodes_tell_of_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callees_node_refuses_and_starts_nothing() {
     let relayed = Relayed::new("stranger").await;
-    // It may be reset before the connect has returned.
+    // The connection may be reset before the connect has returned.
     if let Ok(mut stream) = TcpStream::connect(relayed.called).await {
         assert!(stream.read_u8().await.is_err());
     }
@@ -213,7 +214,7 @@ async fn a_connection_ends_with_the_certificate_of_either_end() {
         assert_eq!(stream.read_u8().await.unwrap(), b'x');
         let broken = stream.read_u8().await.unwrap_err();
         assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset);
-        // The node that sees the certificate expire is the other one.
+        // The other node sees the certificate expire.
         let [here, there] = relayed.told().await;
         let (verdict, ..) = if short == "caller" { there } else { here };
         assert_eq!(verdict, "deny", "{short}");
