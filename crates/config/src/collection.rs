@@ -1,6 +1,6 @@
-//! Documents that come one by one, in requests, and are kept by their names.
+//! Documents that arrive one by one, in requests, and are stored by their names.
 //!
-//! A document is read once. What was read of it is shared by all compilations that it takes part in.
+//! A document is read once. All compilations that it takes part in share the parsed document.
 
 use crate::compile::Documents;
 use crate::document::{Metadata, PolicySpec};
@@ -17,11 +17,11 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The name of a document: no two documents of a mesh have the same.
+/// The name of a document. It is unique in a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DocumentId {
-    /// As the document writes it: `Function`.
+    /// As the document writes it, for example `Function`.
     pub kind: String,
     /// Empty for documents of the whole mesh: `Mesh`, `NamespaceQuota` and `CiliumClusterwideNetworkPolicy`.
     pub namespace: String,
@@ -37,12 +37,12 @@ pub struct Document {
     parsed: Parsed,
 }
 
-/// The namespaces whose functions a document says something about.
+/// The namespaces whose functions a document can affect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// These only.
+    /// Only these namespaces.
     Namespaces(BTreeSet<String>),
-    /// Any, also those to come.
+    /// Any namespace, also a future one.
     Mesh,
 }
 
@@ -50,7 +50,7 @@ impl DocumentId {
     /// The kinds that a document may be of.
     pub const KINDS: [&str; 10] = load::KINDS;
 
-    /// Whether documents of a kind are of the whole mesh and in no namespace.
+    /// Whether documents of a kind belong to the whole mesh and to no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
         ["Mesh", "NamespaceQuota", Kind::NAMES[1]].contains(&kind)
     }
@@ -65,10 +65,10 @@ impl fmt::Display for DocumentId {
 }
 
 impl Document {
-    /// Reads all documents of a text. `file` is what problems name.
+    /// Reads all documents of a text. Problems name `file`.
     ///
     /// # Errors
-    /// All problems of all documents that can be found in each alone, in the order of their lines.
+    /// All problems that can be found in each document alone, in the order of their lines.
     pub fn read(file: &Path, text: &str) -> Result<Vec<Self>, Vec<Problem>> {
         let problems = RefCell::new(Vec::new());
         let (mut documents, mut names, separators) = (Vec::new(), BTreeSet::new(), Separators::of(text));
@@ -97,7 +97,7 @@ impl Document {
                 fail(&format!("`{}` cannot be a name", wrong.escape_debug()), fix);
                 continue;
             }
-            // What is kept must say what was checked.
+            // The stored text must mean the same as the checked document.
             let again = yaml::documents(own);
             if !matches!(&again[..], [Ok(again)] if again.says_the_same(parsed.node())) {
                 fail("the document cannot be kept by itself", "begin each document on a line after `---`");
@@ -118,7 +118,7 @@ impl Document {
         Err(problems)
     }
 
-    /// Reads one document that was kept. Problems name the document, and lines of its own text.
+    /// Reads one document that was stored. Problems name the document, and lines of its text.
     ///
     /// # Errors
     /// As [`Document::read`], and if the text is not one document of this name.
@@ -136,12 +136,13 @@ impl Document {
         &self.id
     }
 
-    /// Its own part of the text that it was read from.
+    /// The document's part of the text that it was read from.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whose functions it says something about. Nobody should be able to say something about functions of a namespace that is not theirs.
+    /// The namespaces whose functions the document can affect. Only the owner of a namespace should
+    /// be able to affect its functions.
     pub fn reach(&self) -> Reach {
         let own = || BTreeSet::from([self.id.namespace.clone()]);
         match &self.parsed {
@@ -154,7 +155,7 @@ impl Document {
     }
 }
 
-/// Empty for the namespace of a document that is in none. Kubernetes has dots in names.
+/// The namespace is empty for a document that belongs to the mesh. Names of Kubernetes have dots.
 fn is_plain(name: &str) -> bool {
     name.len() <= 63
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
@@ -173,17 +174,18 @@ fn reach_of_policy(mut namespaces: BTreeSet<String>, spec: &PolicySpec) -> Reach
 }
 
 impl fmt::Debug for Document {
-    /// Without its text, which may hold secrets of functions' environments.
+    /// The text is left out: it may hold secrets of functions' environments.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Document({})", self.id)
     }
 }
 
 impl Snapshot {
-    /// Checks and compiles documents that were read from requests, as those of files are. Of two that exclude each other, the later one of the sequence is wrong.
+    /// Checks and compiles documents that were read from requests, as the documents of files are.
+    /// If two exclude each other, the later one of the sequence is reported.
     ///
     /// # Errors
-    /// All problems that were found, ordered by file and line.
+    /// All problems, ordered by file and line.
     pub fn of_documents<'a>(all: impl IntoIterator<Item = &'a Document>) -> Result<Self, Vec<Problem>> {
         Self::of_documents_within(all, &Effort::unbounded())
     }
@@ -252,7 +254,8 @@ impl Foreign {
     }
 }
 
-/// The lines of a text that separate its documents. `---` in the first column does so wherever it stands, even in the midst of a text.
+/// The lines of a text that separate its documents. `---` in the first column separates documents
+/// everywhere, even in the middle of a text.
 struct Separators<'a> {
     text: &'a str,
     lines: Vec<Separator>,
@@ -261,9 +264,9 @@ struct Separators<'a> {
 struct Separator {
     /// From 1.
     line: usize,
-    /// Of its first byte.
+    /// Position of its first byte.
     begin: usize,
-    /// Of the first byte of the next line.
+    /// Position of the first byte of the next line.
     end: usize,
     /// `---`, after which the document may begin on the same line; not `...`.
     begins: bool,

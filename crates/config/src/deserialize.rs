@@ -1,7 +1,7 @@
 //! A tree -> a typed document, by serde.
 //!
-//! Serde stops at the first error. To report them all, the value that is wrong is left out and the document tried again;
-//! unknown fields are left out on the way.
+//! Serde stops at the first error. To report all errors, the wrong value is left out and the
+//! document is tried again; unknown fields are left out on the way.
 
 use crate::nearest::did_you_mean;
 use crate::problem::Scope;
@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt;
 
-/// More wrong values than anybody wants to read at once.
+/// More wrong values than a reader needs at once.
 const MAX_TRIES: usize = 32;
 
 /// The typed document; `None`: problems were reported.
@@ -30,7 +30,7 @@ pub(crate) fn deserialize<T: DeserializeOwned>(root: &Scope<'_>) -> Option<T> {
     None
 }
 
-/// Values that were found wrong, by their address in the tree.
+/// Wrong values, by their address in the tree.
 #[derive(Default)]
 struct Skipped(RefCell<HashSet<*const Node>>);
 
@@ -83,7 +83,7 @@ impl de::Error for Error {
     }
 }
 
-/// Deserialises what is at a place.
+/// Deserialises the value at a place.
 #[derive(Clone, Copy)]
 struct De<'a> {
     scope: Scope<'a>,
@@ -106,11 +106,12 @@ impl<'a> De<'a> {
         Error { message: format!("expected {expected}, found {found}"), ..Error::default() }
     }
 
-    /// The innermost value that is wrong is reported and left out at the next try.
+    /// The innermost wrong value is reported and left out at the next try.
     fn settle<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| {
             if !error.reported {
-                // A field that is missing because its value was left out has been reported as wrong.
+                // If a field is missing because its value was left out, the wrong value has been
+                // reported.
                 if !error.missing.is_some_and(|field| self.scope.has(field)) {
                     self.scope.problem(error.message, error.fix);
                 }

@@ -43,7 +43,7 @@ impl Duration {
         while !rest.is_empty() {
             let (number, tail) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
             let (unit, tail) = tail.split_at(tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len()));
-            // Consuming the units keeps their order and allows each only once.
+            // The iterator of units keeps their order and allows each only once.
             let (_, factor) = units.find(|(name, _)| *name == unit)?;
             micros = micros.checked_add(number.parse::<u64>().ok()?.checked_mul(*factor)?)?;
             rest = tail;

@@ -1,10 +1,10 @@
-//! A bound on the time of work for a client, which also ends when the client goes away.
+//! A bound on the time of work for a client. The work also ends when the client goes away.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A bound on the work of one compilation, which looks at it again and again. Clones share it.
+/// A bound on the time of one compilation, which checks it again and again. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Effort {
     until: Option<Instant>,
@@ -22,12 +22,12 @@ impl Effort {
         Self { until: Instant::now().checked_add(limit), ..Self::default() }
     }
 
-    /// Ends the work at its next look.
+    /// Ends the work at its next check.
     pub fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the work is to end now. Its result is of no use then.
+    /// Whether the work should end now. Its result must not be used then.
     pub fn is_over(&self) -> bool {
         self.given_up.load(Ordering::Relaxed) || self.until.is_some_and(|until| Instant::now() >= until)
     }

@@ -1,5 +1,5 @@
-//! Which files of a folder are documents. Nothing that might be one is passed over in silence: a rule whose file cannot be read any more
-//! must not vanish as if it had been deleted.
+//! The files of a folder that are documents. A file that may be a document is never ignored
+//! silently: a rule whose file cannot be read any more must not vanish as if it had been deleted.
 
 use crate::problem::Problem;
 use std::fs::{self, Metadata};
@@ -7,24 +7,25 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Folders within folders; links can make more of them than there are.
+/// Depth of folders within folders; links can make them endless.
 const DEEPEST: usize = 32;
 
-/// What was found at a path.
+/// The files at a path.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// The documents' files, in the order of their names.
     pub files: Vec<PathBuf>,
-    /// What may be a document and cannot be read.
+    /// Files and folders that may be documents and cannot be read.
     pub problems: Vec<Problem>,
     /// Files and folders whose names begin with a dot.
     pub hidden: usize,
-    /// Files of other names than `*.yaml` and `*.yml`.
+    /// Files with names other than `*.yaml` and `*.yml`.
     pub others: usize,
 }
 
-/// A file, or all `*.yaml` and `*.yml` files of a folder and of the folders in it. Links are followed; what begins with a dot is not read,
-/// so a mounted ConfigMap, whose files are links through `..data`, is read once.
+/// A file, or all `*.yaml` and `*.yml` files of a folder and of the folders in it. Links are
+/// followed; names that begin with a dot are not read, so a mounted ConfigMap, whose files are
+/// links through `..data`, is read once.
 pub(crate) fn find(path: &Path) -> Found {
     let mut found = Found::default();
     match fs::metadata(path) {
@@ -42,7 +43,7 @@ pub(crate) fn find(path: &Path) -> Found {
 }
 
 impl Found {
-    /// `above`: the folders that this one is in, itself last.
+    /// `above`: the folders that contain this one, and itself as the last.
     fn folder(&mut self, folder: &Path, above: &mut Vec<(u64, u64)>) {
         let entries = fs::read_dir(folder).and_then(|entries| {
             entries.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<PathBuf>>>()
@@ -59,9 +60,11 @@ impl Found {
             }
             let document = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
             match fs::metadata(&path) {
-                // It may have been gone since the folder was listed; a link that is still there leads nowhere.
+                // The file may have been deleted since the folder was listed; a link that still
+                // exists leads nowhere.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {}
-                // What a link led to is not told by its name: it may have been a folder of documents.
+                // The name of a link does not show its target: it may have been a folder of
+                // documents.
                 Err(error) => self.problem(&path, unreadable(&path, &error)),
                 Ok(metadata) if metadata.is_dir() => self.inner(&path, &metadata, above),
                 Ok(metadata) if document && metadata.is_file() => self.files.push(path),
@@ -165,7 +168,7 @@ mod tests {
     fn what_might_be_a_document_and_cannot_be_read_is_a_problem() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.yaml"), "").unwrap();
-        // Whatever it is called: it may have led to a folder.
+        // This holds for any name: the link may have led to a folder.
         symlink("nowhere", folder.path().join("rules")).unwrap();
         assert!(problem(folder.path()).contains("rules: is a link to nowhere"));
         fs::remove_file(folder.path().join("rules")).unwrap();

@@ -1,10 +1,11 @@
-//! Hosts as documents write them, brought into the form in which the mesh compares hosts ([`leno_policy::host`]).
+//! Hosts as documents write them, converted into the form in which the mesh compares hosts
+//! ([`leno_policy::host`]).
 
 use idna::AsciiDenyList;
 use std::borrow::Cow;
 
-/// The form in which hosts are compared. Names beyond ASCII become what clients send for them (UTS 46, then Punycode). `None` for
-/// text that is no host.
+/// The form in which hosts are compared. Names beyond ASCII are converted as clients do (UTS 46,
+/// then Punycode). `None` for text that is not a host.
 pub(crate) fn normal(written: &str) -> Option<String> {
     leno_policy::host::of_document(&ascii(written)?)
 }
@@ -18,7 +19,7 @@ pub(crate) fn pattern(written: &str) -> Option<String> {
     }
 }
 
-/// The beginning of hosts. Its last label may go on, so that it cannot be one beyond ASCII.
+/// The beginning of hosts. Its last label may be incomplete, so it must be ASCII.
 pub(crate) fn prefix(written: &str) -> Option<String> {
     let (labels, part) = written.rsplit_once('.').map_or(("", written), |(labels, part)| (labels, part));
     let part = Some(part).filter(|part| part.is_ascii())?.to_ascii_lowercase();
@@ -29,7 +30,7 @@ pub(crate) fn prefix(written: &str) -> Option<String> {
     Some(format!("{}.{part}", name(&labels)?))
 }
 
-/// The end of hosts. Its first label may begin earlier, so that it cannot be one beyond ASCII.
+/// The end of hosts. Its first label may be incomplete, so it must be ASCII.
 pub(crate) fn suffix(written: &str) -> Option<String> {
     let (part, labels) = written.split_once('.').map_or((written, None), |(part, labels)| (part, Some(labels)));
     let part = Some(part).filter(|part| part.is_ascii())?.to_ascii_lowercase();

@@ -1,26 +1,26 @@
-//! What became of policies of other projects.
+//! The report of translated policies of other projects.
 
-/// What became of a field of a policy of another project.
+/// The translation of one field of a policy of another project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// `orders.yaml:12`
     pub place: String,
     /// Kind, namespace and name of the policy.
     pub policy: String,
-    /// Where it is in the policy.
+    /// The path of the field in the policy.
     pub field: String,
-    /// What became of it.
+    /// The result of the translation.
     pub standing: Standing,
-    /// How, or why not; empty: there is nothing more to say.
+    /// How it is translated, or why not; empty: there is no explanation.
     pub note: String,
 }
 
-/// What became of a field.
+/// The result of translating a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It is in force as it is written.
     Enforced,
-    /// It is in force in another way, which lets in no more.
+    /// It is in force in another form, which allows no more.
     Approximated,
     /// It is not in force, and less is allowed than it says.
     LeftOut,
@@ -29,7 +29,7 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// For people.
+    /// The word for it in reports.
     pub fn words(self) -> &'static str {
         match self {
             Self::Enforced => "enforced",

@@ -1,7 +1,8 @@
 //! JSON Web Key sets (RFC 7517, RFC 7518 section 6, RFC 8037) -> verification keys.
 //!
-//! What a key may verify is derived from the key (`kty`, `crv`, `alg`), never from a token. Keys that are for something else, or of a kind that is
-//! not supported, are skipped, as RFC 7517 section 5 asks; what must not be in a key set at all is refused.
+//! The algorithms that a key may verify are derived from the key (`kty`, `crv`, `alg`), never from
+//! a token. Keys for other uses, or of a kind that is not supported, are skipped, as RFC 7517
+//! section 5 asks; keys that must not be in a key set at all are refused.
 
 use aws_lc_rs::digest;
 use aws_lc_rs::signature::{
@@ -15,17 +16,18 @@ use leno_model::{PublicKey, VerificationKey};
 use leno_policy::spec::{Algorithm, Key, KeyId};
 use serde_json::{Map, Value};
 
-/// More keys than any issuer has; a bound on work for whoever serves a key set.
+/// More keys than any issuer has; it bounds the work that the server of a key set can cause.
 const MAX_KEYS: usize = 100;
 
-/// What a key set holds.
+/// The content of a key set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeySet {
     /// Usable keys: for the program and for the runtime.
     pub keys: Vec<(Key, VerificationKey)>,
-    /// What must not be there. A key set from a document is refused for it; of a fetched one, log it and use the rest.
+    /// Refused keys. A key set in a document is refused because of them; of a fetched one, log them
+    /// and use the rest.
     pub refused: Vec<Refused>,
-    /// Keys for something else or of unknown kinds, in words.
+    /// Keys for other uses or of unknown kinds, in words.
     pub skipped: Vec<String>,
 }
 
@@ -36,15 +38,15 @@ impl KeySet {
     }
 }
 
-/// A key, or a key set, that must not be.
+/// A key, or a key set, that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}; {fix}", index.map(|index| format!("keys[{index}]: ")).unwrap_or_default())]
 pub struct Refused {
-    /// Which key; `None`: the set as a whole.
+    /// Index of the key; `None`: the set as a whole.
     pub index: Option<usize>,
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// What would be right.
+    /// The fix.
     pub fix: &'static str,
 }
 
@@ -84,7 +86,8 @@ fn whole(message: String) -> KeySet {
 
 impl KeySet {
     fn add(&mut self, index: usize, key: Key, public: VerificationKey) {
-        // Keys of different kinds may have one name (RFC 7517, 4.5): a token's algorithm tells which is meant.
+        // Keys of different kinds may have one name (RFC 7517, 4.5): the token's algorithm decides
+        // between them.
         let kty = kty(&public.key);
         let twice = key.kid.is_some()
             && self.keys.iter().any(|(other, public)| other.kid == key.kid && self::kty(&public.key) == kty);
@@ -150,7 +153,7 @@ fn key(jwk: &Map<String, Value>) -> Result<(Key, VerificationKey), Fault> {
     Ok((Key { kid, algorithms, id }, VerificationKey { id, key: public }))
 }
 
-/// What a key may verify that says its algorithm.
+/// The algorithms of a key that states its algorithm.
 fn restricted(alg: &str, able: &[Algorithm]) -> Result<Vec<Algorithm>, Fault> {
     let algorithm = match alg {
         "RS256" => Algorithm::RS256,
@@ -190,7 +193,7 @@ fn rsa(jwk: &Map<String, Value>) -> Result<(PublicKey, &'static [Algorithm]), Fa
         return Err(Fault::Refuse(format!("an RSA key of {bits} bits"), "expected 2048 to 8192 bits"));
     }
     let odd = |number: &[u8]| number.last().is_some_and(|last| last % 2 == 1);
-    // The library that verifies takes exponents up to 33 bits.
+    // The library that verifies supports exponents of up to 33 bits.
     if !odd(&e) || e == [1] || e.len() > 4 {
         return Err(Fault::Refuse(
             "the RSA exponent is not an odd number from 3 to 2^32".to_owned(),
@@ -212,8 +215,9 @@ fn rsa(jwk: &Map<String, Value>) -> Result<(PublicKey, &'static [Algorithm]), Fa
 const RSA_ALGORITHMS: &[Algorithm] =
     &[Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
 
-/// Whether a modulus is one of those that a broken library made: modulo each of the first primes it is a power of 65537 (Nemec and others,
-/// "The Return of Coppersmith's Attack", 2017). Of other moduli less than one in 100,000,000 is.
+/// Whether a modulus was made by a certain broken library: modulo each of the first primes it is a
+/// power of 65537 (Nemec and others, "The Return of Coppersmith's Attack", 2017). Less than one in
+/// 100,000,000 other moduli is.
 fn is_roca(n: &[u8]) -> bool {
     const PRIMES: [u32; 38] = [
         3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107,
@@ -226,11 +230,12 @@ fn is_roca(n: &[u8]) -> bool {
     })
 }
 
-/// A point of the curve that is not of small order: by such a one signatures can be made that fit any message.
+/// A point of the curve that is not of small order: with such a key, one can make signatures that
+/// fit any message.
 fn ed25519(jwk: &Map<String, Value>) -> Result<Vec<u8>, Fault> {
     let bytes = bytes(jwk, "x", Some(32))?;
     let refuse = |message: &str| Err(Fault::Refuse(message.to_owned(), "copy the key again from its issuer"));
-    // A second way to write a point would be a second key of the same owner.
+    // A second encoding of a point would be a second key of the same owner.
     let point = CompressedEdwardsY::from_slice(&bytes)
         .ok()
         .and_then(|compressed| compressed.decompress().filter(|point| point.compress() == compressed));

@@ -22,11 +22,11 @@ const LARGEST_FILE: u64 = 16 << 20;
 /// All files together.
 const LARGEST_TOTAL: u64 = 128 << 20;
 
-/// Loads a file, or all `*.yaml` and `*.yml` files of a folder and of the folders in it, in the order of their names. Links are followed,
-/// names that begin with a dot are not read.
+/// Loads a file, or all `*.yaml` and `*.yml` files of a folder and of the folders in it, in the
+/// order of their names. Links are followed, names that begin with a dot are not read.
 ///
 /// # Errors
-/// All problems that were found, ordered by file and line. Nothing of the documents can be used then.
+/// All problems, ordered by file and line. No part of the documents can be used then.
 pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
     let Found { files, problems, hidden, others } = folder::find(path);
     let (texts, problems) = read(files, problems);
@@ -36,7 +36,7 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
     Ok(snapshot)
 }
 
-/// The texts of the files that [`load`] reads, without looking into them.
+/// The texts of the files that [`load`] reads, unparsed.
 ///
 /// # Errors
 /// Files that cannot be read.
@@ -58,7 +58,8 @@ fn read(files: Vec<PathBuf>, mut problems: Vec<Problem>) -> (Vec<(PathBuf, Strin
     (texts, problems)
 }
 
-/// Loads one text; relative paths in it start from the folder of the file that it is said to come from.
+/// Loads one text; `file` is its name in problems, and its folder the base of relative paths in the
+/// text.
 ///
 /// # Errors
 /// As [`load`].
@@ -170,7 +171,7 @@ pub(crate) enum Parsed {
 }
 
 impl Parsed {
-    /// Puts the document to its kind.
+    /// Adds the document to those of its kind.
     pub(crate) fn add_to(self, documents: &mut Documents, foreign: &mut Vec<Arc<Foreign>>) {
         match self {
             Self::Mesh(document) => documents.meshes.push(document),
@@ -236,7 +237,7 @@ fn typed<T: DeserializeOwned>(
     Some(Arc::new(Placed { file: file.to_owned(), node, origin, document }))
 }
 
-/// A document that is no YAML.
+/// A document that is not YAML.
 pub(crate) fn broken_document(file: &Path, broken: Broken) -> Problem {
     let (line, column) = (broken.mark.line, broken.mark.column);
     Problem { file: file.to_owned(), line, column, field: String::new(), message: broken.message, fix: broken.fix }

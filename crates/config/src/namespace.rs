@@ -1,4 +1,4 @@
-//! Bounds of namespaces, and what their documents need of them.
+//! Bounds of namespaces, and the use that their documents make of them.
 
 use leno_model::Engine;
 use leno_model::NamespaceBounds;
@@ -15,11 +15,11 @@ pub struct NamespaceQuota {
     pub document_bytes: u64,
     /// Rules of policies, each once for every function that it applies to.
     pub rules: u64,
-    /// Its hosts at gateways, and no others; `None`: any that no other namespace has.
+    /// Its only hosts at gateways; `None`: any that no other namespace has.
     pub hosts: Option<Vec<String>>,
     /// Engines of its functions; `None`: any.
     pub engines: Option<Vec<Engine>>,
-    /// The bounds that nodes enforce. `instances` also bounds what documents ask for.
+    /// The bounds that nodes enforce. `instances` also bounds the instances that documents request.
     pub bounds: NamespaceBounds,
 }
 
@@ -87,7 +87,8 @@ impl fmt::Display for Overrun {
 }
 
 impl NamespaceUse {
-    /// The bounds that are exceeded, and by more than before: a quota that is lowered refuses what is added, not what is there.
+    /// The exceeded bounds of which more is used than before: a lowered quota refuses additions,
+    /// not existing documents.
     pub fn overruns(&self, quota: &NamespaceQuota, before: &Self) -> Vec<Overrun> {
         let bound = |bound: Option<u64>| bound.unwrap_or(u64::MAX);
         let NamespaceQuota { bounds, .. } = quota;
@@ -104,7 +105,7 @@ impl NamespaceUse {
         over.map(|(field, used, _, bound)| Overrun { field, used, bound }).collect()
     }
 
-    /// Adds what one function or job needs.
+    /// Adds the use of one function or job.
     pub(crate) fn add(&mut self, run: &Run, min: u32, rules: u64) {
         self.functions += 1;
         self.rules = self.rules.saturating_add(rules);

@@ -19,7 +19,7 @@ fn nearest<'a>(wrong: &str, known: &[&'a str]) -> Option<&'a str> {
     distances.filter(|(distance, _)| *distance <= tolerance).min().map(|(_, name)| name)
 }
 
-/// Other people's spelling: `rate_limits` and `RateLimits` are near `rateLimits`.
+/// Makes other spellings equal: `rate_limits` and `RateLimits` are near `rateLimits`.
 fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).flat_map(char::to_lowercase).take(128).collect()
 }

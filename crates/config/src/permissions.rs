@@ -1,4 +1,5 @@
-//! Which policies permit calls to which functions: enough to see whether a removed function's policies are still there.
+//! The policies of functions, as far as needed to see whether a removed function's policies still
+//! exist.
 
 use crate::document;
 use leno_model::FunctionId;
@@ -12,7 +13,8 @@ pub struct Permissions {
     functions: BTreeMap<FunctionId, Vec<Fingerprint>>,
 }
 
-/// The SHA-256 of a policy without the names of its functions: a function cannot be removed without its name.
+/// The SHA-256 of a policy without the names of its functions: they change when a function is
+/// removed.
 pub(crate) type Fingerprint = ModuleHash;
 
 /// The policies that a function had.
@@ -40,13 +42,14 @@ impl Permissions {
         self.functions.get(function).cloned().map(Policies)
     }
 
-    /// Whether all these policies are there, as they were.
+    /// Whether all these policies exist unchanged.
     pub fn contain(&self, policies: &Policies) -> bool {
         policies.0.iter().all(|policy| self.policies.contains(policy))
     }
 }
 
-/// The fingerprint of a policy: it changes with everything that the policy says but the names of its functions.
+/// The fingerprint of a policy: it changes with every change of the policy except the names of its
+/// functions.
 pub(crate) fn fingerprint(policy: &document::Policy) -> Fingerprint {
     let mut policy = policy.clone();
     policy.spec.functions.clear();

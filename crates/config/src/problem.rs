@@ -1,16 +1,16 @@
-//! What is wrong with a document: where, what, and what would be right.
+//! Errors in documents: place, error and fix.
 
 use crate::yaml::{Mark, Node, Value};
 use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Problems that are kept. Further ones are left out: a reader mends the first ones first.
+/// Most problems in a report. Further ones are left out: a reader corrects the first ones first.
 const MAX_PROBLEMS: usize = 10_000;
 /// Bytes of each text of a problem.
 const MAX_TEXT: usize = 4096;
 
-/// One thing that is wrong.
+/// One error in a document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The file, as it was named or found.
@@ -21,14 +21,14 @@ pub struct Problem {
     pub column: u32,
     /// The field: `spec.retry.attempts`, `spec.callees[2]`; empty: the document as a whole.
     pub field: String,
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// What would be right; empty: that is clear.
+    /// The fix; empty: it is obvious.
     pub fix: String,
 }
 
 impl Problem {
-    /// Something is wrong with a file as a whole.
+    /// An error of a file as a whole.
     pub(crate) fn of_file(file: &Path, message: impl Into<String>, fix: impl Into<String>) -> Self {
         let field = String::new();
         Self { file: file.to_owned(), line: 0, column: 0, field, message: message.into(), fix: fix.into() }
@@ -55,13 +55,15 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// Where a document comes from. It decides what the paths in it mean.
+/// The origin of a document, which decides how its paths are resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A file. Paths start from its folder, and what must be known of a file is read when the document is compiled.
+    /// A file. Relative paths start from its folder, and files that the compiler needs are read
+    /// when the document is compiled.
     #[default]
     File,
-    /// A request. Paths are absolute and those of the nodes; nothing is read when the document is compiled.
+    /// A request. Paths are absolute paths of the nodes; no file is read when the document is
+    /// compiled.
     Request,
 }
 
@@ -106,7 +108,7 @@ impl<'a> Scope<'a> {
             _ => None,
         };
         let (node, mark) = match entry {
-            // A block collection starts on the line after its key; people look for the key.
+            // A block collection starts on the line after its key; a reader looks for the key.
             Some((key, node)) if !node.is_scalar() => (Some(node), key.mark),
             Some((_, node)) => (Some(node), node.mark),
             None => (None, self.mark),
@@ -153,7 +155,7 @@ impl<'a> Scope<'a> {
         format!("{}:{}", self.file.display(), self.mark.line)
     }
 
-    /// A problem here whose text is still to be written; for those who find out later.
+    /// A problem here without its text, for checks that come later.
     pub(crate) fn here(&self) -> Problem {
         Problem {
             file: self.file.to_owned(),
@@ -170,17 +172,17 @@ impl<'a> Scope<'a> {
         self.file.parent().unwrap_or(Path::new(""))
     }
 
-    /// Reports a problem here that refuses nothing.
+    /// Reports a problem here that does not refuse the document.
     pub(crate) fn doubt(&self, doubts: &RefCell<Vec<Problem>>, message: impl Into<String>, fix: impl Into<String>) {
         add(doubts, Problem { message: message.into(), fix: fix.into(), ..self.here() });
     }
 
-    /// Problems reported so far, here and elsewhere.
+    /// The number of problems reported so far, here and in other places.
     pub(crate) fn problem_count(&self) -> usize {
         self.problems.borrow().len()
     }
 
-    /// Reports a problem here.
+    /// Reports a problem at this place.
     pub(crate) fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.problem_at(self.mark, message, fix);
     }
@@ -193,7 +195,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Adds a problem, unless there are very many: a few bytes of a document can make one.
+/// Adds a problem, unless there are very many: each may take only a few bytes of a document.
 fn add(problems: &RefCell<Vec<Problem>>, mut problem: Problem) {
     let mut problems = problems.borrow_mut();
     if problems.len() < MAX_PROBLEMS {

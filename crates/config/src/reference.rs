@@ -76,12 +76,12 @@ struct Writer {
     definitions: Map<String, Value>,
     /// Objects that still need a section, the next one last.
     pending: Vec<(String, Value)>,
-    /// Where the section of a definition is.
+    /// The anchor of the section of a definition.
     sections: BTreeMap<String, String>,
 }
 
 impl Writer {
-    /// A table of an object's fields: what is required first.
+    /// A table of an object's fields, required ones first.
     fn table(&mut self, path: &str, object: &Value) {
         let Some(properties) = object["properties"].as_object() else { return };
         let required: Vec<&str> =
@@ -100,7 +100,7 @@ impl Writer {
         self.pending[before..].reverse();
     }
 
-    /// The type of a field in words; an object gets a section of its own.
+    /// The type of a field in words; an object gets its own section.
     fn kind(&mut self, path: &str, field: &Value) -> String {
         if let Some(choices) = field["anyOf"].as_array() {
             let kinds: Vec<String> = choices
@@ -186,7 +186,7 @@ fn plural(kind: &str) -> String {
     }
 }
 
-/// The default, where saying it says something.
+/// The default, if it is worth showing.
 fn default(field: &Value) -> String {
     match &field["default"] {
         Value::Null | Value::Object(_) => String::new(),

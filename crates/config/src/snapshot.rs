@@ -1,4 +1,4 @@
-//! Checked configuration of a whole mesh, and what each function gets of it.
+//! Checked configuration of a whole mesh, and the configuration of each function.
 
 mod callees;
 mod weight;
@@ -25,19 +25,19 @@ use std::time::Duration;
 /// The folder of a control plane's machine in which Mesh documents of requests may name files of registries.
 pub const CONTROL_FILES: &str = "/etc/leno/registries";
 
-/// Checked configuration of a whole mesh. Immutable; a change of the documents makes another one.
+/// Checked configuration of a whole mesh. Immutable; a change of the documents makes a new one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     pub(crate) version: String,
     pub(crate) read: Read,
     pub(crate) mesh: MeshConfig,
-    /// The Mesh document's; empty: there is none.
+    /// The file of the Mesh document; empty: there is none.
     pub(crate) mesh_file: PathBuf,
     pub(crate) namespaces: Namespaces,
     pub(crate) mesh_origin: Origin,
     pub(crate) functions: BTreeMap<FunctionId, Function>,
     pub(crate) policies: Vec<Policy>,
-    /// Of each of the policies.
+    /// The fingerprint of each policy, by its index.
     pub(crate) fingerprints: Vec<Fingerprint>,
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
@@ -45,13 +45,13 @@ pub struct Snapshot {
     pub(crate) imports: Vec<Row>,
 }
 
-/// What was read, so that whoever misses something sees that it was not.
+/// Counts of the files and documents that were read, so that a user notices when some were not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Read {
     pub files: usize,
     /// Documents of each kind.
     pub documents: [(&'static str, usize); 8],
-    /// Files and folders that were not read because of their names.
+    /// Files and folders that were skipped because of their names.
     pub hidden: usize,
     pub others: usize,
 }
@@ -76,33 +76,33 @@ impl fmt::Display for Read {
 /// A checked extension of a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extension {
-    /// Whether it is for a function's own calls.
+    /// Whether it is for a function's outbound calls.
     pub outbound: bool,
-    /// What its functions' slices say of it.
+    /// Its part of the configuration of functions.
     pub spec: leno_model::Extension,
-    /// Where it stands, for what is found wrong with its module: a problem without words.
+    /// Its place, for errors in its module: a problem without text.
     pub place: Problem,
 }
 
 /// A checked authorizer of a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Authorizer {
-    /// Who is asked; `None`: nobody of that name is there, which was reported.
+    /// The function that is asked; `None`: there is none of that name, which was reported.
     pub service: Option<FunctionId>,
     pub only: Vec<spec::Operation>,
-    /// What nodes are told.
+    /// Its part of the configuration of functions.
     pub slice: leno_model::Authorizer,
 }
 
 /// A checked function.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Function {
-    /// Where its document came from.
+    /// The origin of its document.
     pub origin: Origin,
     pub labels: BTreeMap<String, String>,
     pub protocol: AppProtocol,
     pub run: Run,
-    /// Of its component or its image, if it is one or has one.
+    /// The place of its component or its image, if it has one.
     pub place: Problem,
     pub expose: Vec<Expose>,
     pub callees: Vec<FunctionId>,
@@ -110,7 +110,7 @@ pub(crate) struct Function {
     pub queue: u32,
     pub scale: Scale,
     pub timeout: Duration,
-    /// It gets paths as they came.
+    /// It gets paths as received.
     pub as_received: bool,
     pub plan: Plan,
     pub chain: Option<ChainLink>,
@@ -118,14 +118,14 @@ pub(crate) struct Function {
     pub policies: Vec<usize>,
 }
 
-/// A checked policy: parts of programs, to be put together for each function.
+/// A checked policy: parts of programs, to be joined for each function.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Policy {
     pub namespace: String,
     pub name: String,
     pub authentication: Vec<spec::Issuer>,
     pub keys: Vec<VerificationKey>,
-    /// `issuer` counts within this policy.
+    /// `issuer` is an index in this policy.
     pub jwks: Vec<JwksFetch>,
     pub authorization: Vec<spec::AuthorizationRule>,
     pub rate_limits: Vec<spec::RateLimit>,
@@ -137,27 +137,27 @@ pub(crate) struct Policy {
     pub authorizers: Vec<Authorizer>,
     pub extensions: Vec<Extension>,
     pub callee_rules: Option<CalleeRules>,
-    /// It has an authorization section.
+    /// Whether it has an authorization section.
     pub authorizes: bool,
-    /// Its authorization and its rate limits are not in force.
+    /// Whether its authorization and its rate limits are audited and not enforced.
     pub audit: bool,
 }
 
-/// Whom a policy's functions may call, of those that they list as callees.
+/// Rules which of their listed callees a policy's functions may call.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CalleeRules {
-    /// Only whom a rule allows.
+    /// Only callees that a rule allows may be called.
     pub default_deny: bool,
     pub allow: Vec<CalleeRule>,
     pub deny: CalleeSelector,
 }
 
-/// Who may be called, and how.
+/// Possible callees, and how they may be called.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CalleeRule {
     pub name: String,
     pub to: CalleeSelector,
-    /// One of these; empty: in any way.
+    /// One of these ways; empty: any way.
     pub calls: Vec<(spec::Operation, Vec<spec::Condition>)>,
 }
 
@@ -169,11 +169,11 @@ pub(crate) struct Sidecar {
     pub deadline: Duration,
 }
 
-/// Longest run of a sidecar where no policy says.
+/// Longest run of a sidecar if no policy sets it.
 const DEADLINE: Duration = Duration::from_millis(2);
 
 impl Snapshot {
-    /// Which policies permit calls to which functions.
+    /// The policies that permit calls, of each function.
     pub fn permissions(&self) -> Permissions {
         let of = |index: &usize| self.fingerprints.get(*index).copied();
         let functions = self.functions.iter();
@@ -181,7 +181,7 @@ impl Snapshot {
         Permissions::new(self.fingerprints.iter().copied(), functions)
     }
 
-    /// Hash over all that was read: equal versions, equal configuration.
+    /// Hash over all input: equal versions, equal configuration.
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -196,12 +196,13 @@ impl Snapshot {
         self.functions.get(id).is_some_and(|function| matches!(function.run, Run::Job(_)))
     }
 
-    /// How many files were read, how many documents of each kind are in them, and how many files were not read, for people.
+    /// The numbers of files that were read, of documents of each kind, and of files that were
+    /// skipped, in words.
     pub fn read(&self) -> String {
         self.read.to_string()
     }
 
-    /// How many functions, jobs and External documents there are, for people.
+    /// The numbers of functions, jobs and External documents, in words.
     pub fn summary(&self) -> String {
         let runs = || self.functions.values().map(|function| &function.run);
         let jobs = runs().filter(|run| matches!(run, Run::Job(_))).count();
@@ -215,8 +216,8 @@ impl Snapshot {
         summary
     }
 
-    /// The files that a control plane opens because the Mesh document names them: those of registries. A document that came in a request names none outside
-    /// [`CONTROL_FILES`].
+    /// The files that a control plane opens because the Mesh document names them: those of
+    /// registries. For a document of a request, they must be below [`CONTROL_FILES`].
     pub fn control_files(&self) -> FileAccess {
         match self.mesh_origin {
             Origin::File => FileAccess::Any,
@@ -224,34 +225,35 @@ impl Snapshot {
         }
     }
 
-    /// Something is wrong with a field of the Mesh document, which may be one that it no longer has.
+    /// An error of a field of the Mesh document, which the document may no longer have.
     pub fn mesh_problem(&self, field: &str, message: &str) -> Problem {
         let file =
             if self.mesh_file.as_os_str().is_empty() { "no Mesh document".into() } else { self.mesh_file.clone() };
         Problem { field: field.to_owned(), ..Problem::of_file(&file, message, "") }
     }
 
-    /// What is allowed and very likely not meant, ordered by file and line: rules that decide nothing, functions that nobody reaches.
+    /// Documents that are valid but very likely wrong, ordered by file and line: rules that decide
+    /// nothing, functions without callers.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// What became of each field of policies that were translated, in the order of the documents.
+    /// The report of translated policies, field by field, in the order of the documents.
     pub fn imports(&self) -> &[Row] {
         &self.imports
     }
 
-    /// What every node needs to know.
+    /// The configuration that every node gets.
     pub fn mesh_slice(&self) -> &MeshConfig {
         &self.mesh
     }
 
-    /// Files that were read or are referred to; a change of one of them may change the configuration.
+    /// Files that were read or are referred to; a change of one may change the configuration.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
     }
 
-    /// All components, and where each stands, for what is found wrong with it: a problem without words.
+    /// All components, and the place of each, for errors found in it: a problem without text.
     pub fn components(&self) -> impl Iterator<Item = (&leno_model::Wasm, &Problem)> {
         self.functions.values().filter_map(|function| match &function.run {
             Run::Wasm(wasm) => Some((wasm, &function.place)),
@@ -259,12 +261,13 @@ impl Snapshot {
         })
     }
 
-    /// All containers, whose they are, and where the document names the image, for what is found wrong with it: a problem without words.
+    /// All containers, the functions they belong to, and the place of the image's name in the
+    /// document, for errors found in it: a problem without text.
     pub fn containers(&self) -> impl Iterator<Item = (&FunctionId, &leno_model::Container, &Problem)> {
         self.functions.iter().filter_map(|(id, function)| Some((id, function.run.container()?, &function.place)))
     }
 
-    /// Modules of extensions, and components, that are files. Those with an address are fetched by the nodes.
+    /// Modules of extensions, and components, that are files. Nodes fetch those with a URL.
     pub fn modules(&self) -> &BTreeMap<ModuleHash, Arc<[u8]>> {
         &self.modules
     }
@@ -281,7 +284,8 @@ impl Snapshot {
         policies.map(|policy| format!("{}/{}", policy.namespace, policy.name))
     }
 
-    /// All that the sidecars and the supervisor of one function or job need; `None`: there is none of that name.
+    /// The configuration that the sidecars and the supervisor of one function or job need; `None`:
+    /// there is none of that name.
     pub fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
         let function = self.functions.get(id)?;
         let sidecar = self.applied(function).find_map(|policy| policy.sidecar.as_ref());
@@ -348,7 +352,7 @@ impl Snapshot {
         self.namespaces.of(namespace)
     }
 
-    /// The namespaces that have documents or a quota, and what their documents need of it.
+    /// The namespaces that have documents or a quota, and the use of each.
     pub fn namespaces(&self) -> BTreeMap<&str, NamespaceUse> {
         let mut namespaces = uses(&self.functions, &self.policies);
         for name in self.namespaces.given.keys() {
@@ -357,8 +361,9 @@ impl Snapshot {
         namespaces
     }
 
-    /// The bounds that nodes enforce. Documents of requests name no files of nodes, and lead no fetch to special addresses and no call to metadata
-    /// services, unless the operator lists them.
+    /// The bounds that nodes enforce. Documents of requests may not name files of nodes, and may
+    /// not cause fetches from special addresses or calls to metadata services, unless the operator
+    /// lists them.
     fn bounds(&self, id: &FunctionId, function: &Function) -> NamespaceBounds {
         let mut bounds = self.quota(&id.namespace).bounds.clone();
         if function.origin == Origin::Request {
@@ -368,7 +373,7 @@ impl Snapshot {
         bounds
     }
 
-    /// The engine of functions whose policies choose none, where the quota has one only.
+    /// The engine of functions whose policies choose none, if the quota allows only one.
     fn only_engine(&self, id: &FunctionId) -> Option<Engine> {
         match self.quota(&id.namespace).engines.as_deref() {
             Some([engine]) => Some(*engine),
@@ -384,13 +389,14 @@ impl Snapshot {
         self.applied(function).flat_map(|policy| &policy.authorizers)
     }
 
-    /// Whether what no rule allows enters: all policies that authorize are audited, and there is one.
+    /// Whether requests that no rule allows enter: all policies that authorize are audited, and
+    /// there is at least one.
     pub(crate) fn audits_default(&self, function: &Function) -> bool {
         let mut authorizing = self.applied(function).filter(|policy| policy.authorizes).peekable();
         authorizing.peek().is_some() && authorizing.all(|policy| policy.audit)
     }
 
-    /// The function's chain, without callees that its translated policies do not let it call.
+    /// The function's chain, without callees that its translated policies forbid.
     fn chain(&self, function: &Function) -> Option<ChainLink> {
         let mut link = function.chain.clone()?;
         link.to.retain(|id| self.callees(function).any(|(callee, _)| callee == id));
@@ -419,7 +425,8 @@ impl Snapshot {
         set.unwrap_or(spec::Tracing { name: String::new(), enabled: false, sampling_per_10k: 0, accept_b3: false })
     }
 
-    /// Without a policy everything is logged: a mesh that denies by default must say what it denied.
+    /// Without a policy everything is logged: a mesh that denies by default must log its
+    /// denials.
     fn access_log(&self, function: &Function) -> spec::AccessLog {
         let set = self.applied(function).find_map(|policy| policy.access_log.clone());
         set.unwrap_or(spec::AccessLog {
@@ -430,7 +437,7 @@ impl Snapshot {
         })
     }
 
-    /// The way to a function, with what its policies say about calls to it.
+    /// The target for a function, with the settings of its policies for calls to it.
     fn target(&self, id: &FunctionId, function: &Function) -> spec::Target {
         spec::Target {
             function: id.to_string(),
@@ -442,7 +449,7 @@ impl Snapshot {
     }
 }
 
-/// What a program needs to know of an authorizer.
+/// The part of an authorizer that a program needs.
 fn asked(Authorizer { only, slice, .. }: &Authorizer) -> spec::Authorizer {
     spec::Authorizer {
         name: slice.name.clone(),

@@ -1,7 +1,8 @@
 //! Changes of the files become new snapshots.
 //!
-//! The files are looked at in intervals instead of listening to the kernel: editors and deployment tools replace files, folders and links in
-//! many ways, over network file systems too, and looking finds all of them.
+//! The files are polled instead of watched by the kernel: editors and deployment tools replace
+//! files, folders and links in many ways, over network file systems too, and polling finds all of
+//! them.
 
 use crate::folder;
 use crate::load;
@@ -13,20 +14,20 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-/// What a change brought: a new snapshot, or what is wrong; then the old configuration stays in force.
+/// The result of a change: a new snapshot, or problems; then the old configuration stays in force.
 pub type Change = Result<Snapshot, Vec<Problem>>;
 
-/// Notices changes of a file or folder when it is asked to look.
+/// Notices changes of a file or folder when it is polled.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,
     /// Other files that the last good snapshot refers to.
     inputs: Vec<PathBuf>,
-    /// What the files looked like when they were last loaded.
+    /// The state of the files when they were last loaded.
     loaded: Look,
-    /// What they looked like at the last look.
+    /// The state of the files at the last poll.
     seen: Look,
-    /// What the last load brought.
+    /// The result of the last load.
     last: Last,
 }
 
@@ -40,7 +41,7 @@ enum Last {
 }
 
 impl Watch {
-    /// Watches what `snapshot` was loaded from.
+    /// Watches the files that `snapshot` was loaded from.
     pub fn new(path: &Path, snapshot: &Snapshot) -> Self {
         let mut watch = Self {
             path: path.to_owned(),
@@ -50,12 +51,13 @@ impl Watch {
             last: Last::Version(snapshot.version().to_owned()),
         };
         watch.seen = watch.look();
-        // Not `loaded`: the files may have changed since; the first look compares versions.
+        // `loaded` stays empty: the files may have changed since; the first poll compares versions.
         watch
     }
 
-    /// Looks at the files once. A change is taken up when two looks in a row see the same, so that a file that is being
-    /// written is not read in the middle: half a file can be a valid document without its last rules.
+    /// Polls the files once. A change is loaded when two polls in a row see the same state, so that
+    /// a file is not read while it is being written: half a file can be a valid document without
+    /// its last rules.
     pub fn look_again(&mut self) -> Option<Change> {
         let now = self.look();
         if now != self.seen {
@@ -69,7 +71,8 @@ impl Watch {
         if self.look() != now {
             return None;
         }
-        // A new snapshot may refer to other files: then the next looks differ from this one, and it is loaded once more.
+        // A new snapshot may refer to other files: then the next polls differ from this one, and
+        // the files are loaded once more.
         self.loaded = now;
         if let Ok(snapshot) = &result {
             self.inputs = snapshot.inputs().to_vec();
@@ -99,17 +102,18 @@ fn stamp(file: &Path) -> Option<(SystemTime, u64, u64)> {
     Some((metadata.modified().ok()?, metadata.len(), metadata.ino()))
 }
 
-/// A thread that looks in intervals; it ends when this is dropped.
+/// A thread that polls in intervals; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Watcher {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Looks twice a second and hands each change to `changed`, on a thread of its own. A change is taken up within a second.
+/// Polls twice a second and passes each change to `changed`, on a separate thread. A change is
+/// loaded within a second.
 ///
 /// # Errors
-/// When no thread can be started.
+/// No thread can be started.
 pub fn watch(
     path: &Path,
     snapshot: &Snapshot,
@@ -118,7 +122,7 @@ pub fn watch(
     watch_every(Duration::from_secs(1), path, snapshot, changed)
 }
 
-/// As [`watch`], with another interval between looks.
+/// As [`watch`], with another interval between polls.
 ///
 /// # Errors
 /// As [`watch`].
@@ -165,7 +169,7 @@ mod tests {
         change.expect("no change").expect("problems").functions().map(|id| id.name.clone()).collect()
     }
 
-    /// Looks until two looks in a row see the same, as the thread does.
+    /// Polls until two polls in a row see the same state, as the thread does.
     fn settle(watch: &mut Watch) -> Option<Change> {
         (0..4).find_map(|_| watch.look_again())
     }
@@ -184,7 +188,7 @@ mod tests {
         fs::write(folder.path().join("b.yaml"), function("b")).unwrap();
         assert!(watch.look_again().is_none(), "the file may still be being written");
         assert_eq!(names(watch.look_again()), ["a", "b"]);
-        // As editors save: another file takes the name.
+        // As editors save: a new file replaces the old one.
         fs::write(folder.path().join(".new"), function("c")).unwrap();
         fs::rename(folder.path().join(".new"), folder.path().join("a.yaml")).unwrap();
         assert_eq!(names(settle(&mut watch)), ["b", "c"]);
@@ -207,7 +211,7 @@ mod tests {
         assert_eq!(names(settle(&mut watch)), ["a", "b", "changed"]);
     }
 
-    /// A rule that cannot be read any more is not a rule that was deleted.
+    /// A rule that cannot be read any more was not deleted.
     #[test]
     fn what_vanishes_behind_a_link_is_a_bad_change() {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

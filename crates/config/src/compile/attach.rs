@@ -13,7 +13,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Fills in the functions' policies, ordered by name, and reports policies that cannot stand together.
+/// Fills in the functions' policies, ordered by name, and reports policies that contradict each
+/// other.
 pub(super) fn attach(
     context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
@@ -52,12 +53,12 @@ pub(super) fn attach(
                 }
             }
             for first in &function.policies[..position] {
-                // Of documents that came in requests, the later one is in the way of the earlier one.
+                // Of documents that came in requests, the later one is reported.
                 let is_request = documents[*first].origin == Origin::Request;
                 let (first, second) = if is_request && first > second { (second, first) } else { (first, second) };
                 let origin = documents[*second].origin;
                 for (field, message, fix) in conflicts(id, &policies[*first], &policies[*second], origin) {
-                    // Once, however many functions the two have in common.
+                    // Report the pair once, however many functions the two have in common.
                     if reported.insert((*first, *second, field)) {
                         let other = documents[*first].scope(problems).line();
                         let root = documents[*second].scope(problems);
@@ -73,7 +74,7 @@ pub(super) fn attach(
     }
 }
 
-/// Reports a function whose regular expressions are too large together.
+/// Reports a function whose regular expressions together are too large.
 fn regexes(
     documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
@@ -98,7 +99,8 @@ fn regexes(
     }
 }
 
-/// Reports paths with encoded separators in policies of which no function gets such paths: they can never match.
+/// Reports paths with encoded separators in policies whose functions all get normalised paths: they
+/// can never match.
 fn separators(
     documents: &[Arc<Placed<document::Policy>>],
     policies: &[Policy],
@@ -201,7 +203,7 @@ fn selected(
     selected
 }
 
-/// A section of the policy that only says something about those who are called.
+/// A section of the policy that applies to callees only.
 fn of_callees(spec: &document::PolicySpec) -> Option<&'static str> {
     let sections = [
         ("authentication", spec.authentication.is_some()),
@@ -214,7 +216,7 @@ fn of_callees(spec: &document::PolicySpec) -> Option<&'static str> {
     sections.into_iter().find_map(|(name, there)| there.then_some(name))
 }
 
-/// The functions of a namespace, or of all (`*`).
+/// The functions of a namespace, or all functions (`*`).
 fn of_namespace<'a>(
     functions: &'a BTreeMap<FunctionId, Function>,
     namespace: &'a str,
@@ -225,10 +227,10 @@ fn of_namespace<'a>(
     functions.range(first..).take_while(move |(id, _)| all || id.namespace == namespace)
 }
 
-/// Names that kind of conflict among the reported ones.
+/// The name of that conflict in reports.
 const EDITED_CLAIM: &str = "sidecar.requestHeaders";
 
-/// A header that one policy copies a claim to, and another one (or itself) edits.
+/// A header to which one policy copies a claim, and which another policy (or the same one) edits.
 fn edited_claim<'p>(claims: &Policy, edits: &'p Policy) -> Option<&'p str> {
     let names = edits.sidecar.iter().flat_map(|sidecar| &sidecar.rules.request_headers).map(|rule| match rule {
         HeaderRule::Set(name, _) | HeaderRule::Append(name, _) | HeaderRule::Remove(name) => name.as_str(),
@@ -238,7 +240,7 @@ fn edited_claim<'p>(claims: &Policy, edits: &'p Policy) -> Option<&'p str> {
     names.into_iter().find(|name| claimed.iter().any(|claimed| is_same(claimed.as_bytes(), name.as_bytes())))
 }
 
-/// An issuer of whose claims two policies do not read the same as lists.
+/// An issuer for which the two policies read different claims as lists.
 fn differently_spaced<'p>(first: &'p Policy, second: &Policy) -> Option<&'p str> {
     let differs = |one: &&Issuer| {
         let mut same = second.authentication.iter().filter(|other| other.issuer == one.issuer);
@@ -247,12 +249,13 @@ fn differently_spaced<'p>(first: &'p Policy, second: &Policy) -> Option<&'p str>
     first.authentication.iter().find(differs).map(|issuer| issuer.issuer.as_str())
 }
 
-/// Whether the owner of a policy does not learn the name of another one: requests come from tenants, and it is of another namespace.
+/// Whether the owner of a policy must not learn the name of another one: requests come from
+/// tenants, and the other policy is of another namespace.
 fn is_hidden(origin: Origin, other: &Policy, of: &Policy) -> bool {
     origin == Origin::Request && other.namespace != of.namespace
 }
 
-/// The name of another policy for the owner of one.
+/// The name of another policy as its owner may see it.
 fn shown(origin: Origin, other: &Policy, of: &Policy) -> String {
     match is_hidden(origin, other, of) {
         true => "of another namespace".to_owned(),
@@ -260,7 +263,7 @@ fn shown(origin: Origin, other: &Policy, of: &Policy) -> String {
     }
 }
 
-/// What two policies of one function cannot both say: (field of the second, what, fix).
+/// Contradictions of two policies of one function: (field of the second, what, fix).
 fn conflicts(id: &FunctionId, first: &Policy, second: &Policy, origin: Origin) -> Vec<(&'static str, String, String)> {
     let hidden = is_hidden(origin, first, second);
     let a = if hidden { "a policy of another namespace".to_owned() } else { shown(origin, first, second) };

@@ -138,7 +138,7 @@ fn claims_to_headers(list: &Scope<'_>, copies: &[ClaimToHeader]) -> Vec<(spec::C
     compiled
 }
 
-/// Keys that are known now; of a `url` they are fetched by the nodes.
+/// Keys that are known now; nodes fetch the keys of a `url`.
 fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, policy: &mut Policy) -> Vec<spec::Key> {
     if jwks.url.is_none() {
         for field in ["caFile", "refresh", "timeout"] {
@@ -157,7 +157,7 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
                 return Vec::new();
             }
             let path = fields::file(context.inputs, &scope, file);
-            // A file that is missing has been reported.
+            // A missing file has been reported.
             if !path.is_file() {
                 return Vec::new();
             }
@@ -197,7 +197,7 @@ fn read(path: &std::path::Path) -> Result<serde_json::Value, String> {
     serde_json::from_slice(&text).map_err(|error| error.to_string())
 }
 
-/// Nothing in a key set that is written down may be wrong: who wrote it can mend it.
+/// A key set in a document may hold no wrong key: its author can correct it.
 fn keys(scope: &Scope<'_>, set: KeySet, policy: &mut Policy) -> Vec<spec::Key> {
     let list = scope.field("keys");
     for refused in &set.refused {
@@ -212,8 +212,9 @@ fn keys(scope: &Scope<'_>, set: KeySet, policy: &mut Policy) -> Vec<spec::Key> {
     set.keys.into_iter().map(|(key, _)| key).collect()
 }
 
-/// Whoever can change a key set on its way can log in as anybody, so it comes by TLS or from this machine. So do modules, which
-/// nobody can change on their way, but anybody could see.
+/// An attacker who can change a key set in transit can log in as any user, so it must come by TLS
+/// or from this machine. The same holds for modules: their hash protects them from changes in
+/// transit, but not from being read.
 pub(super) fn check_url(scope: &Scope<'_>, url: &str) {
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let authority = rest.and_then(|rest| rest.split(['/', '?']).next()).unwrap_or_default();

@@ -62,7 +62,7 @@ fn elements<S, T>(
     list.iter().enumerate().map(|(index, one)| compile(&scope.element(index), one)).collect()
 }
 
-/// An element without fields would match everything, which nobody means who wrote it.
+/// Reports an element without fields. It would match everything, which its author cannot mean.
 fn empty(scope: &Scope<'_>, means: &str, field: &str) {
     scope.problem(
         format!("an element without fields would match {means}"),
@@ -70,7 +70,7 @@ fn empty(scope: &Scope<'_>, means: &str, field: &str) {
     );
 }
 
-/// Who is asking; also selects the callers that a rate limit has an override for.
+/// The callers; also selects the callers that a rate limit has an override for.
 pub(super) fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, source: &Source) -> spec::Source {
     if *source == Source::default() {
         empty(scope, "anybody", "from");
@@ -111,7 +111,7 @@ pub(super) fn source(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, 
     }
 }
 
-/// What is asked for; also selects the requests that a rate limit counts.
+/// The requested operation; also selects the requests that a rate limit counts.
 pub(crate) fn operation(scope: &Scope<'_>, operation: &Operation) -> spec::Operation {
     spec::Operation {
         methods: text::matches(

@@ -19,12 +19,12 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(60);
 const LONGEST_TTL: Duration = Duration::from_secs(3600);
 /// Authorizers of one policy.
 const MOST: usize = 8;
-/// Questions that one question may cause, because those who answer ask others about it.
+/// Questions that one question may cause, because authorizers have authorizers themselves.
 const MAX_FURTHER_QUESTIONS: usize = 16;
 /// Longest prefix of a path, in bytes.
 const LONGEST_PREFIX: usize = 256;
 
-/// All that policies with authorizers name, whether it is there or not.
+/// All functions that are named as authorizers, whether they exist or not.
 pub(super) fn asking(policies: &[Arc<Placed<document::Policy>>]) -> BTreeSet<FunctionId> {
     let with_authorizers =
         policies.iter().map(|placed| &placed.document).filter(|policy| !policy.spec.external_authorization.is_empty());
@@ -38,7 +38,8 @@ pub(super) fn asking(policies: &[Arc<Placed<document::Policy>>]) -> BTreeSet<Fun
     named.collect()
 }
 
-/// The authorizers of one policy. [`connect`] finds out how each is called, once all functions and policies are known.
+/// The authorizers of one policy. [`connect`] determines how each is called, once all functions and
+/// policies are known.
 pub(super) fn authorizers(
     context: &Context<'_>,
     list: &Scope<'_>,
@@ -136,7 +137,7 @@ fn raw_headers(scope: &Scope<'_>, authorizer: &document::Authorizer) -> bool {
     authorizer.raw_headers
 }
 
-/// The headers that are shown.
+/// The headers that the authorizer receives.
 fn shown(scope: &Scope<'_>, authorizer: &document::Authorizer) -> Option<Vec<String>> {
     let list = authorizer.include_headers.as_deref();
     let mut names = headers(&scope.field("includeHeaders"), list.unwrap_or_default(), Use::Read);
@@ -180,8 +181,9 @@ fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> leno_model::
     }
 }
 
-/// Finds out how the authorizers are called, and makes them callees of the functions that ask them. Refuses what could not work: nobody who could answer, and
-/// questions about questions without end.
+/// Determines how the authorizers are called, and makes them callees of the functions that ask
+/// them. Refuses authorizers that cannot work: services that cannot answer, and endless chains of
+/// questions.
 pub(super) fn connect(
     context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
@@ -212,7 +214,8 @@ pub(super) fn connect(
             }
         }
     }
-    // What asks another namespace goes first: where that ends a circle, the others may stay. Once circles are gone, questions can be counted.
+    // Authorizers of another namespace are removed first: if that breaks a circle, the others may
+    // stay. Once circles are gone, questions can be counted.
     for elsewhere in [true, true, false] {
         for (index, number) in endless(context, documents, policies, functions, (elsewhere, problems)) {
             let authorizer = &mut policies[index].authorizers[number];
@@ -262,8 +265,10 @@ fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> 
     }
 }
 
-/// Refuses authorizers that would be asked, at the end of however many questions, about requests to themselves, and those of which a question causes too many further
-/// ones: they multiply from authorizer to authorizer. Returns those that no request is asked about, because another namespace has made it so.
+/// Refuses authorizers that would be asked, directly or indirectly, about requests to themselves,
+/// and authorizers of which a question causes too many further ones: they multiply from authorizer
+/// to authorizer. Returns those that are removed, because another namespace causes the circle or
+/// the questions.
 fn endless(
     context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],
@@ -323,7 +328,8 @@ fn endless(
     severed
 }
 
-/// How many further questions a question to the last of `above` causes, counted a little beyond the limit. `None`: it leads into a circle, which is reported by itself.
+/// The number of further questions that a question to the last of `above` causes, counted a little
+/// beyond the limit. `None`: it leads into a circle, which is reported separately.
 fn further_questions<'a>(
     asked: &impl Fn(&FunctionId) -> Vec<&'a FunctionId>,
     above: &mut Vec<&'a FunctionId>,
@@ -346,7 +352,7 @@ fn further_questions<'a>(
     Some(count)
 }
 
-/// Refuses answers that would overwrite what a verified token says.
+/// Refuses answers that would overwrite headers made of a verified token's claims.
 fn claims(
     context: &Context<'_>,
     documents: &[Arc<Placed<document::Policy>>],

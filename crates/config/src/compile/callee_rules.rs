@@ -1,4 +1,4 @@
-//! Whom functions may call, of those that they list as callees: only translated policies say that.
+//! Rules which of its listed callees a function may call: only translated policies have them.
 
 use super::authorization;
 use crate::document::{CalleeRule, CalleeRules};

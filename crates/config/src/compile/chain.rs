@@ -19,19 +19,20 @@ const LARGEST_MEMORY: Size = Size(1 << 30);
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
 
-/// What helps where a chain of another namespace keeps a function to itself.
+/// The fix where a chain of another namespace takes calls at its entry only.
 const INSIDE: &str = "it takes calls from its chain only: call the chain's entry, or remove it";
 
-/// What is known of a chain's function while chains are compiled.
+/// A chain's function, while chains are compiled.
 struct Member {
     chain: FunctionId,
-    /// `None`: no function of the chain is, which was reported.
+    /// `None`: the entry is not a function of the chain, which was reported.
     entry: Option<FunctionId>,
-    /// Where the chain names it, for messages about another place.
+    /// The place where the chain names it, for messages about another place.
     line: String,
 }
 
-/// Puts functions into their chains. Each is in one chain at most, and only a chain's entry is called from outside of it.
+/// Puts functions into their chains. Each is in one chain at most, and functions outside a chain
+/// can only call its entry.
 pub(super) fn chains(
     context: &Context<'_>,
     documents: &Documents,
@@ -76,7 +77,7 @@ fn names(chains: &[Arc<Placed<document::Chain>>], problems: &RefCell<Vec<Problem
     }
 }
 
-/// What the functions of one chain get of it.
+/// The links of a chain's functions.
 fn links(
     context: &Context<'_>,
     documents: &Documents,
@@ -95,7 +96,7 @@ fn links(
     let is_own = |id: &FunctionId| own.contains(id);
     let unknown = |scope: &Scope<'_>, written: &str| {
         let known = spec.functions.iter().map(|member| member.name.as_str());
-        // Nobody reads the hundredth hint.
+        // A reader does not need the hundredth hint.
         let hint = if scope.problem_count() > 100 { String::new() } else { did_you_mean(written, known) };
         scope.problem(format!("`{}` is not among the `functions` of the chain", written.escape_debug()), hint);
     };
@@ -169,7 +170,7 @@ fn memory(scope: &Scope<'_>, spec: &document::ChainSpec) -> u64 {
     memory.0
 }
 
-/// Whether this can be in the chain. Reports what cannot.
+/// Whether this function can be in the chain. Reports why not.
 fn eligible(context: &Context<'_>, documents: &Documents, scope: &Scope<'_>, id: &FunctionId) -> bool {
     let what = match context.functions.get(id).map(|index| &documents.functions[*index].document.spec) {
         None if context.jobs.contains_key(id) => "is a job",
@@ -185,16 +186,16 @@ fn eligible(context: &Context<'_>, documents: &Documents, scope: &Scope<'_>, id:
     what.is_empty()
 }
 
-/// The callees of a function as its document has them, whether they are there or not.
+/// The callees of a function as its document lists them, whether they exist or not.
 fn callees(context: &Context<'_>, documents: &Documents, id: &FunctionId) -> BTreeSet<FunctionId> {
     let document = context.functions.get(id).map(|index| &documents.functions[*index].document);
     let written = document.into_iter().flat_map(|document| &document.spec.callees);
     written.filter_map(|name| fields::parsed(&id.namespace, name)).collect()
 }
 
-/// Reports functions that speak of memory and are in no chain.
+/// Reports functions that are called through memory and are in no chain.
 fn unchained(context: &Context<'_>, documents: &Documents, problems: &RefCell<Vec<Problem>>) {
-    // Also those that the chain may not name: one problem is enough.
+    // This includes functions that the chain may not name: one problem is enough.
     let of = |placed: &Arc<Placed<document::Chain>>| {
         let document::Chain { metadata, spec, .. } = &placed.document;
         let parsed = |member: &document::ChainMember| fields::parsed(&metadata.namespace, &member.name);
@@ -211,7 +212,7 @@ fn unchained(context: &Context<'_>, documents: &Documents, problems: &RefCell<Ve
     }
 }
 
-/// Looks for calls from outside that reach others than the entry.
+/// Looks for calls from outside a chain to a function that is not its entry.
 struct Called<'a> {
     context: &'a Context<'a>,
     documents: &'a Documents,
@@ -220,7 +221,8 @@ struct Called<'a> {
 }
 
 impl Called<'_> {
-    /// The chain, if this caller is not in it and calls another one than its entry.
+    /// The member and its chain's entry, if this caller is not in the chain and the callee is not
+    /// the entry.
     fn inside(&self, caller: Option<&FunctionId>, callee: &FunctionId) -> Option<(&Member, &FunctionId)> {
         let member = self.members.get(callee)?;
         let entry = member.entry.as_ref().filter(|entry| *entry != callee)?;
@@ -242,7 +244,7 @@ impl Called<'_> {
         }
     }
 
-    /// Returns calls from other namespaces, which are refused while the chain is as it is.
+    /// Returns calls from other namespaces, which are refused as long as the chain is as it is.
     fn by_callers(&self) -> Vec<(FunctionId, FunctionId)> {
         let mut severed = Vec::new();
         for (id, index) in self.context.functions {
@@ -278,7 +280,8 @@ impl Called<'_> {
         }
     }
 
-    /// Authorizers are called in the name of the function that is asked about. Returns those of other namespaces, which are not asked while the chain is as it is.
+    /// Authorizers are called in the name of the function that is asked about. Returns authorizers
+    /// of other namespaces, which are not asked as long as the chain is as it is.
     fn by_policies(&self, policies: &[Policy], functions: &BTreeMap<FunctionId, Function>) -> Vec<(usize, usize)> {
         let mut severed = Vec::new();
         for (index, (placed, policy)) in self.documents.policies.iter().zip(policies).enumerate() {

@@ -28,7 +28,8 @@ pub(super) fn resources(scope: &Scope<'_>, resources: &Resources) -> leno_model:
     }
 }
 
-/// Files and folders that a room is to show. Whether they exist is seen when an instance starts: they may be another machine's.
+/// Files and folders that a jail shows. They are checked when an instance starts: they may be
+/// another machine's.
 pub(super) fn read_only_paths(list: &Scope<'_>, paths: &[PathBuf]) -> Vec<PathBuf> {
     paths.iter().enumerate().map(|(index, path)| fields::relative(&list.element(index), path)).collect()
 }

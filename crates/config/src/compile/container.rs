@@ -7,17 +7,17 @@ use leno_model::size::Size;
 use leno_model::{Isolation, Pull};
 use std::path::{Component, Path, PathBuf};
 
-/// Fields that say something about containers only.
+/// Fields that apply to containers only.
 pub(super) const FIELDS: [&str; 6] = ["args", "user", "volumes", "readOnlyRoot", "writable", "pull"];
 
-/// A page of memory, which holds nothing less.
+/// A page of memory, the smallest limit.
 const LEAST: Size = Size(4 << 10);
 const MOST_VOLUMES: usize = 64;
 const LONGEST_IMAGE: usize = 1024;
-/// Folders that every container has from its room.
+/// Folders that the jail provides in every container.
 const ROOMS: [&str; 4] = ["/proc", "/dev", "/sys", "/run/secrets"];
 
-/// What a document says of its container.
+/// The container fields of a document.
 pub(super) struct Written<'a> {
     pub command: Option<&'a [String]>,
     pub args: Option<&'a [String]>,
@@ -29,7 +29,7 @@ pub(super) struct Written<'a> {
     pub working_directory: Option<&'a Path>,
 }
 
-/// Refuses fields of containers where there is none.
+/// Reports fields of containers where there is none.
 pub(super) fn none(scope: &Scope<'_>) {
     for field in FIELDS {
         if scope.has(field) {
@@ -75,7 +75,7 @@ pub(super) fn container(scope: &Scope<'_>, text: &str, written: &Written<'_>) ->
     }
 }
 
-/// A container has a room in any case.
+/// A container always runs in a jail.
 pub(super) fn isolation(context: &Context<'_>, scope: &Scope<'_>, written: Option<Isolation>) -> Isolation {
     match written.unwrap_or(context.isolation) {
         Isolation::Auto | Isolation::Strict => Isolation::Strict,
@@ -90,7 +90,8 @@ pub(super) fn isolation(context: &Context<'_>, scope: &Scope<'_>, written: Optio
     }
 }
 
-/// Whether the name can be read at all. What names a registry and what does not depends on the mesh, and is seen by who speaks to registries.
+/// Whether the name can be parsed. Which part names a registry depends on the mesh, and is decided
+/// by the client of registries.
 fn image(scope: &Scope<'_>, text: &str) -> String {
     const FIX: &str = "expected `registry/repository:tag`, `registry/repository@sha256:…`, `oci:FOLDER:tag` or `oci-archive:FILE:tag`";
     if text.is_empty() || text.len() > LONGEST_IMAGE || text.contains(|c: char| c.is_whitespace() || c.is_control()) {

@@ -12,12 +12,12 @@ const SHORTEST_DEADLINE: Duration = Duration(std::time::Duration::from_micros(50
 const LONGEST_DEADLINE: Duration = Duration::from_millis(100);
 const SMALLEST_MEMORY: Size = Size(64 << 10);
 const LARGEST_MEMORY: Size = Size::from_mib(64);
-/// Bytes of a configuration: it travels with every slice.
+/// Bytes of a configuration: it is sent with every function configuration.
 const LARGEST_CONFIGURATION: usize = 64 << 10;
 /// Extensions of one policy.
 const MOST: usize = 16;
 
-/// The extensions of one policy. Modules that are files are read here, and added to the context's.
+/// The extensions of one policy. Modules that are files are read here, and added to the context.
 pub(super) fn extensions(
     context: &Context<'_>,
     list: &Scope<'_>,

@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Nobody waits longer for a connection.
+/// Longest useful wait for a connection.
 const LONGEST_CONNECT: Duration = Duration::from_secs(60);
 
-/// To those who call it, it is a function; it calls nobody, and nothing of it runs here.
+/// To its callers, it is a function; it calls no function, and has no instances.
 pub(super) fn external(
     context: &Context<'_>,
     root: &Scope<'_>,
@@ -99,10 +99,11 @@ fn host(scope: &Scope<'_>, written: &str) -> Option<String> {
     Some(host)
 }
 
-/// Whether this can be a host of an External document. It has the form in which hosts are compared.
+/// Whether this can be a host of an External document. It must have the form in which hosts are
+/// compared.
 ///
 /// # Errors
-/// Why not, and what would be right.
+/// The reason why not, and the fix.
 pub(crate) fn check_host(host: &str) -> Result<(), (String, &'static str)> {
     let body = host.strip_prefix("*.").unwrap_or(host);
     let refuse = |message: String, fix| Err((message, fix));
@@ -141,7 +142,8 @@ fn ports(list: &Scope<'_>, spec: &ExternalSpec) -> Vec<EgressPort> {
         let port = EgressPort { number: fields::port(&scope.field("port"), number), protocol, http2 };
         let is_http = |protocol| matches!(protocol, EgressProtocol::Http | EgressProtocol::Https);
         for other in ports.iter().filter(|other| other.number == number) {
-            // What begins TLS itself and what has the node do it can be told apart by the port that they name: 443 or 80.
+            // Clients that start TLS themselves and clients that leave it to the node can be
+            // distinguished by the port that they name: 443 or 80.
             let apart = [other.protocol, protocol]
                 .into_iter()
                 .all(|one| matches!(one, EgressProtocol::Https | EgressProtocol::Tls))
@@ -247,7 +249,8 @@ fn credentials(scope: &Scope<'_>, spec: &ExternalSpec) -> Vec<Credential> {
     credentials
 }
 
-/// Refuses callees of one function that cannot be told apart: what is called is found by host or address.
+/// Refuses callees of one function that cannot be distinguished: the node finds the callee of a
+/// call by host or address.
 pub(super) fn distinct_callees(
     context: &Context<'_>,
     functions: &mut BTreeMap<FunctionId, Function>,
@@ -307,7 +310,7 @@ pub(super) fn distinct_callees(
     sever(functions, severed);
 }
 
-/// Takes callees from callers: their calls are refused.
+/// Removes callees from callers: their calls are refused.
 pub(super) fn sever(functions: &mut BTreeMap<FunctionId, Function>, calls: Vec<(FunctionId, FunctionId)>) {
     for (caller, callee) in calls {
         functions.entry(caller).and_modify(|function| function.callees.retain(|other| *other != callee));

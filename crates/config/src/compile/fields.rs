@@ -32,7 +32,7 @@ pub(super) fn rule_name(scope: &Scope<'_>, policy: &str, section: &str, name: Op
     let good = !name.is_empty()
         && name.len() <= 63
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
-    // A number is the name of a rule without a name.
+    // A rule without a name is named by its number.
     if !good || name.bytes().all(|byte| byte.is_ascii_digit()) {
         let fix = "expected letters, digits, `-`, `_` and `.`, at most 63, not only digits";
         scope.field("name").problem(format!("`{}` cannot be a rule's name", name.escape_debug()), fix);
@@ -54,7 +54,7 @@ pub(super) fn unique_names<'a>(list: &Scope<'_>, names: impl Iterator<Item = Opt
     }
 }
 
-/// `name` (in this namespace) or `namespace/name`, whether it is there or not.
+/// `name` (in this namespace) or `namespace/name`, whether it exists or not.
 pub(super) fn parsed(namespace: &str, text: &str) -> Option<FunctionId> {
     let parsed = match text.split_once('/') {
         Some(_) => text.parse(),
@@ -63,8 +63,9 @@ pub(super) fn parsed(namespace: &str, text: &str) -> Option<FunctionId> {
     parsed.ok()
 }
 
-/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`. It must exist, unless it is [another tenant's](is_of_another_tenant):
-/// calls to a missing one are refused, and no certificate has its identity.
+/// A function, a job or an External document by `name` (in this namespace) or `namespace/name`. It
+/// must exist, unless it is [another tenant's](is_of_another_tenant): calls to a missing one are
+/// refused, and no certificate has its identity.
 pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, text: &str) -> Option<FunctionId> {
     let id = written(scope, namespace, text)?;
     if !is_of_another_tenant(scope, namespace, &id) || context.incomplete {
@@ -77,7 +78,8 @@ pub(super) fn function(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     Some(id)
 }
 
-/// The same for a function that a policy is for. The author of such a policy may also change the function, so the function must exist, in any namespace.
+/// The same for a function that a policy selects. The author of such a policy may also change the
+/// function, so the function must exist, in any namespace.
 pub(super) fn function_of_policy(
     context: &Context<'_>,
     scope: &Scope<'_>,
@@ -106,24 +108,25 @@ fn existing(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, id: Funct
     None
 }
 
-/// Whether a name in a request's document is about a function of another namespace. That namespace's owner may delete and change it, so what is wrong with it is a
-/// doubt. All files have one owner, who mends either side.
+/// Whether a name in a request's document refers to a function of another namespace. That
+/// namespace's owner may delete and change it, so an error of it is reported as a doubt only. All
+/// files have one owner, who can correct either side.
 pub(super) fn is_of_another_tenant(scope: &Scope<'_>, namespace: &str, id: &FunctionId) -> bool {
     scope.origin() == Origin::Request && id.namespace != namespace
 }
 
-/// Says that another tenant's function is not what it is named for.
+/// Reports as a doubt that another tenant's function cannot be called from here.
 pub(super) fn not_callable(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, fix: &str) {
     let message = format!("`{id}` cannot be called from here: calls to it are refused");
     scope.doubt(context.doubts, message, fix);
 }
 
 fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &FunctionId) -> String {
-    // A search over all names is for people; nobody reads the hundredth.
+    // A search over all names helps a human reader, who does not need the hundredth.
     if scope.problem_count() > 100 {
         return String::new();
     }
-    // A request may come from a tenant, which does not learn the names of other namespaces.
+    // A request may come from a tenant, who must not learn the names of other namespaces.
     let is_shown = |id: &&FunctionId| scope.origin() == Origin::File || id.namespace == namespace;
     let all = || context.all().flat_map(BTreeMap::keys).filter(is_shown);
     let elsewhere = all().find(|id| id.name == wrong.name);
@@ -157,19 +160,21 @@ pub(super) fn millis(scope: &Scope<'_>, duration: Duration, low: Duration, high:
     })
 }
 
-/// One of the two bounds of most durations.
-/// Bytes of a path and of a name in it, as Linux has them (`PATH_MAX` without the NUL at the end, `NAME_MAX`).
+/// Bytes of a path and of a name in it, as Linux has them (`PATH_MAX` without the NUL at the end,
+/// `NAME_MAX`).
 const LONGEST_PATH: usize = 4095;
 const LONGEST_FILE_NAME: usize = 255;
 pub(super) const DAY: Duration = Duration::from_secs(86_400);
 /// One of the two bounds of most durations.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A path relative to the document's folder, made absolute: who uses it may have another working directory.
+/// Makes a path relative to the document's folder absolute: the process that uses it may have
+/// another working directory.
 pub(super) fn relative(scope: &Scope<'_>, path: &Path) -> PathBuf {
     check_path(scope, path);
     if scope.origin() == Origin::Request {
-        // What a document leaves out is `.`: it is in no folder, so its functions start in the root.
+        // The default of an omitted path is `.`. A request's document is in no folder, so its
+        // functions start in the root.
         if path != Path::new(".") && !path.is_absolute() {
             let fix = "expected an absolute path: a document that comes in a request is in no folder";
             scope.problem(format!("{} is a relative path", path.display()), fix);
@@ -192,11 +197,11 @@ fn check_path(scope: &Scope<'_>, path: &Path) {
     }
 }
 
-/// A file that must exist; a change of it is a change of the configuration.
+/// A file that must exist; a change of it changes the configuration.
 pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>, path: &Path) -> PathBuf {
     let path = relative(scope, path);
     if scope.origin() == Origin::Request {
-        // It is a file of the nodes, which say themselves if it is not there.
+        // It is a file of the nodes, which report it if it is missing.
         return path;
     }
     if !path.is_file() {
@@ -207,7 +212,8 @@ pub(super) fn file(context: &std::cell::RefCell<Vec<PathBuf>>, scope: &Scope<'_>
     path
 }
 
-/// Whether a file may be read now. Reports one that a document of a request names: whoever may send documents could have any file read.
+/// Whether a file may be read now. Reports files that a document of a request names: otherwise the
+/// sender of documents could read any file.
 pub(super) fn is_read(scope: &Scope<'_>, fix: &str) -> bool {
     let read = scope.origin() == Origin::File;
     if !read {
@@ -224,8 +230,8 @@ pub(super) fn port(scope: &Scope<'_>, port: u16) -> u16 {
     port
 }
 
-/// Refuses an empty list where leaving the field out means something wider: a list that lost its last element must not come to
-/// match everything.
+/// Refuses an empty list if omitting the field means something wider: a list that lost its last
+/// element must not match everything.
 pub(super) fn not_empty<T>(scope: &Scope<'_>, list: &[T], without: &str) {
     if list.is_empty() {
         scope.problem("the list is empty", format!("add an element, or remove the field, which means {without}"));

@@ -1,5 +1,6 @@
-//! The texts that requests have where a regular expression may stand: paths after they were normalised, hosts, methods, header values. An expression that
-//! matches none of them decides nothing, and a rule that denies by it lets everything through.
+//! The texts of requests to which regular expressions are applied: paths after they were
+//! normalised, hosts, methods, header values. An expression that matches none of them decides
+//! nothing, and a deny rule with it lets everything through.
 
 use regex_automata::MatchKind;
 use regex_automata::dfa::{Automaton, StartKind, dense};
@@ -16,7 +17,7 @@ use std::sync::OnceLock;
 pub(crate) enum Form {
     /// A normalised path.
     Path,
-    /// A normalised path, with a `?` and the query if there is one.
+    /// A normalised path, followed by `?` and the query if there is one.
     PathWithQuery,
     /// A host in lower case, without port and dot at its end.
     Host,
@@ -28,16 +29,17 @@ pub(crate) enum Form {
     Any,
 }
 
-/// Characters that a path may have as they are, and escapes of others: those of unreserved characters were decoded, and those of control characters are
-/// refused. Those of separators come where a function gets paths as they came (`leno_policy::path`).
+/// Characters that a path may have unescaped, and escapes of others: escapes of unreserved
+/// characters were decoded, and those of control characters are refused. Escapes of separators
+/// occur if a function gets paths as received (`leno_policy::path`).
 const IN_PATH: &str =
     r#"(?:[!$&'()*+,\-.0-9:;=@A-Z\[\]_a-z~]|%(?:2[0-9A-CF]|3[A-F]|40|5[B-E]|60|7[B-D]|[89A-F][0-9A-F]))"#;
-/// A dot segment, also with parameters, or a segment of nothing but parameters.
+/// A dot segment, also with parameters, or a segment that consists of parameters.
 const IRREGULAR: &str = r"[^?]*/(?:\.\.?(?:[/?].*)?|\.{0,2}(?:;|%3B).*)";
 const KNOWN_METHODS: &str = "GET|HEAD|POST|PUT|DELETE|CONNECT|OPTIONS|TRACE|PATCH";
 
 impl Form {
-    /// In words, for what to write instead.
+    /// The form in words, for the fix of a problem.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Path => {
@@ -84,12 +86,13 @@ struct Language {
     /// The next state for each byte.
     next: Vec<[u16; 256]>,
     accepts: Vec<bool>,
-    /// Whether any text leads on from there to an end.
+    /// Whether any text leads from the state to an accepting one.
     alive: Vec<bool>,
 }
 
 impl Language {
-    /// The texts for which `accept` says so of what these expressions, which are known to be right, match.
+    /// The texts for which `accept` is true, given which of these expressions (known to be valid)
+    /// match.
     fn new(patterns: &[&str], accept: impl Fn(&[bool]) -> bool) -> Self {
         let automata: Vec<_> = patterns.iter().filter_map(|pattern| automaton(pattern)).collect();
         let start: Option<Vec<StateID>> = automata.iter().map(start_of).collect();
@@ -123,7 +126,7 @@ impl Language {
         Self { next, accepts, alive }
     }
 
-    /// One byte of each kind that neither this automaton nor the other tells apart.
+    /// One representative of each class of bytes that neither automaton distinguishes.
     fn bytes(&self, other: &DFA<Vec<u32>>) -> Vec<u8> {
         let mut kinds = HashSet::new();
         let kind = |byte: u8| {
@@ -164,7 +167,8 @@ pub(super) fn may_match(automaton: &DFA<Vec<u32>>, form: Form) -> bool {
     false
 }
 
-/// The alternatives in an expression that match in no text of a form, as regular expressions. Nothing for an expression that cannot be read.
+/// The alternatives in an expression that match no text of a form, as regular expressions. Empty
+/// for an expression that cannot be parsed.
 pub(crate) fn dead_alternatives(pattern: &str, form: Form) -> Vec<String> {
     let Ok(parsed) = ParserBuilder::new().unicode(false).utf8(false).nest_limit(50).build().parse(pattern) else {
         return Vec::new();
@@ -178,7 +182,8 @@ pub(crate) fn dead_alternatives(pattern: &str, form: Form) -> Vec<String> {
     dead
 }
 
-/// Follows an expression through a language. A set of states is a truth value for each.
+/// Follows an expression through a language. A set of states is a list of booleans, one for each
+/// state.
 struct Walk<'a> {
     language: &'a Language,
 }
@@ -192,7 +197,8 @@ enum Way {
 }
 
 impl Walk<'_> {
-    /// Where the expression leads from these states or, backwards, from where it leads to them. `^`, `$` and `\b` hold everywhere here.
+    /// The states that the expression leads to from these states or, backwards, the states from
+    /// which it leads to them. `^`, `$` and `\b` hold everywhere here.
     fn step(&self, hir: &Hir, from: &States, way: Way) -> States {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => from.clone(),
@@ -206,7 +212,7 @@ impl Walk<'_> {
             HirKind::Class(Class::Bytes(class)) => class.iter().fold(vec![false; from.len()], |to, range| {
                 union(to, &self.bytes(from, range.start(), range.end(), way))
             }),
-            // There is none where Unicode is off.
+            // There is no such class if Unicode is off.
             HirKind::Class(Class::Unicode(_)) => vec![true; from.len()],
             HirKind::Repetition(repetition) => {
                 let (mut all, mut present) = (vec![false; from.len()], from.clone());
@@ -247,7 +253,7 @@ impl Walk<'_> {
         to
     }
 
-    /// Notes the alternatives by which no way leads from a state of `before` to one of `after`.
+    /// Collects the alternatives that lead from no state of `before` to a state of `after`.
     fn alternatives(&self, hir: &Hir, before: &States, after: &States, dead: &mut Vec<String>) {
         match hir.kind() {
             HirKind::Capture(capture) => self.alternatives(&capture.sub, before, after, dead),
@@ -287,7 +293,7 @@ impl Walk<'_> {
     }
 }
 
-/// A text is shown without the group that stands around it otherwise.
+/// A text is shown without a surrounding group.
 fn shown(part: &Hir) -> String {
     match part.kind() {
         HirKind::Literal(literal) => String::from_utf8_lossy(&literal.0).into_owned(),
@@ -312,7 +318,7 @@ mod tests {
         language.accepts[usize::from(end)]
     }
 
-    /// Encoded separators are like other escapes here.
+    /// Encoded separators are treated like other escapes here.
     fn is_normal(path: &str) -> bool {
         let path = path.replace("%2F", "%20").replace("%5C", "%20");
         normalise(&path).is_ok_and(|normal| normal == path)
@@ -325,7 +331,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
 
-        /// The language of paths is what normalising yields.
+        /// The language of paths is the set of normalised paths.
         #[test]
         fn paths_are_those_that_normalising_leaves_as_they_are(path in r"/?[a/.;%?*#25eEfF3bBcC~ é\[{\\]{0,10}") {
             let path = path.as_str();

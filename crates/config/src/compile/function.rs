@@ -73,12 +73,12 @@ pub(super) fn function(
     }
 }
 
-/// What a function that is called through memory cannot be or have.
+/// Properties that a function that is called through memory cannot have.
 fn chained(scope: &Scope<'_>, spec: &FunctionSpec) {
     if spec.protocol != leno_model::AppProtocol::Chain {
         return;
     }
-    // Of a component, nothing may be said of a protocol.
+    // A component is not checked here: it may not set a protocol at all.
     if spec.external.is_some() {
         let fix = "expected http1, h2c or grpc";
         scope.field("protocol").problem("external instances share no memory with the node", fix);
@@ -232,7 +232,7 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
     }
 }
 
-/// A function with ports has a room in any case: elsewhere, anybody could connect to them.
+/// A function with ports always runs in a jail: without one, any process could connect to them.
 fn with_ports(chosen: leno_model::Isolation, scope: &Scope<'_>, spec: &FunctionSpec) -> leno_model::Isolation {
     match chosen {
         leno_model::Isolation::Process if !spec.ports.is_empty() => {

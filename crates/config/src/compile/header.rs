@@ -3,19 +3,19 @@
 use crate::problem::Scope;
 use leno_policy::reserved::is_reserved;
 
-/// What a name is wanted for.
+/// The use of a header's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// To look at.
+    /// The header is only read.
     Read,
-    /// To change.
+    /// The header is changed.
     Edit,
-    /// To write into the access log.
+    /// The header is written into the access log.
     Log,
 }
 
-/// Fields that belong to a connection or to the framing of a message (RFC 9110, 7.6.1; RFC 9112, 6; RFC 9113, 8.2.2): the runtime
-/// alone decides about them.
+/// Fields that belong to a connection or to the framing of a message (RFC 9110, 7.6.1; RFC 9112, 6;
+/// RFC 9113, 8.2.2): only the runtime sets them.
 const FRAMING: [&str; 14] = [
     "connection",
     "content-length",

@@ -1,7 +1,8 @@
-//! Which namespace a host of the gateway belongs to.
+//! The namespace that owns a host of the gateway.
 //!
-//! Within a namespace, functions share a host by its paths. Namespaces share none: the clients of a host send their cookies and tokens to every path of it, and
-//! a wildcard gets what the hosts below it leave.
+//! Within a namespace, functions share a host by its paths. Namespaces share no host: the clients
+//! of a host send their cookies and tokens to every path of it, and a wildcard gets all hosts below
+//! it that have no function.
 
 use super::Placed;
 use crate::document;
@@ -13,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Hosts that the operator gives to namespaces.
+/// Hosts that the operator assigns to namespaces.
 #[derive(Default)]
 pub(super) struct Grants<'a> {
     /// By [`key`].
     given: BTreeMap<String, Domain<&'a str>>,
-    /// Namespaces that get no other hosts.
+    /// Namespaces that may have no other hosts.
     listed: BTreeSet<&'a str>,
 }
 
@@ -52,7 +53,8 @@ impl<T> Domain<T> {
     }
 }
 
-/// The labels of a host from its last to its first, each with a dot, and whether it is a wildcard: hosts below another one have its labels first.
+/// The labels of a host from its last to its first, each with a dot, and whether it is a wildcard.
+/// Hosts below another one start with its labels.
 fn key(host: &str) -> (String, bool) {
     let (body, wildcard) = match host.strip_prefix('*') {
         Some(rest) => (rest.trim_start_matches('.'), true),
@@ -83,7 +85,8 @@ fn covered<'s, T>(domains: &'s BTreeMap<String, Domain<T>>, key: &'s str) -> imp
 }
 
 impl<'a> Grants<'a> {
-    /// These hosts belong to a namespace, and it gets no others. Returns the hosts that another namespace was given.
+    /// Assigns these hosts to a namespace, which may have no others. Returns the hosts that are
+    /// assigned to another namespace already.
     fn give<'h>(&mut self, namespace: &'a str, hosts: &'h [String]) -> Vec<&'h String> {
         self.listed.insert(namespace);
         let mut taken = Vec::new();
@@ -97,7 +100,7 @@ impl<'a> Grants<'a> {
         taken
     }
 
-    /// Whether a host was given to this namespace; or why it cannot have it.
+    /// Whether a host is assigned to this namespace; or why the namespace cannot have it.
     fn check(&self, namespace: &str, host: &str) -> Result<bool, &'static str> {
         let (key, wildcard) = key(host);
         match covering(&self.given, &key, wildcard).next() {
@@ -112,7 +115,7 @@ impl<'a> Grants<'a> {
     }
 }
 
-/// The hosts of quotas. Reports those that another namespace was given.
+/// The hosts of quotas. Reports those that are assigned to another namespace already.
 pub(super) fn grants<'a>(
     documents: &'a [Arc<Placed<document::NamespaceQuota>>],
     namespaces: &Namespaces,
@@ -143,8 +146,8 @@ fn earlier<'s, 'a>(
     covering(claims, key, wildcard).chain(below).find(conflicts)
 }
 
-/// Reports hosts of other namespaces, and hosts and paths that functions of one namespace claim twice. Of two claims the later one is reported, in the order of
-/// the documents.
+/// Reports hosts of other namespaces, and hosts and paths that functions of one namespace claim
+/// twice. Of two claims the later one is reported, in the order of the documents.
 pub(super) fn belong(
     functions: &[Arc<Placed<document::Function>>],
     names: &BTreeMap<FunctionId, usize>,
@@ -165,7 +168,7 @@ pub(super) fn belong(
             let hosts = scope.field("hosts");
             let path = expose.path.trim_end_matches('/');
             for (index, written) in expose.hosts.iter().enumerate() {
-                // Text that is no host is reported where it is compiled.
+                // Text that is not a host is reported when it is compiled.
                 let Some(host) = crate::host::pattern(written) else { continue };
                 let element = hosts.element(index);
                 let place = if scope.has("hosts") { &element } else { &scope };
@@ -212,7 +215,7 @@ fn belongs<'a>(
     }
     let claim = Claim { id, line: place.line(), given };
     if let Some(other) = earlier(claims, (&key, wildcard), &claim) {
-        // A request may come from a tenant, which does not learn who has the host.
+        // A request may come from a tenant, who must not learn which namespace has the host.
         let line = if place.origin() == Origin::File { format!(" ({})", other.line) } else { String::new() };
         let message =
             format!("`{}` is taken: another namespace has it, or a host that overlaps it{line}", host.escape_debug());

@@ -85,7 +85,7 @@ fn is_read(documents: &Path, folder: &Path) -> bool {
     real.strip_prefix(documents).is_ok_and(|inside| !inside.components().any(hidden))
 }
 
-/// Without a document there are no paths to resolve and nothing to check.
+/// Defaults without a Mesh document: there are no paths to resolve and nothing to check.
 pub(super) fn usual(written: &document::Images) -> Images {
     Images {
         folder: written.folder.clone(),

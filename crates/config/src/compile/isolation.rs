@@ -1,4 +1,4 @@
-//! How instances are kept apart. A function or job may be stricter than its namespace, never weaker.
+//! Isolation of instances. A function or job may be stricter than its namespace, never weaker.
 
 use super::Context;
 use crate::problem::Scope;

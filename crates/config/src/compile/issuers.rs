@@ -1,4 +1,5 @@
-//! The issuers that a policy can name in short: those that look for tokens at functions of its namespace.
+//! The issuers that a policy can name in short form: those whose tokens functions of its namespace
+//! accept.
 
 use super::Placed;
 use crate::document;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 
 /// Issuers of authentication sections.
 pub(super) struct Issuers<'a> {
-    /// Each with the namespaces that its policies are in or are about; `*`: all.
+    /// Each with the namespaces that its policies are in or apply to; `*`: all.
     namespaces: BTreeMap<&'a str, BTreeSet<&'a str>>,
 }
 
@@ -28,8 +29,9 @@ impl<'a> Issuers<'a> {
         Self { namespaces }
     }
 
-    /// The issuers that a document of a namespace can mean. A request may come from a tenant, which neither learns of other namespaces' issuers nor has its own
-    /// documents refused because of them.
+    /// The issuers that a document of a namespace can mean. A request may come from a tenant, who
+    /// must not learn other namespaces' issuers, and whose documents must not be refused because of
+    /// them.
     pub(super) fn known_to(&self, namespace: &str, origin: Origin) -> impl Iterator<Item = &'a str> {
         let known = move |about: &BTreeSet<&str>| about.contains(namespace) || about.contains("*");
         let all = self.namespaces.iter().filter(move |(_, about)| origin == Origin::File || known(about));

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Nobody waits longer for a job, or for its entry to go.
+/// Longest useful time for a job, and for keeping its entry.
 const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Jobs by name. Names are identities, so each may appear once among jobs and functions.
@@ -42,7 +42,7 @@ pub(super) fn names(
     names
 }
 
-/// A job is a function in what concerns identities and calls of its own; nobody calls it.
+/// A job is a function with regard to identities and its calls; no function calls it.
 pub(super) fn job(
     context: &Context<'_>,
     root: &Scope<'_>,

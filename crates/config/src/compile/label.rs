@@ -8,7 +8,7 @@ use leno_policy::matching;
 use leno_policy::spec::{Labelled, Matches, StringMatch};
 use std::collections::BTreeMap;
 
-/// Reports expressions that cannot be meant.
+/// Reports expressions that make no sense.
 pub(super) fn check(list: &Scope<'_>, expressions: &[LabelExpression]) {
     for (index, LabelExpression { key, operator, values }) in expressions.iter().enumerate() {
         let scope = list.element(index);
@@ -27,7 +27,8 @@ pub(super) fn check(list: &Scope<'_>, expressions: &[LabelExpression]) {
     }
 }
 
-/// The functions and jobs that a selector holds for, in the namespaces that match. `own`: where to look if no namespaces are wanted.
+/// The functions and jobs that a selector matches, in the namespaces that match. `own`: the
+/// namespace to search if the selector names none.
 pub(super) fn callers(
     context: &Context<'_>,
     scope: &Scope<'_>,

@@ -17,16 +17,16 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A rotation every half minute is already more than anybody wants.
+/// A rotation every half minute is already more than needed.
 const SHORTEST_SVID: Duration = Duration::from_secs(60);
 /// Proxies in a row.
 const MOST_HOPS: u32 = 100;
-/// `sun_path` with its end (unix(7)).
+/// Length of `sun_path` without the NUL at its end (unix(7)).
 const LONGEST_SOCKET: usize = 107;
 /// Revocation is expiry.
 const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
 
-/// Numbers from which namespaces can be given accounts.
+/// Ids of accounts that can be assigned to namespaces.
 const FIRST_IDS: std::ops::RangeInclusive<u32> = 1000..=2_000_000_000;
 
 pub(super) fn mesh(
@@ -175,7 +175,7 @@ fn compiled(spec: &MeshSpec) -> MeshConfig {
     }
 }
 
-/// Where operators ask. Whoever gets an answer knows everything about the node.
+/// The address of the admin API, which reveals everything about the node.
 fn admin(scope: &Scope<'_>, listeners: &Listeners, inputs: &RefCell<Vec<PathBuf>>) -> AdminListener {
     let (field, token_field) = (scope.field("admin"), scope.field("adminToken"));
     let address = match (&listeners.admin, &listeners.admin_token) {
@@ -259,7 +259,7 @@ fn is_collector(url: &str) -> bool {
         && !url.contains(['?', '#'])
 }
 
-/// Reports addresses that are used twice.
+/// Reports addresses that are listed twice.
 fn listeners(scope: &Scope<'_>, spec: &MeshSpec) {
     let listeners = scope.field("listeners");
     let gateway = scope.field("gateway");
@@ -297,7 +297,8 @@ fn limits(scope: &Scope<'_>, limits: &MeshLimits) {
             scope.field(name).problem(format!("{number} is out of range"), format!("expected {low} to {high}"));
         }
     };
-    // Above: what a sidecar is given would not hold a whole head (64 KiB with everything else).
+    // With a higher limit, the input of a sidecar could not hold a whole head (64 KiB with
+    // everything else).
     limits.head_bytes.into_iter().for_each(|bytes| number("headBytes", bytes, 1024, 49_152));
     limits.headers.into_iter().for_each(|fields| number("headers", fields, 1, 1000));
     number("http2Streams", limits.http2_streams, 1, 10_000);

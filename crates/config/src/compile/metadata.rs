@@ -1,12 +1,14 @@
-//! Addresses of the metadata services of machines. Documents of requests lead the node to them only where the operator lists them.
+//! Addresses of the metadata services of machines. A request's document makes the node connect to
+//! them only if the operator lists them.
 
 use super::Context;
 use crate::problem::{Origin, Scope};
 use leno_model::special_address::unlisted_metadata;
 use leno_policy::spec::Cidr;
 
-/// Reports a block that a request's document names, if all of it is in a block of metadata services that the quota of the namespace does not list. A block
-/// that also has other addresses is no problem: it does not admit special addresses.
+/// Reports a block that a request's document names, if all of it is in a block of metadata services
+/// that the quota of the namespace does not list. A block that also has other addresses is allowed:
+/// it does not admit special addresses.
 pub(super) fn refuse(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, block: Cidr) {
     if scope.origin() == Origin::File {
         return;

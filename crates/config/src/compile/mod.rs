@@ -1,5 +1,5 @@
-//! Documents -> a checked [`Snapshot`]. Checking and compiling are one step: what comes out can only be right, and all that is wrong
-//! is reported.
+//! Documents -> a checked [`Snapshot`]. Checking and compiling are one step: the result can only be
+//! valid, and every error is reported.
 
 mod attach;
 mod authentication;
@@ -79,15 +79,16 @@ pub(crate) struct Documents {
     pub chains: Vec<Arc<Placed<document::Chain>>>,
     pub policies: Vec<Arc<Placed<document::Policy>>>,
     pub namespace_quotas: Vec<Arc<Placed<document::NamespaceQuota>>>,
-    /// The folder whose documents they are; `None`: a file's.
+    /// The folder of the documents; `None`: they are from a file.
     pub folder: Option<PathBuf>,
-    /// Some could not be read. Names that are not found may be in those, so they are not reported.
+    /// Some documents could not be read. They may define the names that are not found, so missing
+    /// names are not reported.
     pub incomplete: bool,
-    /// How long compiling them may take.
+    /// The bound on the time of compilation.
     pub effort: Effort,
 }
 
-/// What sections need to know of the rest of the mesh.
+/// Facts about the rest of the mesh that sections need.
 struct Context<'a> {
     trust_domain: &'a str,
     /// Functions by name.
@@ -96,23 +97,24 @@ struct Context<'a> {
     jobs: &'a BTreeMap<FunctionId, usize>,
     /// External documents by name.
     externals: &'a BTreeMap<FunctionId, usize>,
-    /// What is outside and has an authorizer asked in its name: it calls nobody else.
+    /// External documents that have an authorizer, which is asked in their name: they have no other
+    /// callees.
     asking: BTreeSet<FunctionId>,
     /// Labels of functions and jobs.
     labels: BTreeMap<&'a FunctionId, &'a document::Labels>,
     incomplete: bool,
     effort: &'a Effort,
-    /// What refuses nothing, because only another namespace could mend it.
+    /// Problems that refuse nothing, because only another namespace could correct them.
     doubts: &'a RefCell<Vec<Problem>>,
     /// Namespaces whose policies are audited.
     audited: &'a [String],
-    /// How instances are kept apart that do not say so themselves.
+    /// The isolation of instances whose documents do not set it.
     isolation: Isolation,
     /// The quotas of namespaces.
     namespaces: &'a Namespaces,
-    /// Which nodes connect to what is outside.
+    /// The nodes that open connections to external services.
     egress_nodes: document::EgressNodes,
-    /// Of all authentication sections.
+    /// The issuers of all authentication sections.
     issuers: issuers::Issuers<'a>,
     /// Files that documents refer to.
     inputs: &'a RefCell<Vec<PathBuf>>,
@@ -121,7 +123,7 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// All that has an identity, by name.
+    /// All functions, jobs and External documents, by name.
     fn all(&self) -> impl Iterator<Item = &BTreeMap<FunctionId, usize>> {
         [self.functions, self.jobs, self.externals].into_iter()
     }
@@ -137,7 +139,8 @@ fn labels<'a>(
     of_functions.chain(of_jobs).collect()
 }
 
-/// Checks and compiles everything. A snapshot comes out in any case; it may only be used if no problem was reported, and the effort is not over.
+/// Checks and compiles everything. It always returns a snapshot, which may only be used if no
+/// problem was reported and the effort is not over.
 pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -> Snapshot {
     let (inputs, modules, doubts) = (RefCell::default(), RefCell::default(), RefCell::default());
     let mesh = mesh::mesh(&documents.meshes, documents.folder.as_deref(), problems, &inputs);
@@ -183,7 +186,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     let mut policies: Vec<_> = documents
         .policies
         .iter()
-        // Each index has its policy, so of those that come too late an empty one is there.
+        // Each index needs its policy, so policies that come too late are replaced by an empty one.
         .map(|placed| match documents.effort.is_over() {
             true => Policy::default(),
             false => policy::policy(&context, &placed.scope(problems), &placed.document),
@@ -234,7 +237,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
     }
 }
 
-/// The function or job that has a name, and where it stands.
+/// The function or job that has a name, and its place.
 fn taken(
     documents: &Documents,
     functions: &BTreeMap<FunctionId, usize>,

@@ -1,4 +1,4 @@
-//! Where WebAssembly comes from: a file of the configuration, or an address with a hash.
+//! Origin of WebAssembly: a file of the configuration, or a URL with a hash.
 
 use super::authentication::check_url;
 use super::{Context, fields};
@@ -9,17 +9,18 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What kind of WebAssembly is wanted.
+/// The expected kind of WebAssembly.
 pub(super) struct Kind {
     name: &'static str,
     other: &'static str,
-    /// Bytes. A delivery is one message, of which the control plane takes a few times as much.
+    /// Largest size in bytes. A delivery is one message, for which the control plane takes a few
+    /// times as much.
     largest: u64,
     preamble: [u8; 8],
     fix: &'static str,
 }
 
-/// What a document says of its origin.
+/// The fields of a document that name the origin.
 pub(super) struct Source<'a> {
     pub path: Option<&'a Path>,
     pub url: Option<&'a str>,
@@ -45,7 +46,8 @@ pub(super) const COMPONENT: Kind = Kind {
     fix: "make a component of it: build for wasm32-wasip2, or use `wasm-tools component new`",
 };
 
-/// The module's name, and where it comes from if it is not a file of the configuration. Files are read, and added to the context's.
+/// The module's name, and its origin if it is not a file of the configuration. Files are read, and
+/// added to the context.
 pub(super) fn source(
     context: &Context<'_>,
     scope: &Scope<'_>,
@@ -100,7 +102,7 @@ fn file(
         return None;
     }
     let path = fields::file(context.inputs, &place, path);
-    // A file that is missing has been reported.
+    // A missing file has been reported.
     std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file)?;
     let bytes = match leno_files::read(&path, &FileAccess::Any, kind.largest) {
         Ok(bytes) => bytes,

@@ -30,7 +30,7 @@ pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>
         }
         let mut before = NamespaceQuota::default();
         let isolation = placed.document.spec.instances.isolation;
-        // Other words of the Mesh document are what functions have that choose none.
+        // Other values of the Mesh document are defaults of functions that choose no isolation.
         before.bounds.isolation = (isolation == Isolation::Strict).then_some(isolation);
         quota(&scope, limits, before)
     });
@@ -54,7 +54,8 @@ pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>
     Namespaces { defaults, given: given.into_iter().map(|(name, (quota, _))| (name, quota)).collect() }
 }
 
-/// Reports policies that choose an engine which the quota of one of their functions does not have.
+/// Reports policies that choose an engine which the quota of one of their functions does not
+/// include.
 pub(super) fn engines(
     documents: &[Arc<Placed<document::Policy>>],
     policies: &[snapshot::Policy],
@@ -82,7 +83,8 @@ pub(super) fn engines(
     }
 }
 
-/// Reports namespaces whose documents are files and need more than their quota. A control plane compares the use after a change with the use before it instead.
+/// Reports namespaces whose documents are files and exceed their quota. A control plane compares
+/// the use after a change with the use before it instead.
 pub(super) fn within(
     functions: &BTreeMap<FunctionId, snapshot::Function>,
     policies: &[snapshot::Policy],
@@ -160,7 +162,7 @@ fn size(scope: &Scope<'_>, name: &str, written: Option<Size>, least: u64, most: 
     Some(bytes)
 }
 
-/// Folders below which files may be opened. Paths are the nodes', so they are absolute.
+/// Folders below which files may be opened. The paths are the nodes', so they are absolute.
 fn files(list: &Scope<'_>, written: &[PathBuf]) -> Vec<PathBuf> {
     few(list, written.len());
     for (index, folder) in written.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What everything that the node starts has in common: a program and an environment.
+//! Properties that all started programs share: a command and an environment.
 
 use crate::problem::Scope;
 use std::collections::BTreeMap;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 /// Environment variables that the node sets itself.
 const RESERVED: [&str; 6] = ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"];
 
-/// What is started.
+/// The kind of a started program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An instance of a function, which is told on which `PORT` to listen.
+    /// An instance of a function, which gets the port to listen on in `PORT`.
     Instance,
-    /// A function that is a component and listens nowhere.
+    /// A function that is a component and does not listen.
     Component,
     /// A process of a job.
     Job,

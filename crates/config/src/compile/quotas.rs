@@ -95,7 +95,8 @@ fn name(text: &str) -> Option<&str> {
     (is_name || text.parse::<IpAddr>().is_ok()).then_some(text)
 }
 
-/// The name that a certificate has to prove, in the form in which certificates have it. What is none stays as it is written.
+/// The name that a certificate has to prove, in the form in which certificates have it. Other text
+/// stays as it is written.
 fn server_name(written: &str) -> String {
     match written.parse::<IpAddr>() {
         Ok(address) => address.to_string(),

@@ -8,7 +8,7 @@ use crate::duration::Duration;
 use crate::problem::Scope;
 use leno_policy::spec;
 
-/// Each override is a limit of its own, before the one that it is an override of.
+/// Each override becomes a separate limit, before the limit that it overrides.
 pub(super) fn rate_limits(
     context: &Context<'_>,
     list: &Scope<'_>,
@@ -65,7 +65,7 @@ fn rate_limit(
             algorithm: algorithm(&scope, limit.algorithm, *requests, per.unwrap_or(limit.per), *burst),
             ..base.clone()
         });
-        // What one counts, no later one does.
+        // A request that one limit counts is not counted by later ones.
         base.except.extend(sources);
     }
     limits.push(base);

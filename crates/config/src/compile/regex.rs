@@ -1,4 +1,4 @@
-//! Regular expressions: built into automata here, so that a sandbox only follows them.
+//! Regular expressions: built into automata here, so that a sandbox only has to follow them.
 
 use super::forms::{self, Form};
 use super::template;
@@ -17,13 +17,14 @@ use regex_syntax::hir::{Hir, HirKind};
 const LONGEST: usize = 1024;
 /// Largest automaton, in bytes.
 const LARGEST: usize = 32 * 1024;
-/// States that mean the same are made one afterwards, which often leaves a tenth.
+/// Equivalent states are merged afterwards, which often leaves a tenth.
 const BEFORE_MINIMIZING: usize = 4 * LARGEST;
-/// The automata of all policies of one function together. They are in each of its sandboxes.
+/// The automata of all policies of one function together. Each of its sandboxes contains them.
 pub(super) const LARGEST_TOTAL: usize = 128 * 1024;
 
-/// A pattern that a whole text has to match. A class such as `\w` and a dot stand for bytes of ASCII and for any byte but a line's end.
-/// One that matches no text of the form is refused: a rule with it would decide nothing.
+/// A pattern that a whole text has to match. A class such as `\w` stands for ASCII bytes, and a dot
+/// for any byte except a line's end. A pattern that matches no text of the form is refused: a rule
+/// with it would decide nothing.
 pub(super) fn regex(scope: &Scope<'_>, pattern: &str, form: Form) -> Option<Regex> {
     let bad = |message: String, fix: &str| {
         scope.problem(message, fix);
@@ -52,7 +53,7 @@ pub(super) fn regex(scope: &Scope<'_>, pattern: &str, form: Form) -> Option<Rege
         .map_err(|error| error.to_string())
         .and_then(|nfa| {
             let config = dense::Config::new()
-                // All matches, so that the state after the last byte tells whether one ends there.
+                // All matches, so that the state after the last byte shows whether one ends there.
                 .match_kind(MatchKind::All)
                 .start_kind(StartKind::Anchored)
                 .accelerate(false)
@@ -84,7 +85,7 @@ pub(super) fn regex(scope: &Scope<'_>, pattern: &str, form: Form) -> Option<Rege
     }
 }
 
-/// What an expression that is one text should say, where that is known.
+/// The corrected text of an expression that is a plain text, if it is known.
 fn mended(hir: &Hir, form: Form) -> Option<String> {
     let HirKind::Literal(literal) = hir.kind() else { return None };
     let text = std::str::from_utf8(&literal.0).ok()?;
@@ -196,7 +197,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(500))]
 
-        /// As another engine of the same library says.
+        /// Another engine of the same library gives the same result.
         #[test]
         fn the_automaton_means_what_the_pattern_says(pattern in r"[ab.|*+?()\[\]^$-]{1,10}", text in "[abc]{0,8}") {
             if let Ok(regex) = compiled(&pattern) {

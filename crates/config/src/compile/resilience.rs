@@ -26,7 +26,7 @@ const GRPC: [&str; 16] = [
     "unauthenticated",
 ];
 
-/// Conditions with names of their own.
+/// Conditions with their own names.
 const NAMED: [(&str, RetryOn); 6] = [
     ("connect-failure", RetryOn::ConnectFailure),
     ("refused-stream", RetryOn::RefusedStream),

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 const MOST: u32 = 1000;
 /// Windows and delays.
 const HOUR: Duration = Duration::from_secs(3600);
-/// As in Knative, for either metric where nothing else is said.
+/// Knative's defaults for the two metrics.
 const CONCURRENCY: f64 = 100.0;
 const RPS: f64 = 200.0;
 
@@ -67,9 +67,9 @@ fn counts(scope: &Scope<'_>, scale: &Scale, fixed_port: bool) {
     }
 }
 
-/// The target of one instance, before utilization.
+/// The target of one instance, before utilization is applied.
 fn per_instance(scope: &Scope<'_>, spec: &FunctionSpec) -> f64 {
-    // Knative's least target.
+    // Knative's smallest target.
     const LEAST: f64 = 0.01;
     if let Some(target) = spec.scale.target
         && !(LEAST..=1e6).contains(&target)
@@ -87,7 +87,7 @@ fn per_instance(scope: &Scope<'_>, spec: &FunctionSpec) -> f64 {
 fn percentage(scope: &Scope<'_>, value: f64, range: RangeInclusive<f64>) -> f64 {
     if !range.contains(&value) {
         scope.problem(format!("{value} percent"), format!("expected {} to {}", range.start(), range.end()));
-        // What is made of a refused document is thrown away, but not before it was made.
+        // The result is dropped with the refused document, but has to be valid until then.
         return range.end() / 100.0;
     }
     value / 100.0

@@ -9,7 +9,7 @@ use crate::snapshot;
 use leno_policy::spec::{self, HeaderRule};
 use std::collections::BTreeMap;
 
-/// A shorter run is no run: restoring a micro-VM takes most of this.
+/// A shorter deadline cannot be met: restoring a micro-VM takes most of this.
 const SHORTEST_DEADLINE: Duration = Duration(std::time::Duration::from_micros(50));
 /// A runaway sidecar holds a worker thread this long.
 const LONGEST_DEADLINE: Duration = Duration::from_millis(100);

@@ -1,5 +1,6 @@
-//! Paths in conditions: text matches and templates. They are compared with normalised paths, so they must be normalised themselves,
-//! or they would never match. Only functions that get paths as they came have some with encoded separators ([`encoded_separator`]).
+//! Paths in conditions: text matches and templates. They are compared with normalised paths, so
+//! they must be normalised themselves, or they would never match. Only functions that get paths as
+//! received see encoded separators ([`encoded_separator`]).
 
 use super::forms::Form;
 use super::{regex, text};
@@ -43,7 +44,7 @@ fn written(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
         scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{text}"));
         return None;
     }
-    // What is left open is filled in, so that `/a/.*` is not taken for a dot segment.
+    // The open part is filled in, so that `/a/.*` is not mistaken for a dot segment.
     let sample = match &matched {
         StringMatch::Prefix(_) => format!("{body}x"),
         StringMatch::Suffix(_) if !body.starts_with('/') => format!("/x{body}"),
@@ -52,7 +53,8 @@ fn written(scope: &Scope<'_>, text: &str) -> Option<PathMatch> {
     is_normal(scope, text, &without_separators(&sample)).then_some(PathMatch::Text(matched))
 }
 
-/// Patterns as others write them, which would be compared letter by letter here and never match.
+/// Patterns in the syntax of other projects, which would be compared letter by letter here and
+/// never match.
 fn foreign(text: &str) -> Option<(&'static str, String)> {
     let regular =
         text.contains(['^', '[', ']', '|', '\\']) || [".*", ".+", "(?"].iter().any(|part| text.contains(part));
@@ -64,7 +66,7 @@ fn foreign(text: &str) -> Option<(&'static str, String)> {
     Some(("has a variable in a foreign form", format!("write {{{variable}}}")))
 }
 
-/// A prefix by whole segments, as the gateway uses it; normalised, without a slash at the end.
+/// A prefix of whole segments, as the gateway uses it; normalised, without a slash at the end.
 pub(super) fn prefix(scope: &Scope<'_>, text: &str) -> Option<String> {
     if !text.starts_with('/') {
         scope.problem(format!("the path `{}` does not begin with `/`", text.escape_debug()), format!("write /{text}"));
@@ -108,7 +110,7 @@ fn template(scope: &Scope<'_>, text: &str) -> Option<Vec<Segment>> {
             }
         }
     }
-    // `x` stands for the variables: they are segments of their own.
+    // `x` stands for the variables, which are whole segments.
     let literal: String = segments
         .iter()
         .map(|segment| if let Segment::Literal(text) = segment { format!("/{text}") } else { "/x".to_owned() })
@@ -116,15 +118,15 @@ fn template(scope: &Scope<'_>, text: &str) -> Option<Vec<Segment>> {
     is_normal(scope, text, &without_separators(&literal)).then_some(segments)
 }
 
-/// A path without encoded separators, for a look at the rest of it.
+/// A path without encoded separators, for checks of the rest.
 fn without_separators(path: &str) -> String {
     SEPARATORS.iter().fold(path.to_owned(), |path, separator| path.replace(separator, "%20"))
 }
 
-/// Encoded separators as a path may have them that is judged as it came.
+/// Encoded separators, which only a path as received may have.
 const SEPARATORS: [&str; 2] = ["%2F", "%5C"];
 
-/// A text among these that only paths as they came can match.
+/// One of these texts that only a path as received can match.
 pub(super) fn encoded_separator(paths: &Matches<PathMatch>) -> Option<&str> {
     let texts = paths.any.iter().chain(&paths.none).flat_map(|path| match path {
         PathMatch::Text(StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text)) => {
@@ -143,7 +145,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
-/// Reports what is not normalised: `sample` is the text, or a path that it stands for.
+/// Reports text that is not normalised: `sample` is the text, or a path that it stands for.
 fn is_normal(scope: &Scope<'_>, text: &str, sample: &str) -> bool {
     let shown = text.escape_debug();
     if sample.contains(['?', '#']) {
@@ -170,9 +172,10 @@ fn is_normal(scope: &Scope<'_>, text: &str, sample: &str) -> bool {
     false
 }
 
-/// The text as it should be written, if there is a way.
+/// The corrected text, if there is one.
 pub(super) fn mended(text: &str) -> Option<String> {
-    // Variables are no path; while the rest is normalised, something that occurs in no path of ours stands for them.
+    // Variables are not valid in a path; while the rest is normalised, a text that occurs in no
+    // path replaces them.
     let stand_in = |index: usize| format!("~~{index}~~");
     let mut path = String::new();
     for (index, part) in text.trim_start_matches('/').split('/').enumerate() {
@@ -186,7 +189,7 @@ pub(super) fn mended(text: &str) -> Option<String> {
     Some(if text.starts_with('/') { path } else { path.trim_start_matches('/').to_owned() })
 }
 
-/// Percent-encodes what may not be raw in a path.
+/// Percent-encodes characters that may not be raw in a path.
 fn escaped(part: &str) -> String {
     let mut escaped = String::new();
     for byte in part.bytes() {

@@ -108,7 +108,7 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
     Some(StringMatch::Exact(crate::snapshot::identity(context.trust_domain, &id)))
 }
 
-/// A user. A text is only taken apart where it is clear which part of it is the issuer.
+/// A user. A text is only split into issuer and subject if it is clear which part is the issuer.
 pub(super) fn principal(
     context: &Context<'_>,
     scope: &Scope<'_>,
@@ -157,7 +157,8 @@ fn spiffe(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
         !matches!(segment, "" | "." | "..")
             && segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
     };
-    // An open end may be within a segment, but not within the trust domain: `spiffe://shop*` would take in `spiffe://shop.evil`.
+    // An open end may be within a segment, but not within the trust domain: `spiffe://shop*` would
+    // match `spiffe://shop.evil`.
     let (whole, last) = path.rsplit_once('/').map_or(("", path), |(whole, last)| (whole, last));
     let path_good = (whole.is_empty() || whole.split('/').all(segment)) && (segment(last) || (open && last.is_empty()));
     if rest.is_none() || !is_trust_domain(domain) || !body[9..].contains('/') || !path_good || text.len() > 2048 {
@@ -198,7 +199,7 @@ pub(crate) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
     parse_cidr(text).map_err(report).ok()
 }
 
-/// The same; the error says what would be right.
+/// The same; the error is the fix.
 pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     let Ok(address) = address.parse::<IpAddr>() else {

@@ -10,7 +10,7 @@ use leno_model::size::Size;
 const SMALLEST_MEMORY: Size = Size::from_mib(1);
 const LARGEST_MEMORY: Size = Size::from_mib(512);
 
-/// What makes no sense for a component, and what to do instead.
+/// Fields that make no sense for a component, and the fix for each.
 const NOT_HERE: [(&str, &str); 10] = [
     ("workingDirectory", "remove it: a component has no files"),
     ("resources", "remove it: its memory is limited by `wasm.memory`, its time by `timeouts.request`"),

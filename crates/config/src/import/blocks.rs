@@ -14,15 +14,16 @@ pub(super) fn overlap(one: &Cidr, other: &Cidr) -> bool {
     contains(one, other) || contains(other, one)
 }
 
-/// A block without some others, as blocks that have no address in common. What is special stays out unless all of `block` is special in the same way: a
-/// piece of a wide block must not become one that admits special addresses by itself.
+/// A block without some others, as blocks that have no address in common. Special addresses are
+/// left out unless all of `block` is special in the same way: a piece of a wide block must not
+/// become one that admits special addresses by itself.
 pub(super) fn without(block: Cidr, holes: &[Cidr]) -> Vec<Cidr> {
     let mut rest = pieces(block, holes);
     rest.retain(|piece| special_around(*piece).all(|special| contains(&special, &block)));
     rest
 }
 
-/// A block without some others, whatever is special in it.
+/// A block without some others, including special addresses.
 pub(super) fn pieces(block: Cidr, holes: &[Cidr]) -> Vec<Cidr> {
     holes.iter().fold(vec![block], |rest, hole| rest.into_iter().flat_map(|block| minus(block, hole)).collect())
 }

@@ -11,15 +11,15 @@ use crate::document::{
 use crate::problem::Scope;
 use crate::yaml::Node;
 
-/// Who is meant where nobody is named, and how strictly.
+/// The report, and the namespace of selectors that name none.
 #[derive(Clone, Copy)]
 struct Context<'a, 'r> {
     report: &'a Report<'r>,
-    /// The policy's namespace; `None`: it is for all.
+    /// The policy's namespace; `None`: it applies to all.
     namespace: Option<&'a str>,
 }
 
-/// Who may be called: functions, and what is outside of the mesh.
+/// Possible callees: functions, and external destinations.
 #[derive(Default)]
 struct Callees {
     functions: Vec<FunctionSelector>,
@@ -158,9 +158,9 @@ impl Context<'_, '_> {
         }
         let action = if deny { Action::Deny } else { Action::Allow };
         let from = match from {
-            // Peers that the mesh does not have: the rule is about nobody.
+            // The mesh has no such peers: the rule matches no caller.
             Some(from) if from.is_empty() => return Some(Vec::new()),
-            // Anybody.
+            // Any caller.
             Some(from) if from.contains(&Source::default()) => None,
             from => from,
         };
@@ -189,7 +189,8 @@ impl Context<'_, '_> {
         Some(sources)
     }
 
-    /// `toPorts`. For a rule that denies, ports only say that there is one: which port is asked for is up to the caller.
+    /// `toPorts`. A deny rule ignores the ports' numbers: the caller chooses which port it asks
+    /// for.
     fn ports(&self, list: &Scope<'_>, deny: bool) -> Option<Vec<PortRule>> {
         let mut rules = Vec::new();
         if !walk::is_list(list) {
@@ -252,7 +253,7 @@ impl Context<'_, '_> {
         Some(calls)
     }
 
-    /// Rules about functions, and about what is outside.
+    /// Rules about functions, and about external destinations.
     fn egress(&self, scope: &Scope<'_>, name: &str) -> Option<(Option<CalleeRule>, Option<OutsideRule>)> {
         let report = self.report;
         let mut to: Option<Callees> = None;
@@ -294,7 +295,7 @@ impl Context<'_, '_> {
                 }
             }
         }
-        // Nobody is named: anybody.
+        // If no peer is named, the rule is about all of them.
         let anybody = || Callees {
             functions: vec![FunctionSelector::default()],
             outside: vec![Destination::Anywhere(Vec::new())],
@@ -308,7 +309,7 @@ impl Context<'_, '_> {
         Some(if none { (None, None) } else { outside::callee_rules(name, functions, outside, ports) })
     }
 
-    /// Rules for a resolver: all ports are 53.
+    /// Whether the rules are for a resolver: all ports are 53.
     fn names_only(&self, list: &Scope<'_>) -> bool {
         let is_53 = |node: &Node| node.get("port").and_then(Node::text) == Some("53") && node.get("endPort").is_none();
         let ports = |index| {
@@ -434,7 +435,7 @@ fn authentication(report: &Report<'_>, scope: &Scope<'_>) -> Option<bool> {
     Some(walk::text(&mode)? == "required")
 }
 
-/// Whom an entity stands for; empty: nobody that calls in the mesh.
+/// The sources that an entity stands for; empty: none that calls in the mesh.
 fn entity(report: &Report<'_>, scope: &Scope<'_>) -> Option<Vec<Source>> {
     match walk::text(scope)? {
         "all" => {
@@ -479,7 +480,7 @@ pub(super) fn rules(name: &str, action: Action, from: Option<&[Source]>, calls: 
         action,
         mode: Mode::Enforce,
         from: from.map(<[Source]>::to_vec),
-        // An operation without fields is any request.
+        // An operation without fields matches any request.
         to: (!operations.contains(&Operation::default())).then_some(operations),
         when: (!conditions.is_empty()).then_some(conditions),
     };

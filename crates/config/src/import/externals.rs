@@ -1,8 +1,10 @@
-//! External documents for what translated policies allow outside of the mesh.
+//! External documents for the external destinations that translated policies allow.
 //!
-//! A function calls what is outside by name or address, and by each finds one callee. So there is an External document for all that the same rules are about:
-//! for each name, and for the addresses that the same rules cover. It has the ports of all of these rules, and a policy of its own says which rule lets whom do
-//! what. Functions for which other addresses are denied get documents of their own.
+//! A function calls an external destination by name or address, and each name and address leads to
+//! one callee. So there is one External document for each name, and one for all addresses that the
+//! same rules cover. It has the ports of all of its rules. A separate policy contains the callers and
+//! requests that each rule allows. Functions for which other addresses are denied get separate
+//! documents.
 
 use super::outside::{self, Destination, OutsideRule, OutsideRules};
 use super::ports::PortRule;
@@ -20,22 +22,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// A translated policy, as far as it is about calls to the outside.
+/// The part of a translated policy that is about external calls.
 pub(super) struct Translation {
-    /// Where it is among the documents' policies.
+    /// Its index among the documents' policies.
     pub(super) policy: usize,
-    /// Whose calls it is about.
+    /// Selects its functions.
     pub(super) selector: FunctionSelector,
     pub(super) outside: OutsideRules,
 }
 
-/// A rule: indices of the translation, and in it.
+/// A rule: the index of the translation, and the index in it.
 type Rule = (usize, usize);
 
-/// Who names it first: a rule, and which of its destinations.
+/// The first rule that names a destination, and the index of the destination.
 type Origin = (Rule, usize);
 
-/// What an External document is about.
+/// The content of an External document.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Content {
     hosts: Vec<String>,
@@ -44,14 +46,14 @@ struct Content {
     rules: Vec<Rule>,
 }
 
-/// An External document to be.
+/// An External document that is to be added.
 struct Planned {
     content: Content,
     origin: Origin,
     callers: Vec<FunctionId>,
 }
 
-/// Adds External documents, policies for them, and the callees of those who may call them.
+/// Adds External documents, policies for them, and the callees of the functions that may call them.
 pub(super) fn add(documents: &mut Documents, translations: &[Translation]) {
     let written: BTreeMap<FunctionId, ExternalSpec> = documents
         .externals
@@ -89,7 +91,7 @@ fn id(metadata: &Metadata) -> Option<FunctionId> {
     FunctionId::new(&metadata.namespace, &metadata.name).ok()
 }
 
-/// Functions and jobs: their labels, and whom they list as callees.
+/// Functions and jobs, with their labels and callees.
 fn callers(documents: &Documents) -> Vec<(FunctionId, &Labels, Vec<FunctionId>)> {
     let functions = documents.functions.iter().map(|placed| (&placed.document.metadata, &placed.document.spec.callees));
     let jobs = documents.jobs.iter().map(|placed| (&placed.document.metadata, &placed.document.spec.callees));
@@ -106,7 +108,8 @@ fn callers(documents: &Documents) -> Vec<(FunctionId, &Labels, Vec<FunctionId>)>
         .collect()
 }
 
-/// Names the written External documents that a policy's rules are about: a rule allows those of which it allows all, and denies those of which it denies something.
+/// Names existing External documents in a policy's rules: an allow rule gets those of which it
+/// allows everything, the deny rule those of which it denies something.
 fn name_written(rules: &mut CalleeRules, outside: &OutsideRules, written: &BTreeMap<FunctionId, ExternalSpec>) {
     for (id, external) in written {
         if outside::leads_to(external, &outside.deny) {
@@ -139,8 +142,8 @@ fn allows_all(rule: &OutsideRule, external: &ExternalSpec) -> bool {
     all_known && external.ports.iter().all(|port| at(port.port)) && addresses.iter().all(block) && names()
 }
 
-/// The External documents that a function needs, and the destination of the first rule of each. `listed` are those that it lists itself: what they are about is
-/// called by them.
+/// The External documents that a function needs, and the destination of the first rule of each.
+/// `listed` are the documents that it lists itself: their destinations are called through them.
 fn wanted(applied: &[(usize, &Translation)], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
     let denied: Vec<&Destination> = applied.iter().flat_map(|(_, translation)| &translation.outside.deny).collect();
     if denied.iter().any(|destination| matches!(destination, Destination::Anywhere(_))) {
@@ -182,7 +185,7 @@ fn hosts(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpe
     contents
 }
 
-/// What names may have as addresses if some are denied: empty: what any name may have; `None`: nothing.
+/// The addresses to which names may resolve if some are denied. Empty: any; `None`: none.
 fn resolves_to(denied: &[Cidr]) -> Option<Vec<String>> {
     let is_public = |block: &&Cidr| special_around(**block).next().is_none();
     let public: Vec<Cidr> = denied.iter().filter(is_public).copied().collect();
@@ -195,7 +198,7 @@ fn resolves_to(denied: &[Cidr]) -> Option<Vec<String>> {
     (!rest.is_empty()).then_some(rest)
 }
 
-/// Blocks that have no address in common, together where the same rules are about them.
+/// Blocks that have no address in common, joined if the same rules apply to them.
 fn addresses(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
     let mut written: Vec<(Cidr, Origin)> = Vec::new();
     for (number, rule) in rules {
@@ -248,7 +251,7 @@ impl Names {
         Self { callees: functions.chain(jobs).chain(externals).collect(), policies: policies.collect() }
     }
 
-    /// `policy-rule-place`, with a number where that is taken. Names have at most 63 characters.
+    /// `policy-rule-place`, with a number if that is taken. Names have at most 63 characters.
     fn take(&mut self, namespace: &str, policy: &str, rest: &str) -> String {
         for number in 1_usize.. {
             let end = if number == 1 { rest.to_owned() } else { format!("{rest}-{number}") };
@@ -329,7 +332,7 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
     let calls = |metadata: &Metadata| {
         callers.iter().any(|caller| caller.namespace == metadata.namespace && caller.name == metadata.name)
     };
-    // Only documents that change are copied.
+    // Only changed documents are copied.
     for function in documents.functions.iter_mut().filter(|one| calls(&one.document.metadata)) {
         Arc::make_mut(function).document.spec.callees.push(id.clone());
     }
@@ -338,7 +341,7 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
     }
 }
 
-/// What a rule says of ports. HTTP without a port is at 80.
+/// The ports of a rule. HTTP without a port is at 80.
 fn at(rule: &OutsideRule) -> Vec<PortRule> {
     if rule.ports.is_empty() {
         return vec![PortRule::default()];
@@ -350,7 +353,8 @@ fn at(rule: &OutsideRule) -> Vec<PortRule> {
     rule.ports.iter().map(of).collect()
 }
 
-/// The ports of an External document, with the protocol of each. Where a rule is about requests, all that is allowed at its port is requests, as with Cilium.
+/// The ports of an External document, with the protocol of each. If a rule is about requests, only
+/// requests are allowed at its port, as with Cilium.
 fn ports(host: Option<&str>, rules: impl Iterator<Item = PortRule>) -> Vec<ExternalPort> {
     let mut ports = BTreeMap::new();
     for PortRule { ports: listed, http } in rules {
@@ -359,7 +363,7 @@ fn ports(host: Option<&str>, rules: impl Iterator<Item = PortRule>) -> Vec<Exter
                 _ if http.is_some() => EgressProtocol::Http,
                 (Some(_), 80) => EgressProtocol::Http,
                 (Some(_), 443) => EgressProtocol::Tls,
-                // Nothing else tells which of the names is meant.
+                // Only TLS shows which of the names is called.
                 (Some(host), _) if host.starts_with('*') => EgressProtocol::Tls,
                 _ => EgressProtocol::Tcp,
             };

@@ -6,7 +6,7 @@
 pub(super) struct Fqdn(String);
 
 impl Fqdn {
-    /// `None`: Cilium refuses it too.
+    /// `None`: Cilium refuses the text too.
     pub(super) fn new(text: &str, pattern: bool) -> Option<Self> {
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) || (pattern && byte == b'*');
         let text = text.trim();
@@ -14,7 +14,8 @@ impl Fqdn {
             .then(|| Self(text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase()))
     }
 
-    /// The host of an External document that stands for the same names, or for some of them: `*.` is one label there.
+    /// The host of an External document that stands for the same names, or for some of them: `*.`
+    /// is one label there.
     pub(super) fn host(&self) -> Option<String> {
         match self.0.split_once('.') {
             Some((first, rest)) if is_stars(first) && !rest.contains('*') => Some(format!("*.{rest}")),
@@ -23,12 +24,12 @@ impl Fqdn {
         }
     }
 
-    /// Whether it is for names of several labels where [`Self::host`] is for those of one.
+    /// Whether it matches names of several labels where [`Self::host`] matches those of one.
     pub(super) fn is_deep(&self) -> bool {
         self.0.starts_with("**") && self.host().is_some()
     }
 
-    /// Whether it is for all names that a host of an External document stands for.
+    /// Whether it matches all names that a host of an External document stands for.
     pub(super) fn covers(&self, host: &str) -> bool {
         if is_stars(&self.0) {
             return true;
@@ -108,7 +109,8 @@ mod tests {
         assert_eq!(Fqdn::new("*.example.org", false), None, "a name has no wildcard");
     }
 
-    /// Whether Cilium finds that a name matches a pattern (`pkg/fqdn/matchpattern`), both without a dot at the end.
+    /// Whether Cilium matches a name with a pattern (`pkg/fqdn/matchpattern`), both without a dot
+    /// at the end.
     fn cilium(pattern: &str, name: &str) -> bool {
         let regex = PikeVM::new(&regex(pattern)).unwrap();
         regex.is_match(&mut regex.create_cache(), name)
@@ -134,7 +136,7 @@ mod tests {
         #[test]
         fn it_matches_as_cilium_does(pattern in "[*]{0,3}[.]?[ab*.]{1,6}", name in "[ab]{1,2}([.][ab]{1,2}){0,3}") {
             let matcher = fqdn(&pattern);
-            // A dot at the end says nothing.
+            // A dot at the end has no meaning.
             let pattern = pattern.strip_suffix('.').unwrap_or(&pattern);
             prop_assume!(!pattern.is_empty());
             prop_assert_eq!(matcher.covers(&name), cilium(pattern, &name), "{} {}", pattern, name);

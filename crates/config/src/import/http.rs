@@ -55,7 +55,7 @@ pub(super) fn rule(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Operation,
     Some((operation, conditions))
 }
 
-/// Checks a part where it stands. `None`: a problem was reported.
+/// Checks a part at its place. `None`: a problem was reported.
 fn valid(scope: &Scope<'_>, check: impl Fn(&Scope<'_>)) -> Option<()> {
     let before = scope.problem_count();
     check(scope);
@@ -66,7 +66,7 @@ fn named(scope: &Scope<'_>, condition: &Condition) -> Option<()> {
     header::name(scope, condition.header.as_deref().unwrap_or_default(), Use::Read).map(drop)
 }
 
-/// A text that stands for itself is written as such.
+/// A pattern without special characters is written as text.
 fn regex(pattern: &str) -> TextMatch {
     if !pattern.is_empty() && pattern.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return TextMatch::Text(pattern.to_owned());
@@ -86,7 +86,7 @@ fn wanted(header: &str) -> Condition {
 }
 
 fn exactly(name: &str, value: &str) -> Condition {
-    // A `*` would stand for something else.
+    // A `*` would be a wildcard.
     let value = match value.contains('*') || value.is_empty() {
         true => TextMatch::Regex { regex: format!("(?:{})", regex_syntax::escape(value)), with_query: false },
         false => TextMatch::Text(value.to_owned()),

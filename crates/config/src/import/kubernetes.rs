@@ -95,7 +95,7 @@ fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize
     if walk::fields(scope).is_empty() {
         report.enforced(scope);
     }
-    // No peers at all: anybody.
+    // No peers at all: any caller.
     let from = (!from.is_empty()).then_some(from);
     let from: Option<&[Source]> = from.as_deref();
     Some(cilium::rules(&format!("ingress-{index}"), Action::Allow, from, vec![(operation, Vec::new())]))

@@ -1,7 +1,8 @@
 //! Policies of Kubernetes and Cilium, translated into policies of the mesh.
 //!
-//! Nothing is translated into something weaker. Each field is told in a report: what is enforced, what is only approximated and how, what is
-//! left out because nothing depends on it. What cannot be translated without letting in more is a problem.
+//! A translation is never weaker than the original. A report lists each field: enforced,
+//! approximated and how, or left out because nothing depends on it. A field that cannot be
+//! translated without allowing more is a problem.
 
 mod blocks;
 mod cilium;
@@ -70,13 +71,14 @@ pub(crate) struct Foreign {
 /// One `spec` of a document, translated.
 struct Translated {
     selector: FunctionSelector,
-    /// Rules for who may enter; `None`: it says nothing of that.
+    /// Rules for inbound requests; `None`: the policy has none.
     rules: Option<Vec<AuthorizationRule>>,
     callee_rules: Option<CalleeRules>,
     outside: OutsideRules,
 }
 
-/// Translates all of them, and adds the policies to the documents, and External documents for what they allow outside. What is reported is told in the order of the documents.
+/// Translates all policies. Adds the translations to the documents, and External documents for the
+/// external destinations that they allow. Returns the report, in the order of the documents.
 pub(crate) fn translate(
     foreign: &[Arc<Foreign>],
     documents: &mut Documents,

@@ -1,4 +1,4 @@
-//! Destinations outside of the mesh, as egress rules name them.
+//! External destinations, as egress rules name them.
 
 use super::blocks;
 use super::fqdn::Fqdn;
@@ -13,38 +13,39 @@ use leno_model::special_address::special_around;
 use leno_policy::spec::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What a translated policy says of calls to the outside.
+/// The rules of a translated policy for external calls.
 #[derive(Debug, Default)]
 pub(super) struct OutsideRules {
     pub(super) allow: Vec<OutsideRule>,
-    /// Where nobody may call, at whatever port.
+    /// Destinations that may not be called, at any port.
     pub(super) deny: Vec<Destination>,
 }
 
-/// Where its functions may call, and how.
+/// Destinations that its functions may call, and how.
 #[derive(Debug)]
 pub(super) struct OutsideRule {
     /// Name of the rule in its policy.
     pub(super) name: String,
-    /// One of these.
+    /// One of these destinations.
     pub(super) to: Vec<Destination>,
-    /// One of these; empty: at whatever port.
+    /// One of these ports; empty: any port.
     pub(super) ports: Vec<PortRule>,
 }
 
-/// A selector of what is outside.
+/// A selector of external destinations.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Destination {
-    /// Names. The host that an External document can have for them, if there is one.
+    /// Names, and the host that an External document can have for them, if there is one.
     Names(Fqdn, Option<String>),
-    /// Addresses, in blocks that have none in common.
+    /// Addresses, as blocks that have none in common.
     Blocks(Vec<Cidr>),
-    /// All addresses and names outside; External documents are made for these addresses, if there are any.
+    /// All external addresses and names; External documents are made for these addresses, if there
+    /// are any.
     Anywhere(Vec<Cidr>),
 }
 
 impl Destination {
-    /// The host that External documents are to have.
+    /// The host of its External document.
     pub(super) fn host(&self) -> Option<&str> {
         match self {
             Self::Names(_, host) => host.as_deref(),
@@ -52,7 +53,7 @@ impl Destination {
         }
     }
 
-    /// The addresses that External documents are to have.
+    /// The addresses of its External document.
     pub(super) fn blocks(&self) -> &[Cidr] {
         match self {
             Self::Names(..) => &[],
@@ -68,7 +69,7 @@ impl Destination {
         }
     }
 
-    /// Whether all of a block is meant.
+    /// Whether all of a block is selected.
     pub(super) fn covers_block(&self, block: &Cidr) -> bool {
         match self {
             Self::Names(..) => false,
@@ -77,7 +78,8 @@ impl Destination {
         }
     }
 
-    /// Whether all of a block is meant, and, where it is special, meant by itself: not as a part of a wider block that is not.
+    /// Whether all of a block is selected and, if it is special, by itself: not as a part of a
+    /// wider block that is not special.
     pub(super) fn names_block(&self, block: &Cidr) -> bool {
         let by_itself = |one: &Cidr| special_around(*block).all(|special| blocks::contains(&special, one));
         match self {
@@ -88,7 +90,8 @@ impl Destination {
     }
 }
 
-/// Whether one of these destinations has an address, or a name with an address, that calls to an External document may lead to.
+/// Whether a call to an External document may lead to an address, or a name with an address, of one
+/// of these destinations.
 pub(super) fn leads_to(external: &ExternalSpec, denied: &[Destination]) -> bool {
     let (addresses, resolves_to) = (blocks_of(&external.addresses), blocks_of(&external.resolves_to));
     let meets = |list: &[Cidr], blocks: &[Cidr]| {
@@ -98,7 +101,7 @@ pub(super) fn leads_to(external: &ExternalSpec, denied: &[Destination]) -> bool 
         Destination::Anywhere(_) => true,
         Destination::Names(fqdn, _) => external.hosts.iter().any(|host| fqdn.covers(host)),
         Destination::Blocks(blocks) => {
-            // Without `resolvesTo`, names lead to no special address.
+            // Without `resolvesTo`, names resolve to no special address.
             let public = |block: &Cidr| special_around(*block).next().is_none();
             let by_name = match resolves_to.as_slice() {
                 [] => blocks.iter().any(public),
@@ -109,15 +112,17 @@ pub(super) fn leads_to(external: &ExternalSpec, denied: &[Destination]) -> bool 
     })
 }
 
-/// Blocks as External documents have them. What is none is reported where the document is compiled.
+/// Blocks in the notation of External documents. Invalid text is reported when the document is
+/// compiled.
 pub(super) fn blocks_of(texts: &[String]) -> Vec<Cidr> {
     texts.iter().filter_map(|text| text::parse_cidr(text).ok()).collect()
 }
 
-/// Anybody, as a destination.
+/// All callees, as a destination in reports.
 pub(super) const LISTED: &str = "the functions and External documents that the function lists as `callees`";
 
-/// What an egress rule says of functions, and of what is outside. The External documents in the former are named when all policies are known.
+/// The parts of an egress rule about functions and about external destinations. The External
+/// documents in the former are named when all policies are known.
 pub(super) fn callee_rules(
     name: &str,
     functions: Vec<FunctionSelector>,
@@ -178,7 +183,8 @@ const NAMES_WITHOUT_PORTS: &str =
 const BY_ADDRESS: &str = "connections by address, which need a room; what is special only where all of the block is";
 const ADDRESSES_WITHOUT_PORTS: &str = "connections by address, which need a room, to ports 80 and 443 only: others have to be listed as ports; what is special only where all of the block is";
 
-/// A block without some blocks in it: a text, or `cidr` and `except`. `None`: a problem was reported.
+/// A block without some blocks in it, from a text, or from `cidr` and `except`. `None`: a problem
+/// was reported.
 pub(super) fn block(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) -> Option<Option<Destination>> {
     let (block, except) = written(report, scope)?;
     if block.address.is_ipv6() {
@@ -194,14 +200,14 @@ pub(super) fn block(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) ->
     Some(Some(Destination::Blocks(blocks)))
 }
 
-/// A block that nobody may call. `None`: a problem was reported.
+/// A block that may not be called. `None`: a problem was reported.
 pub(super) fn denied_block(report: &Report<'_>, scope: &Scope<'_>) -> Option<Destination> {
     let (block, except) = written(report, scope)?;
     report.approximated(
         scope,
         "by address, and names that may lead there: of an External document that the function lists, none is called",
     );
-    // What is special is denied with the rest.
+    // Special addresses are denied with the rest.
     Some(Destination::Blocks(blocks::pieces(block, &except)))
 }
 
@@ -221,7 +227,7 @@ fn written(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Cidr, Vec<Cidr>)> 
     Some((block, except))
 }
 
-/// What becomes of `world`.
+/// The report about `world`.
 pub(super) fn world_note(with_ports: bool) -> &'static str {
     match with_ports {
         true => {
@@ -233,12 +239,13 @@ pub(super) fn world_note(with_ports: bool) -> &'static str {
     }
 }
 
-/// All addresses that connections can be made to by address.
+/// All addresses that can be called by address.
 pub(super) fn world() -> Vec<Cidr> {
     blocks::without(Cidr { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 0 }, &OWN_V4)
 }
 
-/// Addresses that a machine has for itself. A pod has its own; a node that connects to them reaches what listens on the node.
+/// Loopback addresses. A pod has its own; a node that connects to them reaches programs that listen
+/// on the node.
 const OWN_V4: [Cidr; 2] = [
     Cidr { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 8 },
     Cidr { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 },

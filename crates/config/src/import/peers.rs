@@ -1,4 +1,4 @@
-//! Who is at the other end: selections by labels, namespaces, entities and addresses.
+//! Peers: selections by labels, namespaces, entities and addresses.
 
 use super::report::Report;
 use super::walk;
@@ -12,7 +12,7 @@ const NAMESPACE_LABELS: [&str; 2] =
     ["io.kubernetes.pod.namespace", "io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name"];
 const METADATA_NAME: &str = "kubernetes.io/metadata.name";
 
-/// As a condition on who is calling.
+/// The selector as a condition on the caller.
 pub(super) fn source(selector: &FunctionSelector) -> Source {
     let namespaces = if selector.namespaces.is_empty() { vec!["*".to_owned()] } else { selector.namespaces.clone() };
     Source {
@@ -24,7 +24,7 @@ pub(super) fn source(selector: &FunctionSelector) -> Source {
     }
 }
 
-/// Requests from outside: of nobody that the mesh knows.
+/// External requests: they have no identity of the mesh.
 pub(super) fn outside() -> Source {
     Source { not_identities: vec!["*".to_owned()], ..Source::default() }
 }
@@ -34,13 +34,14 @@ pub(super) fn any_function() -> Source {
     Source { identities: Some(vec!["*".to_owned()]), ..Source::default() }
 }
 
-/// What one condition of a selector is about.
+/// The subject of one condition of a selector.
 enum About<'a> {
     Label(&'a str),
     Namespace,
 }
 
-/// `matchLabels` and `matchExpressions`. `own`: the namespace that is meant where none is named; `None`: any.
+/// `matchLabels` and `matchExpressions`. `own`: the namespace of selectors that name none; `None`:
+/// any.
 pub(super) fn selector(report: &Report<'_>, scope: &Scope<'_>, own: Option<&str>) -> Option<FunctionSelector> {
     let mut selector = FunctionSelector::default();
     let mut named = false;
@@ -164,7 +165,8 @@ pub(super) fn namespaces(report: &Report<'_>, scope: &Scope<'_>) -> Option<Funct
     Some(selector)
 }
 
-/// A block of addresses without some blocks in it. Addresses tell requests from outside apart; functions are known by their identity.
+/// A block of addresses without some blocks in it. Addresses only distinguish external requests;
+/// functions are known by their identity.
 pub(super) fn block(report: &Report<'_>, scope: &Scope<'_>) -> Option<Source> {
     let place = scope.field("cidr");
     let cidr = if scope.node().is_some_and(Node::is_scalar) { walk::text(scope)? } else { walk::text(&place)? };

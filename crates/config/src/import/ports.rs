@@ -5,15 +5,15 @@ use super::walk;
 use crate::document::{Condition, Operation};
 use crate::problem::Scope;
 
-/// A range of more is not written out.
+/// A larger range is not written out.
 const MOST: usize = 1024;
 
-/// Ports, and what is allowed at them.
+/// Ports, and the requests that are allowed at them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PortRule {
-    /// `None`: all.
+    /// `None`: all ports.
     pub(super) ports: Option<Vec<u16>>,
-    /// Requests that meet one of these, and nothing that is no HTTP; `None`: whatever is said there.
+    /// Only HTTP requests that meet one of these; `None`: any traffic.
     pub(super) http: Option<Vec<Call>>,
 }
 
@@ -29,14 +29,14 @@ impl PortRule {
 /// A way to call: an operation, and further conditions.
 pub(super) type Call = (Operation, Vec<Condition>);
 
-/// What a list of ports allows.
+/// The ports that a list allows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ports {
-    /// Whatever port.
+    /// Any port.
     Any,
-    /// These.
+    /// These ports.
     These(Vec<u16>),
-    /// None that the mesh carries: ports of UDP and SCTP.
+    /// No port that the mesh carries: ports of UDP and SCTP.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! What became of each field.
+//! The report of the translation, field by field.
 
 use crate::compile::Documents;
 use crate::document::Metadata;
@@ -6,7 +6,7 @@ use crate::imported::{Row, Standing};
 use crate::problem::Scope;
 use std::cell::RefCell;
 
-/// Takes down what becomes of the fields of one policy.
+/// Records the translation of the fields of one policy.
 pub(super) struct Report<'r> {
     policy: String,
     rows: RefCell<&'r mut Vec<Row>>,
@@ -18,7 +18,7 @@ impl<'r> Report<'r> {
         Self { policy, rows: RefCell::new(rows), documents }
     }
 
-    /// Whether this is a name of a function or a job: `name.namespace`.
+    /// Whether this is the host of a function or a job: `name.namespace`.
     pub(super) fn is_function(&self, host: &str) -> bool {
         let of_functions = self.documents.functions.iter().map(|placed| &placed.document.metadata);
         let of_jobs = self.documents.jobs.iter().map(|placed| &placed.document.metadata);
@@ -38,7 +38,7 @@ impl<'r> Report<'r> {
         self.add(scope, Standing::LeftOut, why);
     }
 
-    /// It is a problem too.
+    /// Records a field that cannot be translated, and reports it as a problem.
     pub(super) fn refused(&self, scope: &Scope<'_>, why: &str) {
         self.add(scope, Standing::Refused, why);
         scope.problem(format!("this cannot be translated: {why}"), "remove it, or write a Policy document instead");

@@ -1,4 +1,4 @@
-//! Trees of documents whose types are not ours.
+//! Access to documents of other projects, which have no types here.
 
 use crate::problem::Scope;
 use crate::yaml::{Node, Value};

@@ -1,4 +1,4 @@
-//! The callees of a function, within its callee rules.
+//! The callees of a function, as its callee rules restrict them.
 
 use super::{CalleeRules, Function, Snapshot, identity};
 use crate::document::CalleeSelector;
@@ -26,7 +26,8 @@ impl Snapshot {
         !denied && (!narrowed || rules.any(|rule| selects(&rule.to, id, callee)))
     }
 
-    /// A callee, with those of its ports that serve something else than HTTP that the function's translated policies let it connect to.
+    /// A callee. Of its ports that do not serve HTTP, it has only those to which the function's
+    /// translated policies allow connections.
     pub(super) fn narrowed(
         &self,
         id: &FunctionId,
@@ -52,7 +53,7 @@ impl Snapshot {
         callee
     }
 
-    /// Rules for how the callees may be called, if translated policies say that it may not be in any way.
+    /// Rules for calls to the callees, if translated policies restrict them.
     pub(super) fn calls(&self, id: &FunctionId, function: &Function) -> Vec<spec::AuthorizationRule> {
         let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
         let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
@@ -62,7 +63,7 @@ impl Snapshot {
         let anyhow = vec![(spec::Operation::default(), Vec::new())];
         let inside = self.callees(function).filter(|(_, known)| !is_outside(known));
         let hosts = inside.flat_map(|(callee, _)| self.callee(id, callee).hosts).map(spec::StringMatch::Exact);
-        // All callees but functions.
+        // All callees except functions.
         let outside = spec::Matches { any: Vec::new(), none: hosts.collect() };
         let mut compiled = Vec::new();
         for rule in rules() {
@@ -73,7 +74,7 @@ impl Snapshot {
                 chosen.map(|(callee, _)| callee)
             };
             if selected(true).next().is_some() {
-                // Their own policies say how they may be called.
+                // The policies of functions decide how they may be called.
                 let to = vec![spec::Operation { hosts: outside.clone(), ..spec::Operation::default() }];
                 compiled.push(allowing(rule.name.clone(), to, Vec::new()));
             }
@@ -119,7 +120,7 @@ fn is_outside(function: &Function) -> bool {
     matches!(function.run, Run::Egress(_))
 }
 
-/// Whether a callee is meant.
+/// Whether the selector matches a callee.
 fn selects(selector: &CalleeSelector, id: &FunctionId, callee: &Function) -> bool {
     match callee.run {
         Run::Egress(_) => selector.externals.contains(id),

@@ -1,4 +1,5 @@
-//! The use that the functions of a namespace make of its quota, found before any slice is built: each function gets its own copy of the rules that apply to it.
+//! The quota use of the functions of a namespace, computed before any configuration is built: each
+//! function gets its own copy of the rules that apply to it.
 
 use super::{Function, Policy};
 use crate::namespace::NamespaceUse;
@@ -22,14 +23,14 @@ impl std::io::Write for Counted {
     }
 }
 
-/// Bytes that something has in JSON.
+/// Bytes of a value in JSON.
 fn serialized(value: &impl serde::Serialize) -> u64 {
     let mut counted = Counted(0);
-    // Counting does not fail, and what could not be counted is as large as can be.
+    // Counting does not fail; a value that cannot be serialised counts as very large.
     serde_json::to_writer(&mut counted, value).map_or(u64::MAX / 16, |()| counted.0)
 }
 
-/// The use that the functions of each namespace make of its quota.
+/// The quota use of the functions of each namespace.
 pub(crate) fn uses<'a>(
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &[Policy],
@@ -38,7 +39,7 @@ pub(crate) fn uses<'a>(
     let mut uses: BTreeMap<&str, NamespaceUse> = BTreeMap::new();
     for (id, function) in functions {
         let applied = function.policies.iter().filter_map(|index| Some((policies.get(*index)?, rules.get(*index)?)));
-        // Rules about callees name each of them.
+        // Rules about callees name each callee.
         let named = |policy: &Policy| {
             let allowed = policy.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
             (allowed as u64).saturating_mul(function.callees.len() as u64)
@@ -51,7 +52,7 @@ pub(crate) fn uses<'a>(
 }
 
 impl Policy {
-    /// How many rules it adds to each function that it applies to.
+    /// The number of rules that it adds to each function that it applies to.
     fn rules(&self) -> u64 {
         let callees = self.callee_rules.as_ref().map_or(0, |rules| rules.allow.len());
         let counts = [
@@ -63,11 +64,11 @@ impl Policy {
             callees,
         ];
         let rules: u64 = counts.into_iter().map(|count| count as u64).sum();
-        // A rule with many values takes as much as many rules.
+        // A rule with many values counts like many rules.
         rules.max(self.size() / BYTES_OF_RULE)
     }
 
-    /// Bytes of what each function that it applies to gets of it.
+    /// Bytes of the policy's part in the configuration of each function that it applies to.
     fn size(&self) -> u64 {
         let programs = (&self.authentication, &self.keys, &self.jwks, &self.authorization, &self.rate_limits);
         let sidecar = self.sidecar.as_ref().map(|sidecar| &sidecar.rules);

@@ -1,7 +1,8 @@
-//! YAML text -> a tree that knows its positions -> typed documents.
+//! YAML text -> a tree with positions -> typed documents.
 //!
-//! Only the plain part of YAML is accepted: no aliases, no tags, no directives, text keys, no key twice. What a plain scalar
-//! means is decided by the type that wants it, so `no`, `1.10` and `0123` stay what they look like in text fields.
+//! Only the plain part of YAML is accepted: no aliases, no tags, no directives, text keys, no key
+//! twice. The type of a field decides the meaning of a plain scalar, so `no`, `1.10` and `0123`
+//! stay unchanged in text fields.
 
 mod tree;
 
@@ -27,7 +28,7 @@ pub(crate) struct Node {
 pub(crate) enum Value {
     Scalar {
         text: String,
-        /// Not quoted, no block scalar: may be a number, a boolean or nothing.
+        /// Neither quoted nor a block scalar: may be a number, a boolean or null.
         plain: bool,
     },
     List(Vec<Node>),
@@ -42,7 +43,7 @@ pub(crate) struct Key {
 }
 
 impl Node {
-    /// Whether both say the same, wherever they stand.
+    /// Whether both have the same content, at any position.
     pub(crate) fn says_the_same(&self, other: &Self) -> bool {
         match (&self.value, &other.value) {
             (Value::Scalar { text, plain }, Value::Scalar { text: other, plain: other_plain }) => {
@@ -65,7 +66,7 @@ impl Node {
         matches!(self.value, Value::Scalar { .. })
     }
 
-    /// Nothing written: `key:`, `~` or `null`.
+    /// No value is written: `key:`, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
@@ -86,7 +87,7 @@ impl Node {
         }
     }
 
-    /// What this is, for messages.
+    /// The kind of the value, for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),

@@ -3,10 +3,10 @@
 use super::{Key, Mark, Node, Value};
 use granit_parser::{ErrorKind, Event, Marker, Parser, ScalarStyle, options};
 
-/// Deeper than any document of ours, shallow enough for recursion.
+/// Deeper than any valid document, shallow enough for recursion.
 const MAX_DEPTH: usize = 48;
 
-/// More than any mapping of ours; finding a field is a linear search.
+/// More than any mapping of a valid document; finding a field is a linear search.
 const MAX_FIELDS: usize = 1024;
 
 /// Elements of a list: some of them are compared with each other.
@@ -23,7 +23,8 @@ pub(crate) struct Broken {
     pub fix: String,
 }
 
-/// All documents of a file, in order; a broken one does not hide those after it. Empty documents are left out.
+/// All documents of a file, in order; a broken one does not hide those after it. Empty documents
+/// are left out.
 pub(crate) fn documents(text: &str) -> Vec<Result<Node, Broken>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let options = options! {
@@ -72,11 +73,11 @@ fn explain(error: granit_parser::ScanError) -> Broken {
     Broken { mark: mark(error.marker()), message: format!("not valid YAML: {}", error.info()), fix: fix.to_owned() }
 }
 
-/// Collections that are open, outermost first.
+/// The open collections, outermost first.
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
-    /// Values so far.
+    /// The number of values so far.
     nodes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What comes out of good documents.
+//! Snapshots of valid documents.
 
 use leno_config::{Snapshot, load_text};
 use leno_model::{AppProtocol, ChainLink, RedisTransport, Run};
@@ -23,7 +23,8 @@ fn slice(snapshot: &Snapshot, id: &str) -> FunctionConfig {
     snapshot.slice(&id.parse().unwrap()).unwrap()
 }
 
-/// All of the example's slices, as JSON. `LENO_BLESS=1 cargo test -p leno-config` writes them anew.
+/// All function configurations of the example, as JSON. `LENO_BLESS=1 cargo test -p leno-config`
+/// writes them anew.
 #[test]
 fn slices_are_what_they_were() {
     let snapshot = orders();
@@ -92,7 +93,7 @@ fn retries_and_breakers_are_carried_out_by_whoever_calls() {
     assert_eq!(caller.outbound.targets, callee.inbound.targets);
     assert_eq!(callee.inbound.targets[0].retry.as_ref().unwrap().attempts, 2);
     assert_eq!(callee.inbound.targets[0].timeout_ms, 5_000);
-    // Its own callees have no such policies.
+    // Policies of the callee do not apply to its own callees.
     assert!(callee.outbound.targets.iter().all(|target| target.retry.is_none() && target.breaker.is_none()));
 }
 
@@ -210,7 +211,8 @@ fn versions_tell_configurations_apart() {
     assert_ne!(parse(text).version(), parse(&text.replace("attempts: 2", "attempts: 3")).version());
 }
 
-/// Ten thousand functions, each with a callee and a policy of its own: an index, not a search.
+/// Ten thousand functions, each with a callee and a policy: compilation uses an index, not a
+/// search.
 #[test]
 fn a_large_mesh_compiles() {
     let mut text = String::new();
@@ -418,7 +420,7 @@ spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {mat
     assert_eq!(callees.len(), 1);
 }
 
-/// As clients send the name in TLS, and as certificates have it.
+/// The name has the form in which clients send it in TLS, and in which certificates have it.
 #[test]
 fn names_for_tls_have_one_form_however_they_are_written() {
     for (written, name) in [

@@ -1,4 +1,4 @@
-//! Texts and files that nobody writes by hand.
+//! Texts and files that no user writes by hand.
 
 use leno_config::{Problem, jwks, load, load_text};
 use proptest::prelude::*;
@@ -33,7 +33,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A good document with a few bytes replaced: problems or a snapshot whose slices compile, and problems name a line that exists.
+    /// A valid document with a few bytes replaced: problems, or a snapshot whose function
+    /// configurations compile; problems name an existing line.
     #[test]
     fn any_damage_is_survived(start in 0..ORDERS.len(), length in 0..40usize, put in "[a-z{}:*,\\[\\]\"' \n0-9/%-]{0,12}") {
         let end = (start + length).min(ORDERS.len());

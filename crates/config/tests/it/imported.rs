@@ -1,9 +1,11 @@
-//! What becomes of policies of other projects: every file of `tests/imported` says in its own comments what is reported, and which requests
-//! may enter.
+//! Translations of policies of other projects: the comments of every file of `tests/imported` list
+//! the expected reports, and the requests that are allowed.
 //!
-//! `#> field: standing: fragment` at the end of a line: that field is reported there. There must be no other report.
-//! `#? allow CALLEE CALLER METHOD PATH PORT [HEADER: VALUE]`: the callee lets it in (`deny`: it does not); `call`, `refuse`: the caller lets it
-//! out. A caller is a function, an address, or `-`: somebody outside.
+//! `#> field: standing: fragment` at the end of a line: the report has this field at this line.
+//! There must be no other report.
+//! `#? allow CALLEE CALLER METHOD PATH PORT [HEADER: VALUE]`: the callee's node allows the request
+//! (`deny`: refuses it); `call`, `refuse`: the caller's node does. A caller is a function, an
+//! address, or `-`: an external client.
 
 use leno_config::{Snapshot, load_text};
 use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
@@ -106,7 +108,7 @@ fn what_enters_is_what_the_original_lets_in() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A good document with a few bytes replaced is read without panic.
+    /// A valid document with a few bytes replaced is read without panic.
     #[test]
     fn any_damage_is_survived(file in 0..4usize, start in 0..6000usize, length in 0..40usize, put in "[a-z{}:*,\\[\\]\"' \n0-9/%-]{0,12}") {
         let files = files();

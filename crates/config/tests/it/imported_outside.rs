@@ -1,5 +1,5 @@
-//! Where policies of other projects let functions call outside of the mesh: as `tests/imported/outside.yaml` says, and, for rules made at random, no more
-//! than Cilium would allow.
+//! External calls that policies of other projects allow: as `tests/imported/outside.yaml` lists,
+//! and, for random rules, no more than Cilium would allow.
 
 use leno_config::{Snapshot, load_text};
 use leno_model::{Callee, EgressProtocol, PortProtocol, Run};
@@ -14,12 +14,12 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-/// A call to the outside.
+/// An external call.
 #[derive(Clone, Debug)]
 struct Call {
-    /// The name that is called; `None`: it is called by address.
+    /// The name that is called; `None`: the call is by address.
     name: Option<String>,
-    /// The address that it leads to.
+    /// The address of the destination.
     address: IpAddr,
     port: u16,
     how: How,
@@ -34,7 +34,8 @@ enum How {
     Tcp,
 }
 
-/// Whether the mesh lets it out, as a node does: by the caller's slice, and by the slice of what is called.
+/// Whether a node allows the call: by the caller's configuration, and by the configuration of the
+/// callee.
 fn allowed(snapshot: &Snapshot, caller: &str, call: &Call) -> bool {
     let caller: FunctionId = caller.parse().unwrap();
     let slice = snapshot.slice(&caller).unwrap();
@@ -138,13 +139,13 @@ struct Rule {
     to: To,
     /// Empty: all.
     ports: Vec<u16>,
-    /// Only requests with GET.
+    /// Only GET requests.
     get: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Policy {
-    /// It is about `web` only.
+    /// Whether it applies to `web` only.
     web: bool,
     allow: Vec<Rule>,
     deny: Vec<To>,
@@ -231,7 +232,8 @@ fn block(text: &str) -> Cidr {
     Cidr { address: address.parse().unwrap(), prefix: prefix.parse().unwrap() }
 }
 
-/// Whether Cilium takes the address, or the name that it was looked up by, for this destination.
+/// Whether the destination matches the call in Cilium: by its address, or by the name that resolved
+/// to it.
 fn selects(to: &To, call: &Call) -> bool {
     let label =
         |pattern: &str, label: &str| pattern == "*" || pattern == label || (pattern == "a*" && label.starts_with('a'));
@@ -252,7 +254,7 @@ fn selects(to: &To, call: &Call) -> bool {
     }
 }
 
-/// Whether Cilium lets it out.
+/// Whether Cilium allows the call.
 fn cilium(policies: &[&Policy], call: &Call) -> bool {
     let denied = policies.iter().flat_map(|policy| &policy.deny).any(|to| selects(to, call));
     let mut rules = policies.iter().flat_map(|policy| &policy.allow);
@@ -304,7 +306,8 @@ fn yaml(policies: &[Policy]) -> String {
     text
 }
 
-/// Whether the mesh is to carry it if Cilium does: its port is listed by the rule, it goes as that port is said to be carried, and nothing is denied.
+/// Whether the mesh must carry the call if Cilium does: the rule lists its port, the call has the
+/// protocol of that port, and no rule denies anything.
 fn is_carried(policies: &[&Policy], call: &Call) -> bool {
     let is_special = SPECIAL.iter().any(|special| block(special).contains(call.address));
     let all = || policies.iter().flat_map(|policy| &policy.allow);

@@ -54,7 +54,8 @@ fn the_algorithm_of_a_key_restricts_it() {
 #[test]
 fn the_id_is_the_keys_own() {
     let one = set(json!([rsa()]));
-    // The name and the algorithm do not make another key, and a leading zero (that some issuers write) is not part of it.
+    // The name and the algorithm do not make another key, and a leading zero (as some issuers
+    // write) is not part of it.
     let same = set(json!([with(with(rsa(), "kid", json!("other")), "alg", json!("RS256"))]));
     let padded = set(json!([with(rsa(), "e", json!("AAEAAQ"))]));
     let other = set(json!([with(rsa(), "e", json!("Aw"))]));
@@ -108,7 +109,7 @@ fn what_is_no_key_set_is_refused() {
     assert_eq!(many.refused[0].message, "101 keys are more than 100");
 }
 
-/// The one reason for which a key is refused.
+/// The one reason why a key is refused.
 fn refused(key: Value) -> String {
     let set = set(json!([key]));
     assert!(set.keys.is_empty() && set.skipped.is_empty(), "{set:?}");

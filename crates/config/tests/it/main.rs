@@ -1,4 +1,4 @@
-//! Integration tests. `scripts/test.py` gives each module a process of its own.
+//! Integration tests. `scripts/test.py` runs each module in its own process.
 
 mod compile;
 mod extensions;

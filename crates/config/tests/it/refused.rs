@@ -1,8 +1,8 @@
-//! What comes out of bad documents, and of doubtful ones: every file of `tests/refused` says in its own comments which problems it has, and every
-//! file of `tests/warned` which warnings there are.
+//! Problems and warnings of documents: the comments of every file of `tests/refused` list its
+//! problems, and those of `tests/warned` its warnings.
 //!
-//! `#! field: fragment` at the end of a line: a problem of that field is reported in that line, and its text contains the fragment. There must be
-//! no other problem.
+//! `#! field: fragment` at the end of a line: a problem of that field is reported in that line, and
+//! its text contains the fragment. There must be no other problem.
 
 use leno_config::{Problem, load_text};
 use std::fs;
@@ -32,7 +32,7 @@ fn meets(problem: &Problem, expected: &Expected) -> bool {
     problem.line == expected.line && field == expected.field && text.contains(&expected.fragment)
 }
 
-/// Compares what is found in each file of a folder with what its comments say.
+/// Compares the problems of each file of a folder with its comments.
 fn compare(folder: &str, find: impl Fn(&Path, &str) -> Vec<Problem>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,4 +1,5 @@
-//! Documents of tenants neither block documents of other tenants, nor take their hosts, nor learn their names.
+//! Documents of tenants do not block documents of other tenants, do not take their hosts, and do
+//! not learn their names.
 
 use leno_config::{Document, Problem, Snapshot};
 use leno_model::Run;
@@ -10,7 +11,7 @@ fn function(name: &str, namespace: &str, more: &str) -> String {
     format!("{API}kind: Function\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: {{command: [a]{more}}}\n")
 }
 
-/// Compiles documents in the order in which they came.
+/// Compiles documents in the order of their arrival.
 fn compiled(texts: &[&str]) -> Result<Snapshot, Vec<Problem>> {
     let documents: Vec<Document> = texts
         .iter()
@@ -121,7 +122,8 @@ fn questions_that_multiply_from_authorizer_to_authorizer_are_refused() {
     assert!(checked(&documents(&|_| "a", 3)).is_ok(), "fourteen");
     let own = words(&checked(&documents(&|_| "a", 20)).unwrap_err());
     assert!(own[0].contains("causes more than 16 others"), "{own:?}");
-    // Another tenant's authorizers refuse what they are asked about, and not the change.
+    // Another tenant's authorizers cannot cause the change to be refused; the requests about which
+    // they are asked are.
     let snapshot = checked(&documents(&|level| ["a", "b"][level % 2], 20)).unwrap();
     let slice = |name: &str| snapshot.slice(&name.parse().unwrap()).unwrap();
     assert!(slice("a/f0").authorizers.iter().all(|authorizer| authorizer.authority.is_empty()));

@@ -1,15 +1,16 @@
-//! Parts of regular expressions that match nothing that comes.
+//! Parts of regular expressions that match no text of a request.
 
 use super::Mesh;
 use crate::compile::forms::{Form, dead_alternatives};
 use crate::document::{Condition, Operation, PolicySpec, TextMatch};
 use crate::problem::Scope;
 
-/// What following one byte of an expression costs of what may be compared.
+/// The cost of following one byte of an expression, in compared values of the budget.
 const PER_BYTE: u64 = 100;
 
 impl Mesh<'_> {
-    /// Of a list of alternatives, those that can never match: the intended requests are not denied, or not allowed.
+    /// Reports alternatives that can never match: the rule does not deny, or allow, the intended
+    /// requests.
     pub(super) fn alternatives(&self, spec: &Scope<'_>, document: &PolicySpec) {
         let rules = spec.field("authorization");
         let rules = rules.field("rules");

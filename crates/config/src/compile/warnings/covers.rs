@@ -1,4 +1,5 @@
-//! Whether one rule holds wherever another does. Only what is certain counts: where this says no, it may still be so.
+//! Whether one rule matches wherever another does. Only certain results count: a rule may cover
+//! another one although this returns false.
 
 use leno_policy::matching;
 use leno_policy::spec::{
@@ -6,7 +7,8 @@ use leno_policy::spec::{
     StringMatch,
 };
 
-/// How many values may be compared with each other to tell whether one of these rules covers the other.
+/// The number of values that may have to be compared to decide whether one of these rules covers
+/// the other.
 pub(super) fn cost(one: &AuthorizationRule, other: &AuthorizationRule) -> u64 {
     values(one).saturating_mul(values(other))
 }
@@ -29,14 +31,14 @@ fn values(rule: &AuthorizationRule) -> u64 {
     from.chain(to).chain(when).map(|values| values as u64).sum::<u64>() + 1
 }
 
-/// Every request that the narrow rule matches, the wide one matches.
+/// Whether the wide rule matches every request that the narrow rule matches.
 pub(super) fn rule(wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
     alternatives(&wide.from, &narrow.from, source)
         && alternatives(&wide.to, &narrow.to, operation)
         && wide.when.iter().all(|wide| narrow.when.iter().any(|narrow| condition(wide, narrow)))
 }
 
-/// Alternatives; none at all: everything.
+/// Compares lists of alternatives; an empty list matches everything.
 fn alternatives<T>(wide: &[T], narrow: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {
     let covered = |narrow: &T| wide.iter().any(|wide| covers(wide, narrow));
     wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(covered))
@@ -51,7 +53,7 @@ fn source(wide: &Source, narrow: &Source) -> bool {
 }
 
 fn labelled(wide: &Labelled, narrow: &Labelled) -> bool {
-    // That nobody is meant is told by itself.
+    // A selector that matches no function has its own warning.
     !narrow.identities.is_empty()
         && narrow.identities.iter().all(|identity| wide.identities.binary_search(identity).is_ok())
 }
@@ -67,7 +69,8 @@ fn condition(wide: &Condition, narrow: &Condition) -> bool {
     wide.key == narrow.key && matches(&wide.values, &narrow.values, text)
 }
 
-/// What the wide one wants, the narrow one wants; what the wide one excludes, the narrow one excludes.
+/// The narrow rule requires all that the wide one requires, and excludes all that the wide one
+/// excludes.
 fn matches<T>(wide: &Matches<T>, narrow: &Matches<T>, covers: impl Fn(&T, &T) -> bool) -> bool {
     let excluded = |value: &T| narrow.none.iter().any(|excluded| covers(excluded, value));
     alternatives(&wide.any, &narrow.any, &covers) && wide.none.iter().all(excluded)
@@ -114,7 +117,7 @@ fn path(wide: &PathMatch, narrow: &PathMatch) -> bool {
     }
 }
 
-/// What all paths of a template begin with.
+/// The text with which all paths of a template begin.
 fn literal(template: &[Segment]) -> String {
     let mut literal = String::new();
     for segment in template {

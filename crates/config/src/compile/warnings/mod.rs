@@ -1,4 +1,5 @@
-//! What is allowed, and very likely not meant: rules that decide nothing, and functions that nobody reaches. Said, and never in the way.
+//! Warnings about valid documents that are very likely wrong: rules that decide nothing, and functions
+//! without callers. They are reported and never refused.
 
 mod alternatives;
 mod covers;
@@ -14,7 +15,8 @@ use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Labelled, Match
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Values of rules that are compared with each other, in all: some tenths of a second. A mesh with more is told that not all was looked at.
+/// Limit on compared values of rules, in all: some tenths of a second. If a mesh exceeds it, a
+/// warning says that the search is incomplete.
 const MOST_COMPARED: u64 = 10_000_000;
 
 /// A mesh that has no problems.
@@ -22,16 +24,17 @@ struct Mesh<'a> {
     trust_domain: &'a str,
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &'a [Policy],
-    /// Functions by the index of each policy.
+    /// The functions of each policy, by its index.
     of_policy: Vec<Vec<(&'a FunctionId, &'a Function)>>,
-    /// Who calls whom, besides itself.
+    /// The callers of each function, besides itself.
     callers: BTreeMap<&'a FunctionId, Vec<&'a FunctionId>>,
-    /// What may still be compared.
+    /// The number of values that may still be compared.
     budget: Cell<u64>,
     found: RefCell<Vec<Problem>>,
 }
 
-/// Looks for all of it, and adds it to what was found while compiling. The result is ordered by file and line.
+/// Looks for all such cases, and adds them to the warnings of the compilation. The result is
+/// ordered by file and line.
 pub(super) fn find(
     trust_domain: &str,
     documents: &Documents,
@@ -88,7 +91,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// What is not in force.
+    /// Reports sections that are audited and not enforced.
     fn audited(&self, spec: &Scope<'_>, index: usize, document: &document::PolicySpec) {
         let policy = &self.policies[index];
         let fix =
@@ -142,7 +145,7 @@ impl Mesh<'_> {
         function.policies.iter().any(|index| !self.policies[*index].authentication.is_empty())
     }
 
-    /// Whether one rule holds wherever another does, as far as there is time to find out.
+    /// Whether one rule matches wherever another does, as far as the budget allows to decide.
     fn covers(&self, wide: &AuthorizationRule, narrow: &AuthorizationRule) -> bool {
         let left = self.budget.get().saturating_sub(covers::cost(wide, narrow));
         self.budget.set(left);
@@ -159,7 +162,8 @@ impl Mesh<'_> {
         self.rules(function).find(|other| other.action == Action::Deny && !other.audit && self.covers(other, rule))
     }
 
-    /// A rule that decides nothing: an earlier one of its policy is as wide, or deny rules come before it wherever it applies.
+    /// A rule that decides nothing: an earlier rule of its policy is as wide, or deny rules come
+    /// before it for all requests that it matches.
     fn shadowed(&self, scope: &Scope<'_>, index: usize, number: usize, rule: &AuthorizationRule) {
         if self.budget.get() == 0 {
             return;
@@ -188,8 +192,9 @@ impl Mesh<'_> {
         }
     }
 
-    /// Rules about users where nobody looks for tokens. That a rule which allows does so at some functions only is what shared policies
-    /// are for; that one which denies does not deny is not.
+    /// Rules about users at functions that check no tokens. An allow rule is reported only if none
+    /// of its functions checks tokens, because a shared policy may apply to others too. A deny rule
+    /// is reported if one of its functions checks none.
     fn unauthenticated(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
         let of_tokens = |key: &ConditionKey| matches!(key, ConditionKey::Claim(_) | ConditionKey::Audience);
         if rule.from.iter().all(|source| source.request_principals.is_empty())
@@ -228,7 +233,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Callers that cannot call, and identities that nobody has.
+    /// Callers that cannot call, and identities that no function has.
     fn callers(&self, scope: &Scope<'_>, index: usize, rule: &AuthorizationRule) {
         let from = scope.field("from");
         for (number, source) in rule.from.iter().enumerate() {
@@ -239,7 +244,8 @@ impl Mesh<'_> {
                     self.identity(&field.element(position), identity);
                 }
             }
-            // A request may come from a tenant, which learns nothing of labels and calls in other namespaces.
+            // A request may come from a tenant, who must not learn labels and calls of other
+            // namespaces.
             let looks_elsewhere = element.origin() == Origin::Request && !source.namespaces.is_empty();
             if let Some(labelled) = source.labels.as_ref().filter(|_| !looks_elsewhere) {
                 self.labelled(&element, index, rule.action, labelled);
@@ -253,7 +259,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Labels that nobody carries, or nobody who calls.
+    /// Labels that no function carries, or no caller.
     fn labelled(&self, element: &Scope<'_>, index: usize, action: Action, labelled: &Labelled) {
         let written = if element.has("labels") { "labels" } else { "labelExpressions" };
         let scope = element.field(written);
@@ -306,7 +312,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// A function that nobody reaches.
+    /// A function that receives no requests.
     fn function(&self, id: &FunctionId, placed: &Placed<document::Function>) {
         let Some(function) = self.functions.get(id) else { return };
         let root = placed.scope(&self.found);
@@ -314,7 +320,7 @@ impl Mesh<'_> {
         let scope = metadata.field("name");
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
         if callers.is_empty() && function.expose.is_empty() {
-            // Whatever runs without being asked may have work of its own.
+            // A function that runs without requests may do other work.
             if function.scale.min == 0 {
                 let fix =
                     "add it to the `callees` of a function, `expose` it, or keep it running with `scale: {min: 1}`";
@@ -341,7 +347,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Nobody who can call it is let in.
+    /// A function whose rules let in none of its callers.
     fn refused(&self, id: &FunctionId, function: &Function, scope: &Scope<'_>) {
         let callers = self.callers.get(id).map_or(&[][..], Vec::as_slice);
         if self.audits_default(function) {
@@ -396,7 +402,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Functions of a chain to which nothing comes through memory.
+    /// Functions of a chain that no other one calls through memory.
     fn chain(&self, placed: &Placed<document::Chain>) {
         let document::Chain { metadata, spec, .. } = &placed.document;
         let parsed = |name: &str| fields::parsed(&metadata.namespace, name);
@@ -416,7 +422,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Whether a rule may allow something, of those who can call the function.
+    /// Whether a rule may allow requests of the function's possible callers.
     fn lets_in(&self, rule: &AuthorizationRule, function: &Function, callers: &[&FunctionId]) -> bool {
         let users = |source: &Source| !source.request_principals.any.is_empty();
         let about_users = (!rule.from.is_empty() && rule.from.iter().all(users))
@@ -447,7 +453,7 @@ fn holds(matches: &Matches<StringMatch>, value: &str) -> bool {
     (matches.any.is_empty() || meets(&matches.any)) && !meets(&matches.none)
 }
 
-/// `a`, `b` or `c`; of more, the first three.
+/// `a`, `b` or `c`; of more than three, the first three.
 fn some<'a>(ids: impl Iterator<Item = &'a FunctionId>) -> String {
     let names: Vec<String> = ids.map(|id| format!("`{id}`")).collect();
     match names.len() {
