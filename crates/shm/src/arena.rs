@@ -17,7 +17,8 @@ pub const GRAIN: u64 = 64 << 10;
 pub struct Unsealed(OwnedFd);
 
 impl Unsealed {
-    /// Makes one of so many bytes, rounded up to a multiple of [`GRAIN`]. Memory is taken when it is first written.
+    /// Makes a file of so many bytes, rounded up to a multiple of [`GRAIN`]. The kernel allocates
+    /// memory on the first write.
     ///
     /// # Errors
     /// If the kernel makes none of that size.

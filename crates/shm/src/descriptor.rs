@@ -109,7 +109,8 @@ impl Descriptor {
     /// Decodes a descriptor. The result encodes to the same bytes.
     ///
     /// # Errors
-    /// If the kind is unknown, or a field is set that this kind does not use, or not set that it needs.
+    /// If the kind is unknown, a field is set that this kind does not use, or a required field is
+    /// 0.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Self, BadDescriptor> {
         let [kind, zeros @ .., _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -134,7 +135,8 @@ impl Descriptor {
     }
 }
 
-/// Whether a number may follow another: numbers wrap around, and 0 is none. This is the comparison of RFC 1982.
+/// Whether a number may follow another. Numbers wrap around, and 0 is no number. This is the
+/// comparison of RFC 1982.
 #[must_use]
 pub fn follows(number: u32, last: u32) -> bool {
     let distance = number.wrapping_sub(last);

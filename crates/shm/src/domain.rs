@@ -3,7 +3,8 @@
 use crate::statistics::Statistics;
 use std::sync::Arc;
 
-/// A security domain. Clones are the same one; two that were made apart are never the same, whatever their names.
+/// A security domain. Clones are the same domain. Two domains that were made separately differ,
+/// even if their names are equal.
 #[derive(Clone, Debug)]
 pub struct Domain(Arc<Inner>);
 

@@ -1,4 +1,5 @@
-//! Packets that come with file descriptors: those with which a link begins, the announcement of an arena, and the offer of a channel.
+//! Packets that carry file descriptors: the handshake of a link, the announcement of an arena, and
+//! the offer of a channel.
 
 /// Version of the protocol of a link.
 pub const VERSION: u32 = 1;
@@ -87,7 +88,7 @@ pub enum BadPacket {
 }
 
 impl Welcome {
-    /// As it is sent.
+    /// The packet's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(WELCOME, VERSION);
@@ -98,7 +99,7 @@ impl Welcome {
         bytes
     }
 
-    /// Reads one.
+    /// Decodes the packet.
     ///
     /// # Errors
     /// If it is another packet, or of another version.
@@ -117,7 +118,7 @@ impl Welcome {
 }
 
 impl Ready {
-    /// As it is sent.
+    /// The packet's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(READY, VERSION);
@@ -125,7 +126,7 @@ impl Ready {
         bytes
     }
 
-    /// Reads one.
+    /// Decodes the packet.
     ///
     /// # Errors
     /// If it is another packet, or of another version.
@@ -139,7 +140,7 @@ impl Ready {
 }
 
 impl Announcement {
-    /// As it is sent.
+    /// The packet's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(ARENA, self.number);
@@ -148,13 +149,13 @@ impl Announcement {
         bytes
     }
 
-    /// Whether a packet is one, and not descriptors.
+    /// Whether a packet is an announcement, and not descriptors.
     #[must_use]
     pub fn is(bytes: &[u8]) -> bool {
         bytes.starts_with(ARENA)
     }
 
-    /// Reads one.
+    /// Decodes the packet.
     ///
     /// # Errors
     /// If it is another packet.
@@ -166,7 +167,7 @@ impl Announcement {
 }
 
 impl Offer {
-    /// As it is sent.
+    /// The packet's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = begin(CHANNEL, self.number);
@@ -179,13 +180,13 @@ impl Offer {
         bytes
     }
 
-    /// Whether a packet is one, and not descriptors.
+    /// Whether a packet is an offer, and not descriptors.
     #[must_use]
     pub fn is(bytes: &[u8]) -> bool {
         bytes.starts_with(CHANNEL)
     }
 
-    /// Reads one.
+    /// Decodes the packet.
     ///
     /// # Errors
     /// If it is another packet, or its text is none.

@@ -69,7 +69,7 @@ pub enum BadHead {
 }
 
 impl RequestHead {
-    /// One without other fields.
+    /// A head without other fields.
     #[must_use]
     pub fn new(method: Method, authority: Authority, path: PathAndQuery) -> Self {
         Self { method, authority, path, headers: HeaderMap::new() }
@@ -83,7 +83,8 @@ impl RequestHead {
         push_all(into, &self.headers);
     }
 
-    /// Reads one. Values are slices of these bytes, and keep them. [`Self::check`] is still to be called.
+    /// Decodes a head. Its values are slices of these bytes, and keep them alive. The caller must
+    /// still call [`Self::check`].
     ///
     /// # Errors
     /// If the bytes are no fields, or not those that there must be.
@@ -145,7 +146,7 @@ impl RequestHead {
 }
 
 impl ResponseHead {
-    /// One without other fields.
+    /// A head without other fields.
     #[must_use]
     pub fn new(status: StatusCode) -> Self {
         Self { status, headers: HeaderMap::new() }
@@ -157,7 +158,8 @@ impl ResponseHead {
         push_all(into, &self.headers);
     }
 
-    /// Reads one. Values are slices of these bytes, and keep them. [`Self::check`] is still to be called.
+    /// Decodes a head. Its values are slices of these bytes, and keep them alive. The caller must
+    /// still call [`Self::check`].
     ///
     /// # Errors
     /// If the bytes are no fields, or not those that there must be.

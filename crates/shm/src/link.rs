@@ -45,9 +45,11 @@ pub struct Settings {
     pub large_pages: bool,
     /// Most bytes of a head, in both directions.
     pub head: u32,
-    /// Most calls that are open, in each direction. One that was cancelled counts until the instance has answered it.
+    /// Most open calls, in each direction. A cancelled call counts until the instance has answered
+    /// it.
     pub open_calls: usize,
-    /// Most bytes of bodies that the instance may hold at once: those of calls that it has not answered, and of answers that it has not released.
+    /// Most bytes of bodies that the instance may hold at once: bodies of calls that it has not
+    /// answered, and of answers that it has not released.
     pub held_bytes: u64,
     /// Most descriptors that are queued for an instance that does not read. With more the link
     /// ends.
@@ -140,7 +142,8 @@ pub enum CallError {
 pub struct Link(Arc<Inner>);
 
 impl Link {
-    /// Welcomes an instance whose socket is connected (`SOCK_SEQPACKET`), and waits until it is ready. The log calls it by this name.
+    /// Sends the handshake to an instance whose socket is connected (`SOCK_SEQPACKET`), and waits
+    /// until it is ready. The log calls the instance by this name.
     ///
     /// Nothing is read from the link but by [`Incoming::next`].
     ///

@@ -1,4 +1,6 @@
-//! Memory that is shared with other processes. This is the only module with `unsafe` code; the rest sees copies, and bounds are checked here.
+//! Memory that is shared with other processes. This module does all access by raw pointers and
+//! checks all bounds; other modules see copies, apart from `pool`, which borrows the memory that
+//! this process alone writes.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::io;
@@ -44,7 +46,7 @@ impl Mapping {
     /// Maps a file for reading and writing. As above.
     ///
     /// # Errors
-    /// As above, and if the file is open for reading only, or sealed.
+    /// As for [`Mapping::readable`], and if the file is open for reading only, or sealed.
     pub fn writable(file: impl AsFd, length: u64) -> io::Result<Self> {
         Self::new(file, length, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -64,7 +66,7 @@ impl Mapping {
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxHugepage) };
     }
 
-    /// Its bytes.
+    /// Its length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length as u64

@@ -1,4 +1,5 @@
-//! The fixed part of a message, which is in an arena: how long the head is that follows it, and where the body is.
+//! The fixed part of a message in an arena: the length of the head that follows it, and the place
+//! of the body.
 
 /// Bytes of the fixed part. The head follows.
 pub const BYTES: usize = 64;

@@ -50,7 +50,7 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Resu
 /// Receives a packet without files: the kernel closes those that come.
 ///
 /// # Errors
-/// As above.
+/// As for [`receive`].
 pub fn receive_bytes(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
     receive_with(socket, into, flags, &mut RecvAncillaryBuffer::default())
 }

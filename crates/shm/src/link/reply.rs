@@ -33,7 +33,8 @@ impl Reply {
     /// Answers the call. Does nothing if the call was cancelled, or has been answered.
     ///
     /// # Errors
-    /// If nothing was sent. The answer may then be another one, for example with a copy of the body.
+    /// If nothing was sent. The caller may then send another answer, for example with a copy of the
+    /// body.
     pub fn answer(&mut self, head: &ResponseHead, body: Option<&Body>) -> Result<(), SendError> {
         if let Some(To::Instance { link, number, .. }) = &self.0 {
             link.answer(*number, head, body)?;
