@@ -1,8 +1,9 @@
 //! Decides which connections a node admits, and which ones it closes to make place for them.
 //!
-//! A connection costs a file descriptor, and most open connections are idle. So there are limits. When one is reached, the oldest
-//! connection that has never sent a request is closed for the new one. If there is none, the oldest connection that is idle now is closed.
-//! A new connection is refused only if all others are busy.
+//! A connection costs a file descriptor, and most open connections are idle. So the node limits
+//! their number. When a limit is reached, the node closes the oldest connection that has never sent
+//! a request, to make place for the new one. If there is none, it closes the oldest connection that
+//! is idle now. It refuses a new connection only if all others are busy.
 //!
 //! Connections of instances count for their namespace. If the namespace is at its bound, only its
 //! own connections are closed. If the node itself is full, the namespace with the most connections
@@ -177,7 +178,8 @@ pub struct Admitted {
     shared: Arc<SharedEntry>,
 }
 
-/// Assigns an admitted connection to a namespace later. A tunnel that goes on after the connection's task has ended holds one.
+/// Assigns an admitted connection to a namespace later. A tunnel that outlives the connection's
+/// task holds one.
 #[derive(Clone, Debug)]
 pub struct Attribution(Arc<Place>);
 
@@ -234,7 +236,8 @@ impl Admission {
         Ok(Admitted { place: Arc::new(Place { admission: self.clone(), number }), shared })
     }
 
-    /// Closes an idle connection for one that the node opens for this namespace. Returns whether there was one.
+    /// Closes an idle connection to make place for one that the node opens for this namespace.
+    /// Returns whether there was one.
     pub fn close_one_of(&self, namespace: &Namespace) -> bool {
         self.lock().close_one_with(&Key::Namespace(namespace.name().clone()))
     }

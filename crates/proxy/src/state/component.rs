@@ -20,7 +20,8 @@ pub struct Component {
     pub fetched: bool,
 }
 
-/// The secrets of a function's components, read before the function is loaded: reading may take long, and loading must not.
+/// The secrets of a function's components. They are read before the function is loaded, because
+/// reading may take long, and loading must not.
 #[derive(Default)]
 pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, String>)>);
 

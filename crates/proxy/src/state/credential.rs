@@ -82,7 +82,8 @@ pub struct InFlight {
 /// A new credential, meant for the instance's environment only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Minted {
-    /// The user name says which secret to compare with. It is no secret itself, and needs no escaping in a URL.
+    /// The user name selects the secret to compare with. It is not secret itself, and needs no
+    /// escaping in a URL.
     pub user: String,
     /// 256 random bits in hexadecimal.
     pub secret: String,
@@ -296,7 +297,8 @@ impl Caller {
 }
 
 impl InFlight {
-    /// A request as the instance gets it: its id, its span if it is traced, and the `tracestate` header.
+    /// A request as sent to the instance: its id, its span if it is traced, and the `tracestate`
+    /// header.
     pub fn new(request_id: &HeaderValue, trace: Option<TraceContext>, headers: &HeaderMap) -> Self {
         let state = trace.and_then(|_| headers.get("tracestate")).map(head::own);
         Self { request_id: request_id.clone(), trace, state, retried: false }

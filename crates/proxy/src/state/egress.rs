@@ -28,7 +28,7 @@ const READ_AGAIN: Duration = Duration::from_secs(2);
 /// An external service, ready to be called.
 #[derive(Debug)]
 pub(crate) struct EgressTarget {
-    /// Its definition.
+    /// Its configuration.
     pub egress: Egress,
     /// `namespace/name` of its document.
     pub name: Arc<str>,
@@ -47,7 +47,7 @@ pub(crate) struct EgressTarget {
 /// Requests with an equal key may share a connection to the service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EgressKey {
-    /// Its document.
+    /// `namespace/name` of its document.
     pub name: Arc<str>,
     /// TLS; `None`: plain text.
     pub tls: Option<EgressTargetTls>,

@@ -85,7 +85,7 @@ impl EgressGuard {
     /// The addresses of a host of a URL that may be fetched from; never none.
     ///
     /// # Errors
-    /// It has none, or none that may be fetched from.
+    /// The host has no address, or none that may be fetched from.
     pub(crate) async fn addresses(
         &self,
         host: &str,

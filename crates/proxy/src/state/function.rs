@@ -58,9 +58,11 @@ pub struct FunctionEntry {
     pub outbound_extensions: Box<[Extension]>,
     /// Public keys that the programs may use.
     pub keys: PreparedKeys,
-    /// Request headers that the inbound program sets from claims, and those that authorizers set. Trailers must not have them.
+    /// Request headers that the inbound program sets from claims, and those that authorizers set.
+    /// They must not occur in trailers.
     pub identity_fields: Arc<[Box<str>]>,
-    /// Index into `slice.callees`, by host name in lower case and without port, or `*.suffix` for one label more.
+    /// Index into `slice.callees`, by host name in lower case and without port, or by `*.suffix`
+    /// for one more label.
     callees: HashMap<String, usize>,
     /// Addresses by which external callees may be called, and indices into `slice.callees`; the
     /// longest prefix first.
@@ -70,7 +72,7 @@ pub struct FunctionEntry {
     /// Whether this is a route: remote nodes host the function and judge its requests. Its
     /// configuration contains only the fields for the gateway.
     pub(crate) elsewhere: bool,
-    /// Its namespace on this node; without one, nothing is bounded.
+    /// Its namespace on this node; without one, the function has no bounds.
     share: Share,
 }
 
@@ -200,7 +202,8 @@ impl FunctionEntry {
         self.networks.iter().find(|(block, _)| block.contains(address)).map(|(_, index)| *index)
     }
 
-    /// The longest time that an exchange with one of its targets may take; [`Duration::MAX`]: one has no limit.
+    /// The longest time that an exchange with one of its targets may take; [`Duration::MAX`]: a
+    /// target has no limit.
     pub fn longest_exchange(&self) -> Duration {
         let targets = self.inbound.spec.targets.iter().chain(&self.outbound.spec.targets);
         targets.map(|target| limit(Duration::from_millis(target.timeout_ms))).max().unwrap_or_default()

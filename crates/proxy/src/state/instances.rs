@@ -18,8 +18,9 @@ pub trait Instances: Send + Sync + 'static {
     /// Leases a running instance that can take one more request. Neither waits nor starts anything.
     /// `None`: call [`Instances::acquire`].
     ///
-    /// An address in `avoid` is given only if there is no other. The instance is one of `revision` (0: the function's revisions are not
-    /// numbered). If that revision has just gone, it is one of the revision that gets most requests.
+    /// Addresses in `avoid` are used only if there is no other. The instance is one of `revision`
+    /// (0: the function's revisions are not numbered). If that revision has just ended, the
+    /// instance is one of the revision that gets most requests.
     fn try_acquire(&self, function: &FunctionId, revision: u32, avoid: &[SocketAddr]) -> Option<Lease>;
 
     /// Like [`Instances::try_acquire`], but waits for an instance with capacity, and starts one if
@@ -35,7 +36,8 @@ pub trait Instances: Send + Sync + 'static {
         deadline: Option<Instant>,
     ) -> Acquire<'a>;
 
-    /// Number of instances of all revisions that are known, running and ready. 0: the next request starts one.
+    /// Number of instances of all revisions that are running and ready, as far as known. 0: the
+    /// next request starts one.
     fn count(&self, function: &FunctionId) -> u32;
 }
 

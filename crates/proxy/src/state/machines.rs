@@ -1,8 +1,8 @@
 //! The addresses of the mesh's own machines. A connection to one of them from this machine bypasses
 //! the firewall that external traffic has to pass there.
 //!
-//! The kernel reports which addresses belong to this machine (`rtnetlink(7)`), and its answers hold for
-//! a second. The control plane reports the addresses of other machines.
+//! The kernel reports which addresses belong to this machine (`rtnetlink(7)`), and its answers are
+//! cached for a second. The control plane reports the addresses of other machines.
 
 use arc_swap::ArcSwap;
 use rustix::io::Errno;

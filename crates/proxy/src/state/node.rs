@@ -30,7 +30,8 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-/// A node's shared state. Configuration changes by storing another snapshot. In-flight requests keep the snapshot that they began with.
+/// A node's shared state. A change of configuration stores another snapshot. In-flight requests
+/// keep the snapshot that they began with.
 pub struct Node {
     /// The current snapshot, by which requests are routed and judged.
     pub snapshot: ArcSwap<NodeSnapshot>,

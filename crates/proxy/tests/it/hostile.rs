@@ -191,7 +191,8 @@ async fn nothing_is_smuggled() {
 async fn both_framings_are_never_passed_on() {
     let bytes = "POST /seen HTTP/1.1\r\nhost: web\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     let (status, requests, reply) = attempt(bytes).await;
-    // RFC 9112, 6.1: the coding may override the length, which is dropped, and the connection is closed.
+    // RFC 9112, 6.1: the coding may override the length. The proxy drops the length and closes the
+    // connection.
     assert_eq!((status, requests), (200, 1), "{reply}");
     let seen = reply.split_once("POST /seen").unwrap().1;
     assert!(!seen.contains("content-length: 3") && seen.ends_with("hello"), "{reply}");

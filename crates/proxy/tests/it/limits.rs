@@ -191,8 +191,8 @@ async fn silent_connections_of_one_address_keep_nobody_out() {
     drop(silent);
 }
 
-/// A message of one byte each, sent as fast as possible, to a function that takes them and to one that does not (RFC 9113, 6.9: what
-/// fits into the window may be sent).
+/// Frames of one byte each, sent as fast as possible, to a function that reads them and to one that
+/// does not (RFC 9113, 6.9: the client may send as much as fits into the window).
 #[tokio::test(flavor = "multi_thread")]
 async fn many_small_frames_are_a_legal_body() {
     let deaf = upstream::http1(never).await;

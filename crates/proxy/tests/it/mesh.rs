@@ -400,7 +400,7 @@ impl Mesh {
         self.knows_at(function, &places);
     }
 
-    /// The same by address. A node is named after its port.
+    /// As [`Mesh::knows`], by address. A node is named after its port.
     pub(crate) fn knows_at(&self, function: &str, places: &[(SocketAddr, u32, Locality)]) {
         let endpoint = |(address, ready, locality): &(SocketAddr, u32, Locality)| Endpoint {
             node: node_name(*address).into(),

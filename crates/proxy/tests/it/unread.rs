@@ -213,7 +213,8 @@ async fn characters_that_every_server_takes_are_passed() {
     }
 }
 
-/// Records of refusals are bounded like all others: a flood costs a client its connections, and the node one record each.
+/// Records of refusals are bounded like all others: a flood costs a client its connections, and the
+/// node one record for each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_refusals_is_counted_as_one_series() {
     let (mesh, _upstream) = mesh().await;

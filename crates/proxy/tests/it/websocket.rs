@@ -16,7 +16,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Switches protocols, says hello, returns every byte, and says bye when the client's half has ended.
+/// Switches protocols, sends a greeting, returns every byte, and says bye when the client has ended
+/// its direction.
 pub(crate) async fn parrot(mut request: Request<Incoming>) -> Response<upstream::Body> {
     if request.headers().get("upgrade").is_none_or(|upgrade| upgrade != "websocket") {
         return Response::builder().status(400).body(empty()).unwrap();

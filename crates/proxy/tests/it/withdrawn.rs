@@ -520,7 +520,8 @@ pub(crate) fn remove(mesh: &Mesh, name: &str, limit: Duration) {
     mesh.node.publish(Arc::new(change.finish()));
 }
 
-/// Exchanges of a removed function are closed when their time is over, and not later, although nothing else changes.
+/// The node closes exchanges of a removed function when their time is over, and not later, although
+/// nothing else changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_removed_is_closed_when_its_time_is_over() {
     let feeds = Feeds::new(AppProtocol::Http1).await;

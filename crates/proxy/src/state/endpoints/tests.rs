@@ -46,7 +46,8 @@ impl World {
         self.endpoints.choose(&known, choice, among, |max| self.random.up_to(max))
     }
 
-    /// The ports that are chosen, and how often in a thousand times. Each request is under way until the end.
+    /// Chooses a thousand times. Returns the chosen ports, and how often each was chosen. Each
+    /// request stays in flight until the end.
     fn chosen(&self, among: Among, not: &[SocketAddr]) -> BTreeMap<u16, usize> {
         let chosen: Vec<_> = (0..1000)
             .filter_map(|_| self.choose(among, not).map(|chosen| (chosen.begin(), chosen.endpoint.address.port())))

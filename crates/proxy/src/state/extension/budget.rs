@@ -20,7 +20,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Maximum number of instances that may wait for responses. The rest is for runs that end before their worker does anything else.
+/// Maximum number of instances that may wait for responses. The rest is for runs that end before
+/// their worker does other work.
 const MOST_KEPT: u32 = MOST_INSTANCES - 128;
 /// A request that has to wait longer is refused.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);

@@ -39,7 +39,8 @@ impl TargetState {
         add_one(&self.requests, max).then(|| RequestGuard(self.clone()))
     }
 
-    /// Counts a request that waits for an instance or a connection. `None`: `max_pending` wait already.
+    /// Counts a request that waits for an instance or a connection. `None`: `max_pending` requests
+    /// wait already.
     pub fn acquire_pending(self: &Arc<Self>, max_pending: Option<u32>) -> Option<PendingGuard> {
         add_one(&self.pending, max_pending).then(|| PendingGuard(self.clone()))
     }

@@ -104,7 +104,8 @@ impl Outliers {
         state.out
     }
 
-    /// Ignores poisoning: after a panic, the counts are at worst a little off. To refuse everything from then on would be worse.
+    /// Ignores poisoning: after a panic, the counts are slightly wrong at worst. Refusing all
+    /// requests from then on would be worse.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +131,8 @@ impl State {
         if now < reviews.next {
             return;
         }
-        // Several reviews may be due. Their effect depends on the time only, so they are done in one step.
+        // Several reviews may be due. Their effect depends on the time only, so one step does all
+        // of them.
         let late = now.duration_since(reviews.next).as_nanos() / reviews.interval.as_nanos();
         let passed = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
         let last = reviews.next + reviews.interval.saturating_mul(passed - 1);
@@ -260,7 +262,8 @@ mod tests {
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, start));
         assert!(outliers.is_ejected(address(1), after(1_999)));
         assert!(!outliers.is_ejected(address(1), after(2_000)), "the second review is due just then");
-        // Ejected again at 2.5 s, for twice the base time. It returns at the first review after that.
+        // Ejected again at 2.5 s, for twice the base time. The endpoint returns at the first review
+        // after that.
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, after(2_500)));
         assert!(outliers.is_ejected(address(1), after(6_999)), "its time ended at 6.5 s, the review is at 7 s");
         assert!(!outliers.is_ejected(address(1), after(7_000)));
@@ -271,7 +274,8 @@ mod tests {
         let (outliers, start) = (Outliers::default(), Instant::now());
         let after = |ms| start + Duration::from_millis(ms);
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, start));
-        // It returns at 2 s. The review at 3 s forgives the one ejection, so the next one counts as the first again.
+        // The endpoint returns at 2 s. The review at 3 s forgives the one ejection, so the next one
+        // counts as the first again.
         assert!(fail(&outliers, 1, 3, &SETTINGS, 4, after(3_000)));
         assert!(outliers.is_ejected(address(1), after(4_999)));
         assert!(!outliers.is_ejected(address(1), after(5_000)));

@@ -68,7 +68,7 @@ impl Default for Quotas {
     }
 }
 
-/// What to take from one counter.
+/// A request for units of one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand<'a> {
     /// The rate limit. It names the counter, and says how to count.

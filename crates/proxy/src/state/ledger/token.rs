@@ -131,7 +131,8 @@ impl<V: Clone> Recent<V> {
         self.with_shard(&digest, |shard| shard.insert(digest, value));
     }
 
-    /// What `change` returns; `false` if the token is not known, or was not looked up recently.
+    /// Returns the result of `change`; `false` if the token is not known, or was not looked up
+    /// recently.
     fn change(&self, digest: &Digest, change: impl FnOnce(&mut V) -> bool) -> bool {
         self.with_shard(digest, |shard| shard.young.get_mut(digest).is_some_and(change))
     }

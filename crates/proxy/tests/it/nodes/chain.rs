@@ -134,8 +134,9 @@ async fn middle(node: Arc<OnceLock<(SocketAddr, String)>>) -> Upstream {
     .await
 }
 
-/// With two retries at each of two hops, a request that always fails would be made nine times at the end of the chain. It is made five times: three for the
-/// first attempt of the first hop, and once for each of its retries.
+/// With two retries at each of two hops, the callee would get a request that always fails nine
+/// times. It gets the request five times: three for the first attempt of the first hop, and one for
+/// each of that hop's retries.
 #[tokio::test(flavor = "multi_thread")]
 async fn retries_do_not_multiply_along_a_chain() {
     for apart in [true, false] {

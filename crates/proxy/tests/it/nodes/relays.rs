@@ -179,7 +179,8 @@ async fn a_permission_that_is_withdrawn_on_the_callees_node_ends_the_connection(
     assert_eq!((near.as_str(), verdict.as_str(), sent, received), ("error", "deny", 1, 1));
 }
 
-/// A connection goes on while its removed caller or callee drains, and ends when the node says that its time is up: 5 s where a permission was withdrawn with the
+/// A connection goes on while its removed caller or callee drains. The node that had the function
+/// closes it when the time for that is over: after 5 s if a permission was withdrawn with the
 /// function.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() {

@@ -34,7 +34,8 @@ pub(super) type Moved = (Arc<str>, Arc<dyn Elsewhere>);
 pub struct LimitCounts {
     limit: Box<str>,
     own: Vec<(Box<str>, QuotaAlgorithm, QuotaState)>,
-    /// The fullest of the counters that several keys share. Which keys share one is different in each process.
+    /// The fullest of the counters that several keys share. Each process assigns keys to them
+    /// differently.
     shared: Option<(QuotaAlgorithm, QuotaState)>,
     share: Option<Share>,
 }

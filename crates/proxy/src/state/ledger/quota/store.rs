@@ -78,7 +78,8 @@ pub struct StoreCounts {
 /// The queue of questions to the store.
 #[derive(Debug)]
 pub struct Store {
-    /// At most one question for each counter is under way, so this is as bounded as the counters are.
+    /// At most one question for each counter is in flight, so the bound on counters also bounds
+    /// this queue.
     questions: UnboundedSender<CounterName>,
     /// How long a request waits for an answer.
     pub timeout: Duration,
@@ -133,6 +134,6 @@ pub struct Arrival {
     pub sent: Instant,
     /// When the answer arrived.
     pub now: Instant,
-    /// The same in milliseconds since 1970.
+    /// The time of arrival in milliseconds since 1970.
     pub now_ms: u64,
 }

@@ -103,7 +103,8 @@ fn threads_cannot_both_take_the_last_one() {
     assert_eq!(quotas.read("b", "").state.used, 100_000, "whoever was refused by one gave the other back");
 }
 
-/// Takes once from each of many keys, more than a limit has counters. Returns how many were admitted.
+/// Takes once from each of many keys, more than a limit has counters. Returns how many requests
+/// were admitted.
 fn flood(quotas: &Quotas, limit: &RateLimit, keys: usize) -> usize {
     (0..keys).filter(|number| quotas.take(&[one(limit, &format!("flood {number}"))], NOW).is_ok()).count()
 }
@@ -155,7 +156,8 @@ fn no_key_gets_more_by_moving_from_a_shared_counter_to_its_own() {
     keys.iter().for_each(|key| drop(quotas.take(&[one(&limit, key)], NOW)));
     // The shared counter of "late" has nothing left.
     assert!(quotas.take(&[one(&limit, "late")], NOW).is_err());
-    // The other keys' own counters gave one each, and are full again after ten seconds. Shared ones have regained one of two.
+    // The counters of the other keys admitted one request each, and are full again after ten
+    // seconds. Shared ones have regained one of two.
     let later = NOW + 10_000;
     let granted = quotas.take(&[one(&limit, "late")], later).unwrap();
     assert!(!granted[0].shared, "there is room again");

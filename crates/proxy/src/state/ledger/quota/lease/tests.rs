@@ -186,7 +186,8 @@ proptest! {
     }
 }
 
-/// Prints how much of a limit four nodes use under skewed load whose hot node changes, with shares that follow the demand.
+/// Prints how much of a limit four nodes use under a load that moves between them, with shares that
+/// follow the demand.
 #[test]
 fn skewed_load_never_gets_more_than_the_limit() {
     const SECONDS: u64 = 120;
