@@ -1,4 +1,5 @@
-//! How long a start takes, by stage: of a program of the machine, and of a container, each in a room that was made ahead. Prints medians of 50.
+//! How long a start takes, by stage: of a program of the machine, and of a container, each in a
+//! jail that was made ahead. Prints medians of 50.
 //!
 //! `cargo run --release -p leno-jail --example cold_start` as root, with the packages `busybox-static` and `crun`.
 
@@ -31,7 +32,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
     let layers = layers(&folder)?;
     let mut stages = [const { Vec::new() }; 9];
     for _ in 0..STARTS {
-        // Rooms are made again after 20 milliseconds.
+        // Jails are made again after 20 milliseconds.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
         let mut room = rooms.take().await?;

@@ -1,13 +1,15 @@
-//! User and group IDs that rooms have outside.
+//! User and group IDs of jails on the machine.
 
 use crate::user::CONTAINER_IDS;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The first ID that rooms of processes have outside, and how many there are. Beyond those that systemd gives to containers.
+/// The first machine ID for jails of processes, and the number of these IDs. They are above the IDs
+/// that systemd gives to containers.
 const FIRST_ACCOUNT: u32 = 0x7000_0000;
 const ACCOUNTS: u32 = 0x1_0000;
-/// The first ID of those that containers have outside, and how many containers there can be. They end where systemd's range for foreign images begins.
+/// The first machine ID for containers, and the maximum number of containers. The IDs end where
+/// systemd's range for foreign images begins.
 const FIRST_RANGE: u32 = FIRST_ACCOUNT + ACCOUNTS;
 const RANGES: u32 = (0x7ffe_0000 - FIRST_RANGE) / CONTAINER_IDS;
 
@@ -18,12 +20,12 @@ pub enum Half {
     /// The half of a process that was not started by a hot restart.
     #[default]
     First,
-    /// The other one.
+    /// The other half, which the child of a hot restart has.
     Second,
 }
 
 impl Half {
-    /// The one that this is not.
+    /// The opposite half.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -33,7 +35,7 @@ impl Half {
     }
 }
 
-/// Ranges of IDs outside. No two rooms have the same at a time.
+/// Ranges of IDs on the machine. No two jails have the same range at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
     first: u32,
@@ -42,21 +44,21 @@ pub(crate) struct Accounts {
     given: Arc<Mutex<BTreeSet<u32>>>,
 }
 
-/// The IDs of one room, until this is dropped.
+/// The IDs of one jail, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Account {
-    /// The first of them, or the only one.
+    /// The first ID of the range, or the only one.
     pub first: u32,
     accounts: Accounts,
 }
 
 impl Accounts {
-    /// One for each room: it is both user and group.
+    /// One ID for each jail, as both user and group.
     pub(crate) fn of_processes(half: Half) -> Self {
         Self::half(half, FIRST_ACCOUNT, 1, ACCOUNTS)
     }
 
-    /// [`CONTAINER_IDS`] for each room.
+    /// [`CONTAINER_IDS`] for each jail.
     pub(crate) fn of_containers(half: Half) -> Self {
         Self::half(half, FIRST_RANGE, CONTAINER_IDS, RANGES)
     }

@@ -4,8 +4,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 
-/// A descriptor that is readable when a child has ended. Blocks the signal that says so otherwise, and those that are meant for the node: it ends its
-/// rooms in its own time.
+/// A descriptor that is readable when a child has ended. Blocks the signal of ended children, and
+/// the signals that ask the node to end, because the node ends its jails when it has drained.
 pub(crate) fn ended() -> io::Result<SignalFd> {
     let child = SigSet::from(Signal::SIGCHLD);
     let mut blocked = child;

@@ -15,11 +15,11 @@ use std::path::{Component, Path, PathBuf};
 pub const DEFAULT_WRITABLE: u64 = 64 << 20;
 /// Descriptors that come with a container besides those of visible paths: the task, two outputs and the root.
 const OTHER_DESCRIPTORS: usize = 4;
-/// Most folders in memory.
+/// Maximum number of folders in memory.
 const MOST_VOLUMES: usize = 64;
-/// Where commands are looked for if neither the image nor the function says.
+/// Search path for commands if neither the image nor the function gives one.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Folders that the room has in every container.
+/// Folders that the jail itself provides in every container.
 const OWN: [&str; 3] = ["/proc", "/dev", "/sys"];
 
 /// An image that is unpacked on this machine. The names are those of the OCI image configuration.
@@ -53,7 +53,7 @@ pub struct Volume {
     pub size: u64,
 }
 
-/// A container to run in a room. It cannot be printed: it holds secrets.
+/// A container to run in a jail. It cannot be printed: it holds secrets.
 #[derive(Clone)]
 pub struct Container {
     /// The namespace whose threads open its paths.
@@ -70,7 +70,7 @@ pub struct Container {
     pub user: Option<String>,
     /// Variables besides those of the image, or in place of them.
     pub environment: BTreeMap<String, String>,
-    /// The room's host name, at most 64 bytes.
+    /// The jail's host name, at most 64 bytes.
     pub hostname: String,
     /// Files and folders of the machine that the container sees under the same path, read-only.
     /// They hide the image's files at these paths.
@@ -159,14 +159,14 @@ impl Prepared {
         Ok(Self { task, layers: image.layers.clone(), writable: *writable })
     }
 
-    /// Mounts the root. It blocks. `users` and `owner`: see [`Root`].
+    /// Mounts the root. Blocks. `users` and `owner`: see [`Root`].
     pub(crate) fn mount(&self, users: OwnedFd, owner: u32) -> io::Result<OwnedFd> {
         Root { layers: self.layers.clone(), users, owner, writable: self.writable }.mount()
     }
 }
 
-/// Mounts paths of the machine for a container whose root user is `owner` outside. Blocks as long as their file systems do, on a thread that ends
-/// afterwards.
+/// Mounts paths of the machine for a container whose root user has the machine ID `owner`. Blocks
+/// as long as the file systems of the paths do, on a thread that ends afterwards.
 pub(crate) fn shown(paths: &[PathBuf], owner: u32) -> io::Result<Vec<OwnedFd>> {
     shown::take_rights(owner)?;
     let real = paths.iter().map(|path| shown::resolved(path)).collect::<io::Result<Vec<_>>>()?;
@@ -224,7 +224,8 @@ fn volumes(wanted: &[Volume]) -> io::Result<Vec<(PathBuf, u64)>> {
     Ok(all.into_iter().collect())
 }
 
-/// Fails unless something can be mounted there.
+/// Fails if the container may not have a mount at a path: at its root, or in the jail's own
+/// folders.
 fn separate(path: &Path) -> io::Result<()> {
     plain(path)?;
     let reserved = OWN.iter().chain([&SECRETS]).find(|reserved| path.starts_with(reserved));

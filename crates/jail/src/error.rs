@@ -1,21 +1,21 @@
-//! Why there is no room.
+//! Errors of jails that could not be created.
 
 use std::io;
 use std::time::Duration;
 
-/// Longest wait for a room, and for a program to be started in it. Both take milliseconds.
+/// Longest wait for a jail, and for a program to be started in it. Both take milliseconds.
 pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
-/// Why there is no room.
+/// The error of a jail that could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum NoRoom {
-    /// Something that a room needs cannot be had here. Says what.
+    /// This machine lacks a feature that a jail needs. Names the feature.
     #[error("{0}")]
     Unmade(String),
-    /// The launcher does not answer, or has ended.
+    /// The jailer does not answer, or has ended.
     #[error("the launcher of rooms: {0}")]
     Launcher(#[from] io::Error),
-    /// The launcher took too long.
+    /// The jailer took too long.
     #[error("the launcher of rooms did not make one within {LONGEST:?}")]
     Timeout,
 }
@@ -26,7 +26,7 @@ impl From<io::ErrorKind> for NoRoom {
     }
 }
 
-/// Says what cannot be asked for.
+/// The error for an invalid request.
 pub(crate) fn bad(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }

@@ -25,7 +25,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use syscalls::Sysno;
 
-/// Calls that are allowed whatever their arguments.
+/// Calls that are allowed with any arguments.
 #[rustfmt::skip]
 const ALLOWED: &[Sysno] = &[
     // Files.
@@ -60,7 +60,7 @@ const ALLOWED: &[Sysno] = &[
     Sysno::mincore, Sysno::mlock, Sysno::mlock2, Sysno::mlockall, Sysno::mmap, Sysno::mprotect, Sysno::mremap,
     Sysno::mseal, Sysno::msync, Sysno::munlock, Sysno::munlockall, Sysno::munmap, Sysno::pkey_alloc, Sysno::pkey_free,
     Sysno::pkey_mprotect, Sysno::process_mrelease, Sysno::remap_file_pages, Sysno::set_robust_list,
-    // Communication between the processes of a room.
+    // Communication between the processes of a jail.
     Sysno::mq_getsetattr, Sysno::mq_notify, Sysno::mq_open, Sysno::mq_timedreceive, Sysno::mq_timedsend,
     Sysno::mq_unlink, Sysno::msgctl, Sysno::msgget, Sysno::msgrcv, Sysno::msgsnd, Sysno::semctl, Sysno::semget,
     Sysno::semop, Sysno::semtimedop, Sysno::shmat, Sysno::shmctl, Sysno::shmdt, Sysno::shmget,
@@ -93,7 +93,7 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::add_key, Errno::EPERM),
     (Sysno::adjtimex, Errno::EPERM),
     (Sysno::bpf, Errno::EPERM),
-    // It tells which of the machine's files others have read.
+    // It reveals which files of the machine other processes have read.
     (Sysno::cachestat, Errno::ENOSYS),
     (Sysno::chroot, Errno::EPERM),
     (Sysno::clock_adjtime, Errno::EPERM),
@@ -102,7 +102,7 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     // As a kernel without locks of open files.
     (Sysno::fcntl, Errno::EINVAL),
     (Sysno::get_mempolicy, Errno::ENOSYS),
-    // Contexts of all rooms together are bounded, by `fs.aio-max-nr`. Programs go on with threads.
+    // `fs.aio-max-nr` bounds the contexts of all jails together. Programs fall back to threads.
     (Sysno::io_setup, Errno::ENOSYS),
     (Sysno::io_uring_enter, Errno::ENOSYS),
     (Sysno::io_uring_register, Errno::ENOSYS),
@@ -125,7 +125,7 @@ const ANSWERED: &[(Sysno, Errno)] = &[
     (Sysno::sched_setattr, Errno::EPERM),
     (Sysno::sched_setparam, Errno::EPERM),
     (Sysno::sched_setscheduler, Errno::EPERM),
-    // As a kernel without filters.
+    // The answer of a kernel without filters.
     (Sysno::seccomp, Errno::EINVAL),
     (Sysno::set_mempolicy, Errno::ENOSYS),
     (Sysno::sethostname, Errno::EPERM),
@@ -186,8 +186,9 @@ fn chain<const N: usize>(filters: [BpfProgram; N]) -> BpfProgram {
     chained
 }
 
-/// Of `clone` and `clone3` the C library tries the newer one, whose arguments no filter can see, and goes on with the older one if that does not exist.
-/// The kernel answers, because the room's first process starts the program with these calls and cannot be asked by itself.
+/// The C library tries `clone3` first, whose arguments no filter can see, and falls back to `clone`
+/// if `clone3` does not exist. The kernel gives this answer: the jail's first process uses these
+/// calls to start the program, so it cannot answer them.
 fn without_clone3() -> Result<BpfProgram, seccompiler::BackendError> {
     without(Sysno::clone3, Vec::new(), Errno::ENOSYS)
 }
@@ -231,7 +232,7 @@ fn without_work_for_others() -> Result<BpfProgram, seccompiler::BackendError> {
     ]))
 }
 
-/// Has the kernel do nothing about these calls, and say that it has done it.
+/// The kernel skips these calls and reports success.
 fn without_effect(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, seccompiler::BackendError> {
     let done = SeccompAction::Errno(0);
     SeccompFilter::new(rules, SeccompAction::Allow, done, std::env::consts::ARCH.try_into()?)?.try_into()
@@ -243,7 +244,7 @@ pub(crate) fn keep_core_limit() -> io::Result<()> {
     seccompiler::apply_filter(&filter).map_err(io::Error::other)
 }
 
-/// Has the kernel answer a call with an error, if one of these rules holds or there are none.
+/// The kernel answers a call with an error, if one of these rules holds or there are none.
 fn without(call: Sysno, rules: Vec<SeccompRule>, error: Errno) -> Result<BpfProgram, seccompiler::BackendError> {
     let rules = BTreeMap::from([(i64::from(call.id()), rules)]);
     let answer = SeccompAction::Errno(error as u32);
@@ -263,7 +264,7 @@ fn allow_list() -> Result<BpfProgram, seccompiler::BackendError> {
     Ok(program)
 }
 
-/// Whether the kernel can ask a process about another's calls.
+/// Whether the kernel can let a process answer the system calls of another one.
 pub(crate) fn is_supported() -> bool {
     let action: u32 = libc::SECCOMP_RET_USER_NOTIF;
     // SAFETY: the kernel reads four bytes at the address.
@@ -341,7 +342,7 @@ impl Listener {
             let mut answer = libc::seccomp_notif_resp { id: asked.id, val: 0, error: -(error as i32), flags: 0 };
             self.ioctl(libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)?;
         }
-        // All that have no name are one kind: there are billions of numbers.
+        // Calls without a name count as one kind, because there are billions of numbers.
         let name = call.map_or("of an unknown number", |call| call.name()).to_owned();
         Ok(Some(RefusedCall { call: name, program, thread: asked.pid, kill: error.is_none() }))
     }

@@ -1,5 +1,6 @@
-//! The first process of a room. It furnishes the room, waits for a program, starts it, and stays: the kernel ends a room with its first process, so the
-//! room ends when the program does, when the node closes its socket, or when the launcher ends.
+//! The first process of a jail. It sets up the jail, waits for a program, starts it, and stays. The
+//! kernel ends a jail with its first process, so the jail ends when the program does, when the node
+//! closes its socket, or when the jailer ends.
 
 use crate::filter::{self, Listener, RecordLocks, RefusedCall};
 use crate::rights::{self, give_up_rights, limit};
@@ -26,7 +27,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// User and group ID of a room's processes, as they see it, where it is not made for a container.
+/// User and group ID of a jail's processes, as they see it, unless it is for a container.
 pub(crate) const USER: u32 = 1000;
 /// Longest [`Task`] or [`Contained`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
@@ -34,14 +35,14 @@ const LONGEST_TASK: u64 = 8 << 20;
 /// Longest reason why something is not started, in characters. It has to fit a message.
 const LONGEST_REASON: usize = 500;
 
-/// A program that runs in the room.
+/// A program that runs in the jail.
 struct Program {
     pid: Pid,
     end: End,
     calls: Listener,
 }
 
-/// How a program is asked to end.
+/// The way to ask a program to end.
 enum End {
     /// With SIGTERM to its process group.
     Group,
@@ -67,17 +68,17 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Ki
     0
 }
 
-/// A furnished room.
+/// A jail that is set up.
 struct Prepared {
-    /// Of its entrances, and a descriptor of its network.
+    /// The sockets of its entrances, and a descriptor of its network.
     sockets: [OwnedFd; 3],
-    /// Why its files of the machine are the same as other rooms'.
+    /// The reason why it shares inodes of the machine's files with other jails, if it does.
     shared: Option<String>,
     /// Readable when a child has ended.
     children: SignalFd,
 }
 
-/// Furnishes the room.
+/// Sets up the jail.
 fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Unmade> {
     let mut opened = [0];
     if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
@@ -90,9 +91,10 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Un
         })
         .during("user and group IDs")?;
     }
-    // The kernel schedules sessions, too. This one is not the node's, and no process of the program can join it.
+    // The kernel schedules by session, too. This one is separate from the node's, and no process of
+    // the program can join it.
     rustix::process::setsid().during("its session")?;
-    // From here on: changing the user has undone it before.
+    // Set only here, because a change of the user resets it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the launcher")?;
     // No process of the same account may look into this process, from outside the jail or from
     // inside.
@@ -112,7 +114,7 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Un
 }
 
 /// Limits the objects that the kernel counts for each user of the jail, besides its counts for the
-/// account outside. Each watch keeps a file of the machine in the kernel's memory.
+/// account on the machine. Each watch keeps a file of the machine in the kernel's memory.
 fn bound_counts() -> io::Result<()> {
     for (name, most) in [("max_inotify_instances", 128), ("max_inotify_watches", 16_384), ("max_user_namespaces", 0)] {
         let file = format!("/proc/sys/user/{name}");
@@ -132,7 +134,7 @@ fn become_user(number: u32) -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(user, user, user)?)
 }
 
-/// Waits for a program and runs it. Returns when the room is to end.
+/// Waits for a program and runs it. Returns when the jail is to end.
 fn live(control: &OwnedFd, children: &SignalFd, has_account: bool, filter: &BpfProgram) -> io::Result<()> {
     while let Some((order, descriptors)) = receive(control)? {
         let started = match order {
@@ -190,7 +192,8 @@ fn start(descriptors: Vec<OwnedFd>, has_account: bool, filter: &BpfProgram) -> R
     };
     view::complete(&task.visible, &mounts, !has_account, &task.secrets).during("the file system")?;
     drop(mounts);
-    // The node has put this process into the control groups in which the program stays. Their names are nothing for the program: they are its root.
+    // The node has put this process into the control groups in which the program stays. The
+    // namespace hides their names: the program sees them as the root.
     unshare(CloneFlags::CLONE_NEWCGROUP).during("the control group")?;
     give_up_rights().during("capabilities")?;
     let calls = Listener::install(filter).during("the filter of system calls")?;
@@ -247,7 +250,7 @@ fn read<T: DeserializeOwned>(task: OwnedFd) -> io::Result<T> {
     postcard::from_bytes(&bytes).map_err(io::Error::other)
 }
 
-/// Attends to a running program until the room is to end.
+/// Supervises a running program until the jail is to end.
 fn attend(control: &OwnedFd, children: &SignalFd, program: &Program) -> io::Result<()> {
     wire::send(control, &Event::Started, &[], SendFlags::empty())?;
     let (mut told, mut locks) = (BTreeSet::new(), RecordLocks::default());
@@ -333,7 +336,7 @@ fn supply_rare(control: &OwnedFd, socket: io::Result<OwnedFd>) -> io::Result<()>
 fn send_sockets(control: &OwnedFd, event: &Event, sockets: &[OwnedFd]) -> io::Result<()> {
     let borrowed: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
     match wire::send(control, event, &borrowed, SendFlags::empty()) {
-        // The account has as many on their way as it may: that must not end the room.
+        // The account has reached its limit on descriptors in transit. That must not end the jail.
         Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {
             wire::send(control, event, &[], SendFlags::empty())
         }

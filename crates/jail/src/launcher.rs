@@ -1,7 +1,8 @@
-//! The launcher: a process that makes rooms and does nothing else.
+//! The jailer: a process that only creates jails.
 //!
-//! A room begins as a copy of the process that makes it. The node is a bad one to copy: it has threads and secrets. The launcher has neither. It is
-//! started when the node starts, and each room's first process shares all of its memory with it until it writes there.
+//! A jail begins as a copy of the process that creates it. The node is unsuitable for that, because
+//! it has threads and secrets. The jailer has neither. The node starts the jailer first, and each
+//! jail's first process shares the jailer's memory until it writes there.
 
 use crate::init::USER;
 use crate::rights::forbid_core_dumps;
@@ -36,8 +37,8 @@ const NAMESPACES: CloneFlags = CloneFlags::CLONE_NEWUSER
     .union(CloneFlags::CLONE_NEWUTS)
     .union(CloneFlags::CLONE_NEWCGROUP);
 
-/// Runs the launcher in this process, which must have no other thread. Standard input is the socket to the node; the launcher ends when the node
-/// closes it.
+/// Runs the jailer in this process, which must have no other thread. Standard input is the socket
+/// to the node; the jailer ends when the node closes it.
 pub fn run() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,10 +50,11 @@ pub fn run() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    // Standard input becomes /dev/null, so that nothing that a room runs can inherit the socket.
+    // Standard input becomes /dev/null, so that nothing that a jail runs can inherit the socket.
     let node = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)?;
-    // Descriptors on their way in sockets are counted against this limit, for all rooms of an account together.
+    // Descriptors in transit through sockets count against this limit, for all jails of an account
+    // together.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     if let Err(error) = forbid_core_dumps() {
@@ -61,7 +63,7 @@ fn serve() -> io::Result<()> {
         );
     }
     let children = children::ended()?;
-    // Compiled once: rooms share it.
+    // Compiled once: jails share it.
     let filter = filter::compile().map_err(io::Error::other)?;
     let mut stack = vec![0; STACK];
     loop {
@@ -79,28 +81,30 @@ fn serve() -> io::Result<()> {
             let Some((make, descriptors)) = wire::receive::<Make>(&node, RecvFlags::empty())? else { return Ok(()) };
             let [control] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
             if let Err(error) = launch(&make, &control, &filter, &mut stack) {
-                // Sending fails if the node does not want the room any more.
+                // Sending fails if the node does not want the jail any more.
                 let _ = wire::send(&control, &Event::Failed(error.to_string()), &[], SendFlags::empty());
             }
         }
     }
 }
 
-/// Starts a room's first process.
+/// Starts a jail's first process.
 fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8]) -> Result<(), Unmade> {
     let (gate, opener) = pipe_with(PipeFlags::CLOEXEC).during("pipe")?;
     let Make { account, kind } = *make;
     let first = || {
         let kept = [control.as_raw_fd(), gate.as_raw_fd()];
-        // SAFETY: this is a copy of the launcher with one thread, and uses no descriptor but these two from here on.
+        // SAFETY: this is a copy of the jailer with one thread, and uses no descriptor but these
+        // two from here on.
         #[expect(unsafe_code, reason = "the launcher's descriptors are nothing for a room")]
         unsafe {
             close_fds::close_open_fds(3, &kept);
         }
         init::run(control, &gate, account.is_some(), kind, filter)
     };
-    // SAFETY: without CLONE_VM the child has a copy of this process's memory, stack included, and this process has one thread, so that no lock is held
-    // in the copy. The child never returns from `init::run` but to end.
+    // SAFETY: without CLONE_VM the child has a copy of this process's memory, stack included. This
+    // process has one thread, so no lock is held in the copy. The child never returns from
+    // `init::run` but to end.
     #[expect(unsafe_code, reason = "a process in new namespaces cannot be made otherwise")]
     let child =
         as_owner(account, || unsafe { nix::sched::clone(Box::new(first), stack, NAMESPACES, Some(libc::SIGCHLD)) });
@@ -135,13 +139,13 @@ fn set_effective_user(user: Uid) -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(Uid::ROOT, user, Uid::ROOT)?)
 }
 
-/// Says which IDs outside those of a room are.
+/// Maps the IDs of a jail to those of the machine.
 fn map_ids(child: i32, account: Option<u32>, kind: Kind) -> io::Result<()> {
     let set = |file: &str, text: String| fs::write(format!("/proc/{child}/{file}"), text);
     let (user, group) = match account {
         Some(account) => (account, account),
         None => {
-            // Who may not set groups could leave one that denies access.
+            // Otherwise a process could drop a group that denies access.
             set("setgroups", "deny".to_owned())?;
             (geteuid().as_raw(), getegid().as_raw())
         }

@@ -1,4 +1,5 @@
-//! The network of a room: the loopback interface and nothing else. Every address leads back into the room, to sockets that the node has there.
+//! The network of a jail: the loopback interface and nothing else. Every address leads back into
+//! the jail, to sockets that the node has there.
 
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{
@@ -10,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 /// The port of plain HTTP. Calls to it are judged as HTTP, whatever their address.
 pub(crate) const HTTP: u16 = 80;
-/// Where names are answered. `/etc/resolv.conf` of a room names it.
+/// The address of the name server. `/etc/resolv.conf` of a jail names it.
 pub(crate) const NAMES: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 53);
 /// Length of the queue of calls that the node has not accepted yet.
 const BACKLOG: i32 = 1024;
@@ -19,7 +20,7 @@ const LOOPBACK: u32 = 1;
 
 /// Brings the loopback interface up and makes every IPv4 address one of this network's.
 pub(crate) fn connect() -> io::Result<()> {
-    // Without a protocol it is the one for routes and interfaces.
+    // Protocol 0 of netlink is the one for routes and interfaces.
     let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     ask(&kernel, &link_up())?;
     ask(&kernel, &all_local())
@@ -94,7 +95,7 @@ pub(crate) fn http() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The socket for questions about names.
+/// The socket for DNS queries.
 pub(crate) fn names() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
@@ -102,7 +103,8 @@ pub(crate) fn names() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// An unconnected TCP socket. It belongs to this network, whichever process connects it.
+/// An unconnected TCP socket. It belongs to this network, regardless of the process that connects
+/// it.
 pub(crate) fn tcp() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?)
@@ -114,7 +116,8 @@ pub(crate) fn tcp6() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?)
 }
 
-/// An unconnected Unix socket. Abstract addresses that it connects to are those of this network, whichever process connects it.
+/// An unconnected Unix socket. It connects to abstract addresses of this network, regardless of the
+/// process that connects it.
 pub(crate) fn unix() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)

@@ -22,9 +22,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::path::{Path, PathBuf};
 
-/// Most layers that overlayfs puts together.
+/// Maximum number of layers that overlayfs supports.
 pub(crate) const MOST_LAYERS: usize = 500;
-/// Bytes of memory for each file that fits. Files have to be limited too: the kernel's own memory for them does not count as theirs.
+/// The root may hold one file for each so many bytes. Files have to be limited too, because the
+/// kernel's memory for them does not count as theirs.
 const BYTES_PER_FILE: u64 = 4096;
 /// Where the thread builds the tree: a folder that every machine has.
 const WORKSHOP: &str = "/tmp";
@@ -36,14 +37,14 @@ pub(crate) struct Root {
     pub layers: Vec<PathBuf>,
     /// The user namespace that maps the owners.
     pub users: OwnedFd,
-    /// The ID outside of the container's root user.
+    /// The machine ID of the container's root user.
     pub owner: u32,
-    /// How many bytes the container may write.
+    /// Maximum number of bytes that the container may write.
     pub writable: u64,
 }
 
 impl Root {
-    /// Mounts it. The result is attached nowhere.
+    /// Mounts the root. The result is attached nowhere.
     ///
     /// # Errors
     /// Names the layer, or the missing feature of the kernel or right of the account.
@@ -116,7 +117,7 @@ impl Root {
     }
 }
 
-/// What to add to an error if this kernel cannot do it.
+/// A hint for the error of a kernel that cannot do it.
 fn old_kernel() -> String {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));

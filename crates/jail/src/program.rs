@@ -9,20 +9,20 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-/// A program to run in a room. It cannot be printed: it holds secrets.
+/// A program to run in a jail. It cannot be printed: it holds secrets.
 #[derive(Clone, Default)]
 pub struct Program {
     /// The namespace whose threads open its paths.
     pub namespace: String,
     /// Its name and arguments.
     pub argv: Vec<String>,
-    /// Its working directory. The room shows it.
+    /// Its working directory. The jail shows it.
     pub directory: PathBuf,
     /// All of its environment.
     pub environment: BTreeMap<String, String>,
-    /// The room's host name, at most 64 bytes.
+    /// The jail's host name, at most 64 bytes.
     pub hostname: String,
-    /// Other files and folders that the room shows, read-only.
+    /// Other files and folders that the jail shows, read-only.
     pub visible: Vec<PathBuf>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
@@ -53,7 +53,7 @@ fn task(program: Program) -> io::Result<Task> {
     let visible = visible.into_iter().map(without_dots).collect::<io::Result<Vec<_>>>()?;
     let executable = located(name, &directory, environment.get("PATH"))?;
     let mut shown: Vec<(PathBuf, PathBuf)> = Vec::new();
-    // The outer ones first, so that those inside them are seen to be there.
+    // The outer paths first, so that inner ones are found in them.
     let mut wanted: Vec<&PathBuf> = visible.iter().chain([&directory, &executable]).collect();
     wanted.sort();
     for path in wanted {
@@ -69,7 +69,8 @@ fn task(program: Program) -> io::Result<Task> {
     Ok(Task { argv, executable, directory, environment, hostname, visible: shown, secrets, descriptors, processes })
 }
 
-/// The mounts of a task's visible paths. Only root can make them; another node has its rooms open the paths, with the same account and the same result.
+/// The mounts of a task's visible paths. Only root can make them. Without root, the jails open the
+/// paths, with the same account and the same result.
 fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Vec::new());
@@ -89,7 +90,7 @@ fn without_dots(path: PathBuf) -> io::Result<PathBuf> {
 /// Finds the file that a command names, as a shell would.
 fn located(name: &str, directory: &Path, path: Option<&String>) -> io::Result<PathBuf> {
     if name.contains('/') {
-        // Without the `.` of `./program`, which `starts_with` would trip over.
+        // Removes the `.` of `./program`, which would break `starts_with`.
         return without_dots(directory.join(name).components().collect());
     }
     let folders = std::env::split_paths(path.map_or("", String::as_str));

@@ -1,4 +1,4 @@
-//! What programs of a room may not do, and how many descriptors they may have.
+//! Restrictions of a jail's programs, and their limit on descriptors.
 
 use crate::{DEFAULT_PROCESSES, filter};
 use rustix::io::Errno;
@@ -14,12 +14,13 @@ pub(crate) fn give_up_rights() -> io::Result<()> {
     give_up_rights_but(CapabilitySet::empty())
 }
 
-/// Like [`give_up_rights`], but this process keeps some, and root's programs may have them.
+/// Like [`give_up_rights`], but this process keeps some capabilities, and root's programs may have
+/// them.
 pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     for capability in CapabilitySet::all().difference(kept).iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // One that this kernel does not know.
+            // This kernel does not know the capability.
             Err(Errno::INVAL) => {}
             removed => removed?,
         }
@@ -37,7 +38,7 @@ pub(crate) fn give_up_rights_but(kept: CapabilitySet) -> io::Result<()> {
 /// # Errors
 /// The hard limit is 0 here, and this process may not raise it.
 pub fn forbid_core_dumps() -> io::Result<()> {
-    /// Less than the smallest dump has, so none is written to a file either.
+    /// Smaller than any dump, so none is written to a file either.
     const NO_DUMP: Rlimit = Rlimit { current: Some(1), maximum: Some(1) };
     Ok(setrlimit(Resource::Core, NO_DUMP)?)
 }
@@ -49,7 +50,7 @@ pub fn forbid_core_dumps() -> io::Result<()> {
 /// Those of `start`, and of a kernel without filters of system calls.
 pub fn start_without_core_dumps<T: Send>(start: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     thread::scope(|scope| {
-        // A filter cannot be taken off, so a thread puts it on that ends.
+        // A filter cannot be removed, so a thread installs it and then ends.
         let starting = thread::Builder::new().name("start".to_owned()).spawn_scoped(scope, || {
             filter::keep_core_limit()?;
             start()
@@ -58,8 +59,8 @@ pub fn start_without_core_dumps<T: Send>(start: impl FnOnce() -> io::Result<T> +
     })
 }
 
-/// Limits the processes and threads that the user of this program has on the machine, all together. The program must not run as root, which the kernel does
-/// not limit.
+/// Limits the total number of processes and threads of this program's user on the machine. The
+/// program must not run as root, which the kernel does not limit.
 pub fn limit_processes(command: &mut Command, most: u32) {
     let limit = processes(Some(most));
     #[expect(unsafe_code, reason = "afterwards it would be too late: the program may have started others")]
@@ -69,13 +70,14 @@ pub fn limit_processes(command: &mut Command, most: u32) {
     }
 }
 
-/// The program's limit on processes and threads of its user, of which each room has its own.
+/// The program's limit on processes and threads of its user, of which each jail has its own.
 pub(crate) fn processes(most: Option<u32>) -> Rlimit {
     at_most(Resource::Nproc, most.unwrap_or(DEFAULT_PROCESSES).into())
 }
 
-/// Limits of every program, by the names that OCI has for them. Locked memory could be the machine's programs and libraries, which do not count as the room's;
-/// POSIX message queues are the kernel's memory. Both are what Linux has by default.
+/// Limits of every program, by their OCI names. Locked memory could be the machine's programs and
+/// libraries, which do not count as the jail's; POSIX message queues are the kernel's memory. Both
+/// limits are the defaults of Linux.
 pub(crate) const LIMITS: [(Resource, &str, u64); 2] =
     [(Resource::Memlock, "RLIMIT_MEMLOCK", 8 << 20), (Resource::Msgqueue, "RLIMIT_MSGQUEUE", 819_200)];
 
@@ -85,8 +87,9 @@ pub(crate) fn at_most(resource: Resource, most: u64) -> Rlimit {
     Rlimit { current: Some(most), maximum: Some(most) }
 }
 
-/// The program's limit on file descriptors. Where the room shares its account with others, the hard limit is the soft one: how many descriptors an account
-/// may have on their way in sockets is limited too, and the rooms' first processes need some.
+/// The program's limit on file descriptors. Where the jail shares its account with others, the hard
+/// limit equals the soft one: the descriptors that an account may have in transit through sockets
+/// are limited too, and the jails' first processes need some of them.
 pub(crate) fn limit(descriptors: u64, has_account: bool) -> Rlimit {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let soft = maximum.map_or(descriptors, |maximum| descriptors.min(maximum));

@@ -1,4 +1,4 @@
-//! A room as the node sees it.
+//! A jail, seen from the node.
 
 mod inside;
 
@@ -33,9 +33,10 @@ const SPARE_SOCKETS: usize = 4;
 /// The sockets in a jail at which its calls arrive. Every caller on them is in the jail.
 #[derive(Debug)]
 pub struct Entrances {
-    /// Connections to port 80 of any address, or to any port (see [`Prepare`]). Their local address is the one that was called.
+    /// Connections to port 80 of any address, or to any port (see [`Prepare`]). Their local address
+    /// is the called address.
     pub http: TcpListener,
-    /// Questions about names.
+    /// DNS queries.
     pub names: UdpSocket,
     /// The value that [`Prepare`] returned.
     pub kept: Option<Kept>,
@@ -46,7 +47,7 @@ pub struct Entrances {
 pub struct Kept(#[expect(dead_code, reason = "kept for what its drop does")] Mutex<Box<dyn Send>>);
 
 impl Kept {
-    /// Holds this.
+    /// Holds this value.
     pub fn new(held: impl Send + 'static) -> Self {
         Self(Mutex::new(Box::new(held)))
     }
@@ -58,8 +59,8 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-/// Called with the sockets of each new room and a descriptor of its network namespace, ahead of need, to have more connections arrive at them. It may
-/// block.
+/// Called with the sockets of each new jail and a descriptor of its network namespace, ahead of
+/// need, to have more connections arrive at them. It may block.
 pub type Prepare = Arc<dyn Fn(&Entrances, BorrowedFd<'_>) -> Option<Kept> + Send + Sync>;
 
 /// How a program ended, in the form of `wait(2)`.
@@ -75,16 +76,17 @@ impl Exit {
 #[derive(Debug)]
 pub struct Room {
     shared: Arc<Shared>,
-    /// A pidfd of the first process: readable when it, and with it everything in the room, has ended.
+    /// A pidfd of the first process: readable when it, and with it everything in the jail, has
+    /// ended.
     first: AsyncFd<Held>,
     pid: u32,
     state: watch::Receiver<State>,
     entrances: Option<Entrances>,
-    /// The OCI runtime, if the room was made for a container.
+    /// The OCI runtime, if the jail was made for a container.
     runtime: Option<PathBuf>,
 }
 
-/// A descriptor that a runtime watches. It is never replaced, as `AsyncFd` asks.
+/// A descriptor that an async runtime watches. It is never replaced, as `AsyncFd` requires.
 #[derive(Debug)]
 struct Held(OwnedFd);
 
@@ -103,23 +105,23 @@ pub(crate) struct Shared {
     pub(crate) at_ipv6: AtomicBool,
     /// The waiters for a Unix socket or one for IPv6, in the order of their orders.
     rare_sockets: Mutex<VecDeque<oneshot::Sender<OwnedFd>>>,
-    /// Bounds their orders: the control socket has no room for more.
+    /// Limits these orders, because the control socket has no buffer space for more.
     rare_orders: Semaphore,
-    /// Notified when there are more sockets, and when there will be none any more.
+    /// Notified when there are more sockets, and when no more will arrive.
     supplied: Notify,
     over: AtomicBool,
-    /// Given back when the room has ended.
+    /// Given back when the jail has ended.
     account: Option<Account>,
     refusals: OnceLock<Refusals>,
 }
 
-/// Unconnected sockets of a room's network.
+/// Unconnected sockets of a jail's network.
 #[derive(Debug, Default)]
 struct Sockets {
     in_hand: VecDeque<OwnedFd>,
-    /// How many were ordered and have not arrived.
+    /// Number of sockets that were ordered and have not arrived.
     ordered: usize,
-    /// How many connections wait for one.
+    /// Number of connections that wait for one.
     waiting: usize,
 }
 
@@ -132,7 +134,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A system call that no room allows.
+/// A system call that no jail allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// Its name.
@@ -143,11 +145,11 @@ pub struct Refused {
     pub killed: bool,
 }
 
-/// Told of refused system calls, of each kind once.
+/// A callback for refused system calls. Each kind of call is reported once.
 pub struct Refusals(Box<dyn Fn(Refused) + Send + Sync>);
 
 impl Refusals {
-    /// Calls this, which must not block.
+    /// Reports refused system calls to this function, which must not block.
     pub fn to(tell: impl Fn(Refused) + Send + Sync + 'static) -> Self {
         Self(Box::new(tell))
     }
@@ -172,7 +174,7 @@ enum State {
 }
 
 impl Room {
-    /// Waits until a new room is ready. `control` is the node's end of its socket.
+    /// Waits until a new jail is ready. `control` is the node's end of its socket.
     pub(crate) async fn furnished(
         control: OwnedFd,
         account: Option<Account>,
@@ -220,12 +222,13 @@ impl Room {
         Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances), runtime })
     }
 
-    /// Process ID of the room's first process.
+    /// Process ID of the jail's first process.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The sockets at which calls from the room arrive; `None`: they were taken already. While one of them is open, the room's network remains.
+    /// The sockets at which calls from the jail arrive; `None`: they were taken already. While one
+    /// of them is open, the jail's network remains.
     pub fn take_entrances(&mut self) -> Option<Entrances> {
         self.entrances.take()
     }
@@ -242,16 +245,17 @@ impl Room {
 
     /// Whether no program can be started here any more.
     pub(crate) fn is_over(&self) -> bool {
-        // The task that hears of its end may not have had its turn.
+        // The task that reads its end may not have run yet.
         let mut ended = [PollFd::new(&self.first.get_ref().0, PollFlags::IN)];
         let has_ended = poll(&mut ended, Some(&Timespec::default())).is_ok_and(|number| number > 0);
         has_ended || *self.state.borrow() != State::Waiting
     }
 
-    /// Runs the program, with these files as its standard output and standard error. Returns when it runs. If that fails, the room ends.
+    /// Runs the program, with these files as its standard output and standard error. Returns when
+    /// it runs. If that fails, the jail ends.
     ///
     /// # Errors
-    /// Names what cannot be shown or started, and why.
+    /// Names the path that cannot be shown or the program that cannot be started, and why.
     pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
         if self.runtime.is_some() {
             return Err(bad("this room was made for a container".to_owned()));
@@ -305,7 +309,7 @@ impl Room {
         begun.map_err(|error| io::Error::new(error.kind(), format!("`{name}`: {error}")))
     }
 
-    /// Has the room run something, and waits until it does.
+    /// Sends an order to run a program, and waits until it runs.
     async fn begin(
         &mut self,
         name: &str,
@@ -330,7 +334,7 @@ impl Room {
             ));
         };
         match state.as_deref() {
-            // A program may have ended before anybody looked.
+            // The program may have ended before this task ran.
             Ok(State::Running | State::Ended { started: true, .. }) => Ok(()),
             Ok(State::Ended { reason: Some(reason), .. }) => Err(io::Error::other(reason.clone())),
             _ => Err(io::Error::other("its room has ended")),
@@ -339,11 +343,11 @@ impl Room {
 
     /// Asks the program to end: with SIGTERM to its process group, or with the image's stop signal to a container's program.
     pub fn terminate(&self) {
-        // This fails if the room has ended, which is fine.
+        // This fails if the jail has ended, which does not matter.
         let _ = self.shared.order(&Order::Terminate);
     }
 
-    /// Waits until the program has ended, or the room. It can be called again, and is cancel-safe.
+    /// Waits until the program has ended, or the jail. It can be called again, and is cancel-safe.
     pub async fn exited(&self) {
         let _ = self.state.clone().wait_for(|state| matches!(state, State::Ended { .. })).await;
     }
@@ -364,7 +368,7 @@ impl Room {
     }
 
     fn kill(&self) {
-        // This fails if the room has ended, which is fine.
+        // This fails if the jail has ended, which does not matter.
         let _ = pidfd_send_signal(&self.first.get_ref().0, Signal::KILL);
     }
 }
@@ -380,7 +384,7 @@ impl Shared {
         wire::send(&self.control, order, &[], SendFlags::DONTWAIT)
     }
 
-    /// An unconnected socket of the room's network.
+    /// An unconnected socket of the jail's network.
     pub(crate) async fn socket(&self) -> io::Result<OwnedFd> {
         self.sockets().waiting += 1;
         let _waiting = Waiting(self);
@@ -398,13 +402,13 @@ impl Shared {
         }
     }
 
-    /// A socket of the room's network, by [`Order::UnixSocket`] or [`Order::Ipv6Socket`].
+    /// A socket of the jail's network, by [`Order::UnixSocket`] or [`Order::Ipv6Socket`].
     pub(crate) async fn rare_socket(&self, order: &Order) -> io::Result<OwnedFd> {
         let _turn = self.rare_orders.acquire().await;
         let (supply, supplied) = oneshot::channel();
         {
             let mut waiting = self.rare_sockets();
-            // The room answers in order, so the order goes out under the lock.
+            // The jail answers in order, so the order goes out under the lock.
             self.order(order)?;
             waiting.push_back(supply);
         }
@@ -415,12 +419,14 @@ impl Shared {
         self.rare_sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Orders as many sockets as connections wait for, and a few to spare. `served`: so many of those that wait have theirs.
+    /// Orders as many sockets as connections wait for, and a few spare ones. `served`: the number
+    /// of waiters that have theirs.
     fn stock_up(&self, served: usize) -> io::Result<()> {
         let mut sockets = self.sockets();
         let wanted = sockets.waiting.saturating_sub(served) + SPARE_SOCKETS;
         let missing = wanted.saturating_sub(sockets.in_hand.len() + sockets.ordered);
-        // The control socket has room for so many orders and more. The others are made when these have arrived.
+        // The control socket has buffer space for so many orders. The other orders go out when
+        // these sockets have arrived.
         let missing = missing.min(MOST_DESCRIPTORS.saturating_sub(sockets.ordered));
         if missing > 0 {
             let number = u8::try_from(missing).unwrap_or(u8::MAX);
@@ -434,14 +440,15 @@ impl Shared {
     fn arrived(&self, supplied: Vec<OwnedFd>) {
         let mut sockets = self.sockets();
         if supplied.is_empty() {
-            // The room could not send any. Who waits goes on waiting, as long as it may; the next connection orders again.
+            // The jail could not send any socket. Waiters continue to wait until their deadline;
+            // the next connection orders again.
             sockets.ordered = 0;
             return;
         }
         sockets.ordered = sockets.ordered.saturating_sub(supplied.len());
         let most = sockets.waiting + SPARE_SOCKETS;
         sockets.in_hand.extend(supplied);
-        // Those who waited may have gone.
+        // Some waiters may have gone.
         sockets.in_hand.truncate(most);
         drop(sockets);
         // This fails if the jail has ended. The waiters then get that error.
@@ -457,7 +464,7 @@ impl Shared {
 /// Reads the events of a jail until it has ended.
 async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: watch::Sender<State>) {
     let (mut started, mut exit, mut reason) = (false, None, None);
-    // An error means that the room is gone.
+    // An error means that the jail is gone.
     while let Ok((event, descriptors)) = next(&control).await {
         match event {
             Event::Sockets => {
@@ -500,13 +507,13 @@ fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<Held>> {
     AsyncFd::with_interest(Held(descriptor), Interest::READABLE)
 }
 
-/// The next thing that a room tells.
+/// Receives the next event of a jail.
 async fn next(control: &AsyncFd<Held>) -> io::Result<(Event, Vec<OwnedFd>)> {
     let receive = |control: &Held| wire::receive(&control.0, RecvFlags::DONTWAIT);
     control.async_io(Interest::READABLE, receive).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Says once what rooms lack.
+/// Logs once that jails share inodes of the machine's files.
 fn files_are_shared(reason: &str) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

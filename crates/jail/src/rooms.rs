@@ -1,4 +1,4 @@
-//! The rooms of a node: how they are made, and those that wait for a program.
+//! The jails of a node: how they are created, and the pool of jails that wait for a program.
 
 use crate::account::{Accounts, Half};
 use crate::error::{LONGEST, NoRoom};
@@ -14,14 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// How many rooms are asked for at a time: the launcher makes one after the other, and its socket has room for so many questions.
+/// Maximum number of jails in creation at a time. The jailer creates one after the other, and its
+/// socket has buffer space for so many requests.
 const AT_A_TIME: usize = 32;
 /// The OCI runtime that makes containers.
 const RUNTIME: &str = "crun";
-/// From when a room is taken until the next one is made.
+/// Pause after a jail is taken until the next one is created.
 const REFILL: Duration = Duration::from_millis(20);
 
-/// The process that makes rooms. It is started again if it has ended.
+/// The process that creates jails. The node restarts it if it has ended.
 #[derive(Debug)]
 pub struct Launcher {
     command: Command,
@@ -30,20 +31,20 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// Starts it. The command has to call [`crate::launcher::run`] before it starts a thread. Its standard input is replaced, and its environment
-    /// cleared.
+    /// Starts the jailer. The command has to call [`crate::launcher::run`] before it starts a
+    /// thread. Its standard input is replaced, and its environment cleared.
     pub fn start(mut command: Command) -> io::Result<Self> {
         command.env_clear();
         let (socket, child) = launch(&mut command)?;
         Ok(Self { command, socket, child })
     }
 
-    /// Asks for a room, whose end of the control socket is `theirs`.
+    /// Requests a jail, whose end of the control socket is `theirs`.
     fn ask(&mut self, make: &Make, theirs: &OwnedFd) -> io::Result<()> {
         let asked = wire::send(&self.socket, make, &[theirs.as_fd()], SendFlags::DONTWAIT);
         match asked {
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                // Its rooms have ended with it.
+                // Its jails have ended with it.
                 tracing::error!("the launcher of rooms has ended, and with it all rooms; it is started again");
                 let _ = self.child.wait();
                 (self.socket, self.child) = launch(&mut self.command)?;
@@ -53,7 +54,7 @@ impl Launcher {
         }
     }
 
-    /// It ends with its socket too. This way it is gone, and waited for, when this returns.
+    /// Ends the jailer. It also ends with its socket, but this waits for its end.
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -80,48 +81,48 @@ pub struct Rooms {
 struct Inner {
     launcher: Mutex<Launcher>,
     prepare: Option<Prepare>,
-    /// Limits how many rooms are asked for at a time.
+    /// Limits the number of jails in creation.
     asking: Semaphore,
-    /// How many rooms of a kind should wait for a program.
+    /// Number of jails of a kind that should wait for a program.
     ahead: usize,
     for_processes: Pool,
     for_containers: Pool,
-    /// The OCI runtime, or why there can be no containers.
+    /// The OCI runtime, or the reason why there can be no containers.
     runtime: Result<PathBuf, String>,
 }
 
-/// Rooms of one kind.
+/// Jails of one kind.
 struct Pool {
     kind: Kind,
-    /// `None`: only the node's own IDs can be had.
+    /// `None`: the node may only map its own IDs.
     accounts: Option<Accounts>,
-    /// Those that wait for a program.
+    /// The jails that wait for a program.
     waiting: Mutex<Vec<Room>>,
-    /// Held while rooms are made ahead.
+    /// Held while jails are created ahead.
     filling: tokio::sync::Mutex<()>,
 }
 
 impl Rooms {
-    /// Makes the first `ahead` rooms, and at least one, to see whether they can be had here. Each one that is taken is replaced. `prepare` is called with
-    /// each.
+    /// Creates the first `ahead` jails, and at least one, to check that this machine supports them.
+    /// Each jail that is taken is replaced. `prepare` is called with each.
     ///
     /// # Errors
-    /// Says what rooms lack on this machine.
+    /// Names the feature of this machine that jails lack.
     pub async fn open(launcher: Launcher, ahead: usize, prepare: Option<Prepare>) -> Result<Self, NoRoom> {
         Self::open_beside(launcher, ahead, prepare, Half::First).await
     }
 
-    /// The same beside those of another process of the node, which has the other half of the IDs.
+    /// Like [`Rooms::open`], while another process of the node has the other half of the IDs.
     ///
     /// # Errors
-    /// Says what rooms lack on this machine.
+    /// Names the feature of this machine that jails lack.
     pub async fn open_beside(
         launcher: Launcher,
         ahead: usize,
         prepare: Option<Prepare>,
         half: Half,
     ) -> Result<Self, NoRoom> {
-        // Only root can give rooms IDs that are not its own.
+        // Only root can give jails other IDs than its own.
         let is_root = rustix::process::geteuid().is_root();
         let inner = Inner {
             launcher: Mutex::new(launcher),
@@ -140,22 +141,22 @@ impl Rooms {
         Ok(rooms)
     }
 
-    /// Why no container can be run here; `None`: as far as can be seen without one, it can.
+    /// Why this machine can run no containers; `None`: it probably can.
     pub fn no_containers(&self) -> Option<&str> {
         self.inner.runtime.as_ref().err().map(String::as_str)
     }
 
-    /// Process ID of the launcher that runs now.
+    /// Process ID of the present jailer.
     pub fn launcher(&self) -> u32 {
         self.inner.launcher().child.id()
     }
 
-    /// Ends the rooms that wait for a program, and then the launcher, with which the other rooms end. Returns when these are gone. No room is made from
-    /// here on.
+    /// Ends the jails that wait for a program, and then the jailer, which ends the other jails.
+    /// Returns when all are gone. No jail is created from here on.
     pub async fn close(&self) {
         self.inner.asking.close();
         for pool in [&self.inner.for_processes, &self.inner.for_containers] {
-            // Who makes a room now has it soon.
+            // A task that creates a jail now ends soon.
             let _nobody_else = pool.filling.lock().await;
             let waiting = std::mem::take(&mut *pool.waiting());
             for room in waiting {
@@ -198,7 +199,8 @@ impl Rooms {
         };
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {
-            // The program that gets this room starts now, and should have the machine for itself.
+            // The program that gets this jail starts now, so this waits to leave the processors to
+            // it.
             tokio::time::sleep(REFILL).await;
             inner.fill(pool(&inner)).await;
         });
@@ -209,7 +211,7 @@ impl Rooms {
     }
 }
 
-/// Where the OCI runtime is. The room runs it, so it is one of the programs that every room shows.
+/// Path of the OCI runtime. The jail runs it, so it is one of the programs that every jail shows.
 fn runtime(is_root: bool) -> Result<PathBuf, String> {
     if !is_root {
         return Err("containers need a node that runs as root: their users have IDs of their own outside".to_owned());
@@ -242,9 +244,9 @@ impl Inner {
             .unwrap_or(Err(NoRoom::Timeout))
     }
 
-    /// Makes rooms until enough wait.
+    /// Creates jails until enough of them wait.
     async fn fill(&self, pool: &Pool) {
-        // One after the other, or a burst would leave as many rooms as it had starts.
+        // One after the other. Otherwise a burst of starts would create as many spare jails.
         let _one = pool.filling.lock().await;
         while !self.asking.is_closed() && pool.waiting().len() < self.ahead {
             match self.make(pool).await {
@@ -278,7 +280,7 @@ impl Drop for Launcher {
     }
 }
 
-/// A control socket: the node's end, and the other's.
+/// A control socket: the node's end, and the peer's.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }

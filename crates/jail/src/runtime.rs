@@ -47,7 +47,7 @@ const STATE: &str = "/run/crun";
 const LOG: &str = "/run/crun.log";
 const PID: &str = "/run/crun.pid";
 const LISTENER: &str = "/run/refused.sock";
-/// The only container of the room.
+/// The only container of the jail.
 const ID: &str = "container";
 /// Settings of the machine, which their owner may change: the container's root user owns those of
 /// the jail's network.
@@ -91,7 +91,8 @@ pub(crate) fn start(
     // Here no process answers the calls that the filter does not allow: they fail.
     seccompiler::apply_filter(filter).map_err(io::Error::other).during("the filter of system calls")?;
     run(&["start", ID])?;
-    // The runtime sends it before the program begins. It comes from the container's process, so it ends if that does.
+    // The runtime sends the listener before the program begins. The container's process sends it,
+    // so this does not hang if that process ends.
     let descriptor = arrived(&connection).during("the filter of system calls")?;
     Ok((program, Listener::from(descriptor)))
 }
@@ -120,7 +121,7 @@ fn run(runtime: &Path, arguments: &[&str], output: &OwnedFd, errors: &OwnedFd) -
     }))
 }
 
-/// The container's process, as the runtime tells it.
+/// The container's process, as the runtime reports it.
 fn program() -> io::Result<Pid> {
     let text = fs::read_to_string(PID)?;
     text.trim().parse().ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -166,8 +167,9 @@ fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
     limits.extend(task.descriptors.map(|descriptors| limit("RLIMIT_NOFILE", rights::limit(descriptors, true))));
     json!({
         "ociVersion": "1.0.0",
-        // The filter is that of every room, as it is. The `seccomp` section below names who answers; its own rules, which would be in force if a
-        // runtime did not know this annotation, let nothing run.
+        // Every jail has this filter. The `seccomp` section below names the process that answers
+        // refused calls. Its own rules would apply if a runtime did not know this annotation; they
+        // allow nothing.
         "annotations": {"run.oci.seccomp_bpf_data": STANDARD.encode(bytes(filter))},
         "root": {"path": view::CONTAINER_ROOT},
         "process": {
@@ -213,7 +215,7 @@ fn mounts(task: &Contained) -> Vec<Value> {
     for (index, path) in task.visible.iter().enumerate() {
         mounts.push(bind(&view::shown(index), path, "rbind"));
     }
-    // Last, so that nothing hides them.
+    // Last, so that no other mount hides them.
     if !task.secrets.is_empty() {
         mounts.push(bind(&PathBuf::from(view::CONTAINER_SECRETS), Path::new(crate::SECRETS), "bind"));
     }

@@ -11,13 +11,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// Folders of the machine that no room shows anything of, wherever a link to them is.
+/// Folders of the machine whose files no jail shows, even through a link.
 const RESERVED: [&str; 6] = ["/proc", "/dev", "/sys", "/run", "/etc", "/.host"];
 
-/// Gives this thread the rights of an account on files. It keeps its other rights: it can still mount. It must be a thread that ends afterwards.
+/// Gives this thread an account's rights on files. It keeps its other rights, so it can still
+/// mount. The thread has to end afterwards.
 pub(crate) fn take_rights(account: u32) -> io::Result<()> {
     rustix::thread::set_thread_groups(&[])?;
-    // The calls return the ID before. The second one of each tells whether the first one had an effect.
+    // The calls return the previous ID. The second call of each shows whether the first one had an
+    // effect.
     let (user, group) = (FsUid::from_raw(account), FsGid::from_raw(account));
     setfsgid(group);
     setfsuid(user);
@@ -58,7 +60,7 @@ pub(crate) fn open(root: BorrowedFd<'_>, real: &Path) -> io::Result<OwnedFd> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             openat(&found, ".", flags, Mode::empty()).map_err(explain)?;
         }
-        // A program may be executable only.
+        // A program may be executable only, and not readable.
         FileType::RegularFile if mode & 0o001 != 0 => {}
         FileType::RegularFile => {
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -73,13 +75,14 @@ pub(crate) fn open(root: BorrowedFd<'_>, real: &Path) -> io::Result<OwnedFd> {
     Ok(found)
 }
 
-/// Makes a read-only mount of each path, attached nowhere. `machine` is where the machine's tree is. Blocks as long as their file systems do.
+/// Makes a read-only mount of each path, attached nowhere. `machine` is the root of the machine's
+/// tree. Blocks as long as the file systems of the paths do.
 pub(crate) fn mounts(machine: &Path, paths: &[PathBuf]) -> io::Result<Vec<OwnedFd>> {
     let root = openat(CWD, machine, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let table = if paths.is_empty() { String::new() } else { fs::read_to_string("/proc/thread-self/mountinfo")? };
     let mount = |path: &PathBuf| {
         let found = open(root.as_fd(), path)?;
-        // All that is mounted in a folder is shown with it.
+        // Mounts inside a folder are shown with it.
         let here = machine.join(path.strip_prefix("/").unwrap_or(path));
         if let Some((kind, inner)) = kernel_mounts(&table).find(|(_, inner)| inner.starts_with(&here)) {
             return Err(cannot(path, &format!("{kind} is mounted at {} in it", inner.display())));
@@ -89,7 +92,7 @@ pub(crate) fn mounts(machine: &Path, paths: &[PathBuf]) -> io::Result<Vec<OwnedF
     paths.iter().map(mount).collect()
 }
 
-/// Kind and place of each mounted file system of the kernel's.
+/// Kind and path of each mounted file system of the kernel.
 fn kernel_mounts(table: &str) -> impl Iterator<Item = (&str, PathBuf)> {
     const KINDS: [&str; 18] = [
         "proc",
@@ -124,7 +127,7 @@ fn unescaped(text: &str) -> PathBuf {
     plain.iter().fold(text.to_owned(), |text, (octal, plain)| text.replace(octal, plain)).into()
 }
 
-/// Why no room shows a path of the machine; `None`: by its name, one can.
+/// Why no jail shows a path of the machine; `None`: by its name, one can.
 pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
     let plain = path.is_absolute() && !path.components().any(|part| matches!(part, Component::ParentDir));
     if !plain {
@@ -137,7 +140,7 @@ pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
     (reserved && !view::is_setting(path)).then_some("a room has a folder of its own there")
 }
 
-/// Says who may not go there.
+/// Adds a hint about the missing rights to an error.
 fn hinted(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -1,4 +1,4 @@
-//! The steps in which a room is made, and where one failed.
+//! The steps in which a jail is created, and the step that failed.
 
 use std::io;
 

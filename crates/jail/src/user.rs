@@ -1,6 +1,8 @@
-//! Who runs in a container: the user that its image or its function names, looked up in the image's `/etc/passwd` and `/etc/group`.
+//! The user of a container: the one that its image or its function names, looked up in the image's
+//! `/etc/passwd` and `/etc/group`.
 //!
-//! The image is not trusted. Its files are opened below its own root whatever their links say, and must be plain files that are not too long.
+//! The image is not trusted. Its files are opened below its own root, regardless of their links.
+//! They must be regular files of limited length.
 
 mod names;
 
@@ -39,9 +41,9 @@ fn read(root: BorrowedFd<'_>, path: &str) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Opens a plain file below a root, for which links lead nowhere but below that root.
+/// Opens a regular file below a root, which links cannot leave.
 fn open_in(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    // A FIFO would make this wait.
+    // Opening a FIFO would otherwise block.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let file = openat2(root, path, flags, Mode::empty(), resolve)?;

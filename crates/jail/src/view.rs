@@ -22,11 +22,11 @@ pub(crate) const BUNDLE: &str = "/.bundle";
 pub(crate) const CONTAINER_ROOT: &str = "/.bundle/rootfs";
 /// A container's secrets.
 pub(crate) const CONTAINER_SECRETS: &str = "/.bundle/secrets";
-/// Where the machine's tree is while the room is made.
+/// The mount point of the machine's tree while the jail is created.
 pub(crate) const HOST: &str = "/.host";
-/// An empty folder, which overlayfs needs while the room is made.
+/// An empty folder, which overlayfs needs while the jail is created.
 const NOTHING: &str = "/.nothing";
-/// Largest file of the machine's settings that a room has its own copy of.
+/// Largest settings file of the machine that a jail copies.
 const LARGEST_COPY: u64 = 1 << 20;
 /// The machine's programs and libraries. A symbolic link on the machine is one in the jail, too.
 pub(crate) const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -46,7 +46,7 @@ const SETTINGS: [&str; 12] = [
     "/etc/services",
     "/etc/ssl",
 ];
-/// Settings that are the room's own.
+/// Settings that differ from the machine's.
 const OWN: [(&str, &str); 6] = [
     ("/etc/passwd", "leno:x:1000:1000::/tmp:/bin/sh\n"),
     ("/etc/group", "leno:x:1000:\n"),
@@ -70,8 +70,8 @@ const ROOT_SIZE: &CStr = c"mode=755,size=16m";
 /// Limits on an instance's writes to `/tmp` and to `/dev/shm`, each.
 const SCRATCH_SIZE: &CStr = c"mode=1777,size=64m,nr_inodes=16384";
 
-/// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make no mounts. Returns why files of the machine are the
-/// same as other rooms', if they are.
+/// Makes the base of a new tree, and makes it this process's root. `keeps_host`: the node will make
+/// no mounts. Returns why files of the machine are the same as other jails', if they are.
 pub(crate) fn prepare(keeps_host: bool) -> io::Result<Option<String>> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).at("/")?;
     // The new root is mounted over a folder that every machine has. When it becomes the root, it uncovers that folder.
@@ -109,8 +109,9 @@ pub(crate) fn prepare(keeps_host: bool) -> io::Result<Option<String>> {
     Ok(shared)
 }
 
-/// Shows a file or a folder of the machine's programs or settings, with inodes of this room, which is what locks and watches are on. Returns why it has
-/// not: such as a file system that is mounted below.
+/// Shows a file or a folder of the machine's programs or settings, with inodes of this jail, so
+/// that locks and watches on them are the jail's. If that is not possible, shows the machine's
+/// inodes, and returns the reason: such as a file system that is mounted below.
 fn show_own(path: &Path) -> io::Result<Option<String>> {
     let from = on_host(path);
     let own = match fs::symlink_metadata(&from) {
@@ -124,7 +125,7 @@ fn show_own(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(format!("{}: {error}", path.display())))
 }
 
-/// Overlayfs gives each file a new inode. The contents are the same memory for all rooms.
+/// Overlayfs gives each file a new inode. The contents are the same memory for all jails.
 fn own_folder(from: &Path, to: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).create(to)?;
     let layers = CString::new(format!("lowerdir={}:{NOTHING}", from.display()))?;
@@ -132,7 +133,7 @@ fn own_folder(from: &Path, to: &Path) -> io::Result<()> {
     Ok(mount("overlay", to, "overlay", flags, Some(layers.as_c_str()))?)
 }
 
-/// Lets go of the machine's tree.
+/// Unmounts the machine's tree.
 fn let_go() -> io::Result<()> {
     unmount(HOST, UnmountFlags::DETACH).at(HOST)?;
     fs::remove_dir(HOST).at(HOST)
@@ -167,7 +168,8 @@ pub(crate) fn complete(
     set_attributes(CWD, Path::new("/"), libc::MOUNT_ATTR_RDONLY, false).at("/")
 }
 
-/// Has the room hold the files of a container, for a runtime to mount. `mounts`: its root, and the paths of the machine that it sees.
+/// Provides the files of a container, for a runtime to mount. `mounts`: its root, and the paths of
+/// the machine that it sees.
 pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
     let (root, visible) = mounts.split_first().ok_or(io::ErrorKind::InvalidData)?;
     DirBuilder::new().mode(0o700).create(BUNDLE).at(BUNDLE)?;
@@ -180,7 +182,8 @@ pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
     }
     for (name, contents) in &task.secrets {
         let path = Path::new(CONTAINER_SECRETS).join(name);
-        // The users of a container trust each other, and which of them needs it only its program knows.
+        // The users of a container trust each other, and only its program knows which of them needs
+        // the secret.
         let mut file = File::options().write(true).create_new(true).mode(0o444).open(&path).at(name)?;
         io::Write::write_all(&mut file, contents).at(name)?;
     }
@@ -196,12 +199,13 @@ pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
     mount("cgroup2", groups, "cgroup2", flags, None).at("cgroup v2")
 }
 
-/// Where a visible path of a container is for the runtime.
+/// The path at which the runtime finds a visible path of a container.
 pub(crate) fn shown(index: usize) -> PathBuf {
     Path::new(BUNDLE).join(format!("visible-{index}"))
 }
 
-/// Shows a file or a folder of the machine, with all that is mounted in it. A machine may not have it.
+/// Shows a file or a folder of the machine, with all mounts in it. Does nothing if the machine does
+/// not have it.
 fn show(on_machine: &Path, in_room: &Path) -> io::Result<()> {
     let from = on_host(on_machine);
     match fs::symlink_metadata(&from) {
@@ -218,7 +222,7 @@ fn show(on_machine: &Path, in_room: &Path) -> io::Result<()> {
     }
 }
 
-/// The path of the machine that this one leads to.
+/// Resolves a path of the machine.
 pub(crate) fn real(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
@@ -241,7 +245,7 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(mount_bind_recursive(from, to)?)
 }
 
-/// Makes a file or a folder to mount another one of that mode on.
+/// Makes a file or a folder of that mode as a mount point.
 fn place(path: &Path, mode: RawMode) -> io::Result<()> {
     if FileType::from_raw_mode(mode).is_dir() {
         return DirBuilder::new().recursive(true).create(path);
@@ -258,12 +262,13 @@ fn temporary(place: &str, options: &CStr) -> io::Result<()> {
     mount("tmpfs", place, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options)).at(place)
 }
 
-/// Where a path of the machine is while the room is made.
+/// The location of a path of the machine while the jail is created.
 fn on_host(path: &Path) -> PathBuf {
     Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Adds attributes to a mount, or to all mounts below a path. Those that it has stay, unlike with a remount, which a room may not do to all mounts.
+/// Adds attributes to a mount, or to all mounts below a path. Other attributes stay. A remount
+/// would replace them, which a jail may not do to all mounts.
 pub(crate) fn set_attributes(at: BorrowedFd<'_>, path: &Path, attributes: u64, recursive: bool) -> io::Result<()> {
     let attributes = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 };
     mount_setattr(at, path, &attributes, recursive)
@@ -299,17 +304,17 @@ fn mount_setattr(at: BorrowedFd<'_>, path: &Path, attributes: &libc::mount_attr,
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the base of every room shows a path already.
+/// Whether the base of every jail shows a path already.
 pub(crate) fn shows(path: &Path) -> bool {
     PROGRAMS.iter().any(|program| path.starts_with(program))
 }
 
-/// Whether a path is one of the machine's settings that every room shows.
+/// Whether a path is one of the machine's settings that every jail shows.
 pub(crate) fn is_setting(path: &Path) -> bool {
     SETTINGS.iter().any(|setting| path.starts_with(setting))
 }
 
-/// Adds the place to an error.
+/// Adds the path to an error.
 pub(crate) trait At<T> {
     fn at(self, place: impl std::fmt::Display) -> io::Result<T>;
 }

@@ -1,5 +1,5 @@
-//! Messages between the node, the launcher and the first process of a room. Each is one datagram of a Unix socket (`SOCK_SEQPACKET`), and may carry
-//! file descriptors.
+//! Messages between the node, the jailer and the first process of a jail. Each is one datagram of a
+//! Unix socket (`SOCK_SEQPACKET`), and may carry file descriptors.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -16,13 +16,14 @@ use std::path::PathBuf;
 
 /// Longest message, in bytes. Longer data travel in a file.
 const LONGEST: usize = 4096;
-/// Most descriptors in one message.
+/// Maximum number of descriptors in one message.
 pub(crate) const MOST_DESCRIPTORS: usize = 64;
 
 /// From the node to the jailer, with the jail's end of its control socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Make {
-    /// The first ID outside of those that the room has, for users and groups. `None`: the node's own, because it may use no other.
+    /// The first ID on the machine that the jail's users and groups have. `None`: the node's own,
+    /// because it may use no other.
     pub account: Option<u32>,
     pub kind: Kind,
 }
@@ -36,14 +37,15 @@ pub(crate) enum Kind {
     Container,
 }
 
-/// From the node to a room.
+/// From the node to a jail.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Run a program. Comes with a file that holds a [`Task`], with the program's standard output and standard error, and with a mount for each path
-    /// that is visible, unless the node may not make such.
+    /// Run a program. Comes with a file that holds a [`Task`], with the program's standard output
+    /// and standard error, and with a mount for each visible path, unless the node may not mount.
     Run,
-    /// Run a container. Comes with a file that holds a [`Contained`], with the standard output and standard error, with the mount of its root, and with
-    /// one for each path of the machine that is visible.
+    /// Run a container. Comes with a file that holds a [`Contained`], with the standard output and
+    /// standard error, with the mount of its root, and with one for each visible path of the
+    /// machine.
     Contain,
     /// Ask the program to end.
     Terminate,
@@ -55,30 +57,33 @@ pub(crate) enum Order {
     Ipv6Socket,
 }
 
-/// From a room to the node. The launcher sends the first one.
+/// From a jail to the node. The jailer sends the first one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Event {
     /// The first process exists. Comes with a descriptor of it (pidfd).
     Born {
-        /// Its process ID outside.
+        /// Its process ID on the machine.
         pid: u32,
     },
-    /// The room is ready for a program. Comes with the sockets of [`crate::Entrances`], in order, and with a descriptor of the network namespace.
+    /// The jail is ready for a program. Comes with the sockets of [`crate::Entrances`], in order,
+    /// and with a descriptor of the network namespace.
     Made {
-        /// Why the room's files of the machine are the same as other rooms'. Otherwise a lock or a watch on one means nothing elsewhere.
+        /// The reason why the jail shares inodes of the machine's files with other jails, if it
+        /// does. Otherwise locks and watches on them are the jail's.
         shared: Option<String>,
     },
-    /// Something that the room needs cannot be had. It ends.
+    /// A feature that the jail needs is missing. The jail ends.
     Failed(String),
-    /// Comes with unconnected TCP sockets of the room's network.
+    /// Comes with unconnected TCP sockets of the jail's network.
     Sockets,
-    /// Answers [`Order::UnixSocket`] or [`Order::Ipv6Socket`]. Comes with such a socket of the room's network, unconnected, unless none can be had.
+    /// Answers [`Order::UnixSocket`] or [`Order::Ipv6Socket`]. Comes with such a socket of the
+    /// jail's network, unconnected, unless it could not be created.
     RareSocket,
     /// The program runs.
     Started,
-    /// The program cannot be run. The room ends.
+    /// The program cannot be run. The jail ends.
     NotStarted(String),
-    /// A process made a system call that no room allows.
+    /// A process made a system call that no jail allows.
     Refused {
         /// Name of the system call.
         call: String,
@@ -87,7 +92,7 @@ pub(crate) enum Event {
         /// The process was killed for it. Otherwise the call failed.
         killed: bool,
     },
-    /// The program has ended, and with it the room. Holds its status in the form of `wait(2)`.
+    /// The program has ended, and with it the jail. Holds its status in the form of `wait(2)`.
     Ended(i32),
 }
 
@@ -100,7 +105,8 @@ pub(crate) struct Task {
     pub directory: PathBuf,
     pub environment: BTreeMap<String, String>,
     pub hostname: String,
-    /// Files and folders that the room shows: their real paths on the machine, and their paths in the room.
+    /// Files and folders that the jail shows: their real paths on the machine, and their paths in
+    /// the jail.
     pub visible: Vec<(PathBuf, PathBuf)>,
     /// Names and contents of files in [`crate::SECRETS`].
     pub secrets: Vec<(String, Vec<u8>)>,
@@ -110,17 +116,17 @@ pub(crate) struct Task {
     pub processes: Option<u32>,
 }
 
-/// A container that a room is to run. It cannot be printed: it holds secrets.
+/// A container that a jail is to run. It cannot be printed: it holds secrets.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Contained {
     pub argv: Vec<String>,
-    /// The working directory. It is made if it is missing.
+    /// The working directory. It is created if it is missing.
     pub directory: PathBuf,
     /// The user that the image or the function names: `user`, `user:group`, by name or number. Empty: root.
     pub user: String,
     pub environment: BTreeMap<String, String>,
     pub hostname: String,
-    /// Paths in the container at which it sees those of the machine.
+    /// Paths in the container at which it sees the machine's paths.
     pub visible: Vec<PathBuf>,
     /// Folders in memory: their paths and how many bytes they hold.
     pub volumes: Vec<(PathBuf, u64)>,
@@ -137,7 +143,7 @@ pub(crate) struct Contained {
     pub runtime: PathBuf,
 }
 
-/// Sends a message. Fails rather than waits if `flags` say so.
+/// Sends a message. If `flags` say so, fails instead of blocking.
 pub(crate) fn send(
     socket: impl AsFd,
     message: &impl Serialize,

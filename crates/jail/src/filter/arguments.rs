@@ -1,4 +1,5 @@
-//! Which arguments a call may have. Those that a filter cannot see, because they are in memory, it does not judge.
+//! The arguments that the filter allows. It does not judge arguments in memory, which a filter
+//! cannot see.
 
 use super::ALLOWED;
 use nix::errno::Errno;
@@ -12,9 +13,9 @@ const FIRST: u64 = 1;
 /// Requests to a terminal that inject input, that paste, or that load one of the kernel's line
 /// disciplines.
 const TERMINAL: [u64; 3] = [libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCSETD];
-/// Keeps a core's other thread from running anything else.
+/// Reserves both threads of a core for the caller.
 const PR_SCHED_CORE: u64 = 62;
-/// Requests for record locks, which the room's first process admits.
+/// Requests for record locks, which the jail's first process admits.
 const LOCKS: [libc::c_int; 2] = [libc::F_SETLK, libc::F_SETLKW];
 /// Requests for record locks of open files. The kernel shows them in all jails, so they cannot be
 /// counted.
@@ -22,7 +23,7 @@ const FILE_LOCKS: [libc::c_int; 2] = [libc::F_OFD_SETLK, libc::F_OFD_SETLKW];
 /// Options that attach a program of the Berkeley Packet Filter to a socket.
 const SOCKET_FILTERS: [libc::c_int; 4] =
     [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF, libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];
-/// Of a socket's type. The rest are flags.
+/// The bits of a socket's type. The rest are flags.
 const KIND: u64 = 0xf;
 /// `IOPRIO_WHO_PROCESS` and `IOPRIO_WHO_PGRP`.
 const IO_PRIORITIES: [u64; 2] = [1, 2];
@@ -30,13 +31,13 @@ const IO_PRIORITIES: [u64; 2] = [1, 2];
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Condition = Result<SeccompCondition, BackendError>;
 
-/// What reaches the kernel.
+/// The calls, with conditions on their arguments, that reach the kernel.
 pub(super) fn rules() -> Result<Rules, BackendError> {
     let mut rules: Rules = ALLOWED.iter().map(|call| (i64::from(call.id()), Vec::new())).collect();
     processes(&mut rules)?;
     sockets(&mut rules)?;
     let mut allow = |call, conditions| allow(&mut rules, call, conditions);
-    // The usual one, and the question which one it is.
+    // Allows the usual value, and the query of the present one.
     allow(Sysno::personality, vec![equals(0, 0)])?;
     allow(Sysno::personality, vec![equals(0, 0xffff_ffff)])?;
     allow(Sysno::ioctl, TERMINAL.map(|request| differs(1, request)).into())?;
@@ -45,8 +46,8 @@ pub(super) fn rules() -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
-/// The kernel compiles filters of system calls and of sockets. All users of the machine together have so much memory for that (`net.core.bpf_jit_limit`), and
-/// rooms need some of it to start.
+/// The kernel compiles filters of system calls and of sockets. All users of the machine share the
+/// memory for that (`net.core.bpf_jit_limit`), and jails need some of it to start.
 fn filters(rules: &mut Rules) -> Result<(), BackendError> {
     let mut allow = |call, conditions| allow(rules, call, conditions);
     allow(Sysno::prctl, [PR_SCHED_CORE, number(libc::PR_SET_SECCOMP)].map(|option| differs(0, option)).into())?;
@@ -83,13 +84,14 @@ fn processes(rules: &mut Rules) -> Result<(), BackendError> {
     let mut allow = |call, conditions| allow(rules, call, conditions);
     allow(Sysno::clone, vec![no_namespace])?;
     allow(Sysno::prlimit64, vec![differs(0, FIRST)])?;
-    // It only asks.
+    // The call only reads the limit.
     let nothing_new = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0);
     allow(Sysno::prlimit64, vec![nothing_new])?;
     for call in [Sysno::sched_setaffinity, Sysno::sched_setattr, Sysno::sched_setparam, Sysno::sched_setscheduler] {
         allow(call, vec![differs(0, FIRST)])?;
     }
-    // Of a process or a group of processes. Of a user would be of the first process, too.
+    // Allows the priority of a process or of a process group. The priority of a user would include
+    // the first process.
     let (process, group) = (u64::from(libc::PRIO_PROCESS), u64::from(libc::PRIO_PGRP));
     let priorities = [process, group].map(|which| (Sysno::setpriority, which));
     for (call, which) in priorities.into_iter().chain(IO_PRIORITIES.map(|which| (Sysno::ioprio_set, which))) {
@@ -98,7 +100,7 @@ fn processes(rules: &mut Rules) -> Result<(), BackendError> {
     Ok(())
 }
 
-/// Sockets: Unix, TCP, UDP, and the one at which the C library looks at its own interfaces.
+/// Sockets: Unix, TCP, UDP, and the netlink socket with which the C library lists the interfaces.
 fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
     let mut allow = |call, conditions| allow(rules, call, conditions);
     let family = |family: libc::c_int| equals(0, u64::from(family.unsigned_abs()));
@@ -121,7 +123,7 @@ fn sockets(rules: &mut Rules) -> Result<(), BackendError> {
 /// list. The kernel reads 32 bits of each argument.
 pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
     let first = arguments.first().map(|first| first & 0xffff_ffff);
-    // As a kernel without these filters.
+    // The answer of a kernel without these filters.
     if call == Some(Sysno::prctl) && first == Some(number(libc::PR_SET_SECCOMP)) {
         return Some(Errno::EINVAL);
     }
@@ -133,7 +135,7 @@ pub(super) fn error(call: Option<Sysno>, arguments: &[u64]) -> Option<Errno> {
     if families.iter().all(|known| Some(number(*known)) != first) {
         return None;
     }
-    // The kernel's answer without rights.
+    // The kernel's answer to a process without rights.
     let raw = arguments.get(1).map(|kind| kind & KIND) == Some(u64::from(libc::SOCK_RAW.unsigned_abs()));
     Some(if raw { Errno::EPERM } else { Errno::EPROTONOSUPPORT })
 }

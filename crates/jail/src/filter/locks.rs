@@ -1,25 +1,27 @@
-//! Record locks of a room (`fcntl`, `lockf`). The kernel neither bounds them nor counts them as memory of the room's control group, so the room's first
-//! process does: it counts them each time that the room may have come near the bound.
+//! Record locks of a jail (`fcntl`, `lockf`). The kernel neither limits them nor counts them as
+//! memory of the jail's control group. So the jail's first process limits them: it counts them each
+//! time that the jail may have come near the limit.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::time::{Duration, Instant};
 
-/// So many locks a room may have, give or take those of its threads that ask at the same moment.
+/// Maximum number of locks of a jail. Threads that ask at the same moment may exceed it slightly.
 const MAX_LOCKS: usize = 16_384;
-/// A call adds at most so many: it may cut a lock into three pieces.
+/// Maximum number of locks that a call adds: it may cut a lock into three pieces.
 const LOCKS_OF_A_CALL: usize = 2;
-/// A room that may have fewer further calls than this is at the bound.
+/// A jail with fewer calls left than this counts as being at the limit.
 const LEAST_CALLS: usize = 64;
-/// To count takes time in the kernel that others wait for, so it is done so often at most for a room that is at the bound.
+/// Shortest pause between two counts for a jail that is at the limit. While the kernel lists the
+/// locks, other processes wait.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Admits calls that may add locks.
 #[derive(Debug)]
 pub(crate) struct RecordLocks {
-    /// So many further calls cannot reach the bound.
+    /// Number of further calls that cannot reach the limit.
     calls: usize,
-    /// When the room was found to be at the bound.
+    /// When the last count found the jail at the limit.
     full: Option<Instant>,
 }
 
@@ -30,7 +32,7 @@ impl Default for RecordLocks {
 }
 
 impl RecordLocks {
-    /// Whether another call is admitted. What cannot be counted is not.
+    /// Whether another call is admitted. If the locks cannot be counted, it is not.
     pub(crate) fn admit(&mut self) -> bool {
         if self.calls == 0 && self.full.is_none_or(|full| full.elapsed() >= PAUSE) {
             let calls = MAX_LOCKS.saturating_sub(held().unwrap_or(MAX_LOCKS)) / LOCKS_OF_A_CALL;
@@ -43,7 +45,8 @@ impl RecordLocks {
     }
 }
 
-/// The locks that the room's processes have, as far as the bound: `1: POSIX  ADVISORY  WRITE 3 00:2b:4 0 EOF`.
+/// The number of locks of the jail's processes, up to the limit. A lock is a line like `1: POSIX
+/// ADVISORY  WRITE 3 00:2b:4 0 EOF`.
 fn held() -> io::Result<usize> {
     let mut lines = BufReader::new(File::open("/proc/locks")?).lines();
     let posix = |line: &String| line.split_ascii_whitespace().nth(1) == Some("POSIX");

@@ -1,4 +1,4 @@
-//! Connections of the node to a room's program.
+//! Connections of the node to a jail's program.
 
 use super::Shared;
 use crate::wire::Order;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::net::TcpSocket;
 
-/// Connects to a room's program, from any thread and any runtime.
+/// Connects to a jail's program, from any thread and any runtime.
 #[derive(Clone, Debug)]
 pub struct Inside {
     shared: Arc<Shared>,
@@ -21,10 +21,11 @@ impl Inside {
         Self { shared }
     }
 
-    /// Connects to a port of the room's loopback interface. Only processes of the room can listen there, so nothing has to be verified.
+    /// Connects to a port of the jail's loopback interface. Only processes of the jail can listen
+    /// there, so nothing has to be verified.
     ///
-    /// `localhost` is 127.0.0.1 and `::1`, and programs differ in which of them they take. The node asks the other one when one refuses, and begins with
-    /// the one that has answered last.
+    /// `localhost` is 127.0.0.1 and `::1`, and programs differ in which of them they listen on. The
+    /// node tries the other one when one refuses, and begins with the one that has answered last.
     pub async fn connect(&self, port: u16) -> io::Result<tokio::net::TcpStream> {
         let at_ipv6 = self.shared.at_ipv6.load(Ordering::Relaxed);
         let refused = match self.connect_at(at_ipv6, port).await {
@@ -46,14 +47,16 @@ impl Inside {
         TcpSocket::from_std_stream(TcpStream::from(socket)).connect((Ipv6Addr::LOCALHOST, port).into()).await
     }
 
-    /// Like [`Inside::connect`], and before, tells `prepare` which socket will connect, and its address. What `prepare` returns is held until the
-    /// connection is made. If the program listens at `::1` only, another socket connects.
+    /// Like [`Inside::connect`], but first calls `prepare` with the socket that will connect and
+    /// its address, and holds the result until the connection is established. If the program
+    /// listens at `::1` only, another socket connects.
     pub async fn connect_prepared<T>(
         &self,
         port: u16,
         prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
     ) -> io::Result<tokio::net::TcpStream> {
-        // Ports of ended connections are not free for a minute. Another address has others.
+        // After a connection ends, its port is blocked for a minute. Another local address has free
+        // ports.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 16);
         let from = Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 1, 0, 0)) + number);

@@ -1,4 +1,5 @@
-//! The users and groups that an image names. This file imports nothing of the crate, so that it can be fuzzed by itself.
+//! The users and groups that an image names. This file imports nothing of the crate, so that a fuzz
+//! target can include it.
 
 /// How many users and groups a container has: 0 and up.
 pub(crate) const CONTAINER_IDS: u32 = 0x1_0000;
@@ -32,7 +33,7 @@ pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User
             let home = Some(home.to_owned()).filter(|home| !home.is_empty());
             User { user: whole(id)?, group: whole(first)?, groups: Vec::new(), home }
         }
-        // As a number it needs no entry.
+        // A user that is given as a number needs no entry.
         (None, Some(user)) => User { user, ..User::default() },
         (None, None) => return Err(format!("there is no user `{name}` in /etc/passwd of the image; give a number")),
     };
@@ -59,7 +60,7 @@ pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User
     Ok(found)
 }
 
-/// The number that a text is; `None`: it is a name.
+/// The number in a text; `None`: it is a name.
 fn number(text: &str) -> Result<Option<u32>, String> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
@@ -67,7 +68,7 @@ fn number(text: &str) -> Result<Option<u32>, String> {
     text.parse().map(Some).map_err(|_| format!("`{text}` is too large for a user or group"))
 }
 
-/// The lines of a file, each with so many fields. Others are passed over, as the C library does.
+/// The lines of a file that have so many fields. Other lines are skipped, as the C library does.
 fn entries<const N: usize>(file: &str) -> impl Iterator<Item = [&str; N]> {
     file.lines().filter_map(|line| <[&str; N]>::try_from(line.split(':').collect::<Vec<_>>()).ok())
 }
@@ -116,7 +117,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever an image has in its files, who is found is one of the container's users, and was asked for.
+        /// For all contents of an image's files, the found user is one of the container's users,
+        /// and is the requested one.
         #[test]
         fn nobody_is_found_who_was_not_asked_for(spec in "[a-c0-9:]{0,8}", passwd in file(7), group in file(4)) {
             if let Ok(found) = look_up(&spec, &passwd, &group) {

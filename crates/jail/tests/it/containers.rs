@@ -1,4 +1,5 @@
-//! Containers in rooms: images that these tests make of a static busybox, run by the OCI runtime of this machine.
+//! Containers in jails: images that these tests make of a static busybox, run by the OCI runtime of
+//! this machine.
 //!
 //! They need root, the packages `busybox-static` and `crun`, and a file system under the temporary folder that has idmapped mounts.
 
@@ -31,7 +32,7 @@ impl Layers {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("leno-container-test-{}-{number}", std::process::id()));
-        // The folder above keeps others out, as a store of images does.
+        // The parent folder denies access to other users, as a store of images does.
         fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
         Self(path)
     }
@@ -477,7 +478,7 @@ async fn the_network_leads_to_the_node_and_back() {
     assert!(rest.ends_with("nobody\n"), "other ports lead nowhere: {rest}");
 }
 
-/// Everything below a folder that is no link: paths, owners, modes, and what files hold.
+/// All files and folders below a folder, except links: paths, owners, modes, and contents.
 fn snapshot(folder: &Path) -> Vec<(PathBuf, u32, u32, String)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -502,7 +503,8 @@ async fn links_of_an_image_lead_nowhere_but_into_its_root() {
     let host = outside.display().to_string();
     let up = format!("{}{host}", "../".repeat(20));
     let before = snapshot(&outside);
-    // A link for each path that the room mounts something on, to folders and files outside: of the machine, and of the room.
+    // A link for each path on which the jail mounts something. They lead to folders and files of
+    // the machine, and of the jail's own tree.
     let targets = [
         ("etc/resolv.conf", format!("{host}/file")),
         ("etc/hosts", format!("{up}/file")),
@@ -578,7 +580,7 @@ async fn a_container_is_asked_to_end_with_the_images_signal() {
     assert_eq!(room.end().await, Exit(15));
 }
 
-/// Processes of a room, seen from outside.
+/// Processes of a jail, as the machine sees them.
 fn processes_of(first: u32) -> Vec<u32> {
     let (mut all, mut next) = (Vec::new(), vec![first]);
     while let Some(pid) = next.pop() {
@@ -661,7 +663,7 @@ async fn what_cannot_be_run_is_said() {
     let error = refusal(Container { directory: Some("/etc/passwd".into()), ..shell(image(&[&busybox]), "") }).await;
     assert!(error.contains("/etc/passwd"), "{error}");
 
-    // A program that is none: its standard error says why, as it has begun.
+    // The program has begun although it is invalid, so its standard error gives the reason.
     fs::write(busybox.join("bin/bad"), "\x7fELF, but not really").unwrap();
     fs::set_permissions(busybox.join("bin/bad"), fs::Permissions::from_mode(0o755)).unwrap();
     let (room, read) = start(&rooms, command("/bin/bad")).await;
@@ -669,7 +671,7 @@ async fn what_cannot_be_run_is_said() {
     room.exited().await;
     assert_eq!(room.end().await, Exit(1 << 8));
 
-    // Each kind of room is for its own.
+    // Each kind of jail is for its own.
     let mut room = rooms.take().await.unwrap();
     let error = contain(&mut room, command("/bin/true")).await.unwrap_err().to_string();
     assert!(error.contains("this room was not made for a container"), "{error}");

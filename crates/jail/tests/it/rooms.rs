@@ -1,4 +1,4 @@
-//! Rooms by themselves: a program runs in one, is reached in it, calls out of it, and ends with it.
+//! Jails by themselves: a program runs in one, is reached in it, calls out of it, and ends with it.
 
 mod kernel;
 
@@ -21,7 +21,7 @@ async fn open(ahead: usize) -> Rooms {
     Rooms::open(launcher, ahead, None).await.expect("rooms can be had here")
 }
 
-/// Runs a shell script in a room.
+/// Runs a shell script in a jail.
 async fn shell(rooms: &Rooms, script: &str) -> (Room, PipeReader) {
     let mut room = rooms.take().await.unwrap();
     let output = run(&mut room, program(script)).await.unwrap();
@@ -45,7 +45,7 @@ async fn run(room: &mut Room, program: Program) -> std::io::Result<PipeReader> {
     Ok(output)
 }
 
-/// All that a room's program writes until it has ended.
+/// All that a jail's program writes until it has ended.
 async fn all(mut output: PipeReader) -> String {
     let read = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
@@ -111,7 +111,8 @@ print('tcp', socket.socket().fileno() > 0)
     assert_eq!(all(output).await, expected);
 }
 
-/// Runs a Python script in a room, which has `call`: the name of the error of a system call, or `ok`.
+/// Runs a Python script in a jail, which has `call`: the name of the error of a system call, or
+/// `ok`.
 async fn python(rooms: &Rooms, script: &str) -> (Room, String) {
     let call = "
 import ctypes, errno, os, resource, socket, threading, time
@@ -184,7 +185,7 @@ impl CoreHandler {
             eprintln!("SKIPPED: {} cannot be set here", Self::PATTERN);
             return None;
         };
-        // Other tests set it, too.
+        // Other tests set the pattern, too.
         pattern.lock().unwrap();
         let mut before = String::new();
         pattern.read_to_string(&mut before).unwrap();
@@ -206,7 +207,7 @@ impl CoreHandler {
         fs::read_to_string(self.folder.join("crashes")).unwrap()
     }
 
-    /// Has a process crash outside, and waits until the handler has written it down.
+    /// Lets a process crash outside of the jail, and waits until the handler has written it down.
     fn sees_a_crash(&mut self) {
         writeln!(self.machine.stdin.as_ref().unwrap()).unwrap();
         let mut line = String::new();
@@ -235,7 +236,7 @@ async fn a_crash_runs_no_handler_outside() {
     let Some(mut handler) = CoreHandler::install() else { return };
     leno_jail::forbid_core_dumps().unwrap();
     handler.sees_a_crash();
-    // Outside of a room, as `isolation: process` has it.
+    // Outside of a jail, as `isolation: process` has it.
     let crash = "echo crash-inside >/proc/self/comm; ulimit -c 0; ulimit -S -c 0; kill -SEGV $$";
     let start = || Command::new("/bin/sh").args(["-c", crash]).spawn();
     let ended = leno_jail::start_without_core_dumps(start).unwrap().wait().unwrap();
@@ -248,12 +249,12 @@ async fn a_crash_runs_no_handler_outside() {
     let text = all(output).await;
     let cores = text.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(cores.split_whitespace().skip(4).collect::<Vec<_>>(), ["1", "1", "bytes"], "{text}");
-    // The kernel runs it before it says that a process has ended.
+    // The kernel runs the handler before it reports the end of a process.
     handler.sees_a_crash();
     assert!(!handler.crashes().contains("crash-inside"), "{}", handler.crashes());
 }
 
-/// Runs a script that goes on until the room ends, and waits until it has written `ready`.
+/// Runs a script that goes on until the jail ends, and waits until it has written `ready`.
 async fn holding(rooms: &Rooms, script: &str) -> Room {
     let mut room = rooms.take().await.unwrap();
     let argv =
@@ -330,7 +331,7 @@ async fn a_program_is_reached_at_either_address_of_localhost() {
 #[tokio::test]
 async fn a_room_ends_with_its_program_and_with_whoever_holds_it() {
     let rooms = open(0).await;
-    // The program leaves something behind that has detached itself.
+    // The program leaves detached processes behind.
     let (room, output) = shell(&rooms, "setsid sleep 1000 & setsid sleep 1000 & sleep 0.2; echo done").await;
     let inside = processes_of(room.pid());
     assert_eq!(all_until(output, "done"), "done\n");
@@ -364,7 +365,7 @@ fn all_until(mut output: PipeReader, text: &str) -> String {
     String::from_utf8(read).unwrap()
 }
 
-/// The first process of a room and its descendants.
+/// The first process of a jail and its descendants.
 fn processes_of(first: u32) -> Vec<u32> {
     let (mut all, mut next) = (Vec::new(), vec![first]);
     while let Some(pid) = next.pop() {
@@ -426,7 +427,7 @@ async fn signals_to_the_nodes_group_are_not_for_the_launcher() {
     assert_eq!(group, rooms.launcher().to_string(), "a process group of its own");
 }
 
-/// First processes of rooms: the launcher's children.
+/// First processes of jails: the jailer's children.
 fn waiting(rooms: &Rooms) -> usize {
     processes_of(rooms.launcher()).len() - 1
 }
@@ -457,7 +458,7 @@ async fn how_a_program_ended_is_known_although_the_room_left_orders_unread() {
     vanish(&[program]).await;
     room.terminate();
     signal("-CONT", first);
-    // Blocks, so that this runtime reads nothing before the room has ended.
+    // Blocks, so that this runtime reads nothing before the jail has ended.
     let begin = Instant::now();
     while runs(&first) {
         assert!(begin.elapsed() < TIMEOUT, "left: {first}");

@@ -1,4 +1,4 @@
-//! What rooms share of the kernel, and how much of it one may have.
+//! Kernel resources that jails share, and the limits of each jail on them.
 
 use super::*;
 
@@ -43,7 +43,7 @@ except BlockingIOError: print('saw nothing')";
     let mut begin = [0; 11];
     output.read_exact(&mut begin).unwrap();
     assert_eq!(begin, *b"True\nready\n", "it sees what it opens itself");
-    // Another room, and the machine.
+    // Another jail, and the machine.
     let (_other, text) = shell(&rooms, "/usr/bin/env true && ls /usr/bin >/dev/null && echo done").await;
     assert_eq!(all(text).await, "done\n");
     fs::read("/usr/bin/env").unwrap();
