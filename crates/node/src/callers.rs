@@ -1,5 +1,6 @@
-//! Instances that prove with a credential who they are when they call through the outbound listener. While two processes of a node accept from it, each
-//! knows those of the other.
+//! Instances that prove their identity with a credential when they call through the outbound
+//! listener. While two processes of a node accept connections on it, each knows the instances of
+//! the other.
 
 use leno_model::FunctionId;
 use leno_proxy::credential::{Credentials, Minted, OpenerCheck};
@@ -28,7 +29,8 @@ pub(crate) struct Caller {
     instance: String,
     user: String,
     secret: String,
-    /// ID of its first process, when that was started, and the list of its control group, as [`Processes::tell`] tells them.
+    /// ID and start time of its first process, and the member list of its control group, as
+    /// [`Processes::tell`] returns them.
     process: u32,
     started: u64,
     group: Option<PathBuf>,
@@ -41,14 +43,14 @@ pub(crate) struct Callers(Mutex<State>);
 #[derive(Default)]
 struct State {
     own: HashMap<Arc<str>, (FunctionId, Arc<Processes>)>,
-    /// Told of each instance that starts or ends; `None`: there is no other process.
+    /// Receives each instance that starts or ends; `None`: there is no other process.
     other: Option<mpsc::UnboundedSender<Announcement>>,
-    /// The other process's.
+    /// Names of the other process's instances.
     adopted: BTreeSet<String>,
 }
 
 impl Callers {
-    /// An instance was started.
+    /// Adds an instance that has started.
     pub(crate) fn started(
         &self,
         credentials: &Credentials,
@@ -70,7 +72,7 @@ impl Callers {
         }
     }
 
-    /// Tells another process of all instances, and of each that starts or ends from now on.
+    /// Announces all instances to another process, and each that starts or ends from now on.
     pub(crate) fn announce(&self, credentials: &Credentials) -> mpsc::UnboundedReceiver<Announcement> {
         let (other, announcements) = mpsc::unbounded_channel();
         let mut state = self.state();
@@ -117,7 +119,7 @@ impl Callers {
         }
     }
 
-    /// There is no other process any more, and none of its instances.
+    /// Removes the instances of the other process, which has ended.
     pub(crate) fn part(&self, credentials: &Credentials) {
         let mut state = self.state();
         state.other = None;

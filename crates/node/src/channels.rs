@@ -1,4 +1,4 @@
-//! Channels of chains, which the kernel watches.
+//! Channels of chains, which the kernel controls.
 
 use leno_ebpf::{Limits, PrivateNetwork};
 use leno_proxy::kernel::{Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// Makes channels in the kernel.
 pub(crate) struct KernelSwitch {
     channels: Arc<leno_ebpf::Channels>,
-    /// By instance. A program that does something else with its ends of channels reaches none but these.
+    /// By instance. If a program misuses its ends of channels, it reaches only its own channels.
     networks: Mutex<HashMap<String, Weak<PrivateNetwork>>>,
 }
 
@@ -31,7 +31,7 @@ impl KernelSwitch {
 }
 
 impl KernelSwitch {
-    /// The network for the ends that this instance has.
+    /// The network for the ends of this instance.
     fn network(&self, instance: &str) -> io::Result<Arc<PrivateNetwork>> {
         let mut networks = self.networks.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(network) = networks.get(instance).and_then(Weak::upgrade) {
@@ -58,7 +58,7 @@ impl Switch for KernelSwitch {
 
 struct KernelChannel {
     channel: leno_ebpf::Channel,
-    /// Each is there for as long as its instance has channels.
+    /// Each network exists as long as its instance has channels.
     _networks: [Arc<PrivateNetwork>; 2],
 }
 

@@ -1,8 +1,10 @@
 //! Removed functions that exchanges of an earlier configuration still call.
 //!
-//! Such an exchange keeps its snapshot to its end, and so does the instance that handles it: the instance's calls are judged by the last slice of its
-//! function. So the instances, credentials and certificates of removed functions stay until nothing uses them, but no longer than the drain timeout. The
-//! proxy then closes the exchanges that are still open. Where the permission went with the function, they have [`leno_proxy::GRACE`].
+//! Such an exchange keeps its snapshot to its end, and so does the instance that handles it: the
+//! instance's calls are judged by the last function configuration of its function. So the
+//! instances, credentials and certificates of removed functions stay until nothing uses them, but
+//! no longer than the drain timeout. The proxy then closes the exchanges that are still open. Where
+//! the permission went with the function, they have [`leno_proxy::GRACE`].
 
 use leno_model::FunctionId;
 use leno_proxy::{FunctionEntry, GRACE, Node, NodeSnapshot, Removed};
@@ -27,7 +29,8 @@ struct Removal {
 }
 
 impl Removal {
-    /// Whether nothing uses the functions: no exchange holds a snapshot with them, and no instance has a request.
+    /// Whether the functions are unused: no exchange holds a snapshot with them, and no instance
+    /// has a request.
     fn is_unused(&self, node: &Node, supervisor: &Supervisor) -> bool {
         let idle = |id| supervisor.function(id).is_none_or(|function| function.is_idle());
         node.is_unseen(&self.before) && self.functions.keys().all(idle)
@@ -55,7 +58,7 @@ impl Draining {
         if functions.is_empty() {
             return;
         }
-        // A limit that no clock can reach is none.
+        // A limit that the clock cannot represent counts as none.
         let until = Instant::now().checked_add(limit).unwrap_or_else(|| Instant::now() + FOREVER);
         self.0.push(Removal { before, functions: functions.into_iter().map(|id| (id, until)).collect() });
         self.publish(node);

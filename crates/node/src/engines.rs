@@ -5,7 +5,7 @@ use leno_policy::engine::EngineKind;
 use leno_sandbox::{Engine, EngineError};
 use std::sync::OnceLock;
 
-/// The engines of this node, each started when it is first needed: that takes time, and memory.
+/// The engines of this node. Each starts when it is first needed, because it takes time and memory.
 #[derive(Default)]
 pub struct Engines {
     /// Replaces every choice.
@@ -34,7 +34,7 @@ impl Engines {
         Self { only: Some(engine), ..Self::default() }
     }
 
-    /// The microvm engine, if it works: a guest has run.
+    /// The microvm engine. It works if a guest has run.
     fn microvm(&self) -> &Result<Engine, EngineError> {
         self.microvm.get_or_init(Engine::microvm)
     }
@@ -43,8 +43,8 @@ impl Engines {
         self.wasm.get_or_init(Engine::wasm).as_ref().map_err(|error| NoEngine::Wasm(error.to_string()))
     }
 
-    /// The engine of a function: its own choice, or else the mesh's, and never another one. Where neither chooses: microvm if it works, otherwise
-    /// wasm.
+    /// The engine of a function: its own choice, or else the mesh's, and never another one. If
+    /// neither chooses: microvm if it works, otherwise wasm.
     pub fn choose(
         &self,
         function: Option<leno_model::Engine>,
@@ -62,7 +62,8 @@ impl Engines {
         }
     }
 
-    /// Fails if the mesh or a function requests an engine that does not work here. The error says why the documents cannot be put into force.
+    /// Fails if the mesh or a function requests an engine that does not work here. The error gives
+    /// the reason why the documents cannot be put into force.
     pub fn refuse(&self, snapshot: &Snapshot) -> Result<(), String> {
         let mesh = snapshot.mesh_slice().engine;
         self.choose(None, mesh).map_err(|error| format!("spec.engine of the Mesh document: {error}"))?;

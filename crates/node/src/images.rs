@@ -1,4 +1,5 @@
-//! The images of this node's containers. The store is opened with the first that is wanted: a node without containers needs neither its folder nor root.
+//! The images of this node's containers. The node opens the store when it first needs an image, so
+//! a node without containers needs neither the store's folder nor root.
 
 mod pull;
 mod registries;
@@ -18,20 +19,21 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 
-/// Brings images to this node.
+/// Pulls images to this node.
 pub(crate) struct Images {
     settings: leno_model::Images,
-    /// Why this node runs no containers; `None`: as far as is known, it does.
+    /// Why this node runs no containers; `None`: it probably can.
     no_containers: Option<String>,
     store: OnceCell<Store>,
-    /// Those that something in force or running uses, by their namer and by name with digest.
+    /// Pulls that a function in force or an instance uses, by their namer and by name with digest.
     pulls: Mutex<HashMap<(Namer, String), Weak<Pull>>>,
     namespaces: Arc<Namespaces>,
-    /// Set when the node is there, before anything is pulled.
+    /// Set when the node exists, before the first pull.
     guard: OnceLock<EgressGuard>,
 }
 
-/// The namespace of a document, the files that it may name, and the addresses from which it may have images fetched.
+/// The namespace of a document, the files that it may name, and the addresses from which its images
+/// may be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Namer {
     pub files: FileAccess,
@@ -55,12 +57,13 @@ impl Images {
         })
     }
 
-    /// Judges the addresses of registries that the operator has not named. A second call changes nothing.
+    /// Sets the guard, which judges the addresses of registries that the operator has not named. A
+    /// second call changes nothing.
     pub(crate) fn set_guard(&self, guard: EgressGuard) {
         let _ = self.guard.set(guard);
     }
 
-    /// Whether the store is open. Only one process has it at a time.
+    /// Whether the store is open. Only one process can open it at a time.
     pub(crate) fn are_used(&self) -> bool {
         self.store.initialized()
     }
@@ -101,7 +104,8 @@ impl Images {
         })
     }
 
-    /// One for all functions of a namespace that use the same image. Another namespace has another pull: it waits for no registry or rate but its own.
+    /// The pull that all functions of a namespace share if they use the same image. Another
+    /// namespace has another pull, so it only waits for its own registry and rate.
     fn pull(self: &Arc<Self>, name: &str, image: String, digest: Option<String>, namer: Namer) -> Arc<Pull> {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (namer.clone(), name.to_owned());
@@ -115,14 +119,14 @@ impl Images {
         pull
     }
 
-    /// The images that are here and in use, by name with digest.
+    /// The images on this node that are in use, by name with digest.
     pub(crate) fn kept(&self) -> BTreeSet<String> {
         let pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
         let here = pulls.iter().filter(|(_, pull)| pull.upgrade().is_some_and(|pull| pull.is_here()));
         here.map(|((_, name), _)| name.clone()).collect()
     }
 
-    /// Brings an image here, or says why not.
+    /// Pulls an image to this node.
     async fn bring(
         &self,
         (share, namer): (&Arc<Namespace>, &Namer),
@@ -156,7 +160,7 @@ impl Images {
             let registries = registries(&settings, &FileAccess::Any)?;
             let limits = Limits { store_bytes: settings.size, ..Limits::default() };
             let limits = Limits { image_bytes: limits.image_bytes.min(settings.size), ..limits };
-            // The folders above it belong to everybody.
+            // Other programs may share the parent folders, so these get the default mode.
             if let Some(parent) = settings.folder.parent() {
                 std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
             }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Bytes of the log that a message about an event counts for.
+/// Bytes that a message about an event counts in the log's limit.
 const EVENT: usize = 128;
 
 /// The functions that this node runs.
@@ -36,7 +36,8 @@ pub(crate) struct Hosted {
 /// The revisions of a function that get requests.
 #[derive(Clone)]
 pub(crate) struct Revisions {
-    /// The slice's own revision. It also gets the requests of revisions that are gone.
+    /// The function configuration's own revision. It also gets the requests of revisions that are
+    /// gone.
     primary: Function,
     /// `None`: the primary revision gets all requests.
     others: Option<Arc<[(u32, Function)]>>,
@@ -94,7 +95,8 @@ impl Instances for Hosted {
                     None => current.acquire(avoid).await,
                 };
                 if matches!(lease, Err(AcquireError::Removed)) {
-                    // The revision was removed while the request was on its way to it, or waited. Another revision has its share now.
+                    // The revision was removed while the request was on its way to it, or waited.
+                    // Another revision now has its share.
                     let now = self.find(function, revision)?;
                     if !now.is(&current) {
                         current = now;
@@ -170,7 +172,8 @@ fn unavailable(error: AcquireError) -> Unavailable {
     }
 }
 
-/// The node's callbacks for the supervisor. The supervisor is made before the node, so the node is attached later.
+/// The node's callbacks for the supervisor. The supervisor is created before the node, so the node
+/// is attached later.
 #[derive(Clone, Default)]
 pub(crate) struct InstanceHost {
     node: Arc<OnceLock<Attached>>,
@@ -210,7 +213,8 @@ impl InstanceHost {
         &self.callers
     }
 
-    /// From now on, instances that start can call: in a room through its sockets, and others with a credential for the outbound listener.
+    /// From now on, instances that start can call: in a jail through its sockets, and others with a
+    /// credential for the outbound listener.
     pub(crate) fn attach(
         &self,
         node: &Arc<leno_proxy::Node>,
@@ -378,7 +382,7 @@ pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<le
     supervisor.instances(function).into_iter().map(report).collect()
 }
 
-/// Says it once, and not for each instance.
+/// Logs this once, and not for each instance.
 fn warn_without_large_pages() {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

@@ -1,4 +1,5 @@
-//! The kernel's part of this node: it knows which connections the instances in rooms may make, and carries bytes from room to room.
+//! The kernel's part of this node: it enforces which connections the instances in jails may open,
+//! and proxies TCP between jails.
 
 use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
 use leno_model::FunctionId;
@@ -38,7 +39,7 @@ pub(crate) struct KernelPolicy {
 #[derive(Default)]
 struct State {
     callers: BTreeMap<FunctionId, Calls>,
-    /// Names of the instances whose rooms these are.
+    /// Names of the instances, by the network of their jails.
     instances: HashMap<Network, Arc<str>>,
 }
 
@@ -146,7 +147,7 @@ impl Calls {
             match mesh.set(&rule, verdict) {
                 Ok(()) => drop(self.rules.insert(rule, verdict)),
                 Err(error) => {
-                    // What held before must not hold on.
+                    // The former rule must not remain in force.
                     mesh.unset(&rule);
                     self.rules.remove(&rule);
                     failed = Err(io::Error::other(error));
@@ -161,7 +162,7 @@ impl Kernel for KernelPolicy {
     fn follow(&self, node: &Node) {
         for (function, calls) in &mut self.state().callers {
             if let Err(error) = calls.follow(&self.mesh, node, function) {
-                // What could not be set is refused.
+                // The kernel refuses connections whose rule could not be set.
                 tracing::error!(%function, %error, "the kernel does not know all that the function may call");
             }
         }
@@ -190,7 +191,7 @@ impl Spliced for Splice {
     }
 }
 
-/// A room that the kernel knows.
+/// A jail that the kernel has admitted.
 pub(crate) struct Entered {
     policy: Arc<KernelPolicy>,
     function: FunctionId,
@@ -239,7 +240,7 @@ fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
         let (host, port) = (refusal.callee.to_string(), refusal.port);
         node.telemetry.destinations.connection(&function, callee.as_ref(), &host, port);
     }
-    // Of a room that has ended meanwhile, only its function is known, or not even that.
+    // If the jail has ended meanwhile, only its function is known, or not even that.
     let source = instance.or_else(caller).unwrap_or_else(|| "?".into());
     let reason = match (refusal.network, &callee, refusal.transport) {
         (None, ..) => "it is not allowed any more: what is sent does not arrive",
@@ -264,14 +265,15 @@ fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
     });
 }
 
-/// A folder that keeps the kernel's rules in force when the node is killed, for as long as something of it may still run. The next node removes it.
+/// A folder that keeps the kernel's rules in force when the node is killed, as long as its
+/// processes may still run. The next node removes it.
 struct Pins {
     folder: PathBuf,
     _lock: OwnedFd,
 }
 
 impl Pins {
-    /// Removes what killed nodes left, and pins.
+    /// Removes the folders that killed nodes left, and pins the rules.
     fn make(group: &Path, mesh: &mut Mesh) -> io::Result<Self> {
         let root = Path::new(PINS);
         let wrong = |error: &dyn std::fmt::Display| io::Error::other(format!("{PINS}: {error}"));
@@ -281,7 +283,8 @@ impl Pins {
         }
         for entry in fs::read_dir(root)?.flatten() {
             let left = entry.path();
-            // One that is empty is perhaps just being made, and not locked yet.
+            // An empty folder may belong to a node that is just creating it, and has not locked it
+            // yet.
             let is_used = fs::read_dir(&left).is_ok_and(|mut pins| pins.next().is_some());
             if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_used && lock(&left).is_ok() {
                 tracing::info!("removing the rules in the kernel that a killed node left behind");
@@ -289,7 +292,8 @@ impl Pins {
             }
         }
         let folder = root.join(group.file_name().unwrap_or_default());
-        // For this account only: an instance that could open it could lock it, and the next node would leave it there.
+        // For this account only. If an instance could open the folder, it could lock it, and the
+        // next node would leave it there.
         fs::DirBuilder::new().mode(0o700).create(&folder)?;
         let pins = Self { _lock: lock(&folder)?, folder };
         mesh.pin(&pins.folder).map_err(|error| wrong(&error))?;
@@ -304,7 +308,7 @@ impl Drop for Pins {
 }
 
 fn remove(folder: &Path) {
-    // A BPF file system has no deeper folders. What cannot be removed, the next node tries again.
+    // A BPF file system has no deeper folders. The next node retries to remove files that are left.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let _ = fs::remove_file(entry.path());
     }

@@ -1,4 +1,4 @@
-//! Where a node listens.
+//! The addresses of a node's listeners.
 
 use leno_model::AdminListener;
 use leno_model::MeshConfig;
@@ -23,7 +23,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// The settings of the mesh as they are on this node.
+    /// The settings of the mesh with the addresses of this node.
     pub fn apply(&self, mut mesh: MeshConfig) -> MeshConfig {
         mesh.inbound = self.inbound.unwrap_or(mesh.inbound);
         mesh.outbound = self.outbound.unwrap_or(mesh.outbound);

@@ -29,7 +29,7 @@ pub(crate) struct Wanted {
     pub slices: Vec<FunctionConfig>,
     /// The gateway's routes to functions of other nodes.
     pub routes: Vec<Route>,
-    /// The engine of functions that choose none.
+    /// The engine of functions that request none.
     pub engine: Option<leno_model::Engine>,
 }
 
@@ -48,7 +48,8 @@ enum Load {
 }
 
 impl Loader {
-    /// Loads everything in the background. At most as many slices are loaded at a time as there are cores.
+    /// Loads everything in the background. At most as many function configurations are loaded at a
+    /// time as there are cores.
     pub(crate) fn start(&self, wanted: Wanted) -> JoinHandle<Loaded> {
         let loader = self.clone();
         tokio::spawn(async move { loader.load(wanted).await })
@@ -75,7 +76,8 @@ impl Loader {
                     Load::Function(slice) => (slice.id.clone(), false),
                     Load::Route(route) => (route.id.clone(), true),
                 };
-                // Before it takes a place: a file system that hangs must not keep others from being loaded.
+                // Reads them before it takes a permit: a file system that hangs must not delay the
+                // loads of other functions.
                 let secrets = match &load {
                     Load::Function(slice) => ComponentSecrets::read(slice).await,
                     Load::Route(_) => ComponentSecrets::default(),
@@ -141,7 +143,8 @@ impl Loader {
     }
 }
 
-/// Loads on another thread than the runtime's: whatever keeps those must not keep configuration.
+/// Loads on a thread outside of the async runtime, because a call that blocks that runtime must not
+/// block configuration.
 async fn on_thread<T: Send + 'static>(load: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
     let (done, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("leno-load".to_owned());
@@ -150,7 +153,8 @@ async fn on_thread<T: Send + 'static>(load: impl FnOnce() -> Result<T, String> +
     result.await.unwrap_or_else(|_| Err("loading it has failed".to_owned()))
 }
 
-/// Fails if an extension is not ready although its module was delivered. A module that is fetched may come later, or never.
+/// Fails if an extension is not ready although its module was delivered. A fetched module may
+/// arrive later, or never.
 fn delivered(specs: &[leno_model::Extension], loaded: &[Extension]) -> Result<(), String> {
     for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
         if let Err(reason) = &extension.plugin {

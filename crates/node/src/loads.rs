@@ -1,7 +1,8 @@
 //! Loads that are under way, and updates that wait for theirs.
 //!
-//! Updates take effect in the order in which they came. An update that withdraws something must not wait for long, so it overtakes a load that takes its time,
-//! if it is about other functions than that load and all updates before it, and needs nothing that they bring.
+//! Updates take effect in the order of their arrival. An update that withdraws a permission must
+//! not wait for long. So it overtakes a slow load, if it concerns other functions than that load
+//! and all updates before it, and depends on none of their resources.
 
 use crate::loader::Loaded;
 use leno_agent::{Change, Update};
@@ -16,11 +17,11 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// A load that takes longer may be overtaken. Most take milliseconds.
+/// A load that takes longer may be overtaken. Most loads take milliseconds.
 const LONG: Duration = Duration::from_millis(500);
-/// Updates that may wait: as many as the control plane sends without an answer.
+/// Maximum number of waiting updates: as many as the control plane sends without an answer.
 const MAX_WAITING: usize = 64;
-/// Loads that may be under way at a time.
+/// Maximum number of loads under way.
 const MAX_LOADING: usize = 4;
 
 /// A load that is under way, and its purpose.
@@ -48,7 +49,7 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// Whether nothing is loaded and nothing waits.
+    /// Whether no load is under way and no update waits.
     pub(crate) fn are_over(&self) -> bool {
         self.loading.is_empty() && self.waiting.is_empty()
     }
@@ -90,18 +91,18 @@ impl Loads {
         self.waiting.remove(index?)
     }
 
-    /// When an update may overtake the load that is under way; `None`: there is no such load, or no update.
+    /// When an update may overtake the load under way; `None`: there is no such load, or no update.
     pub(crate) fn overtaken_at(&self) -> Option<Instant> {
         let first = self.loading.iter().map(|load| load.started).min()?;
         (!self.waiting.is_empty()).then_some(first + LONG)
     }
 
-    /// Waits for a load; without one, for ever.
+    /// Waits for a load. Without one, it waits for ever.
     pub(crate) async fn finished(&mut self) -> (Purpose, Loaded) {
         poll_fn(|cx| {
             let done =
                 self.loading.iter_mut().enumerate().find_map(|(index, load)| match Pin::new(&mut load.task).poll(cx) {
-                    // Only a runtime that shuts down ends such a task early, and nothing follows that.
+                    // Such a task only ends early when the async runtime shuts down.
                     Poll::Ready(Ok(loaded)) => Some((index, loaded)),
                     Poll::Ready(Err(_)) | Poll::Pending => None,
                 });
@@ -124,7 +125,8 @@ fn concerns(update: &Update) -> BTreeSet<Subject> {
     update.changes.iter().map(of).collect()
 }
 
-/// Whether an update needs nothing that another one brings: it changes functions that are in force, without further modules, or takes something away.
+/// Whether an update does not depend on another one: it changes functions that are in force,
+/// without further modules, or only removes resources.
 fn stands_alone(update: &Update, present: &NodeSnapshot) -> bool {
     let modules = |slice: &FunctionConfig| slice.modules().map(|(module, _)| module).collect::<BTreeSet<_>>();
     update.changes.iter().all(|change| match change {

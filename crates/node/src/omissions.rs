@@ -1,4 +1,4 @@
-//! Says in the log how much of what namespaces wrote and caused was left out of it.
+//! Logs how many lines of each namespace were left out of the logs.
 
 use leno_namespaces::{Namespaces, Omission, Source};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How often the node reports a namespace's omissions.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Says it from time to time, for as long as the node runs.
+/// Logs omissions in intervals, as long as the node runs.
 pub(crate) async fn report(namespaces: Arc<Namespaces>) {
     let mut tick = tokio::time::interval(INTERVAL);
     loop {

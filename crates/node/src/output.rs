@@ -1,10 +1,10 @@
-//! What instances of this node wrote, in the control plane's format.
+//! The output of this node's instances, in the control plane's format.
 
 use leno_supervisor::{LogLine, Mark, Read, Reading, Stream, Supervisor};
 use leno_wire::{Output, OutputLine, OutputMark, ReadOutput};
 use std::time::SystemTime;
 
-/// Reads on in the output of a function or a job; `None`: it is not here.
+/// Reads further output of a function or a job; `None`: this node does not host it.
 pub fn read(supervisor: &Supervisor, asked: &ReadOutput) -> Option<Output> {
     let reading = Reading {
         instance: asked.instance,

@@ -12,7 +12,8 @@ use std::collections::HashMap;
 /// jail, even when idle.
 const INSTANCES: u32 = 250;
 
-/// All of this machine: its processors, its memory, and 250 instances. For a node that shares its machine, offer less.
+/// All of this machine: its processors, its memory, and 250 instances. A node that shares its
+/// machine should offer less.
 pub fn whole_machine() -> std::io::Result<Capacity> {
     let processors = std::thread::available_parallelism()?.get();
     let text = std::fs::read_to_string("/proc/meminfo")?;
@@ -25,7 +26,7 @@ pub fn whole_machine() -> std::io::Result<Capacity> {
 #[derive(Default)]
 pub(crate) struct DeliveredBounds {
     bounds: HashMap<FunctionId, Vec<Bounds>>,
-    /// The scheduler places functions here, so none has instances without bounds.
+    /// The scheduler places functions here, so functions without bounds get no instances.
     required: bool,
 }
 
@@ -42,8 +43,8 @@ impl DeliveredBounds {
         self.bounds.remove(id);
     }
 
-    /// Limits how many instances of a function this node has. A revision for which the scheduler has granted none has none. Without a scheduler, functions
-    /// scale by themselves.
+    /// Limits the instances of a function on this node. A revision without bounds from the
+    /// scheduler gets no instances. Without a scheduler, functions scale by themselves.
     pub(crate) fn limit(&self, mut spec: FunctionSpec) -> FunctionSpec {
         let bounds = match self.bounds.get(&spec.id) {
             Some(bounds) => bounds.as_slice(),
@@ -54,7 +55,8 @@ impl DeliveredBounds {
         let (least, most) = own.map_or((0, 0), |bounds| (bounds.least, bounds.most));
         let Scale { max, initial, .. } = spec.scale;
         let max = max.min(most);
-        // The initial scale is of the whole mesh, and only its minimum is divided between nodes.
+        // The initial scale applies to the whole mesh, and only its minimum is divided between
+        // nodes.
         let initial = if least == 0 { 0 } else { initial.min(least) };
         spec.scale = Scale { min: least.min(max), max, initial, ..spec.scale };
         spec
@@ -66,7 +68,8 @@ impl DeliveredBounds {
 pub(crate) struct ReportedLoads(HashMap<(FunctionId, u32), Load>);
 
 impl ReportedLoads {
-    /// The loads of the revisions for which anything has changed. Functions that rest cost next to nothing.
+    /// The loads of the revisions for which anything has changed. Idle functions cost next to
+    /// nothing.
     pub(crate) fn changed(&mut self, supervisor: &Supervisor) -> Vec<Load> {
         let loads = supervisor.loads().into_iter().map(|load| Load {
             function: load.function,

@@ -17,12 +17,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The longest time that a replay may take.
+/// Longest time that a replay may take.
 const LONGEST: Duration = Duration::from_secs(10);
 /// The lowest priority that a thread can have among those that share the processor.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// What answers are made of.
+/// The parts of the node from which it makes answers.
 pub(crate) struct Answerer {
     pub engines: Arc<Engines>,
     pub node: Arc<Node>,
@@ -76,7 +76,7 @@ impl Answerer {
             drop(permit);
             asked.answer(&Answer::Replays(replays));
         });
-        // The question went with the thread, and is declined.
+        // The question was dropped with the thread's closure, which declines it.
         if let Err(error) = begun {
             tracing::warn!(%error, "a replay has no thread");
         }

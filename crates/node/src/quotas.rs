@@ -1,8 +1,8 @@
-//! Speaks to the Redis or Valkey server that keeps the counters of rate limits.
+//! Client of the Redis or Valkey server that keeps the counters of rate limits.
 //!
-//! Requests never do: they take from the node's allowance of a counter ([`leno_proxy::ledger`]),
-//! and wait here only if the allowance is too small. Questions that come up meanwhile go to the
-//! server together, as one call of a script (`settle.lua`), which is atomic.
+//! Requests do not contact it. They take from the node's allowance of a counter
+//! ([`leno_proxy::ledger`]), and wait here only if the allowance is too small. Questions that come
+//! up meanwhile go to the server together, as one call of a script (`settle.lua`), which is atomic.
 //!
 //! # When the server does not answer
 //! The node's allowances count until their term is over. Beyond them the node refuses requests,
@@ -27,7 +27,7 @@ use tokio::time::MissedTickBehavior;
 
 /// Interval between searches for allowances to give back or to renew.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-/// Counters that one call is about, at most. A script blocks all other clients of the server.
+/// Maximum number of counters in one call. A script blocks all other clients of the server.
 const MOST_AT_ONCE: usize = 128;
 /// Longest time to connect, with TLS and login. The node connects before a request waits for it.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .without_max_times()
     .with_jitter();
 
-/// Has the ledger's rate limits counted by the server. Comes before any function is known.
+/// The server counts the rate limits from now on. Called before any function is known.
 pub(crate) fn start(redis: RedisQuotas, ledger: &Arc<Ledger>) -> std::io::Result<()> {
     let (store, asked) = Store::new(redis.timeout);
     let store = Arc::new(store);
@@ -66,7 +66,7 @@ struct Client {
     retry_at: Instant,
 }
 
-/// A question, and who asks.
+/// A question, with its counter and the state of its function.
 struct Asked {
     counter: CounterName,
     state: Arc<FunctionState>,
@@ -97,7 +97,7 @@ impl Client {
 
     async fn ask(&mut self, ledger: &Ledger, counters: impl Iterator<Item = CounterName>) {
         let sent = Instant::now();
-        // A function that is gone has no requests that wait.
+        // A removed function has no waiting requests.
         let questions: Vec<Asked> = counters
             .filter_map(|counter| {
                 let state = ledger.known(&counter.function)?;
@@ -165,7 +165,7 @@ impl Client {
     }
 
     fn disconnect(&mut self, reason: &str) {
-        // The first time; after that it is no news.
+        // Logged the first time only.
         if self.store.answers() {
             let address = &self.redis.address;
             tracing::error!(address, reason, "Redis does not answer: what rate limits count is refused until it does");

@@ -60,7 +60,7 @@ pub(crate) struct Reconciler {
     /// The identities to certify.
     pub wanted: watch::Sender<BTreeSet<SpiffeId>>,
     /// The identities of the node itself and, if it is a gateway, of gateways. They are certified
-    /// whatever functions the node hosts.
+    /// regardless of the functions that the node hosts.
     pub own: BTreeSet<SpiffeId>,
     /// Whether the node is a gateway.
     pub gateway: bool,

@@ -1,5 +1,5 @@
-//! Functions with an extension that failed to load although its module is here. They are reloaded after longer and longer pauses. Until then the
-//! extension refuses.
+//! Functions with an extension that failed to load although its module is here. The node reloads
+//! them after increasing pauses. Until then the extension refuses requests.
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_model::FunctionId;
@@ -30,11 +30,12 @@ struct Retry {
 }
 
 impl Retries {
-    /// Takes in the result of loading a function. Schedules a retry if that may help, and cancels it otherwise.
+    /// Records the result of loading a function. Schedules a retry if that may help, and cancels it
+    /// otherwise.
     pub(crate) fn note(&mut self, entry: &FunctionEntry, modules: &Modules, now: Instant) {
         let specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
         let loaded = entry.inbound_extensions.iter().chain(&entry.outbound_extensions);
-        // An extension whose module is not here yet is loaded when the module comes.
+        // An extension whose module is not here yet is loaded when the module arrives.
         let failed =
             specs.zip(loaded).find(|(spec, extension)| extension.plugin.is_err() && modules.knows(&spec.module));
         let id = &entry.slice.id;

@@ -35,7 +35,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// The numbers of a process's instances begin with a multiple of this, so that those of its predecessor have others.
+/// The numbers of a process's instances begin with a multiple of this, so that they differ from
+/// those of its parent.
 const INSTANCES: u64 = 1000;
 
 /// How long a node with a configuration waits for certificates before it accepts connections.
@@ -59,15 +60,15 @@ pub struct Running {
     succession: Option<Succession>,
 }
 
-/// What else a node hands over, and how long it waits for its successor.
+/// The other parts that a node hands over, and how long it waits for its child.
 pub struct Offer {
     /// Other descriptors, each with a name.
     pub others: Vec<(String, OwnedFd)>,
-    /// The half of the IDs that this process's rooms have.
+    /// The half of the IDs that this process's jails have.
     pub half: Half,
     /// Soft limit on descriptors with which the first process of the node was started.
     pub descriptors: Option<u64>,
-    /// How long the successor may take until it is ready.
+    /// How long the child may take until it is ready.
     pub patience: Duration,
 }
 
@@ -77,11 +78,12 @@ pub struct Join {
     pub control: Vec<String>,
     /// The node's identity.
     pub membership: Membership,
-    /// Where other nodes reach the inbound listener, if not at the address that it is bound to.
+    /// The address at which other nodes reach the inbound listener, if it differs from the bound
+    /// address.
     pub advertised: Option<IpAddr>,
     /// Whether the node is a gateway.
     pub gateway: bool,
-    /// Where it listens.
+    /// Addresses of its listeners.
     pub listeners: Listeners,
     /// Where the node is: it prefers endpoints that are near. The same locality as the one with
     /// which it was admitted.
@@ -97,8 +99,10 @@ pub struct Join {
     pub predecessor: Option<Predecessor>,
 }
 
-/// Starts a node and joins the control plane. When this returns, the node's listeners are bound. They accept connections once the first configuration is in
-/// force. `modules` may hold modules that are compiled already. With a predecessor, the node accepts connections after [`Running::take_over`].
+/// Starts a node and joins the control plane. When this returns, the node's listeners are bound.
+/// They accept connections once the first configuration is in force. `modules` may hold modules
+/// that are compiled already. With a parent, the node accepts connections after
+/// [`Running::take_over`].
 pub async fn start(
     mesh: MeshConfig,
     workers: Option<NonZeroUsize>,
@@ -130,7 +134,7 @@ pub async fn start(
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
     tracing::info!("connections: {} at most, by the limit on file descriptors", options.connections);
-    // Each connection to the node may have one to an upstream.
+    // Each connection to the node may need one to an upstream.
     node.telemetry.namespaces.limit_connections(2 * options.connections as u64);
     let (callers, any_caller, warm) = (host.callers().clone(), join.any_caller, Warm::default());
     let to_be: Arc<OnceLock<Agent>> = Arc::default();
@@ -216,7 +220,7 @@ pub async fn start(
     })
 }
 
-/// Has the node know the addresses of the mesh's machines. Ends with the node.
+/// Updates the addresses of the mesh's machines in the node, until it ends.
 async fn follow_machines(mut told: watch::Receiver<Vec<IpAddr>>, machines: Arc<Machines>) {
     loop {
         machines.set_others(told.borrow_and_update().iter().copied());
@@ -262,8 +266,9 @@ async fn watch_readiness(
     }
 }
 
-/// Resolves when the node can answer: its first configuration is in force, and its identities are certified. One identity that cannot be
-/// certified must not keep the node from serving others.
+/// Resolves when the node can answer: its first configuration is in force, and its identities are
+/// certified. An identity that cannot be certified must not keep the node from serving other
+/// functions.
 async fn can_answer(mut configured: watch::Receiver<bool>, mut ready: watch::Receiver<bool>) {
     if configured.wait_for(|configured| *configured).await.is_err() {
         // The node ends.
@@ -273,9 +278,10 @@ async fn can_answer(mut configured: watch::Receiver<bool>, mut ready: watch::Rec
 }
 
 impl Running {
-    /// Takes over from the predecessor: waits until this process is ready and the node is its own, and accepts connections from then on. The error says
-    /// why not; then the predecessor goes on, and this process has to end. Returns what becomes ready when the predecessor has ended. Without a
-    /// predecessor, that is so at once.
+    /// Takes over from the parent: waits until this process is ready and owns the node, and accepts
+    /// connections from then on. The error gives the reason; then the parent continues, and this
+    /// process has to end. Returns a future that resolves when the parent has ended. Without a
+    /// parent, it resolves at once.
     pub async fn take_over(&mut self) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, String> {
         let Some(mut succession) = self.succession.take() else { return Ok(Box::pin(ready(()))) };
         if let Err(reason) = succession.take_over(self.ready.clone(), &self.supervisor).await {
@@ -287,14 +293,15 @@ impl Running {
         Ok(Box::pin(succession.serving()))
     }
 
-    /// Why this process cannot hand over now; `None`: it can.
+    /// Why this process cannot begin a hot restart now; `None`: it can.
     pub fn obstacle(&self) -> Option<String> {
         let images = || "it has containers, whose images only one process can keep; start it again instead".to_owned();
         self.outgoing.obstacle().or_else(|| self.images.are_used().then(images))
     }
 
-    /// Hands the node over to a process that was started with the other end of `socket`. The error says why that failed; then this process goes on as
-    /// if nothing had happened. Otherwise [`Running::hand_over`] comes next. Giving up in between is a failure too.
+    /// Hands the node over to a process that was started with the other end of `socket`. The error
+    /// gives the reason of a failure; then this process continues as before. Otherwise
+    /// [`Running::hand_over`] comes next. Dropping the result instead is a failure too.
     pub async fn offer(&self, socket: UnixStream, offer: Offer) -> Result<Relay, String> {
         let Offer { mut others, half, descriptors, patience } = offer;
         let failed = |error| format!("it takes nothing: {error}");
@@ -323,7 +330,8 @@ impl Running {
         handover::offer(&self.outgoing, (socket, updates), counting, until).await
     }
 
-    /// Lets in-flight exchanges end, then stops the instances, and returns when everything recorded is written.
+    /// Waits for in-flight exchanges, stops the instances, and returns when all records are
+    /// written.
     pub async fn hand_over(self, relay: Relay) -> Result<()> {
         let grace = self.longest_grace();
         let relaying = tokio::spawn(relay.run());
@@ -336,12 +344,13 @@ impl Running {
         Ok(())
     }
 
-    /// Stops the node. It accepts no new connections, in-flight exchanges end, then the instances are stopped, and everything recorded is written.
+    /// Stops the node. It accepts no new connections, waits for in-flight exchanges, stops the
+    /// instances, and writes all records.
     pub async fn stop(self) -> Result<()> {
         self.stop_unless(std::future::pending()).await
     }
 
-    /// The same, but does not wait for in-flight exchanges any more when `hurry` resolves.
+    /// The same, but stops waiting for in-flight exchanges when `hurry` resolves.
     pub async fn stop_unless(self, hurry: impl Future<Output = ()>) -> Result<()> {
         let grace = self.longest_grace();
         tokio::select! {

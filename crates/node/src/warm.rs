@@ -1,4 +1,5 @@
-//! How many instances another process of this node has, so that this one starts as many before it takes over.
+//! The number of instances of another process of this node, so that this process starts as many
+//! before it takes over.
 
 use leno_model::FunctionId;
 use leno_supervisor::{FunctionSpec, FunctionStatus, InstanceState, Supervisor};
@@ -15,11 +16,12 @@ pub(crate) struct Ready {
     instances: u32,
 }
 
-/// How many instances of each revision are to be ready. Cheap to clone; clones share one state.
+/// The number of instances of each revision that should be ready. Cheap to clone; clones share one
+/// state.
 #[derive(Clone, Default)]
 pub(crate) struct Warm(Arc<Mutex<HashMap<(FunctionId, u32), u32>>>);
 
-/// The instances with processes that are ready in this process.
+/// The ready instances of this process that have processes.
 pub(crate) fn ready(supervisor: &Supervisor) -> Vec<Ready> {
     let of = |status: FunctionStatus| {
         let started = status.instances.iter().filter(|instance| instance.pid.is_some());
@@ -31,7 +33,7 @@ pub(crate) fn ready(supervisor: &Supervisor) -> Vec<Ready> {
 }
 
 impl Warm {
-    /// Asks for these.
+    /// Requests these instances.
     pub(crate) fn want(&self, ready: Vec<Ready>) {
         let wanted = ready.into_iter().filter_map(|Ready { function, revision, instances }| {
             Some(((function.parse::<FunctionId>().ok()?, revision), instances))
@@ -44,7 +46,7 @@ impl Warm {
         self.lock().clear();
     }
 
-    /// Has a function begin with as many instances as are wanted, but for its maximum.
+    /// Raises a function's start to as many instances as are wanted, up to its maximum.
     pub(crate) fn raise(&self, mut spec: FunctionSpec) -> FunctionSpec {
         if let Some(wanted) = self.lock().get_mut(&(spec.id.clone(), spec.revision)) {
             *wanted = (*wanted).min(spec.scale.max);

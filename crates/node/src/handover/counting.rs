@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 pub(crate) const SOCKET: &str = "counting";
 /// Longest wait for an answer. Without one, the request is refused.
 const ANSWER: Duration = Duration::from_secs(1);
-/// Why a request is refused that the other process cannot count.
+/// Reason to refuse a request that the other process cannot count.
 const UNCOUNTED: &str = "the process that counts does not know what is left";
 /// Longest question or answer, in bytes. Keys of counters are made of values from a request's head.
 const LONGEST: usize = 4 << 20;
@@ -77,7 +77,7 @@ impl Left {
     }
 }
 
-/// The predecessor's end.
+/// The parent's end.
 pub(crate) struct Asking(Mutex<UnixStream>);
 
 impl Asking {
@@ -91,7 +91,8 @@ impl Asking {
         let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = write(&mut socket, question).and_then(|()| read(&mut socket));
         if answer.is_err() {
-            // A late answer must not be taken for that to the next question.
+            // The socket closes, so that a late answer is not taken for the answer to the next
+            // question.
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
         answer?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
@@ -139,7 +140,7 @@ pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle
         let demands: Vec<_> =
             demands.map(|(wanted, limit)| Demand { limit, key: &wanted.key, cost: wanted.cost }).collect();
         let state = node.ledger.function(&function);
-        // It may have to wait for a store, if the settings of the mesh have one since this process was started.
+        // This may wait for a store, if the mesh has got one since this process was started.
         let answer = match runtime.block_on(state.quotas.take_or_wait(&demands, now_ms)) {
             Ok(granted) => {
                 Answer::Granted(granted.into_iter().map(|Granted { taken, shared }| Left::of(taken, shared)).collect())

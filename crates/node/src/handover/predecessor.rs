@@ -1,4 +1,4 @@
-//! The process that hands over.
+//! The parent of a hot restart.
 
 use super::counting::Asking;
 use super::wire::{Frame, Link, Message};
@@ -33,7 +33,8 @@ pub(crate) struct Outgoing {
     pub jobs: watch::Sender<bool>,
 }
 
-/// A successor that has the node. While the predecessor drains, each tells the other of its instances.
+/// A child that owns the node. While the parent drains, each process announces its instances to the
+/// other.
 pub struct Relay {
     outgoing: Outgoing,
     link: Link,
@@ -42,7 +43,7 @@ pub struct Relay {
     announcements: mpsc::UnboundedReceiver<Announcement>,
 }
 
-/// Takes all back if the hand-over fails, or is given up.
+/// Takes the node back if the hot restart fails, or is cancelled.
 struct Undo<'a>(Option<&'a Outgoing>);
 
 impl Drop for Undo<'_> {
@@ -57,7 +58,7 @@ impl Drop for Undo<'_> {
 }
 
 impl Outgoing {
-    /// Why this node cannot be handed over now.
+    /// Why this node cannot begin a hot restart now.
     pub(crate) fn obstacle(&self) -> Option<String> {
         let running = self.supervisor.jobs().into_iter().find(|job| job.state == JobState::Running)?;
         Some(format!(
@@ -78,8 +79,8 @@ impl Outgoing {
     }
 }
 
-/// Hands the node over to the process at the other end of the socket, once it is ready. If it is not by then, or cannot be, this process goes on as if
-/// nothing had happened.
+/// Hands the node over to the process at the other end of the socket, once it is ready. If it is
+/// not ready in time, or cannot take over, this process continues as before.
 pub(crate) async fn offer(
     outgoing: &Outgoing,
     (socket, updates): (UnixStream, UnixStream),
@@ -108,7 +109,7 @@ pub(crate) async fn offer(
 }
 
 impl Relay {
-    /// Sends everything, and waits until the successor is ready.
+    /// Sends everything, and waits until the child is ready.
     async fn prepare(&mut self) -> Result<mpsc::Receiver<Bytes>, String> {
         self.send(Message::Warm(warm::ready(&self.outgoing.supervisor))).await?;
         let (held, mut updates) = self.outgoing.agent.copy();
@@ -131,7 +132,7 @@ impl Relay {
         }
     }
 
-    /// Says that the node is the successor's, and waits until it accepts connections.
+    /// Gives the node to the child, and waits until the child accepts connections.
     async fn hand_over(&mut self, updates: &mut mpsc::Receiver<Bytes>, counting: Asking) -> Result<(), String> {
         while let Ok(update) = updates.try_recv() {
             self.link.send(Frame::Update(update)).await.map_err(ended)?;

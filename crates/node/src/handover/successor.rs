@@ -1,4 +1,4 @@
-//! The process that takes over.
+//! The child of a hot restart.
 
 use super::counting;
 use super::wire::{self, Frame, Link, Message, Start};
@@ -32,7 +32,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 const IN_FORCE: Duration = Duration::from_secs(8);
 /// Longest wait until the parent has received the reason why this process gives up.
 const HEARD: Duration = Duration::from_secs(5);
-/// Interval between looks whether the instances are ready.
+/// Interval between checks whether the instances are ready.
 const LOOK: Duration = Duration::from_millis(10);
 const OTHER_AUTHORITY: &str = "it has certificates of an authority that does not sign any more";
 /// Updates of the parent that may wait to be put into force.
@@ -54,7 +54,7 @@ pub struct Predecessor {
 pub struct NoPredecessor(#[from] io::Error);
 
 impl Predecessor {
-    /// Reads the beginning from the socket to the predecessor.
+    /// Reads the parent's first message from the socket.
     pub fn at(socket: OwnedFd) -> Result<Self, NoPredecessor> {
         let socket = UnixStream::from(socket);
         socket.set_read_timeout(Some(BEGIN))?;
@@ -68,7 +68,7 @@ impl Predecessor {
         Ok(Self { socket, start, until, listeners, others })
     }
 
-    /// Something else that it hands over.
+    /// Takes another descriptor that the parent hands over.
     pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
         let index = self.others.iter().position(|(other, _)| other == name)?;
         Some(self.others.swap_remove(index).1)
@@ -79,7 +79,7 @@ impl Predecessor {
         self.start.first_instance
     }
 
-    /// The half of the IDs that the rooms of this process have.
+    /// The half of the IDs that the jails of this process have.
     pub fn half(&self) -> leno_jail::Half {
         if self.start.second_half { leno_jail::Half::Second } else { leno_jail::Half::First }
     }
@@ -111,7 +111,7 @@ impl Predecessor {
     }
 }
 
-/// The node into which the predecessor's state comes.
+/// The node that receives the parent's state.
 pub(crate) struct Incoming {
     pub node: Arc<Node>,
     pub callers: Arc<Callers>,
@@ -121,17 +121,17 @@ pub(crate) struct Incoming {
     pub agent: Arc<OnceLock<Agent>>,
 }
 
-/// How far the predecessor is.
+/// The state of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Preparing,
-    /// The node is this process's.
+    /// This process owns the node.
     HandedOver,
-    /// The predecessor has ended.
+    /// The parent has ended.
     Gone,
 }
 
-/// A take-over that is under way.
+/// A hot restart that is under way.
 pub(crate) struct Succession {
     states: watch::Receiver<State>,
     outbox: mpsc::UnboundedSender<Message>,
@@ -143,7 +143,8 @@ pub(crate) struct Succession {
 }
 
 impl Succession {
-    /// Waits until this process is ready, says so, and returns when the node is its own and all that the predecessor had is in force.
+    /// Waits until this process is ready, and reports that. Returns when this process owns the
+    /// node, and all resources of the parent are in force.
     pub(crate) async fn take_over(
         &mut self,
         mut ready: watch::Receiver<bool>,
@@ -151,7 +152,7 @@ impl Succession {
     ) -> Result<(), String> {
         let (warm, svids, until) = (self.warm.clone(), self.svids.clone(), self.until);
         let prepared = async {
-            // It fails when the node has ended, and then nothing follows.
+            // It fails when the node has ended. Then the parent sends no more.
             if ready.wait_for(|ready| *ready).await.is_err() {
                 pending::<()>().await;
             }
@@ -181,7 +182,8 @@ impl Succession {
             Ok(event) => return Err(rejected(event)),
             Err(_) => return Err(format!("the last changes were not in force within {IN_FORCE:?}")),
         }
-        // Another authority may have begun to sign just now, and others may refuse the first one's certificates as soon as the predecessor has none.
+        // Another authority may have begun to sign just now. Other nodes may refuse certificates of
+        // the first one as soon as the parent has none.
         while !self.svids.is_renewed() {
             if Instant::now() >= until {
                 return Err(OTHER_AUTHORITY.to_owned());
@@ -192,8 +194,8 @@ impl Succession {
         Ok(())
     }
 
-    /// Has the hello of this process say which instances are ready. The reconciler reports them a moment later, and the control plane would know of none
-    /// until then.
+    /// Adds the ready instances to the hello of this process. The reconciler reports them only a
+    /// moment later, and until then the control plane would know of none.
     fn report_instances(&self, supervisor: &Supervisor) {
         let Some(agent) = self.agent.get() else { return };
         for function in supervisor.status().into_iter().map(|status| status.function) {
@@ -201,7 +203,8 @@ impl Succession {
         }
     }
 
-    /// Says that this process accepts connections. Returns what becomes ready when the predecessor has ended.
+    /// Reports that this process accepts connections. Returns a future that resolves when the
+    /// parent has ended.
     pub(crate) fn serving(self) -> impl Future<Output = ()> + Send + 'static {
         self.say(Message::Serving);
         let Self { mut states, outbox, .. } = self;
@@ -211,7 +214,7 @@ impl Succession {
         }
     }
 
-    /// Says why this process gives up, and waits until the predecessor has heard it.
+    /// Reports why this process gives up, and waits until the parent has received it.
     pub(crate) async fn fail(mut self, reason: &str) {
         self.say(Message::Failed(reason.to_owned()));
         let _ = timeout(HEARD, self.states.wait_for(|state| *state == State::Gone)).await;
@@ -296,7 +299,7 @@ async fn follow(
                         node.ledger.lease_term.renew(now + term, now);
                     }
                     if let (Some(agent), Some(link)) = (agent.get(), passing_on.take()) {
-                        // Before any update of this process's own stream.
+                        // Before any update of this process's stream.
                         tokio::spawn(pass_on(agent.copy().1, link));
                     }
                     updates = None;

@@ -18,16 +18,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 
-/// Rises with each change that the other process must not overlook.
+/// Rises with each change that the other process must not ignore.
 pub(crate) const VERSION: u32 = 1;
 /// Name of the socket on which the child passes on the updates that it puts into force. A child of
 /// an older release does not take it.
 pub(crate) const UPDATES: &str = "updates";
-/// Most descriptors that are passed: four listeners, the admin listener and its lock, and sockets for counting and for updates.
+/// Maximum number of descriptors: four listeners, the admin listener and its lock, and sockets for
+/// counting and for updates.
 const MOST_DESCRIPTORS: usize = 16;
-/// Longest frame, in bytes. A module is the longest thing that is passed.
+/// Longest frame, in bytes. Modules are the longest content.
 const LONGEST: u32 = 80 << 20;
-/// Frames that may wait to be taken.
+/// Maximum number of frames in the queue.
 const QUEUE: usize = 16;
 const MESSAGE: u8 = 0;
 const UPDATE: u8 = 1;
@@ -48,7 +49,7 @@ pub(crate) struct Start {
     pub second_half: bool,
     /// Soft limit on descriptors with which the first process of the node was started.
     pub descriptors: Option<u64>,
-    /// How long the predecessor waits for `Ready`.
+    /// How long the parent waits for `Ready`.
     pub patience_ms: u64,
 }
 
@@ -56,20 +57,20 @@ pub(crate) struct Start {
 #[serde(deny_unknown_fields)]
 pub(super) enum Message {
     Start(Start),
-    /// As many instances are ready.
+    /// So many instances are ready.
     Warm(Vec<Ready>),
     Caller(Announcement),
-    /// The successor can take over.
+    /// The child can take over.
     Ready,
-    /// The successor cannot, for this reason.
+    /// The child cannot, for this reason.
     Failed(String),
     /// The counters of a function's rate limits.
     Counts(String, Vec<LimitCounts>),
-    /// The node is the successor's. Its shares of rate limits count for so long.
+    /// The child owns the node. Its shares of rate limits count for so long.
     HandOver {
         term_ms: Option<u64>,
     },
-    /// The successor accepts connections.
+    /// The child accepts connections.
     Serving,
 }
 
@@ -85,7 +86,7 @@ pub(crate) fn begin(socket: &UnixStream, start: Start, descriptors: &[BorrowedFd
     if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Descriptors go with a byte.
+    // Descriptors need at least one byte of data.
     sendmsg(socket, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL)?;
     let (head, body) = encoded(&Frame::Message(Message::Start(start)))?;
     let mut socket = socket;
@@ -93,7 +94,7 @@ pub(crate) fn begin(socket: &UnixStream, start: Start, descriptors: &[BorrowedFd
     socket.write_all(&body)
 }
 
-/// Receives the beginning.
+/// Receives the first message.
 pub(super) fn begun(socket: &UnixStream) -> io::Result<(Start, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -148,7 +149,7 @@ fn decoded(kind: u8, body: Vec<u8>) -> io::Result<Frame> {
     }
 }
 
-/// The socket to the other process, after the beginning.
+/// The socket to the other process, after the first message.
 pub(super) struct Link {
     writer: OwnedWriteHalf,
     frames: mpsc::Receiver<io::Result<Frame>>,
@@ -222,7 +223,7 @@ mod tests {
         let (begun, descriptors) = begun(&other).unwrap();
         assert_eq!((begun.first_instance, descriptors.len()), (1000, 2));
         drop(file);
-        // It is the very same socket.
+        // It is the same socket.
         let [passed, _] = <[OwnedFd; 2]>::try_from(descriptors).unwrap();
         UnixStream::from(passed).write_all(b"x").unwrap();
         let mut byte = [0];

@@ -13,11 +13,12 @@ use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, interval_at, sleep};
 
-/// How often the log says how far a pull is.
+/// Interval between log messages about the progress of a pull.
 const TELL: Duration = Duration::from_secs(5);
-/// A pause between tries ahead of the first start is no longer, before jitter.
+/// Longest pause between tries ahead of the first start, before jitter.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Jitter adds up to the same time again, so that nodes do not ask a registry at the same moment.
+/// Jitter adds up to the same time again, so that nodes do not contact a registry at the same
+/// moment.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_min_delay(Duration::from_secs(1))
     .with_max_delay(LONGEST_PAUSE)
@@ -25,7 +26,7 @@ const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter()
     .without_max_times();
 
-/// An image, on its way or here. While this is there, the image stays on the disk.
+/// A pull of an image, under way or complete. While this exists, the image stays on the disk.
 pub(super) struct Pull {
     inner: Arc<Inner>,
     task: Mutex<Option<AbortHandle>>,
@@ -70,13 +71,13 @@ impl Pull {
         matches!(*self.inner.state.borrow(), State::Here(..))
     }
 
-    /// Begins to bring it, and goes on until it is here.
+    /// Begins the pull, and retries it until the image is here.
     pub(super) fn begin_ahead(&self) {
         self.inner.ahead.store(true, Ordering::Relaxed);
         self.begin();
     }
 
-    /// Begins to bring it, unless that is under way or done.
+    /// Begins the pull, unless that is under way or done.
     fn begin(&self) {
         let begins = self.inner.state.send_if_modified(|state| match state {
             State::Elsewhere | State::Failed(_) => {
@@ -129,7 +130,7 @@ impl ImageSource for Pull {
 }
 
 impl Inner {
-    /// Tries until it is here.
+    /// Retries until the image is here.
     async fn run(self: Arc<Self>) {
         let mut pauses = PAUSES.build();
         loop {
@@ -174,7 +175,7 @@ impl Inner {
     }
 }
 
-/// The image as a room takes it. It is a lease of itself.
+/// The image in the form that a jail takes. It is also its own lease.
 fn unpacked(image: Image) -> Unpacked {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     let of_room = leno_jail::Image {

@@ -34,7 +34,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects and logs in. The password and the authorities are read anew each time.
+    /// Connects and logs in. Reads the password and the authorities anew each time.
     pub(super) async fn open(redis: &RedisQuotas) -> Result<Self, String> {
         let mut info = RedisConnectionInfo::default().set_db(redis.database.into()).set_skip_set_lib_name();
         if let Some(username) = &redis.username {
@@ -84,9 +84,9 @@ impl Connection {
         answer.and_then(Value::extract_error)
     }
 
-    /// A server that evicts keys forgets counters one by one, and nothing shows that.
+    /// Warns of a server that evicts keys: it would lose counters one by one, without any sign.
     async fn warn_of_eviction(&mut self) {
-        // It may be forbidden.
+        // The user may lack the right to this command.
         let Ok(info) = self.command(redis::cmd("INFO").arg("memory")).await else { return };
         let Ok(text) = redis::from_redis_value::<String>(info) else { return };
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -104,7 +104,8 @@ async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, String> + 
     read.await.map_err(|error| error.to_string())?
 }
 
-/// A stream that fails if more is received than any answer has, or something while no answer is due: it would be taken for the next answer.
+/// A stream that fails if it receives more bytes than any answer has, or any bytes while no answer
+/// is due: they would be taken for the next answer.
 struct Bounded<S> {
     stream: S,
     received: usize,

@@ -14,7 +14,8 @@ const TERM: Duration = Duration::from_secs(5);
 /// How much longer the server waits before it counts an allowance as used: the maximum drift
 /// between clocks within a term.
 const GRACE: Duration = Duration::from_secs(1);
-/// Counters of a limit, at most. Further keys share [`SHARED`] counters. Both as on a node.
+/// Maximum number of counters of a limit. Further keys share [`SHARED`] counters. Both as on a
+/// node.
 const MOST_COUNTERS: u32 = 65_536;
 const SHARED: u16 = 4096;
 
@@ -24,11 +25,11 @@ pub(super) struct Settling {
     /// Identifies this process. Another process on the same machine has its own allowances.
     node: String,
     sequence: u64,
-    /// Identifies the server's data. Another one, and data was lost.
+    /// Identifies the server's data. If it changes, the server has lost data.
     epoch: String,
     /// The script as the server calls it.
     hash: String,
-    /// Counters of a limit.
+    /// Maximum number of counters of a limit.
     most: u32,
 }
 
@@ -56,7 +57,7 @@ impl Settling {
         self.read(reply.map_err(|error| error.to_string())?, questions)
     }
 
-    /// Gives the server the script.
+    /// Loads the script into the server.
     pub(super) async fn load(&mut self, connection: &mut Connection) -> Result<(), String> {
         let reply = connection.command(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await;
         self.hash = match reply.map_err(|error| error.to_string())? {
@@ -71,7 +72,7 @@ impl Settling {
     fn call(&mut self, questions: &[(&CounterName, Question)], fresh: &str) -> Cmd {
         self.sequence += 1;
         let mut call = redis::cmd("EVALSHA");
-        // Without a hash the server has no such script either.
+        // Without a hash, the server has no such script either.
         call.arg(if self.hash.is_empty() { "-" } else { &self.hash });
         call.arg(1 + 3 * questions.len()).arg(format!("{}:epoch", self.prefix));
         for (counter, question) in questions {
@@ -92,7 +93,8 @@ impl Settling {
         call
     }
 
-    /// A counter's own key, that of the counter it may have to share, and the index of its limit. Whatever a client has chosen is in a hash.
+    /// The counter's own key, the key of the counter that it may have to share, and the index of
+    /// its limit. Values that a client has chosen are hashed.
     fn keys(&self, counter: &CounterName, algorithm: &QuotaAlgorithm) -> [String; 3] {
         let kind = match algorithm {
             QuotaAlgorithm::TokenBucket { .. } => "bucket",
@@ -133,7 +135,7 @@ impl Settling {
         self.most = most;
     }
 
-    /// The same node, with the number that its next question has.
+    /// Continues with the same node and the number of its next question.
     pub(super) fn another(&self) -> Self {
         let Self { prefix, node, sequence, epoch, hash, most } = self;
         Self {
@@ -147,7 +149,7 @@ impl Settling {
     }
 }
 
-/// An answer, if it can be one to this question.
+/// An answer, if it is valid for this question.
 fn answer(part: &Value, question: &Question) -> Option<Answer> {
     let Value::Array(numbers) = part else { return None };
     let number = |index: usize| match numbers.get(index)? {

@@ -83,7 +83,7 @@ fn settings(port: u16) -> RedisQuotas {
         password_file: None,
         database: 0,
         prefix: "test".to_owned(),
-        // These two processors compile and run other things as well.
+        // The processors of a test machine also run other work.
         timeout: Duration::from_secs(5),
     }
 }
@@ -104,7 +104,7 @@ impl Node {
         self.0.function(&shop()).quotas.take_or_wait(&[demand], now_ms()).await.map(drop)
     }
 
-    /// Takes until it is refused. Returns how many it got.
+    /// Takes until it is refused. Returns the number of admitted requests.
     async fn take_all(&self, limit: &RateLimit, key: &str) -> u64 {
         let mut taken = 0;
         while self.take(limit, key).await.is_ok() {
@@ -135,7 +135,7 @@ fn limit(algorithm: QuotaAlgorithm) -> RateLimit {
     }
 }
 
-/// A window that does not end during a test, but for one in a thousand days.
+/// A window that does not end during a test, except on one day in a thousand.
 fn window(requests: u32) -> RateLimit {
     limit(QuotaAlgorithm::FixedWindow { requests, period_ms: DAY_MS })
 }
@@ -148,7 +148,7 @@ async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Takes on all nodes until they have all that the limit says, and a while longer.
+/// Takes on all nodes until the limit is exhausted, and a while longer.
 async fn exhaust(nodes: &[Node], limit: &RateLimit, key: &str, expected: u64) {
     let mut taken = 0;
     eventually("all of the limit", async || {
@@ -220,7 +220,8 @@ async fn nodes_share_a_bucket() {
                     if node.take(&bucket, "").await.is_ok() {
                         admitted.push((before, began.elapsed()));
                     }
-                    // Some are in bursts, so that allowances are given back and taken again.
+                    // Some requests are in bursts, so that nodes give allowances back and take them
+                    // again.
                     let pause = if number % 3 == 0 { 700 } else { 1 };
                     if number % 3 != 0 || admitted.len() % 10 == 9 {
                         tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -275,7 +276,7 @@ async fn counters_survive_a_server_that_keeps_them() {
     exhaust(&[node, Node::start(server.settings())], &window(100), "", 70).await;
 }
 
-/// Requests that nodes hold, as the server has it.
+/// Requests that nodes hold, according to the server.
 fn held(server: &Server) -> u64 {
     let script = "local sum = 0 for _, key in ipairs(redis.call('KEYS', 'test:demo/shop:*')) do \
                   if redis.call('TYPE', key).ok == 'hash' then local all = redis.call('HGETALL', key) \
@@ -314,7 +315,7 @@ async fn a_server_that_has_lost_its_counters_begins_with_nothing_left() {
     })
     .await;
     assert!((30..=100).contains(&taken), "{taken}");
-    // A node that has seen nothing finds the same.
+    // A node that has not counted anything gets the same result.
     let other = Node::start(server.settings());
     assert!(other.take(&window(100), "").await.is_err());
     assert!(other.take(&window(100), "another key").await.is_err());
@@ -394,7 +395,7 @@ async fn an_answer_that_makes_no_sense_refuses() {
         b"+OK\r\n",
         b"*3\r\n$1\r\ne\r\n$16\r\nthis-is-sequence\r\n*6\r\n:4000000000\r\n:0\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
         b"*3\r\n$1\r\ne\r\n$16\r\nthis-is-sequence\r\n*6\r\n:1\r\n:-1\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
-        // It would be good, but answers another question.
+        // It would be valid, but answers another question.
         b"*3\r\n$1\r\ne\r\n$1\r\n1\r\n*6\r\n:1\r\n:0\r\n:1\r\n:0\r\n:5000\r\n:0\r\n",
         b"*100000000\r\n",
         b"$999999999999\r\nx",
@@ -462,7 +463,7 @@ async fn nothing_stays_in_the_server_that_means_nothing() {
     let without_ttl = "local found = {} for _, key in ipairs(redis.call('KEYS', '*')) do if redis.call('PTTL', key) < 0 then \
                        found[#found + 1] = key end end return found";
     assert_eq!(server.cli(&["EVAL", without_ttl, "0"]), "test:epoch");
-    // The windows and their index stay, until tomorrow.
+    // The windows and their index stay until tomorrow.
     eventually("the buckets to be full", async || server.cli(&["DBSIZE"]) == "52").await;
     eventually("the node to forget them", async || node.0.function(&shop()).quotas.is_empty()).await;
 }
