@@ -15,7 +15,7 @@ fn one_function() -> String {
     echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &policy("open", "echo", ALLOW_ALL)
 }
 
-/// What curl gets as another account.
+/// The output of curl under another account.
 fn as_another(socket: &Path) -> Output {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--max-time", "20", "--write-out", "%{http_code}", "--unix-socket"]).arg(socket);
@@ -51,7 +51,7 @@ fn asking(folder: &Path, how: &str) -> (PathBuf, PathBuf) {
     (script, told)
 }
 
-/// One that a process opens, and another one uses after that has ended.
+/// A descriptor that one process opens, and that another process uses after the first has ended.
 const LEFT_BEHIND: &str = r#"python3 -c '
 import os, socket, sys, array
 one, other = socket.socketpair()

@@ -1,4 +1,4 @@
-//! `leno control` and the commands that ask it: real processes, real HTTPS, a real etcd.
+//! `leno control` and its client commands: real processes, real HTTPS, a real etcd.
 
 use crate::control::{Control, FUNCTION, function, policy, text};
 use leno_testkit::EtcdServer;
@@ -259,7 +259,7 @@ fn the_mesh_document_is_the_first_and_its_trust_domain_stays() {
     assert!(!other.status.success());
     let second = control.leno_with(&["apply", "-f", "-"], &mesh.replace("name: main", "name: second"));
     assert!(String::from_utf8(second.stderr).unwrap().contains("there is another Mesh document, in Mesh main:1"));
-    // A file counts only while the store has none.
+    // The file has no effect when the store already has a Mesh document.
     control.write("mesh.yaml", &mesh.replace("shop.example", "other.example"));
     control.kill();
     control.start_again();
@@ -341,7 +341,7 @@ fn another_control_plane_takes_over_and_loses_nothing_that_was_acknowledged() {
     let arguments = ["--etcd", &*etcd, "--etcd-lease", "2"];
     let mut one = Control::start(tempfile::tempdir().unwrap(), &arguments);
     let two = Control::start_following(&one, &arguments);
-    // A follower reads, and sends writers to the leader.
+    // A follower answers reads, and redirects writers to the leader.
     one.apply(&function("first", "a"));
     two.eventually("the follower to follow", |two| two.documents().len() == 1);
     let token = two.token();
@@ -377,7 +377,7 @@ fn another_control_plane_takes_over_and_loses_nothing_that_was_acknowledged() {
     assert_eq!(in_force, stored.len(), "and all of it is in force");
 }
 
-/// A registry that takes connections and says nothing.
+/// A registry that accepts connections and never answers.
 #[test]
 fn a_slow_registry_delays_nobody_else() {
     let registry = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -420,7 +420,7 @@ fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
     let scaled =
         |name: &str, min: u32| function(name, "a").replace("spec: {", &format!("spec: {{scale: {{min: {min}}}, "));
 
-    // A tenant has the defaults without asking for anything, and cannot raise them.
+    // A tenant has the default quota, and cannot raise it.
     let (status, refusal) = change(&tenant, &scaled("big", 501), &[]);
     assert_eq!(status, 403, "{refusal}");
     let error = refusal["error"].as_str().unwrap();
@@ -437,7 +437,7 @@ fn a_namespace_gets_no_more_than_its_quota_and_sees_how_much_that_is() {
     assert!(status == 403 && refusal["error"].as_str().unwrap().contains("`documentBytes`"), "{refusal}");
     assert_eq!(change(&control.token(), &function("three", "b"), &[]).0, 200, "another namespace has its own quota");
 
-    // The quota is lowered: existing functions stay, and may shrink.
+    // The operator lowers the quota: existing functions stay, and may shrink.
     control.apply(&quota("{functions: 1, instances: 5, hosts: [a.example]}"));
     assert_eq!(change(&tenant, &scaled("two", 3), &[]).0, 200);
     assert_eq!(change(&tenant, &scaled("two", 4), &[]).0, 403);
@@ -483,7 +483,7 @@ fn entries_that_were_tampered_with_are_named_and_stop_no_other() {
         [revoked, kept].iter().all(|token| two.get_as(token, "/v1/documents").0 == 200)
     });
 
-    // A follower goes on following: it hears of a token that is revoked.
+    // A follower keeps following: it learns of a revoked token.
     for (key, value) in [
         ("api/documents/Function/b/cart", &b"{"[..]),
         ("api/documents/Function/a/%2e%2e", b"{\"text\":\"\",\"by\":\"\",\"at\":0}"),
@@ -499,7 +499,7 @@ fn entries_that_were_tampered_with_are_named_and_stop_no_other() {
     two.eventually("the token to be refused", |two| two.get_as(revoked, "/v1/documents").0 == 401);
     assert_eq!(two.get_as(kept, "/v1/documents").0, 200);
 
-    // One that begins to lead says which entries are wrong, and takes the change that mends them.
+    // A new leader reports invalid entries, and accepts the change that repairs them.
     one.kill();
     two.eventually("the other one to lead", |two| two.ready().is_some_and(|text| text.starts_with("leads")));
     for said in [

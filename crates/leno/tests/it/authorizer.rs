@@ -1,4 +1,5 @@
-//! External authorizers: asked over gRPC and over HTTP, outside of the mesh and as functions, and all that they may say instead of yes.
+//! External authorizers: over gRPC and over HTTP, as Externals and as functions, and all their
+//! possible answers.
 
 use crate::authorizer_server::{Asked, Authorizer, Say};
 use crate::mesh::{self, Answer, Mesh, echo_function, policy};
@@ -53,7 +54,7 @@ impl Way {
     }
 }
 
-/// A function at `<name>.example`, and the policy by which its requests are asked about.
+/// A function at `<name>.example`, and the policy that sends its requests to the authorizer.
 fn function(name: &str, protocol: &str, more: &str, policy_more: &str) -> String {
     let expose = format!("  expose: [{{hosts: [{name}.example], path: /}}]\n  isolation: process");
     let asks = format!(
@@ -80,7 +81,8 @@ fn explained(mesh: &Mesh, answer: &Answer) -> String {
     mesh.explain(answer.header("x-request-id").unwrap_or_else(|| panic!("{answer:?}")))
 }
 
-/// Where paths go on as they came, an authorizer that would refuse one reading refuses the request.
+/// Where paths are forwarded unchanged, the sidecar refuses a request if the authorizer would
+/// refuse one reading of its path.
 #[test]
 fn an_authorizer_is_asked_about_each_reading_of_a_path() {
     let way = Way::Grpc { outside: true };
@@ -164,7 +166,8 @@ fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
     }
 }
 
-/// What policies for Envoy look at: as the plug-in of Open Policy Agent has it, `parsed_path` is made of the path, and the rest stands in the message.
+/// A decision from the fields that policies for Envoy read. Like the plug-in of Open Policy Agent,
+/// it derives `parsed_path` from the path, and takes the other fields from the message.
 fn opa(asked: &Asked) -> bool {
     let header = |name: &str| asked.headers.get(name).map_or("", String::as_str);
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
@@ -172,7 +175,7 @@ fn opa(asked: &Asked) -> bool {
     let reads = header(":method") == "GET" && parsed_path[0] == "items" && header(":path").starts_with("/items/");
     let agrees =
         header(":path") == asked.path && header(":authority") == asked.host && header(":scheme") == asked.scheme;
-    // Rules with `not` allow where a field is not there.
+    // Rules with `not` allow requests without the field.
     let not_admin = header(":authority") != "admin.example" && header("upgrade") != "websocket";
     reads && agrees && not_admin && !query.contains("drop")
 }
@@ -346,9 +349,9 @@ fn answers_are_remembered_by_the_key_that_the_policy_names() {
             assert_eq!(ask(path, headers).1, 1, "{way:?} {path} {headers:?}");
             assert_eq!(ask(path, headers).1, 0, "{way:?} {path} {headers:?}");
         }
-        // Who lacks a part of the key is asked about each time.
+        // A request that lacks a part of the key is never answered from the cache.
         assert_eq!((ask("/items/1", &[]).1, ask("/items/1", &[]).1), (1, 1), "{way:?}");
-        // Refusals are remembered, failures are not.
+        // The cache keeps refusals, but no failures.
         server.say(Say::Refuse(403, vec![], "no"));
         for asked in [1, 0] {
             let (status, count, answer) = ask("/items/3", &["x-key: a"]);

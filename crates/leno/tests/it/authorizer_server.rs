@@ -30,13 +30,13 @@ pub(crate) enum Say {
     /// Allowed if this function returns true, else refused with 403.
     Decide(fn(&Asked) -> bool),
     Refuse(u16, Headers, &'static str),
-    /// Nothing, ever.
+    /// No answer.
     Silence,
-    /// More than anybody should have to read.
+    /// More bytes than a client should read.
     Huge,
-    /// The connection ends.
+    /// The end of the connection.
     Break,
-    /// Over gRPC: these bytes, as if they were a message.
+    /// Over gRPC: these bytes as the message.
     Bytes(Vec<u8>),
     /// Over gRPC: this status.
     Grpc(u8),
@@ -70,7 +70,8 @@ struct State {
 }
 
 impl Authorizer {
-    /// At an address at which nothing else listens: the ports that a mesh is about to use are those of another one.
+    /// Listens at an address that nothing else uses: the mesh of the test chooses its ports at
+    /// another one.
     pub(crate) fn start() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.9:0")).unwrap();
@@ -109,7 +110,7 @@ impl Authorizer {
         self.state.lock().unwrap().asked.len()
     }
 
-    /// It ends, and its connections with it.
+    /// Ends the server and its connections.
     pub(crate) fn die(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

@@ -1,4 +1,4 @@
-//! What clients can make a node hold: memory, descriptors, secrets.
+//! Bounds on the memory, descriptors and secrets that a node holds for its clients.
 
 use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::fs::File;
@@ -10,14 +10,15 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// Memory of a process that is resident now, in bytes.
+/// The resident memory of a process, in bytes.
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// How many different numbers follow this text in the memory of a process; `None`: it may not be read.
+/// The number of different values that follow this text in the memory of a process; `None`: the
+/// test may not read it.
 fn found_in_memory(pid: u32, text: &str) -> Option<usize> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let mut memory = File::open(format!("/proc/{pid}/mem")).ok()?;
@@ -32,7 +33,7 @@ fn found_in_memory(pid: u32, text: &str) -> Option<usize> {
             if memory.seek(SeekFrom::Start(at)).is_err() || memory.read_exact(&mut piece[..length]).is_err() {
                 break;
             }
-            // Most memory is zeros.
+            // Most of the memory is zeros.
             let mut rest = &piece[..length];
             while let Some(position) = rest.iter().position(|byte| *byte == text.as_bytes()[0]) {
                 rest = &rest[position..];
@@ -47,7 +48,7 @@ fn found_in_memory(pid: u32, text: &str) -> Option<usize> {
     Some(numbers.len())
 }
 
-/// A request on a connection that stays open; the status of the answer.
+/// A request on a connection that stays open; returns the status of the response.
 fn ask(connection: &mut BufReader<TcpStream>, head: &str) -> u16 {
     connection.get_mut().write_all(head.as_bytes()).unwrap();
     let (mut status, mut length, mut line) = (0, 0, String::new());
@@ -110,7 +111,8 @@ fn silent_connections_leave_descriptors_for_who_asks() {
     drop(silent);
 }
 
-/// A server that answers each connection's first request with more than anybody takes; and how much of that it could send.
+/// A server that answers the first request of each connection with an oversized response, and
+/// counts the bytes that it could send.
 fn generous(count: Arc<AtomicU64>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -146,7 +148,7 @@ fn who_reads_slowly_costs_little() {
         stream.read_exact(&mut [0; 1000]).unwrap();
         stream
     };
-    // Until nothing moves any more.
+    // Waits until nothing moves any more.
     let stalled = || {
         let (mut last, mut same) = (0, 0);
         while same < 5 {

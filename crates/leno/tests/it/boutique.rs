@@ -9,7 +9,7 @@ use std::process::Command;
 const FOLDER: &str = "workingDirectory: ../../../../target/release";
 const ORDER: &str = "email=a@shop.example&street=Way&city=Town&country=Land&zip_code=1234&card_number=4111-1111-1111-1111&card_month=1&card_year=2039&card_code=123";
 
-/// Where the programs of this workspace are.
+/// The folder with the programs of this workspace.
 fn programs() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let folder = own.parent().and_then(Path::parent).unwrap().to_owned();
@@ -92,7 +92,7 @@ fn visit(mesh: &Mesh, user: &str) -> Vec<(u16, String)> {
         shop("/cart", None),
         shop("/setCurrency", Some("currency_code=JPY")),
         other("host: motion.example", &[]),
-        // A car that is known, and one that is new, which is kept.
+        // A known car, and a new one, which the application stores.
         other("host: parking.example", &["--data-binary", "a picture"]),
         other("host: parking.example", &["--data-binary", "picture 16"]),
     ];

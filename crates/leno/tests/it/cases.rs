@@ -13,7 +13,7 @@ use leno_sandbox::Pool;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Fewer cases than this are no table for nine policies.
+/// The least number of cases that can cover nine policies.
 const FEWEST: usize = 250;
 
 fn tables() -> PathBuf {

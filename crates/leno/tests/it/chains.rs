@@ -1,11 +1,11 @@
-//! Functions of one node that hand each other memory, behind `leno up`.
+//! Functions of one node that call each other through shared memory, behind `leno up`.
 
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo, policy};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// Of a body that is sent through a chain.
+/// Bytes of the body that the tests send through a chain.
 const LENGTH: usize = 100_000;
 
 /// A function of the namespace `test` with `protocol: chain`.
@@ -40,7 +40,7 @@ fn three() -> String {
         + &["web", "a", "b"].map(allow).concat()
 }
 
-/// A file with a body, as an argument for curl.
+/// Writes a body to a file. Returns it as an argument for curl.
 fn body(mesh: &Mesh) -> (String, String) {
     let text: String = (0..LENGTH).map(|index| char::from(b'a' + u8::try_from(index % 26).unwrap())).collect();
     let file = mesh.folder.path().join("body");
@@ -84,13 +84,13 @@ fn a_body_is_copied_where_it_enters_the_chain_and_where_it_leaves() {
         assert_eq!(mesh.instances("test/a")[0]["isolation"], isolation);
         assert_eq!(counted(&mesh, "leno_chain_copied_in_bytes"), LENGTH, "{isolation}");
         assert_eq!(counted(&mesh, "leno_chain_copied_out_bytes"), LENGTH, "{isolation}");
-        // To a, to b, and back to a. For web the node has written it.
+        // To a, to b, and back to a. The node has written the body for web.
         assert_eq!(counted(&mesh, "leno_chain_handed_over"), 3, "{isolation}");
         assert_eq!(counted(&mesh, "leno_chain_shared_bytes"), 3 * LENGTH, "{isolation}");
 
         let answer = mesh.curl("/forward/a.test/forward/b.test/same", &["--data-binary", &argument]);
         assert_eq!((answer.status, answer.body == text), (200, true), "{isolation}, forwarded");
-        // What b answers goes past web and a.
+        // The response of b bypasses web and a.
         assert_eq!(counted(&mesh, "leno_chain_handed_over"), 5, "{isolation}");
         assert_eq!(counted(&mesh, "leno_chain_copied_out_bytes"), 2 * LENGTH, "{isolation}");
 
@@ -117,7 +117,7 @@ fn every_hop_is_judged_and_recorded() {
     assert_eq!(mesh.get("/call/a.test/call/b.test/open").status, 200);
     assert_eq!(mesh.get("/call/a.test/call/b.test/closed").status, 403);
     assert_eq!(mesh.curl("/call/a.test/call/b.test/open", &["--data", "x"]).status, 403);
-    // b is no callee of web, whatever the chain says of others.
+    // b is a callee of a, but not of web.
     assert_eq!(mesh.get("/call/b.test/open").status, 403);
     assert_eq!(mesh.get("/forward/a.test/forward/b.test/closed").status, 403);
 
@@ -129,7 +129,8 @@ fn every_hop_is_judged_and_recorded() {
         assert_eq!(line["source"], "spiffe://test.example/ns/test/sa/a", "{line}");
         assert_eq!(line["protocol"], "http2", "messages are judged as requests of HTTP/2: {line}");
     }
-    // One trace and one request id from the gateway to the end, although the functions copy nothing.
+    // One trace and one request ID from the gateway to the end, although the functions forward no
+    // headers.
     let id = inbound[0]["request_id"].as_str().unwrap().to_owned();
     let told = mesh.explain(&id);
     for hop in
@@ -156,13 +157,13 @@ fn a_function_that_dies_takes_nothing_of_others_with_it() {
     kill(pid);
     let answer = waiting.join().unwrap();
     assert_eq!(answer.status, 502, "{}", answer.body);
-    // Another instance of it takes the next, and its caller's memory is not used up.
+    // Another instance of it takes the next calls, which do not exhaust the memory of the caller.
     for _ in 0..200 {
         let answer = mesh.curl("/call/a.test/same", &["--data-binary", &argument]);
         assert_eq!((answer.status, answer.body == text), (200, true));
     }
     assert_ne!(self::pid(&mesh, "test/a"), pid);
-    // The node lets go of the memory of the dead: two instances are left, with two arenas each.
+    // The node frees the memory of dead instances: two instances are left, with two arenas each.
     mesh.wait_for("the memory of the dead to be given back", |mesh| {
         let maps = fs::read_to_string(format!("/proc/{}/maps", mesh.pid())).unwrap();
         maps.lines().filter(|line| line.contains("leno-chain-")).count() == 4
@@ -190,7 +191,7 @@ fn functions_without_memory_and_edges_that_are_not_named_get_copies() {
     // A function over HTTP.
     let told = mesh.curl("/call/plain.test/x", &["--data-binary", &argument]).json();
     assert_eq!(told["length"], LENGTH);
-    // It calls one that has memory.
+    // The function over HTTP calls one with shared memory.
     let told = mesh.get("/call/plain.test/call/a.test/x").json();
     assert_eq!((&told["method"], &told["path"]), (&"GET".into(), &"/x".into()), "{told}");
 }
@@ -206,12 +207,14 @@ fn memory_is_bounded() {
     assert_eq!(answer.status, 413, "{}", answer.body);
     let answer = mesh.curl("/same", &["--data-binary", &large, "--header", "transfer-encoding: chunked"]);
     assert_eq!(answer.status, 413, "{}", answer.body);
-    // What fits alone fits with its message, too, and nothing is refused for a while that would be for ever.
+    // A body that fits alone also fits with its message. The node refuses no body temporarily if it
+    // can never fit.
     for (length, status) in [(256 << 10, 413), (224 << 10, 200)] {
         fs::write(&file, vec![b'x'; length]).unwrap();
         assert_eq!(mesh.curl("/same", &["--data-binary", &large]).status, status, "{length} bytes");
     }
-    // One holds most of the memory of a. Another that does not fit is refused, and told to come again.
+    // One body takes most of the memory of a. The node refuses another that does not fit, with a
+    // hint to retry.
     fs::write(&file, vec![b'x'; 200_000]).unwrap();
     let url = format!("http://127.0.0.1:{}/hold", mesh.ports.gateway);
     let argument = large.clone();
@@ -247,7 +250,7 @@ fn a_chain_may_change_under_load() {
         .collect();
     mesh.wait_for("an instance of a", |mesh| mesh.instances("test/a").iter().any(|row| row["state"] == "ready"));
     let first = pid(&mesh, "test/a");
-    // Other edges, then other memory: new instances take over from old ones.
+    // First other edges, then another amount of memory: new instances take over from old ones.
     mesh.write(&three().replace("{name: a, to: [b]}", "{name: a}"));
     mesh.wait_for("copies between a and b", |mesh| counted(mesh, "leno_chain_copied_in_bytes") > 20 * LENGTH);
     mesh.write(&three().replace("  entry: web\n", "  entry: web\n  memory: 8Mi\n  largePages: true\n"));
@@ -259,7 +262,7 @@ fn a_chain_may_change_under_load() {
     let told = String::from_utf8(mesh.leno(&["get", "chains", "-o", "wide"]).stdout).unwrap();
     let large = ["asked for", "none: "].into_iter().find(|state| told.contains(state));
     assert!(large.is_some(), "{told}");
-    // Where there are none, the log says so, too.
+    // The log also reports a lack of large pages.
     assert_eq!(mesh.output().join("\n").contains("large pages, and there are none"), large == Some("none: "));
     let answered: usize = load.into_iter().map(|load| load.join().unwrap()).sum();
     assert!(answered > 10, "{answered} requests");
@@ -288,7 +291,7 @@ fn calls_through_memory_end_with_the_function_that_goes_with_its_permission() {
         let url = format!("{url}{path}");
         std::thread::spawn(move || mesh::curl(&url, &["--max-time", "60"]).status)
     };
-    // One that waits for `b`, one for `a`, and one for both.
+    // One call that waits for `b`, one for `a`, and one for both.
     let waiting = ["/call/b.test/hold", "/call/a.test/hold", "/call/a.test/call/b.test/hold"].map(call);
     let held = |mesh: &mut Mesh| mesh.output().iter().filter(|line| line.contains("holding")).count() == 3;
     mesh.wait_for("the calls", held);

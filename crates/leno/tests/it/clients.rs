@@ -1,6 +1,7 @@
-//! Other people's clients drive the gateway of a mesh of nodes: grpc-go, grpc-java, grpcio, grpc-js, Go's `net/http` and undici. Each makes its calls,
-//! and goes on while the function's instances are replaced and the gateway and the node are upgraded. Java's `HttpClient` is in `it/interim.rs` of
-//! the proxy's tests.
+//! Third-party clients drive the gateway of a mesh of nodes: grpc-go, grpc-java, grpcio, grpc-js,
+//! Go's `net/http` and undici. Each client makes its calls, and continues while the mesh replaces
+//! the function's instances and the test upgrades the gateway and the node. Java's `HttpClient` is
+//! in `it/interim.rs` of the proxy's tests.
 //!
 //! `scripts/clients.sh` installs them.
 
@@ -33,7 +34,7 @@ const GRPC: [&str; 14] = [
     "change",
 ];
 
-/// What drives the gateway, until it has ended.
+/// A client process. Dropping it ends the process.
 struct Client {
     name: &'static str,
     process: Child,
@@ -60,7 +61,7 @@ impl Client {
         self.output.lock().unwrap().iter().any(|said| said == line)
     }
 
-    /// Waits until it says so. It must not end before.
+    /// Waits until the client prints this line. It must not end before.
     fn wait_for(&mut self, line: &str) {
         eventually(&format!("{line:?} from {}", self.name), || {
             let ended = self.process.try_wait().unwrap().filter(|status| !status.success());
@@ -70,7 +71,7 @@ impl Client {
     }
 
     fn text(&self) -> String {
-        // The reason may follow the end of the process.
+        // The output with the reason may follow the end of the process.
         std::thread::sleep(Duration::from_millis(100));
         self.output.lock().unwrap().join("\n")
     }
@@ -83,7 +84,7 @@ impl Drop for Client {
     }
 }
 
-/// The folder with the clients that are installed.
+/// The folder with the installed clients.
 fn place() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(3).unwrap().join("clients")
@@ -126,7 +127,7 @@ fn start(gateway: &str) -> Vec<Client> {
     started
 }
 
-/// A gRPC function and one for HTTP/1.1.
+/// One function for gRPC and one for HTTP/1.1.
 fn functions(version: u32) -> String {
     let function = |name: &str, protocol: &str, paths: &[&str]| {
         let expose: Vec<String> = paths.iter().map(|path| format!("{{hosts: [\"*\"], path: {path}}}")).collect();
@@ -163,7 +164,7 @@ fn clients_see_no_error_that_the_function_did_not_answer_with() {
     gateway.upgrade();
     node.upgrade();
     for client in &mut clients {
-        // If it has ended, the reason follows below.
+        // If the client has ended, the reason follows below.
         let _ = client.process.stdin.take().unwrap().write_all(b"\n");
     }
     for client in &mut clients {

@@ -28,12 +28,12 @@ pub(crate) fn control_at(address: Ipv4Addr) -> Control {
     control_of(address, "")
 }
 
-/// One of a mesh with these fields more.
+/// A control plane whose Mesh document has these further fields.
 pub(crate) fn control_of(address: Ipv4Addr, fields: &str) -> Control {
     control_with(address, &format!("{MESH}{fields}"))
 }
 
-/// One with this Mesh document.
+/// A control plane with this Mesh document.
 pub(crate) fn control_with(address: Ipv4Addr, mesh: &str) -> Control {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("mesh.yaml"), mesh).unwrap();
@@ -42,12 +42,13 @@ pub(crate) fn control_with(address: Ipv4Addr, mesh: &str) -> Control {
     Control::start_serving(folder, &arguments, address)
 }
 
-/// The program of nodes and gateways: this one, or that of another release (`scripts/adjacent-release.sh`).
+/// The program of nodes and gateways: this build, or another release
+/// (`scripts/adjacent-release.sh`).
 pub(crate) fn leno_of_nodes() -> String {
     std::env::var("LENO_TEST_NODES").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leno").to_owned())
 }
 
-/// Where a node is.
+/// The network in which a node runs.
 pub(crate) struct Place {
     pub(crate) address: Ipv4Addr,
     /// The program of the node, after the wrapper that runs it in this place, if there is one.
@@ -55,7 +56,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// This network.
+    /// The network of the test.
     pub(crate) fn here() -> Self {
         Self { address: Ipv4Addr::LOCALHOST, command: vec![leno_of_nodes()] }
     }
@@ -74,12 +75,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Has a token made, joins with it, and waits until the node is ready.
+    /// Makes a join token, starts the node with it, and waits until it is ready.
     pub(crate) fn join(control: &Control, name: &str, token: &[&str]) -> Self {
         Self::join_at(&Place::here(), control, name, token, &[])
     }
 
-    /// The same somewhere else, with more arguments.
+    /// The same in another network, with more arguments.
     pub(crate) fn join_at(place: &Place, control: &Control, name: &str, token: &[&str], more: &[&str]) -> Self {
         let made = control.leno(&[&["token", "join", "--node", name], token].concat());
         assert!(made.status.success(), "{made:?}");
@@ -111,7 +112,7 @@ impl Node {
         node
     }
 
-    /// After its end, with the same files, but without the token.
+    /// Starts it again after its end, with the same files, but without the token.
     pub(crate) fn start_again(&mut self) {
         self.start_again_unready();
         self.wait_for("to be ready again", |node| node.has_said(" ready"));
@@ -130,7 +131,7 @@ impl Node {
         self.output.lock().unwrap().iter().any(|line| line.contains(text))
     }
 
-    /// Polls until a condition holds, as long as the node runs.
+    /// Polls until a condition holds. The node must not end before.
     pub(crate) fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         eventually(&format!("{} {what}", self.name), || {
             holds(self) || {
@@ -154,7 +155,8 @@ impl Node {
             .unwrap()
     }
 
-    /// Stops or continues the process: it keeps its connections, and does not answer.
+    /// Stops or continues the process. A stopped process keeps its connections, and does not
+    /// answer.
     pub(crate) fn signal(&self, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }

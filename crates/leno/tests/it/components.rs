@@ -1,4 +1,5 @@
-//! Functions that are components, as their users meet them: real components in a real mesh, driven by curl.
+//! Functions that are components, from a user's view: real components in a real mesh, driven by
+//! curl.
 
 use crate::mesh::{ALLOW_ALL, Answer, Mesh, echo_function, policy, try_curl};
 use serde_json::Value;
@@ -8,7 +9,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A component that `examples/components/build` makes; `None`, said loudly: its tools are missing here.
+/// A component that `examples/components/build` makes; `None`, with a loud message: its tools are
+/// missing here.
 fn component(language: &str, file: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let built = Command::new(root.join("examples/components/build")).arg(language).output().unwrap();
@@ -16,7 +18,7 @@ fn component(language: &str, file: &str) -> Option<PathBuf> {
     match built.status.code() {
         Some(0) => Some(root.join("target/components").join(file)),
         Some(77) => {
-            // Past the test harness, which would hide it.
+            // This bypasses the test harness, which would hide the message.
             let _ = writeln!(std::io::stderr(), "\n*** The {language} component was NOT tested: {} ***\n", said.trim());
             None
         }
@@ -24,7 +26,7 @@ fn component(language: &str, file: &str) -> Option<PathBuf> {
     }
 }
 
-/// The tests' own component, without which nothing here is worth anything.
+/// The tests' component. All tests here need it.
 fn probe() -> PathBuf {
     component("probe", "probe.wasm").expect("the component can be built (make setup)")
 }
@@ -40,7 +42,7 @@ fn function(name: &str, file: &Path, spec: &str) -> String {
 
 const EXPOSED: &str = "  expose: [{hosts: [\"*\"], path: /}]";
 
-/// The probe alone, open to all.
+/// A mesh with the probe alone, open to all.
 fn alone(spec: &str) -> Mesh {
     Mesh::start(&(function("probe", &probe(), &format!("{EXPOSED}\n{spec}")) + &policy("open", "probe", ALLOW_ALL)))
 }
@@ -50,7 +52,8 @@ fn row(mesh: &Mesh, name: &str) -> Value {
     rows.as_array().unwrap().iter().find(|row| row["function"] == name).unwrap().clone()
 }
 
-/// What `/call` and `/relay` answer: the status and the body that the component got.
+/// The content of a response to `/call` or `/relay`: the status and the body that the component
+/// got.
 fn called(answer: &Answer) -> (u16, String) {
     assert_eq!(answer.status, 200, "{answer:?}");
     let (status, body) = answer.body.split_once(' ').unwrap();
@@ -90,18 +93,18 @@ fn a_component_calls_others_as_its_function_and_nobody_else() {
     let seen: Value = serde_json::from_str(&body).unwrap();
     let header = |name: &str| seen["headers"][name][0].as_str().unwrap_or_default().to_owned();
     assert_eq!(seen["path"], "/items?x=1");
-    // Who it is says the mesh, whatever the component claims.
+    // The mesh sets the identity of the caller, even if the component claims another.
     let caller = "URI=spiffe://test.example/ns/test/sa/probe";
     assert!(header("x-forwarded-client-cert").ends_with(caller), "{seen}");
     assert_eq!(header("x-probe"), "1");
-    // It belongs to the request, though the component copies nothing.
+    // The call belongs to the incoming request, though the component forwards no headers.
     assert_eq!(Some(header("x-request-id").as_str()), answer.header("x-request-id"));
     assert!(header("traceparent").starts_with("00-0af7651916cd43dd8448eb211c80319c-"), "{seen}");
 
-    // From one component to the next, with a body both ways.
+    // A call from one component to the next, with a body both ways.
     let sent = mesh.curl("/relay?http://second/echo", &["--data", "there and back"]);
     assert_eq!(called(&sent), (200, "there and back".to_owned()));
-    // Denied by the callee's policies, and by its own: neither is started for it.
+    // Refused by the callee's policies or by the caller's: no instance starts for these calls.
     for (denied, who) in [("vault", "vault"), ("closed", "closed"), ("127.0.0.1:1", "closed")] {
         let (status, _) = called(&mesh.get(&format!("/call?http://{denied}/")));
         assert_eq!(status, 403, "{denied}");
@@ -146,7 +149,7 @@ fn what_is_wrong_with_an_instance_harms_one_request() {
     for path in ["/trap", "/memory", "/recursion", "/exit", "/silent", "/resources", "/error", "/status?101"] {
         assert_eq!(mesh.get(path).status, 502, "{path}");
     }
-    // One that never ends does not keep the others waiting for it, and is ended in time.
+    // A call that never ends does not delay the others, and the node ends it in time.
     std::thread::scope(|scope| {
         let looping = [(); 4].map(|()| scope.spawn(|| mesh.get("/loop")));
         let waiting = scope.spawn(|| mesh.get("/wait"));
@@ -185,7 +188,7 @@ fn requests_beyond_its_concurrency_wait_their_turn() {
     mesh.wait_for("the second to wait", |mesh| row(mesh, "test/probe")["waiting"] == 1);
     let third = mesh.get("/hello");
     assert_eq!((third.status, third.header("retry-after")), (503, Some("1")));
-    // The first instance ends with its client, and makes room.
+    // The first instance ends with its client, and frees capacity.
     first.kill().unwrap();
     first.wait().unwrap();
     assert_eq!(second.join().unwrap().body, "hello");

@@ -1,4 +1,5 @@
-//! Connections that are no HTTP: from room to room, by caller and port, with the kernel's help and without.
+//! Connections that carry no HTTP, from jail to jail: verdicts by caller and port, with and without
+//! the kernel's help.
 
 use crate::mesh::{ALLOW_ALL, Mesh, example, policy, public_folder};
 use serde_json::Value;
@@ -47,7 +48,7 @@ fn start_with(leno: Command, policies: &str) -> Mesh {
     )
 }
 
-/// The answer to a path, whatever its status.
+/// The response to a path, with any status.
 fn try_path(mesh: &Mesh, path: &str) -> (u16, String) {
     let answer = mesh.get(path);
     (answer.status, answer.body)
@@ -65,7 +66,7 @@ fn connections(mesh: &mut Mesh, count: usize) -> Vec<Value> {
     rows
 }
 
-/// Whether the kernel judges and splices here.
+/// Whether the kernel judges and splices connections here.
 fn has_kernel() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,5 +1,6 @@
-//! Functions and jobs that are images, as a user of `leno up` meets them: a real registry, real containers, real sockets. They need root and the packages
-//! `busybox-static`, `crun` and `docker-registry`.
+//! Functions and jobs that are images, from the view of a user of `leno up`: a real registry, real
+//! containers, real sockets. They need root and the packages `busybox-static`, `crun` and
+//! `docker-registry`.
 
 use crate::images::{DockerRegistry, busybox, image_of};
 use crate::mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, public_folder};
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 const EXPOSE: &str = "  expose: [{hosts: [\"*\"], path: /}]";
-/// A busy machine is no reason to refuse anything.
+/// A longer deadline, so that a busy machine does not make sidecars refuse.
 const PATIENT: &str = "  sidecar: {deadline: 100ms}";
 
 /// The settings of the Mesh document about jails and images.
@@ -25,7 +26,7 @@ fn settings(registry: &DockerRegistry, more: &str) -> String {
     )
 }
 
-/// A function from an image, which lets everybody in.
+/// A function from an image, which admits all callers.
 fn function(name: &str, image: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  image: \"{image}\"\n  timeouts: \
@@ -79,7 +80,7 @@ fn a_function_from_a_tag_serves_calls_and_is_judged() {
     assert!(String::from_utf8_lossy(&wide.stdout).contains(&digest.to_string()), "{wide:?}");
 }
 
-/// Answers each request to a registry with 429 or 503 at first. Returns its host.
+/// A proxy of a registry that first answers each request with 429 or 503. Returns its host.
 fn busy_at_first(registry: String) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();
@@ -133,7 +134,7 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
 
     let second = registry.push(&of("2"), "echo:latest");
     assert_ne!(first, second);
-    // Who may call it is no part of the revision.
+    // The permitted callers are no part of the revision.
     mesh.write(&(documents("") + &policy("log", "echo", "  accessLog: {enabled: false}")));
     mesh.line("the documents have changed");
     assert_eq!((version(&mesh).as_str(), revisions(&mesh, "test/echo").len()), ("1", 1));
@@ -146,7 +147,7 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     let digests: Vec<Value> = revisions(&mesh, "test/echo").iter().map(|row| row["digest"].clone()).collect();
     assert_eq!(digests, [first, second].map(|digest| Value::from(digest.to_string())));
 
-    // A tag that there is not is refused where it stands.
+    // A change with a tag that does not exist is refused, at its place in the document.
     let wrong = documents("").replace("/echo\"", "/echo:missing\"");
     mesh.write(&wrong);
     mesh.line("the change is refused (1 problem)");
@@ -154,7 +155,7 @@ fn a_revision_keeps_its_digest_though_the_tag_moves() {
     assert!(told.contains("app.yaml:6:") && told.contains("spec.image") && told.contains("MANIFEST_UNKNOWN"), "{told}");
     assert_eq!(version(&mesh), "2");
 
-    // An image that cannot be pulled does not take the place of one that runs.
+    // An image that cannot be pulled does not replace a running one.
     let missing = Digest::of(b"no such image");
     mesh.write(&documents("  scale: {min: 1}").replace("/echo\"", &format!("/echo@{missing}\"")));
     mesh.line("its image is not here");
@@ -216,7 +217,7 @@ fn a_container_has_the_user_the_volumes_and_the_root_that_its_function_says() {
     let mesh = Mesh::start_with(&settings(&registry, ""), &function("web", &image, &spec));
     assert_eq!(mesh.get("/").body, "33\n/serve extra\ndata\ntmp\nin /tmp\n");
 
-    // Without all of that, and with another command.
+    // Without these settings, and with another command.
     let spec = format!("{EXPOSE}\n  command: [/bin/sh, /serve, other]\n  writable: 1Mi");
     let mesh = Mesh::start_with(&settings(&registry, ""), &function("web", &image, &spec));
     assert_eq!(mesh.get("/").body, "0\n/serve other\nroot\ntmp\nin /\n");
@@ -229,7 +230,7 @@ fn a_container_has_the_user_the_volumes_and_the_root_that_its_function_says() {
 fn what_cannot_be_pulled_is_told_and_harms_nobody_else() {
     let registry = DockerRegistry::start();
     registry.push(&busybox(""), "web:1");
-    // It accepts, and says nothing.
+    // This registry accepts connections, and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let stalls = silent.local_addr().unwrap().to_string();
     let missing = Digest::of(b"no such image");
@@ -261,7 +262,7 @@ fn what_cannot_be_pulled_is_told_and_harms_nobody_else() {
     let rows = mesh.instances("test/slow");
     assert!(rows.iter().any(|row| row["state"] == "pulling asking the registry"), "{rows:?}");
 
-    // A change with a tag of that registry is refused after a while. Nothing waits for that.
+    // A change with a tag of that registry is refused after a timeout. Nothing else waits for that.
     mesh.write(&documents.replace(&format!("{stalls}/x@{missing}"), &format!("{stalls}/x:1")));
     assert_eq!(get(&mesh, "fine.example").status, 200);
     mesh.line("no answer within");
@@ -348,7 +349,7 @@ fn an_image_makes_room_when_nothing_uses_it_any_more() {
     let told = mesh.explain(full.header("x-request-id").unwrap());
     assert!(told.contains("is full: its limit is 12582912 bytes"), "{told}");
 
-    // The first is in force, though it may have no instance; until it is removed.
+    // The first definition is in force until it is removed, though it may have no instance.
     mesh.write(&two);
     mesh.wait_for("room for the second", |mesh| get(mesh, "two.example").body == "2\n");
     let images = fs::read_dir(mesh.folder.path().join(".images/images")).unwrap();
@@ -416,7 +417,7 @@ fn a_node_that_cannot_run_containers_says_so_and_runs_the_rest() {
         let get = |mesh: &Mesh, host: &str| mesh.curl("/", &["-H", &format!("host: {host}")]);
         let answer = get(&mesh, "web.example");
         assert_eq!(answer.status, 503, "{answer:?}");
-        // Not by `leno explain`, which does not believe another account's node.
+        // `leno explain` would refuse to query a node of another account, so this uses curl.
         let explanation = format!("/explain/{}", answer.header("x-request-id").unwrap());
         mesh.wait_for("the explanation", |mesh| mesh.admin(&explanation).body.contains(reason));
         mesh.line(reason);

@@ -36,19 +36,19 @@ pub(crate) struct Control {
     arguments: Vec<String>,
     api: u16,
     nodes: SocketAddr,
-    /// Where the first token is.
+    /// The file of the first token.
     token: PathBuf,
     process: Child,
     output: Arc<Mutex<Vec<String>>>,
 }
 
 impl Control {
-    /// Starts one and waits until it leads.
+    /// Starts a control plane and waits until it leads.
     pub(crate) fn start(folder: TempDir, arguments: &[&str]) -> Self {
         Self::start_serving(folder, arguments, Ipv4Addr::LOCALHOST)
     }
 
-    /// Starts one that serves nodes at this address, and waits until it leads.
+    /// Starts a control plane that serves nodes at this address, and waits until it leads.
     pub(crate) fn start_serving(folder: TempDir, arguments: &[&str], nodes: Ipv4Addr) -> Self {
         let token = folder.path().join("data/admin.token");
         let control = Self::spawn(folder, arguments, token, nodes);
@@ -56,13 +56,13 @@ impl Control {
         control
     }
 
-    /// Starts one that follows another.
+    /// Starts a control plane that follows another.
     pub(crate) fn start_following(leader: &Self, arguments: &[&str]) -> Self {
         let std::net::IpAddr::V4(nodes) = leader.nodes.ip() else { panic!("an IPv4 address") };
         let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), nodes);
         let expected = format!("follows {}\n", leader.url());
         control.eventually("it to follow", |control| control.ready().as_ref() == Some(&expected));
-        // The command is sent on to the leader, and trusts both.
+        // The API redirects commands to the leader, so they trust both certificates.
         let [own, other] = [&control, leader].map(|control| fs::read_to_string(control.path("data/api.pem")).unwrap());
         fs::write(control.path("data/api.pem.both"), format!("{own}{other}")).unwrap();
         control
@@ -87,19 +87,20 @@ impl Control {
         self.process.wait().unwrap();
     }
 
-    /// After its end, with the same files.
+    /// Starts it again after its end, with the same files.
     pub(crate) fn start_again(&mut self) {
         self.start_again_unready();
         self.eventually("it to lead again", |control| control.ready().as_deref() == Some("leads\n"));
     }
 
-    /// The same, if another one leads by now.
+    /// The same, if another one leads now.
     pub(crate) fn start_again_following(&mut self) {
         (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
         self.eventually("it to follow", |control| control.ready().is_some_and(|text| text.starts_with("follows")));
     }
 
-    /// Stops or continues the process: it keeps its connections, and does not answer.
+    /// Stops or continues the process. A stopped process keeps its connections, and does not
+    /// answer.
     pub(crate) fn signal(&self, signal: &str) {
         assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
     }
@@ -115,7 +116,7 @@ impl Control {
         eventually(what, || holds(self));
     }
 
-    /// Everything that it wrote so far.
+    /// Its output so far.
     pub(crate) fn output(&self) -> String {
         self.output.lock().unwrap().join("\n")
     }
@@ -124,7 +125,7 @@ impl Control {
         format!("https://127.0.0.1:{}", self.api)
     }
 
-    /// Where nodes are served.
+    /// The address at which it serves nodes.
     pub(crate) fn nodes(&self) -> String {
         self.nodes.to_string()
     }
@@ -180,7 +181,7 @@ impl Control {
         applied
     }
 
-    /// What `leno get documents` lists.
+    /// The rows of `leno get documents`.
     pub(crate) fn documents(&self) -> Vec<Value> {
         let listed = self.leno(&["get", "documents", "--json"]);
         assert!(listed.status.success(), "{listed:?}");
@@ -235,7 +236,7 @@ impl Control {
             .spawn()
             .expect("curl is installed (make setup)");
         let mut stdin = curl.stdin.take().unwrap();
-        // The server may refuse a body before it has all of it.
+        // The server may refuse a body before it has received all of it.
         let _ = stdin.write_all(body.as_bytes());
         drop(stdin);
         let output = String::from_utf8(curl.wait_with_output().unwrap().stdout).unwrap();
@@ -256,7 +257,7 @@ impl Drop for Control {
 }
 
 fn run(folder: &Path, api: u16, nodes: SocketAddr, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
-    // This program, or that of another release (`scripts/adjacent-release.sh`).
+    // This build, or another release (`scripts/adjacent-release.sh`).
     let program = std::env::var("LENO_TEST_CONTROL").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leno").to_owned());
     let mut process = Command::new(program)
         .args(["control", "--data", "data", "--audit", "audit.jsonl"])

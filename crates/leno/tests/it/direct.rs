@@ -1,4 +1,4 @@
-//! Functions of a chain whose calls the kernel judges, behind `leno up`.
+//! Chains whose calls the kernel judges, behind `leno up`.
 
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo, kernel_makes_channels, policy};
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn unlogged(function: &str, spec: &str) -> String {
     policy(&format!("in-{function}"), function, &format!("  accessLog: {{enabled: false}}\n{spec}"))
 }
 
-/// Allows everybody in the namespace, and asks nothing else.
+/// Allows all callers of the namespace, with no other conditions.
 const WHO: &str = "  authorization: {rules: [{name: near, action: allow, from: [{namespaces: [test]}]}]}";
 
 /// `web` calls `a`, which calls `b`, as this policy allows.
@@ -44,7 +44,7 @@ fn calls(mesh: &Mesh, caller: &str, callee: &str) -> u64 {
     counted(mesh, "leno_chain_channel_calls_total", caller, callee)
 }
 
-/// What `leno get chains` says of the calls from one function to another.
+/// The row of `leno get chains` about the calls from one function to another.
 fn told(mesh: &Mesh, caller: &str, callee: &str) -> String {
     let rows = mesh.admin("/chains").json();
     let row = rows.as_array().unwrap().iter().find(|row| row["function"] == format!("test/{caller}")).unwrap().clone();
@@ -53,7 +53,7 @@ fn told(mesh: &Mesh, caller: &str, callee: &str) -> String {
 
 const PATH: &str = "/call/a.test/call/b.test/open";
 
-/// Until both calls of [`PATH`] go through the kernel.
+/// Waits until both calls of [`PATH`] go through the kernel.
 fn wait_for_channels(mesh: &mut Mesh) {
     let before = [calls(mesh, "web", "a"), calls(mesh, "a", "b")];
     mesh.wait_for("channels", |mesh| {
@@ -117,7 +117,7 @@ fn a_change_of_what_is_allowed_is_in_force_for_channels_too() {
     }
     let mut mesh = Mesh::start(&line(WHO));
     wait_for_channels(&mut mesh);
-    // Now the path matters, which the kernel does not know.
+    // Now the rule depends on the path, which the kernel does not evaluate.
     mesh.write(&line("  authorization: {rules: [{name: read, action: allow, to: [{paths: [/open]}]}]}"));
     mesh.wait_for("the rule", |mesh| mesh.get("/call/a.test/call/b.test/closed").status == 403);
     let before = calls(&mesh, "a", "b");

@@ -41,7 +41,7 @@ fn status(mesh: &Mesh, host: &str, path: &str) -> u16 {
     mesh.get(&format!("/call/{host}{path}")).status
 }
 
-/// Why the latest request to `host` was refused or failed.
+/// The log line with the reason why the latest request to `host` was refused or failed.
 fn reason(mesh: &mut Mesh, host: &str, fragment: &str) -> Value {
     let mut found = None;
     mesh.wait_for("the flow", |mesh| {
@@ -91,12 +91,12 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
     assert_eq!(headers["x-basic"], "Basic c2hvcDpvcGVuIHNlc2FtZQ==");
     assert_eq!(headers["x-plain"], "swordfish");
     assert_eq!(headers["host"], format!("api.shop.example:{port}"));
-    // Nothing of the mesh goes out.
+    // The node sends no headers of the mesh.
     let mut known = vec!["authorization", "host", "x-basic", "x-plain"];
     let told: Vec<&str> = headers.keys().map(String::as_str).filter(|name| !known.contains(name)).collect();
     assert_eq!(told, [""; 0], "{headers:?}");
 
-    // The function cannot put another secret in its place, and its own path and method are judged.
+    // The function cannot replace the secret, and the sidecar judges its path and method.
     let calls = r#"[{"method":"GET","host":"api.shop.example","path":"/","headers":[["authorization","mine"],["x-custom","1"],["traceparent","00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]],"http2":false}]"#;
     assert_eq!(mesh.curl("/send", &["--data", calls]).status, 200);
     known.push("x-custom");
@@ -152,13 +152,13 @@ fn rules_are_about_where_a_call_goes() {
     let only = format!("{{name: only, to: [{{ports: [{port}]}}]}}");
     let mut mesh =
         start(&names, &documents(&only), |folder| fs::write(folder.join("ca.pem"), authority.pem()).unwrap());
-    // By the port that it goes to, whatever port it was called at.
+    // Rules match the port of the service, whatever port the function called.
     seen(&mesh, "api.shop.example", "/");
     seen(&mesh, &format!("api.shop.example:{port}"), "/");
     mesh.write(&documents(&format!("{{name: deny, action: deny, to: [{{ports: [{port}]}}]}}, {{name: all}}")));
     mesh.wait_for("the change", |mesh| status(mesh, &format!("api.shop.example:{port}"), "/") == 403);
     assert_eq!(status(&mesh, "api.shop.example", "/"), 403);
-    // An address has one form, so that rules about hosts mean it.
+    // Rules match the normal form of an address.
     seen(&mesh, &format!("127.0.0.1:{plain_port}"), "/");
     for other in ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "127.1", "0x7f000001", "2130706433"] {
         let refused = status(&mesh, &format!("{other}:{plain_port}"), "/");
@@ -248,7 +248,8 @@ fn names_and_addresses_that_nobody_listed_are_refused() {
     // A port that the document does not list.
     assert_eq!(status(&mesh, "a.wild.example:9", "/"), 421);
     assert_eq!(status(&mesh, "a.wild.example", "/"), 421, "port 80");
-    // Names of public servers that lead to this machine, its metadata service, and the mesh's and others' networks.
+    // Names of public servers that resolve to this machine, its metadata service, and private
+    // networks, including the mesh's.
     for (host, address) in [
         ("api.public.example", "127.0.0.1"),
         ("meta.public.example", "169.254.169.254"),
@@ -295,7 +296,8 @@ fn an_answer_is_used_as_long_as_it_says_and_one_that_changes_cannot_lead_elsewhe
     assert_eq!(names.asked("api.shop.example"), 1, "its answer holds for an hour");
 
     seen(&mesh, &other, "/");
-    // Rebinding: the name leads to where another document leads, which this one does not admit.
+    // DNS rebinding: the name resolves to an address that another document permits, and this one
+    // does not.
     names.set("other.shop.example", Answer::Addresses(vec![HERE], 1));
     mesh.wait_for("the answer to be over", |mesh| status(mesh, &other, "/") == 503);
     reason(&mut mesh, "other.shop.example", "`resolvesTo` does not admit");
@@ -334,7 +336,7 @@ fn hostile_name_servers_harm_nobody_else() {
     assert_eq!(status(&mesh, &format!("silent.wild.example:{port}"), "/"), 503);
     reason(&mut mesh, "silent.wild.example", "cannot be looked up: no answer within 1s");
 
-    // A storm of names that do not exist, and of one that is never answered.
+    // Many look-ups of names that do not exist, and of one that the server never answers.
     let call =
         |host: &str| format!(r#"{{"method":"GET","host":"{host}:{port}","path":"/","headers":[],"http2":false}}"#);
     let mut storm = String::from("[");
@@ -384,7 +386,8 @@ fn what_dies_outside_is_told_and_what_lives_there_is_found() {
     }
     assert!(first.requests() >= 2 && second.requests() >= 2, "both addresses are used");
 
-    // One answers with errors: the other's answers come, and the one is let alone.
+    // One server answers with errors. The node uses the other's answers, and stops asking the
+    // first.
     first.set_fails(true);
     for _ in 0..10 {
         seen(&mesh, &api, "/");
@@ -419,7 +422,7 @@ fn roots_that_have_expired_or_are_no_authority_are_not_trusted() {
         fs::write(folder.join("gone.pem"), gone.pem()).unwrap();
         fs::write(folder.join("leaf.pem"), leaf).unwrap();
     });
-    // A root beside one that has expired goes on.
+    // A valid root is enough beside an expired one.
     assert_eq!(status(&mesh, "api.shop.example", "/"), 200);
     let told = "certificate 1 (`CN=gone`) expired at";
     mesh.wait_for(told, |mesh| mesh.output().iter().any(|line| line.contains(told) && line.contains("left out")));
@@ -527,7 +530,7 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
     let answer = request(&mesh, &format!("db.shop.example:{port}"));
     assert!(answer.body.starts_with("HTTP/1.1 200"), "what a port is, its External says: {answer:?}");
     assert_eq!(server.connections(), 1);
-    // In a room, its own loopback is not the machine's.
+    // The loopback interface of a jail is not the machine's.
     let refused = request(&mesh, &format!("127.0.0.1:{port}"));
     assert_eq!(refused.status, 502, "{refused:?}");
     assert_eq!(server.connections(), 1);
@@ -549,7 +552,7 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
     }
     assert_eq!(server.connections(), 1);
 
-    // TLS of the function's own: by the name that it asks for.
+    // TLS that begins in the function: the rule matches the server name that it sends.
     let hello = |name: &str| mesh.get(&format!("/hello/api.tls.example:{tls_port}/{name}")).body;
     let _ = hello("api.tls.example");
     assert_eq!(secure.connections(), 1);
@@ -568,7 +571,7 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
     assert!(db["sent"].as_u64().unwrap() > 10 && db["received"].as_u64().unwrap() > 10, "{db}");
 }
 
-/// A Redis server that is none of the mesh's.
+/// A Redis server outside the mesh.
 struct Redis(Child, u16);
 
 impl Redis {

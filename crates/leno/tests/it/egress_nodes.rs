@@ -1,4 +1,5 @@
-//! A mesh of several processes in which some nodes carry calls to the outside for the others.
+//! A mesh of several processes in which egress nodes carry calls to external services for other
+//! nodes.
 
 use crate::cluster::load::Load;
 use crate::cluster::network::{HUB, Hub, Isolated, ip};
@@ -14,10 +15,10 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Where the outside is, for those who have a way there.
+/// The address of external servers, for the networks that have a route to it.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
-/// A field of a Mesh document: this name server is asked, by these nodes.
+/// A field of a Mesh document: the name server, and the nodes that connect to external services.
 fn egress(names: &Names, nodes: &str) -> String {
     format!("  egress: {{nameServers: [\"{}\"], nodes: {nodes}}}\n", names.address)
 }
@@ -27,7 +28,7 @@ fn caller(callees: &str) -> String {
         + &policy("in", "caller", ALLOW_ALL)
 }
 
-/// The nodes that host something, and those that have a certificate for it.
+/// The nodes that host a function, and those that have a certificate for it.
 fn carriers(control: &Control, name: &str) -> (Vec<String>, Vec<String>) {
     let (_, status) = control.get("/v1/status");
     let list = |field: &str| status[field].as_array().cloned().unwrap_or_default();
@@ -51,7 +52,7 @@ fn post(gateway: &Node, path: &str) -> Option<Answer> {
     try_curl(&format!("http://{}{path}", gateway.gateway), &["--request", "POST"])
 }
 
-/// A way to the outside.
+/// Opens a route to the external servers.
 fn open(place: &Isolated, number: u8) {
     let enter = format!("--net=/proc/{}/ns/net", place.holder.id());
     let address = format!("10.78.0.{number}/24");
@@ -122,14 +123,15 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     assert_eq!(status(gateway.get("/call/api.shop.example:1234/")), Some(421), "no such port");
     assert_eq!(server.requests(), requests);
 
-    // Who has what.
+    // The hosts of the External, the nodes with a certificate for it, and the roles of nodes.
     let both = vec!["exit".to_owned(), "out".to_owned()];
     eventually("certificates", || (carriers(&control, "test/api") == (both.clone(), both.clone())).then_some(()));
     let listed: Vec<Value> = serde_json::from_slice(&control.leno(&["get", "nodes", "--json"]).stdout).unwrap();
     let roles = |name: &str| listed.iter().find(|row| row["node"] == name).unwrap()["roles"].to_string();
     assert_eq!(["edge", "node1", "exit"].map(roles), ["[\"gateway\"]", "[]", "[\"egress\"]"]);
 
-    // Both tell of it: the one where it sent the call, the other by which rule and where to.
+    // Both nodes record the call: the caller's node has the egress node to which it sent the call,
+    // and the egress node has the rule and the address.
     let told = nodes.iter().flat_map(flows).filter(|flow| flow["target"] == "test/api" && flow["kind"] == "outbound");
     assert!(told.count() >= 3, "{:?}", nodes.iter().map(flows).collect::<Vec<_>>());
     let carried: Vec<Value> = exits.iter().flat_map(flows).filter(|flow| flow["target"] == "test/api").collect();
@@ -139,7 +141,7 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     let denied = carried.iter().filter(|flow| flow["verdict"] == "deny").count();
     assert_eq!(denied, 2, "{carried:?}");
 
-    // One dies, and the other takes over. Without any, nothing goes out.
+    // One egress node dies, and the other takes over. Without any, calls fail.
     exits[0].kill();
     for _ in 0..5 {
         eventually("an answer by the other", || gateway.get(path).filter(|answer| answer.status == 200));
@@ -190,7 +192,7 @@ fn names_of_the_outside_do_not_lead_to_machines_of_the_mesh() {
         return;
     }
     let _hub = Hub::enter();
-    // Addresses like any of the internet; one is not of an interface, but comes here all the same.
+    // Public addresses. One belongs to no interface, but packets to it arrive here all the same.
     let [own, routed] = [Ipv4Addr::new(93, 184, 215, 14), Ipv4Addr::new(93, 184, 216, 34)];
     ip(&format!("addr add {own}/32 dev hub"));
     ip(&format!("route add local {routed}/32 dev lo"));
@@ -255,7 +257,7 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     let mut exit = Upgraded::of(Node::join(&control, "exit", &["--egress"]));
     answers(200);
     assert_eq!(carriers(&control, "test/api").0, ["exit"]);
-    // A new process of it goes on with that.
+    // After a hot restart, the new process continues to carry these connections.
     let load = Load::start_at(&gateway, path.clone().leak());
     exit.upgrade();
     exit.wait();
@@ -336,7 +338,7 @@ fn connections_without_requests_are_carried_too() {
     assert!(flow["sent"].as_u64().unwrap() > 10 && flow["received"].as_u64().unwrap() > 10, "{flow}");
     let flow = eventually("its record", || flows(&node).into_iter().find(carried));
     assert!(flow["rule"].is_null(), "its rules are elsewhere: {flow}");
-    // The address that was called arrives as that.
+    // The egress node connects to the address that the function called.
     let missed = |flow: &Value| flow["target"] == "test/block" && flow["reason"].to_string().contains("203.0.113.9");
     eventually("an address that nobody has", || flows(&exit).into_iter().find(missed));
 }

@@ -23,7 +23,8 @@ fn functions(version: u32) -> String {
         + &policy("open", "web, rpc", ALLOW_ALL)
 }
 
-/// What clients have open: a response that does not end, a WebSocket, a gRPC stream, and a request that waits for its response.
+/// The open exchanges of clients: a response that does not end, a WebSocket, a gRPC stream, and a
+/// request that waits for its response.
 struct Open {
     stream: TcpStream,
     websocket: TcpStream,
@@ -49,13 +50,13 @@ impl Open {
         open
     }
 
-    /// A frame goes there and back.
+    /// Sends a frame and receives its echo.
     fn echo(&mut self) {
         self.websocket.write_all(b"\x81\x85\0\0\0\0hello").unwrap();
         read_until(&mut self.websocket, b"hello");
     }
 
-    /// The mesh has ended everything, and has said so.
+    /// Expects that the mesh has ended all of them, and has notified their clients.
     fn expect_end_by_the_mesh(mut self) {
         let rest = read_rest(&mut self.websocket);
         let close = b"\x88\x22\x03\xf4ended by the mesh, connect again";
@@ -113,7 +114,7 @@ impl Grpc {
         Self { runtime, body }
     }
 
-    /// The status with which it ends.
+    /// The status with which the call ends.
     fn status(mut self) -> String {
         self.runtime.block_on(async {
             loop {
@@ -145,7 +146,7 @@ fn a_change_lets_what_is_under_way_go_on_until_the_drain_timeout() {
     assert_eq!(mesh.get("/new").json()["environment"]["VERSION"], "2");
     open.echo();
     read_until(&mut open.stream, b"event");
-    // A change of the setting is for instances that drain already, too.
+    // A change of the setting also applies to instances that already drain.
     mesh.write_mesh("  limits: {drainTimeout: 1s}\n");
     open.expect_end_by_the_mesh();
     for line in mesh.log_lines("target", "test/web", 3) {
@@ -166,7 +167,7 @@ fn fewer_instances_and_a_node_that_stops_end_in_the_same_way() {
         if stops {
             mesh.terminate();
         } else {
-            // Instances are ended where the function is external from now on.
+            // The instances end when their function becomes external.
             let external = "  external: {addresses: [\"127.0.0.1:1\"]}";
             let documents = functions(1);
             let lines = documents.lines().filter(|line| !line.contains("env:"));
@@ -209,13 +210,13 @@ fn a_second_signal_does_not_wait_for_requests() {
     assert!(mesh.wait().success());
 }
 
-/// A function that is watched often.
+/// A function with frequent probes.
 fn watched(spec: &str) -> String {
     let liveness = "  liveness: {interval: 200ms, failures: 2}\n  expose: [{hosts: [\"*\"], path: /}]\n";
     echo_function("web", &format!("{liveness}{spec}")) + &policy("open", "web", ALLOW_ALL)
 }
 
-/// Each request is answered until another process answers than this one.
+/// Sends requests until another process answers. All must succeed.
 fn until_replaced(mesh: &mut Mesh, before: &serde_json::Value) {
     mesh.wait_for("another instance", |mesh| {
         let answer = mesh.get("/");
@@ -260,7 +261,7 @@ fn an_instance_that_hangs_is_replaced_after_requests_that_time_out() {
     let before = mesh.get("/").json()["pid"].clone();
     let stopped = std::process::Command::new("kill").args(["-STOP", &before.to_string()]).status().unwrap();
     assert!(stopped.success());
-    // Its kernel takes connections in any case, and nothing else asks it.
+    // The kernel still accepts connections for it, and the node has no other probe.
     mesh.wait_for("another instance", |mesh| {
         let answer = mesh.get("/");
         assert!([200, 504].contains(&answer.status), "{answer:?}");

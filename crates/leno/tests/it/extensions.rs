@@ -1,4 +1,5 @@
-//! User-written policies as their users meet them: real modules of real SDKs, in a real mesh, driven by curl.
+//! User-written policies, from a user's view: real modules of real SDKs, in a real mesh, driven by
+//! curl.
 
 use crate::mesh::{ALLOW_ALL, Answer, Mesh, echo_function, policy};
 use serde_json::Value;
@@ -8,7 +9,8 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A module of `examples/extensions`, built now; `None`, said loudly: its tools are missing here.
+/// A module of `examples/extensions`, built now; `None`, with a loud message: its tools are missing
+/// here.
 fn example(language: &str, file: &str) -> Option<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/extensions/build");
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extensions");
@@ -17,7 +19,7 @@ fn example(language: &str, file: &str) -> Option<PathBuf> {
     match built.status.code() {
         Some(0) => Some(out.join(file)),
         Some(77) => {
-            // Past the test harness, which would hide it.
+            // This bypasses the test harness, which would hide the message.
             let _ = writeln!(std::io::stderr(), "\n*** The {language} extension was NOT tested: {} ***\n", said.trim());
             None
         }
@@ -25,7 +27,8 @@ fn example(language: &str, file: &str) -> Option<PathBuf> {
     }
 }
 
-/// A module that does one thing with each request: the body of its entry. Text 0 to 5 is `x-seen`, 8 to 10 `yes`.
+/// A module that does one thing with each request, the body of its entry point. Text 0 to 5 is
+/// `x-seen`, 8 to 10 `yes`.
 fn module(body: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
@@ -41,7 +44,7 @@ fn module(body: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-/// A module that says so with each request, under this name.
+/// A module that adds this name to each request.
 fn saying(name: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
@@ -59,7 +62,8 @@ fn saying(name: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-/// Who called is the mesh's to say, and who the user is, the token's.
+/// A module cannot change identities: the mesh determines the caller, and the token determines the
+/// user.
 #[test]
 fn a_module_does_not_say_who_it_is() {
     for (name, why) in [
@@ -104,7 +108,8 @@ fn guarding() -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
 
-/// Where paths go on as they came, a module that would refuse one reading refuses the request.
+/// Where paths are forwarded unchanged, a request is refused if a module would refuse one reading
+/// of its path.
 #[test]
 fn a_module_sees_each_reading_of_a_path() {
     let folder = tempfile::tempdir().unwrap();
@@ -130,7 +135,7 @@ fn documents(extensions: &str) -> String {
         + &policy("own", "echo", &format!("{ALLOW_ALL}\n  extensions:\n{extensions}"))
 }
 
-/// A mesh whose folder has these modules from the beginning.
+/// A mesh whose folder has these modules at the start.
 fn start(modules: &[(&str, Vec<u8>)], extensions: &str) -> Mesh {
     let folder = tempfile::tempdir().unwrap().keep();
     for (name, bytes) in modules {
@@ -143,7 +148,7 @@ fn start(modules: &[(&str, Vec<u8>)], extensions: &str) -> Mesh {
     mesh
 }
 
-/// A header as the function saw it.
+/// A header that the function received.
 fn seen(answer: &Answer, name: &str) -> Value {
     answer.json()["headers"][name][0].clone()
 }
@@ -198,7 +203,8 @@ fn a_module_in_cpp_counts_in_shared_data() {
 fn a_module_in_assemblyscript_answers_for_the_function() {
     let Some(module) = example("assemblyscript", "maintenance.wasm") else { return };
     let module = fs::read(module).unwrap();
-    // The extension is named as the module names its plugin. The second policy's comes after the first one's.
+    // The extension has the name of the module's plugin. The second policy's extension runs after
+    // the first one's.
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("m.wasm"), module).unwrap();
     let path = folder.path().join("m.wasm");
@@ -258,7 +264,7 @@ fn a_module_that_fails_harms_one_request_as_its_fail_mode_says() {
 
 #[test]
 fn an_edit_that_is_not_a_modules_to_make_is_refused() {
-    // `connection`, which belongs to the runtime.
+    // `connection`, a header that the runtime manages.
     let body = r#"(i64.store (i32.const 32) (i64.const 0x697463656e6e6f63)) (i32.store16 (i32.const 40) (i32.const 0x6e6f))
         (drop (call $add (i32.const 0) (i32.const 32) (i32.const 10) (i32.const 8) (i32.const 3)))"#;
     let mesh = start(&[("m.wasm", module(body))], "  - {name: edits, path: m.wasm, deadline: 100ms}");
@@ -373,7 +379,8 @@ fn a_change_to_a_module_that_cannot_run_is_refused() {
     mesh.wait_for("the new module", |mesh| seen(&mesh.get("/"), "x-seen").is_null());
 }
 
-/// A module that sees requests and responses, so that an instance of it waits for as long as the function takes.
+/// A module that handles requests and responses, so that an instance of it stays busy while the
+/// function works.
 fn patient() -> Vec<u8> {
     let text = r#"(module (memory (export "memory") 1)
         (func (export "proxy_abi_version_0_2_1"))
@@ -424,7 +431,7 @@ fn a_namespace_that_uses_its_instances_up_waits_or_is_refused_and_no_other_is() 
 
 #[test]
 fn a_module_that_is_not_there_refuses_whatever_its_fail_mode() {
-    // Connections are made, and nothing comes.
+    // This server accepts connections, and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/m.wasm", silent.local_addr().unwrap());
     let sum = "0".repeat(64);

@@ -1,4 +1,5 @@
-//! Three nodes, a gateway, two control planes and an etcd, each of which is cut off, slowed down, stopped and started again while requests go on.
+//! Three nodes, a gateway, two control planes and an etcd. The test cuts off, slows down, stops and
+//! restarts each of them while requests go on.
 
 use crate::cluster::load::Load;
 use crate::cluster::network::{HUB, Hub, Isolated};
@@ -17,14 +18,14 @@ const NODES: [&str; 3] = ["one", "two", "three"];
 /// All components that can fail, each in a separate network.
 struct Scene {
     etcd: EtcdServer,
-    /// The control planes' ways to etcd.
+    /// The connections of the control planes to etcd.
     wires: [Wire; 2],
     controls: [Control; 2],
     gateway: Node,
     nodes: [Node; 3],
     /// The networks of the nodes.
     networks: Vec<Isolated>,
-    /// The authority's file is read again by a control plane that begins to lead.
+    /// Kept, because a control plane that begins to lead reads the authority's file again.
     _folder: TempDir,
     applied: u32,
 }
@@ -59,7 +60,7 @@ impl Scene {
         scene
     }
 
-    /// The control plane that leads, once one does and all nodes are with it.
+    /// The leader, once a control plane leads and all nodes are connected to it.
     fn leader(&self) -> usize {
         eventually("all nodes to be with one control plane", || {
             self.controls.iter().position(|control| {
@@ -69,14 +70,14 @@ impl Scene {
         })
     }
 
-    /// Where the function runs that the load asks for.
+    /// The node that hosts the function of the load.
     fn host(&self) -> usize {
         let leader = &self.controls[self.leader()];
         let host = eventually("the report", || nodes_of(leader, "test/front").into_iter().next());
         NODES.iter().position(|name| *name == host).unwrap()
     }
 
-    /// A definition that is new arrives at all.
+    /// Expects that a new definition arrives everywhere.
     fn changes_are_taken(&mut self) {
         self.applied += 1;
         let (leader, name) = (self.leader(), format!("late-{}", self.applied));
@@ -86,7 +87,7 @@ impl Scene {
         });
     }
 
-    /// No request may fail while this happens.
+    /// Expects that no request fails while this happens.
     fn nobody_notices(&mut self, what: &str, happens: impl FnOnce(&mut Self)) {
         let load = Load::start(&self.gateway);
         happens(self);
@@ -96,7 +97,7 @@ impl Scene {
     }
 }
 
-/// How many nodes are connected, by a control plane's status.
+/// The number of connected nodes, by a control plane's status.
 fn connected(status: &Value) -> usize {
     let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
     nodes.iter().filter(|node| node["connected"] == Value::Bool(true)).count()
@@ -153,7 +154,8 @@ fn requests_go_on_whatever_fails_behind_them() {
     });
     scene.nobody_notices("all nodes are cut off from the control planes", |scene| {
         let leader = scene.leader();
-        // The load is where the control planes are, so the gateway stays with them.
+        // The load comes from the network of the control planes, so the gateway stays connected to
+        // them.
         scene.networks[1..].iter().for_each(|network| network.without(HUB));
         let leader = &scene.controls[leader];
         eventually("them to be missed", || leader.try_get("/v1/status").filter(|(_, listed)| connected(listed) == 1));
@@ -170,7 +172,7 @@ fn requests_go_on_whatever_fails_behind_them() {
         scene.nodes[other].kill();
         scene.nodes[other].start_again();
     });
-    // What hits the host itself is noticed, and is over when another node has taken its place.
+    // Requests fail while the host itself is cut off, until another node hosts the function.
     let host = scene.host();
     scene.networks[1 + host].cut();
     eventually("an answer from another node", || scene.gateway.get("/").filter(|answer| answer.status == 200));

@@ -1,4 +1,5 @@
-//! Files that documents name: no path of a document holds up a node, shows a file that its author may not read, or opens a file of a control plane.
+//! Files that documents name: no path in a document delays a node, reveals a file that its author
+//! may not read, or opens a file of a control plane.
 
 use crate::cluster::{self, Node, control, status as answered};
 use crate::control::Control;
@@ -10,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-/// Functions with secrets from these files, of which each wants an instance at once.
+/// Functions with secrets from these files. Each starts an instance at once.
 fn functions(files: &[(String, &str)], per_file: usize) -> String {
     let each =
         (0..per_file).flat_map(|round| files.iter().enumerate().map(move |(index, (file, _))| (round, index, file)));
@@ -129,10 +130,10 @@ fn documents_of_a_control_plane_name_only_files_that_the_operator_lists() {
         + &with_secret("dots", &path("../theirs"));
     control.apply(&documents);
 
-    // No list: no file. The error says who may change that, and how.
+    // Without a list, no file is permitted. The error says who may change that, and how.
     let told =
         "documents of namespace `test` may name no files; an operator permits a folder with `kind: NamespaceQuota`";
-    // The gateway refuses calls too, as long as it does not know the node.
+    // The gateway refuses calls too, before it knows the node.
     eventually("a refusal", || call(&gateway, "mine").filter(|status| *status == 503 && node.has_said(told)));
     assert!(!node.has_said("No such file"), "what is not permitted is not looked at");
 
@@ -180,7 +181,7 @@ fn requests_name_no_file_of_the_control_plane() {
     assert!(
         answers[0].contains("reads no files for documents that come in a request") && answers[0].contains("@sha256:")
     );
-    // With a digest it is the nodes' to open.
+    // If the reference has a digest, the nodes open the archive, and not the control plane.
     control.apply(&image(&format!("oci-archive:/dev/ptmx@{digest}")));
 
     // Files of registries, which the Mesh document names.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// `user:secret`, with bcrypt.
 const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
 
-/// The real thing, on a port of the loopback interface. It ends with its handle.
+/// A real registry, on a port of the loopback interface. Dropping this ends it.
 pub(crate) struct DockerRegistry {
     process: Child,
     pub host: String,
@@ -20,12 +20,12 @@ pub(crate) struct DockerRegistry {
 }
 
 impl DockerRegistry {
-    /// One that everybody may use.
+    /// Starts one without authentication.
     pub(crate) fn start() -> Self {
         Self::start_with(|_| String::new())
     }
 
-    /// One that only `user` with the password `secret` may use.
+    /// Starts one that only `user` with the password `secret` may use.
     pub(crate) fn start_private() -> Self {
         Self::start_with(|folder| {
             let users = folder.join("htpasswd");
@@ -65,7 +65,7 @@ impl DockerRegistry {
         Self { process, host, folder }
     }
 
-    /// Brings an image here, and returns its digest. `name` is `repository:tag`.
+    /// Pushes an image, and returns its digest. `name` is `repository:tag`.
     pub(crate) fn push(&self, image: &Builder, name: &str) -> Digest {
         let layout = tempfile::tempdir().unwrap();
         image.write(layout.path(), "pushed").unwrap();
@@ -81,7 +81,7 @@ impl DockerRegistry {
         runtime.block_on(push(layout.path(), "pushed", &to, registries)).unwrap()
     }
 
-    /// Ends it before its time.
+    /// Ends the registry early.
     pub(crate) fn stop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -94,7 +94,7 @@ impl Drop for DockerRegistry {
     }
 }
 
-/// An image of a program of this machine and of the libraries that it is linked with.
+/// An image of a program of this machine and its shared libraries.
 pub(crate) fn image_of(program: &Path) -> Builder {
     let listed = Command::new("ldd").arg(program).output().unwrap();
     assert!(listed.status.success(), "ldd {}: {listed:?}", program.display());

@@ -69,12 +69,12 @@ fn they_decide_what_enters_and_what_is_called() {
     assert_eq!(mesh.get("/call/callee/ok/12").status, 200);
     assert_eq!(mesh.get("/call/callee/ok/x").status, 403, "another path");
     assert_eq!(mesh.curl("/call/callee/ok/12", &as_other).status, 403, "other labels");
-    // Both list it as a callee; a policy about the caller's own calls leaves it out.
+    // Both callers list `closed` as a callee. A policy about the calls of `caller` excludes it.
     assert_eq!(mesh.curl("/call/closed/", &as_other).status, 200);
     let answer = mesh.get("/call/closed/");
     assert_eq!(answer.status, 403, "{answer:?}");
 
-    // A change of labels is a change of who may call.
+    // A change of labels changes the permitted callers.
     mesh.write(&documents("other"));
     mesh.wait_for("the caller to have other labels", |mesh| mesh.get("/call/callee/ok/12").status == 403);
     assert_eq!(mesh.get("/call/closed/").status, 200, "the policy for its calls selects it no more");
@@ -136,7 +136,8 @@ fn they_open_the_outside_by_name_and_by_address() {
         eprintln!("SKIPPED: only root may make a network namespace, in which public addresses are the test's own");
         return;
     }
-    // The servers are in a network with public addresses, the mesh in one that leads there: its machine has none of these addresses.
+    // The servers are in a network with public addresses. The mesh is in a network with a route
+    // there, so that its machine has none of these addresses.
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     let ip = |enter: &[String], arguments: &str| {
         let words = enter.iter().map(String::as_str).chain(["ip"]).chain(arguments.split(' '));
@@ -152,7 +153,7 @@ fn they_open_the_outside_by_name_and_by_address() {
     let plain = Server::http("0.0.0.0:80");
     let secure = Server::https("0.0.0.0:443", &authority, &["api.shop.example"], None);
     let cache = Server::http("0.0.0.0:6379");
-    // The network can be named as long as this process runs.
+    // The network has a name as long as this process runs.
     let holder = Holder(Command::new("sleep").arg("infinity").spawn().unwrap());
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     let there = ["nsenter".to_owned(), format!("--net=/proc/{}/ns/net", holder.0.id())];
@@ -203,13 +204,13 @@ fn they_open_the_outside_by_name_and_by_address() {
     assert_eq!(request(&mesh, "other", "api.shop.example:80", "api.shop.example"), "none", "another function");
     assert_eq!((plain.requests(), cache.connections()), (1, 0));
 
-    // TLS, by the name that it asks for.
+    // TLS, by server name.
     let _ = ask(&mesh, "caller", "/hello/api.shop.example:443/api.shop.example");
     assert_eq!(secure.connections(), 1);
     let _ = ask(&mesh, "caller", "/hello/api.shop.example:443/form.shop.example");
     assert_eq!(secure.connections(), 1, "another name");
 
-    // By address, without those that are left out.
+    // By address, except the excluded ones.
     assert_eq!(caller(&mesh, "203.0.113.7:6379", "cache"), "200");
     assert_eq!(caller(&mesh, "203.0.113.200:6379", "cache"), "none");
     assert_eq!(caller(&mesh, "198.51.100.7:6379", "cache"), "none");

@@ -1,17 +1,18 @@
-//! Imports run one way, inside crates too: the modules at the top of each crate import each other without a cycle, and the rooms of the
-//! proxy in their order. (Between crates, cargo sees to it.)
+//! Imports have one direction, also inside crates: the modules at the top of each crate import each
+//! other without a cycle, and the modules of the proxy in their order. (Between crates, cargo
+//! ensures that.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
-/// The rooms of the proxy: each may import those after it.
+/// The modules of the proxy: each may import those after it.
 const ROOMS: [&str; 5] = ["listener", "l4", "pipeline", "fetch", "state"];
-/// Neither imports the other, though one comes first.
+/// Neither may import the other, despite their order.
 const APART: [[&str; 2]; 1] = [["pipeline", "fetch"]];
 
-/// From module to module, each with a place where it is so.
+/// Imports from module to module, each with an example of a place.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 fn crates() -> Vec<PathBuf> {
@@ -98,7 +99,7 @@ fn imports(sources: &Path) -> Imports {
     imports
 }
 
-/// Files with the paths of their modules; the root's is empty. Files of tests are left out.
+/// Files with the paths of their modules; the root's is empty. Omits files of tests.
 fn collect(sources: &Path, folder: &Path, files: &mut Vec<(Vec<String>, PathBuf)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -128,7 +129,7 @@ struct Paths<'a> {
 }
 
 impl Paths<'_> {
-    /// Where a path leads that begins like this; `None`: not known, or this very module.
+    /// Notes the module to which a path with these segments leads, if it is known and another one.
     fn follow(&mut self, segments: &[String]) {
         let mut at: Option<Vec<String>> = None;
         for segment in segments {
@@ -189,7 +190,7 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 }
 
-/// Some cycle, in words.
+/// A cycle, in words.
 fn cycle(imports: &Imports) -> Option<String> {
     fn search<'a>(imports: &'a Imports, path: &mut Vec<&'a str>, done: &mut BTreeSet<&'a str>) -> Option<String> {
         let at = *path.last()?;

@@ -1,4 +1,4 @@
-//! Jobs as a user of `leno up` meets them: real processes, real sockets.
+//! Jobs from the view of a user of `leno up`: real processes, real sockets.
 
 use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
@@ -73,7 +73,7 @@ fn a_job_calls_functions_with_its_identity_and_runs_once() {
     let functions_listed = mesh.admin("/functions").json();
     assert_eq!(functions_listed.as_array().unwrap().len(), 2, "{functions_listed}");
 
-    // Other documents may change: it does not run again. Its own may not.
+    // A change of other documents does not run the job again. A change of the job's document does.
     let published =
         |mesh: &Mesh| mesh.output().iter().filter(|line| line.contains("the documents have changed")).count();
     mesh.write(&(functions().replace("stranger-open", "stranger-wide") + &report));
@@ -92,7 +92,7 @@ fn how_a_job_ended_survives_a_restart() {
     let runs = |mesh: &Mesh, file: &str| fs::read_to_string(mesh.folder.path().join(file)).unwrap().lines().count();
     ended(&mut mesh, "test/good");
     ended(&mut mesh, "test/bad");
-    // Nothing was stored, so all of it runs again; from here on it is.
+    // The first mesh had no store, so all jobs run again. From here on there is a store.
     mesh.restart(&["--store", store.to_str().unwrap()]);
     ended(&mut mesh, "test/good");
     let before = ended(&mut mesh, "test/bad");

@@ -21,7 +21,7 @@ pub(crate) struct Mesh {
     output: Arc<Mutex<Vec<String>>>,
 }
 
-/// Where its listeners are.
+/// The addresses of its listeners.
 #[derive(Clone, Copy)]
 pub(crate) struct Ports {
     pub gateway: u16,
@@ -54,7 +54,8 @@ impl Ports {
     }
 
     fn mesh_document(self, extra: &str) -> String {
-        // Most programs of the tests are where this account built them, and perhaps no other can go. What rooms change is tested in `rooms.rs`.
+        // Most programs of the tests are in a folder of this account, which other accounts may not
+        // be able to enter. `rooms.rs` tests the effects of jails.
         let accounts =
             if extra.contains("instances:") { "" } else { "  instances: {isolation: process, accounts: node}\n" };
         let Self { gateway, outbound, inbound, control } = self;
@@ -102,7 +103,7 @@ pub(crate) fn echo_function(name: &str, spec: &str) -> String {
     )
 }
 
-/// Whether the kernel makes channels for chains here. If not, this says so.
+/// Whether the kernel makes channels for chains here. If not, prints that.
 pub(crate) fn kernel_makes_channels() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse::<u32>().ok());
@@ -128,7 +129,7 @@ pub(crate) fn policy(name: &str, function: &str, spec: &str) -> String {
 /// The admin listener, in the folder of the documents.
 const SOCKET: &str = "admin.sock";
 
-/// Lets everything in.
+/// Allows all requests.
 pub(crate) const ALLOW_ALL: &str = "  authorization: {rules: [{name: everything, action: allow}]}";
 
 impl Mesh {
@@ -142,7 +143,7 @@ impl Mesh {
         Self::launch(Command::new(env!("CARGO_BIN_EXE_leno")), mesh, documents)
     }
 
-    /// The same, with this limit on file descriptors, in `ulimit`'s words.
+    /// The same, with this limit on file descriptors, in the syntax of `ulimit`.
     pub(crate) fn start_with_descriptors(ulimit: &str, mesh: &str, documents: &str) -> Self {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("ulimit {ulimit} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_leno")]);
@@ -153,7 +154,7 @@ impl Mesh {
         Self::start_with_command(leno, mesh, documents, |_| ())
     }
 
-    /// The same with this program instead of `leno`, and in a folder that is prepared.
+    /// The same with this program instead of `leno`, and in a prepared folder.
     pub(crate) fn start_with_command(leno: Command, mesh: &str, documents: &str, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ports = Ports::free();
@@ -181,7 +182,7 @@ impl Mesh {
         mesh
     }
 
-    /// Of the node.
+    /// The process ID of the node.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -203,7 +204,7 @@ impl Mesh {
         });
     }
 
-    /// Everything that it wrote so far.
+    /// Its output so far.
     pub(crate) fn output(&self) -> Vec<String> {
         self.output.lock().unwrap().clone()
     }
@@ -264,7 +265,7 @@ impl Mesh {
         })
     }
 
-    /// What `leno explain` says of a request, as soon as it knows it.
+    /// The output of `leno explain` about a request, as soon as the node has a record of it.
     pub(crate) fn explain(&self, request_id: &str) -> String {
         eventually(&format!("the explanation of {request_id}"), || {
             let output = self.leno(&["explain", request_id]);
@@ -309,19 +310,19 @@ impl Mesh {
         lines
     }
 
-    /// Asks it to end, without waiting.
+    /// Sends SIGTERM, without waiting.
     pub(crate) fn terminate(&self) {
         let status = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
 
-    /// Ends it so that it cannot do anything about it.
+    /// Kills it.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for its end. Returns the status.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         self.wait_for("leno up to end", |mesh| {
@@ -382,7 +383,8 @@ fn spawn(mut leno: Command, folder: &Path, arguments: &[&str]) -> (Child, Arc<Mu
     (child, output)
 }
 
-/// The status of the first answer of an HTTP server that may not be there yet, for a client that tries without a pause.
+/// The status of the first response of an HTTP server that may not listen yet. The client tries
+/// without a pause.
 pub(crate) fn first_answer(server: SocketAddr) -> JoinHandle<u16> {
     let ask = move || -> Option<u16> {
         let mut stream = TcpStream::connect(server).ok()?;
@@ -409,7 +411,7 @@ pub(crate) fn curl(url: &str, arguments: &[&str]) -> Answer {
     try_curl(url, arguments).unwrap_or_else(|| panic!("curl got no answer from {url}"))
 }
 
-/// The same; `None` when there was no answer at all.
+/// The same; `None`: there was no response.
 pub(crate) fn try_curl(url: &str, arguments: &[&str]) -> Option<Answer> {
     let output = Command::new("curl")
         .args(["--silent", "--include", "--max-time", "40", "--path-as-is", "--noproxy", "*"])

@@ -16,13 +16,13 @@ fn a_function_on_another_node_is_reached_through_the_gateway_and_survives_its_no
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
     let mut nodes = [Node::join(&control, "one", &[]), Node::join(&control, "two", &[])];
     control.apply(&documents());
-    // A cold start on a node that the gateway is not.
+    // A cold start on another node than the gateway.
     let answer = eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
     assert!(answer.header("x-request-id").is_some());
     let hosts = eventually("the report", || Some(nodes_of(&control, "test/front")).filter(|nodes| !nodes.is_empty()));
     let host = hosts[0].clone();
 
-    // Without the control plane everything goes on.
+    // Without the control plane, requests still succeed.
     control.kill();
     assert_eq!(status(gateway.get("/")), Some(200));
     control.start_again();
@@ -33,7 +33,7 @@ fn a_function_on_another_node_is_reached_through_the_gateway_and_survives_its_no
     });
     assert_eq!(status(gateway.get("/")), Some(200));
 
-    // The node that has it dies, and another one takes its place.
+    // The host of the function dies, and another node takes its place.
     let dead = nodes.iter().position(|node| node.name == host).unwrap();
     nodes[dead].kill();
     eventually("an answer from another node", || gateway.get("/").filter(|answer| answer.status == 200));
@@ -75,7 +75,7 @@ fn a_gateway_answers_nothing_before_it_has_its_routes() {
 fn a_call_from_one_node_to_another_is_judged_on_both() {
     let control = control();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
-    // Each has room for one function.
+    // Each node has capacity for one function.
     let place = Place::here();
     let _nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
     let front =
@@ -97,7 +97,7 @@ fn a_call_from_one_node_to_another_is_judged_on_both() {
 fn a_chain_over_two_nodes_is_called_and_judged_like_any_functions() {
     let control = control();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
-    // Each has room for one function.
+    // Each node has capacity for one function.
     let place = Place::here();
     let nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
     let spec = "  protocol: chain\n  env: {CHAIN: \"1\"}\n  scale: {min: 1, max: 1}";
@@ -117,7 +117,7 @@ fn a_chain_over_two_nodes_is_called_and_judged_like_any_functions() {
     assert_eq!(status(gateway.get("/forward/back.test/status/201")), Some(201));
     assert_eq!(status(gateway.get("/call/back.test/forbidden")), Some(403), "the callee's policy, on its node");
     assert_eq!(status(gateway.get("/call/stranger.test/same")), Some(403), "not among the caller's callees");
-    // A body goes there and back, out of one node's memory and into the other's.
+    // A body goes to the function and back, from one node's memory to the other's.
     let body = "x".repeat(50_000);
     let url = format!("http://{}/call/back.test/same", gateway.gateway);
     let output = Command::new("curl").args(["--silent", "--data", &body, &url]).output().unwrap();
@@ -165,14 +165,14 @@ fn a_node_that_is_cut_off_is_replaced_and_comes_back() {
 fn a_rate_limit_is_one_for_all_nodes() {
     let control = control();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
-    // Each has room for one instance, and there are two.
+    // Each node has capacity for one instance, and there are two nodes.
     let place = Place::here();
     let _nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
     let front = echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]\n  scale: {min: 2, max: 2}");
     let limit = "  authorization: {rules: [{name: everything, action: allow}]}\n  rateLimits: [{name: few, requests: 20, per: 1h}]";
     control.apply(&format!("{front}{}", policy("few", "front", limit)));
     eventually("both instances", || (nodes_of(&control, "test/front").len() == 2).then_some(()));
-    // Requests go to either, and there is time for shares to move.
+    // Requests go to both nodes, slowly enough for shares of the limit to move between them.
     let mut admitted = 0;
     eventually("the limit to be used", || {
         let status = status(gateway.get("/"));
@@ -280,7 +280,7 @@ fn a_node_that_offers_more_than_its_token_allows_gets_no_more_than_that() {
     assert_eq!((&capacity["instances"], &capacity["cpu_millis"]), (&1.into(), &2000.into()), "{capacity}");
     assert_eq!(capacity["memory"], 1_u64 << 30, "{capacity}");
 
-    // Nor by coming back with its certificate.
+    // A revoked node cannot come back with its certificate either.
     greedy.kill();
     greedy.start_again();
     control.apply(&all(0).iter().chain(&all(4)).map(document).collect::<String>());

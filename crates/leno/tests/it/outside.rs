@@ -45,15 +45,15 @@ pub(crate) fn reading(external: &str, more: &str) -> String {
 /// The answer of a name server for a name.
 #[derive(Clone)]
 pub(crate) enum Answer {
-    /// These addresses, for so many seconds.
+    /// These addresses, with this TTL in seconds.
     Addresses(Vec<Ipv4Addr>, u32),
     /// So many loopback addresses without a listener, which is more than fits into a datagram.
     Huge(u16),
-    /// Nothing at all.
+    /// No answer.
     Silence,
 }
 
-/// A name server. A name that it does not know does not exist.
+/// A name server. It answers NXDOMAIN for unknown names.
 pub(crate) struct Names {
     pub address: SocketAddr,
     answers: Arc<Mutex<HashMap<String, Answer>>>,
@@ -72,7 +72,7 @@ impl Names {
         let (socket, listener) = runtime.block_on(async {
             loop {
                 let socket = UdpSocket::bind((at, 0)).await.unwrap();
-                // The same number may be taken in the other protocol.
+                // The number may be taken for the other protocol.
                 if let Ok(listener) = TcpListener::bind(socket.local_addr().unwrap()).await {
                     return (socket, listener);
                 }
@@ -110,12 +110,12 @@ impl Names {
         self.answers.lock().unwrap().insert(name.to_owned(), answer);
     }
 
-    /// How often it was asked for the IPv4 addresses of a name.
+    /// The number of questions for the IPv4 addresses of a name.
     pub(crate) fn asked(&self, name: &str) -> usize {
         self.asked.lock().unwrap().iter().filter(|asked| *asked == name).count()
     }
 
-    /// The field of a Mesh document that has nodes ask it.
+    /// The field of a Mesh document that makes nodes use this server.
     pub(crate) fn mesh(&self) -> String {
         format!("  egress: {{nameServers: [\"{}\"]}}\n", self.address)
     }
@@ -154,7 +154,7 @@ fn reply(
     let fits = end + 16 * addresses.len() <= longest;
     let addresses = if fits { addresses } else { Vec::new() };
     let mut reply = question[..2].to_vec();
-    // An answer, cut (TC) if it does not fit; recursion is available.
+    // A response, truncated (TC) if it does not fit; recursion is available.
     reply.extend([if fits { 0x85 } else { 0x87 }, 0x80 | code]);
     reply.extend([0, 1]);
     reply.extend(u16::try_from(addresses.len()).unwrap().to_be_bytes());
@@ -169,7 +169,7 @@ fn reply(
     Some(reply)
 }
 
-/// Certificates of a world outside.
+/// An authority outside the mesh.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -179,7 +179,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// One that has expired.
+    /// An expired authority.
     pub(crate) fn expired() -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -188,7 +188,7 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// A certificate for a server of this name, which is no authority.
+    /// A certificate for a server of this name, which is not an authority.
     pub(crate) fn leaf_pem(&self, name: &str) -> String {
         self.issue(&[name]).0.pem()
     }
@@ -232,7 +232,8 @@ impl Server {
         Self::start(address, None)
     }
 
-    /// HTTP with TLS, with a certificate for these names. `clients`: it wants a certificate of theirs.
+    /// HTTP with TLS, with a certificate for these names. `clients`: requires client certificates
+    /// of this authority.
     pub(crate) fn https(address: &str, authority: &Authority, names: &[&str], clients: Option<&Authority>) -> Self {
         let (certificate, key) = authority.issue(names);
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
@@ -286,12 +287,12 @@ impl Server {
         self.address.port()
     }
 
-    /// How many requests came.
+    /// The number of requests so far.
     pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 
-    /// How many connections came.
+    /// The number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
@@ -301,7 +302,7 @@ impl Server {
         self.fails.store(fails, Ordering::SeqCst);
     }
 
-    /// It ends, and its connections with it.
+    /// Ends the server and its connections.
     pub(crate) fn die(mut self) {
         self.end();
     }

@@ -1,8 +1,9 @@
-//! One table, every path: a call gets the same verdict by the same rule, whichever way it goes.
+//! One table, every path: a call gets the same verdict by the same rule on each path.
 //!
-//! A request is sent from a room, where it is intercepted, or by a process through the proxy that its credential opens. The node hands it over to the callee's
-//! sidecar, or sends it there through mutual TLS. A connection that is no HTTP is spliced by the kernel, carried by the node, or judged by a node whose
-//! kernel knows no rules.
+//! A request comes from a jail, where the kernel intercepts it, or from a process through the proxy
+//! that its credential opens. The node delivers it locally to the callee's sidecar, or sends it
+//! there through mutual TLS. A connection that carries no HTTP is spliced by the kernel, proxied by
+//! the node, or judged by a node whose kernel has no rules.
 
 mod connections;
 mod requests;
@@ -17,16 +18,16 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::process::Command;
 
-/// A way in which a node carries calls between its functions.
+/// A path by which a node carries calls between its functions.
 struct Path {
     name: &'static str,
-    /// Of callers and callees.
+    /// Isolation of callers and callees.
     isolation: &'static str,
     /// Whether calls go through mutual TLS.
     mtls: bool,
-    /// Whether the kernel has its part in it.
+    /// Whether the kernel judges or splices.
     kernel: bool,
-    /// Whether messages go through memory.
+    /// Whether messages go through shared memory.
     chain: bool,
 }
 
@@ -59,7 +60,7 @@ impl Path {
         if self.kernel {
             return Command::new(leno);
         }
-        // A node without a control group has nothing by which the kernel could know its rooms.
+        // On a node without a control group the kernel cannot identify jails.
         let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "sh", "-c", "umount --all --lazy --types cgroup2 && exec \"$0\" \"$@\"", leno]);
         unshare
@@ -69,7 +70,7 @@ impl Path {
         self.isolation == "strict"
     }
 
-    /// Whether it can be gone here. If not, this says so of `what`.
+    /// Whether this path exists here. If not, prints that about `what`.
     fn is_open(&self, what: &str) -> bool {
         let open = !self.is_intercepted() || rustix::process::geteuid().is_root();
         if !open {
@@ -79,7 +80,7 @@ impl Path {
     }
 }
 
-/// Who calls: a function in the namespace of those that it calls, or one in another.
+/// The caller: a function in the namespace of its callees, or one in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Caller {
     /// `test/web`.
@@ -105,7 +106,7 @@ impl Caller {
         }
     }
 
-    /// Its document and the policy that lets the gateway in.
+    /// Its document and the policy that admits the gateway.
     fn documents(self, program: &str, callees: &str) -> String {
         let (namespace, name) = (self.namespace(), self.name());
         let spec = format!("  callees: [{callees}]\n  expose: [{{hosts: [{name}.example], path: /}}]");
@@ -113,7 +114,7 @@ impl Caller {
             + &policy(&format!("in-{name}"), &format!("{namespace}/{name}"), ALLOW_ALL)
     }
 
-    /// Has it do something, by way of the gateway.
+    /// Makes the caller act, by a request through the gateway.
     fn ask(self, mesh: &Mesh, path: &str, arguments: &[&str]) -> mesh::Answer {
         let host = format!("host: {}.example", self.name());
         mesh.curl(path, &[&["--header", &host], arguments].concat())
@@ -127,7 +128,7 @@ fn function(namespace: &str, name: &str, program: &str, spec: &str) -> String {
     )
 }
 
-/// Both callers, and the functions that they call, each with its policy. `callees`: their names and policies.
+/// Both callers, and their callees, each with its policy. `callees`: names and policies.
 fn documents(program: &std::path::Path, spec: &str, callees: &[(&str, String)]) -> String {
     let program = program.display().to_string();
     let names: Vec<String> = callees.iter().map(|(name, _)| format!("test/{name}")).collect();
@@ -205,7 +206,7 @@ struct Request<'a> {
     group: &'a requests::Group,
     case: &'a requests::Case,
     protocol: Protocol,
-    /// Function and index of the case. All protocols of a case share it.
+    /// Function and index of the case. It is the same for all protocols of a case.
     name: String,
 }
 
@@ -244,7 +245,7 @@ impl<'a> Request<'a> {
         format!("{}.test", self.group.function)
     }
 
-    /// As `examples/echo` reads it.
+    /// The call in the form that `examples/echo` reads.
     fn call(&self, keys: &Keys) -> Value {
         let requests::Case { method, path, headers, token, forged, .. } = self.case;
         let id = self.id();
@@ -253,7 +254,8 @@ impl<'a> Request<'a> {
         headers.push(("x-request-id", &id));
         headers.extend(token.as_deref().map(|token| ("authorization", token)));
         headers.extend_from_slice(self.protocol.headers());
-        // A host that is no callee has no address in a room: the call goes to one that has, and asks for the other.
+        // A host that is not a callee has no address in a jail: the call goes to the address of a
+        // callee, with the other host in its header.
         let connect = (self.case.verdict.by == Side::Caller).then(|| self.callee());
         let http2 = self.protocol.is_http2();
         json!({"method": method, "host": self.host(), "path": path, "headers": headers, "http2": http2, "connect": connect, "bind": self.case.bind})
@@ -307,12 +309,13 @@ fn in_common(lines: &[Value]) -> Value {
     lines.iter().map(of).collect()
 }
 
-/// Has the callers send all of them. Returns the status that each got, and the lines of the access log about it.
+/// Makes the callers send all requests. Returns the status that each got, and the lines of the
+/// access log about it.
 fn send(mesh: &mut Mesh, requests: &[&Request<'_>], keys: &Keys) -> BTreeMap<String, (Value, Vec<Value>)> {
     let mut sent = BTreeMap::new();
     for caller in Caller::ALL {
         let its: Vec<_> = requests.iter().filter(|request| request.case.caller == caller).collect();
-        // Not all at once: the caller has a time limit.
+        // In chunks, because the caller has a time limit.
         for some in its.chunks(16) {
             let calls: Value = some.iter().map(|request| request.call(keys)).collect();
             let answer = caller.ask(mesh, "/send", &["--data", &calls.to_string()]).json();
@@ -347,7 +350,7 @@ fn a_request_has_the_same_verdict_on_every_path() {
             continue;
         }
         let mut mesh = path.start(if path.chain { &chained } else { &apart });
-        // Messages of chains have what requests of HTTP/2 have.
+        // Messages of chains have the fields of HTTP/2 requests.
         let carried = |request: &&Request<'_>| {
             !path.chain
                 || request.case.caller == Caller::Web && request.protocol.is_http2() && request.case.bind.is_none()
@@ -356,7 +359,7 @@ fn a_request_has_the_same_verdict_on_every_path() {
         assert!(requests.len() > 50, "{}: {} requests", path.name, requests.len());
         let sent = send(&mut mesh, &requests, &keys);
         assert_eq!(mesh.instances("test/web")[0]["isolation"], path.isolation, "{}", path.name);
-        // A call that is handed over has no address.
+        // A locally delivered call has no address.
         let endpoint = path.mtls.then(|| format!("127.0.0.1:{}", mesh.ports.inbound));
         for request in &requests {
             let (status, lines) = &sent[&request.id()];
@@ -375,7 +378,8 @@ fn a_request_has_the_same_verdict_on_every_path() {
     assert!(wrong.is_empty(), "{} differences:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Where a chain is direct, the kernel judges some of the calls, after the first of each, and leaves no line in a log.
+/// In a direct chain, the kernel judges some of the calls, after the first of each, without a log
+/// line.
 #[test]
 fn a_request_has_the_same_status_where_the_kernel_may_judge() {
     if !kernel_makes_channels() {
@@ -388,7 +392,7 @@ fn a_request_has_the_same_status_where_the_kernel_may_judge() {
     let documents = chained(&echo(), &callees)
         .replace("  entry: web\n", "  entry: web\n  direct: true\n")
         .replace("kind: Policy\n", "kind: Policy\n# unlogged\n");
-    // There is an access log unless a policy does without it.
+    // The access log is on unless a policy turns it off.
     let documents: String = documents
         .split_inclusive("---\n")
         .map(|document| {
@@ -426,7 +430,7 @@ fn a_request_has_the_same_status_where_the_kernel_may_judge() {
     assert!(through > 0, "none went through the kernel: {}", mesh.admin("/chains").body);
 }
 
-/// A way of connections that are no HTTP.
+/// A path of connections that carry no HTTP.
 struct Wire {
     name: &'static str,
     path: Path,
@@ -449,7 +453,7 @@ impl Wire {
             if allow { (200, format!("I am test/{function}\nhello")) } else { (502, answer.body.clone()) };
         expect(&mut found, "what the caller got", &json!([answer.status, answer.body]), json!([status, body]));
         let rule = (!case.rule.is_empty()).then(|| format!("{function}/{}", case.rule));
-        // The kernel knows that no rule allows it, and not which one came nearest.
+        // The kernel knows that no rule allows it, but not which one came nearest.
         let (rule, reason) = match (allow, self.path.kernel) {
             (true, _) => (rule, None),
             (false, false) => (rule, Some(case.clause)),
@@ -462,7 +466,7 @@ impl Wire {
     }
 }
 
-/// The connections that were observed, once there are so many.
+/// The observed connections, once there are this many.
 fn observed(mesh: &mut Mesh, count: usize) -> Vec<Value> {
     let mut rows = Vec::new();
     mesh.wait_for("connections", |mesh| {
@@ -484,7 +488,7 @@ fn a_connection_has_the_same_verdict_on_every_path() {
         Wire { name: "spliced by the kernel", path: HANDED_OVER, splice: true },
         Wire { name: "carried by the node", path: HANDED_OVER, splice: false },
         Wire { name: "judged by the node alone", path: NO_KERNEL, splice: true },
-        // Where all calls go through mutual TLS, none is allowed.
+        // Where all calls must use mutual TLS, no such connection is allowed.
         Wire { name: "refused for mutual TLS", path: MUTUAL_TLS, splice: true },
     ] {
         if !wire.path.is_open(wire.name) {

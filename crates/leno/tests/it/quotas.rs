@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 #[test]
 fn two_meshes_share_a_limit_and_refuse_without_the_server() {
     let mut redis = Redis::start();
-    // Long enough for two processors that build as well.
+    // Long enough for a machine with two processors that also compiles.
     let fields = format!("  quotas: {{redis: {{address: \"127.0.0.1:{}\", timeout: 2s}}}}\n", redis.port);
     let front = echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]\n  scale: {min: 2, max: 2}");
     let limit = "  authorization: {rules: [{name: everything, action: allow}]}\n  rateLimits:\n  - {name: few, requests: 60, per: 24h, algorithm: \
@@ -18,7 +18,7 @@ fn two_meshes_share_a_limit_and_refuse_without_the_server() {
 
     let control = control_of(Ipv4Addr::LOCALHOST, &fields);
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
-    // Each has room for one instance, and there are two.
+    // Each node has capacity for one instance, and there are two nodes.
     let place = Place::here();
     let _nodes = ["one", "two"].map(|name| Node::join_at(&place, &control, name, &[], &["--offer-instances", "1"]));
     control.apply(&documents);

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// A server that ends no response: events, or frames of a WebSocket.
+/// A server whose responses do not end: events, or frames of a WebSocket.
 fn endless() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -22,7 +22,7 @@ fn serve(mut stream: TcpStream) {
     let upgrades = head.by_ref().map_while(Result::ok).take_while(|line| !line.is_empty());
     let upgrades = upgrades.filter(|line| line.to_ascii_lowercase().starts_with("upgrade:")).count() > 0;
     let (head, event): (&str, &[u8]) = match upgrades {
-        // The answer to the key of RFC 6455, 1.3.
+        // The response to the key of RFC 6455, 1.3.
         true => (
             "101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
             b"\x81\x05event",
@@ -50,7 +50,7 @@ impl Open {
         open
     }
 
-    /// One whose response is not waited for.
+    /// A request; returns without waiting for the response.
     fn sent(mesh: &Mesh, host: &str, path: &str, headers: &str) -> Self {
         let mut stream = TcpStream::connect(("127.0.0.1", mesh.ports.gateway)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -80,7 +80,7 @@ impl Open {
     }
 }
 
-/// A function at the endless server. Those with a label are those that `BY_LABEL` is about.
+/// A function at the endless server. `BY_LABEL` selects those with a label.
 fn external(name: &str, label: &str, port: u16) -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: {name}, namespace: test, labels: {{{label}}}}}\n\
@@ -91,7 +91,7 @@ fn external(name: &str, label: &str, port: u16) -> String {
 
 const LABEL: &str = "open: everybody";
 
-/// A policy that names no function.
+/// A policy that selects functions by label.
 fn by_label() -> String {
     format!(
         "---\napiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: all, namespace: test}}\nspec:\n  selector: {{{LABEL}}}\n{ALLOW_ALL}\n"
@@ -131,12 +131,12 @@ fn what_is_open_is_closed_with_the_permission_though_the_function_goes_too() {
     let mut open = Open::new(&mesh, "events.example", "");
     let mut websocket = Open::websocket(&mesh, "events.example");
     let mut drains = Open::new(&mesh, "drains.example", "");
-    // One function goes with its policy, and one alone.
+    // The change removes one function with its policy, and another without.
     mesh.write(&format!("{stays}{labelled}"));
     open.end();
     websocket.end();
     drains.event();
-    // Now the policy goes too, by which the callers of the other one were permitted.
+    // Now the policy that permitted the other one's callers is removed too.
     mesh.write(&stays);
     drains.end();
 }

@@ -18,7 +18,7 @@ fn rules(function: &str, paths: &str) -> String {
 
 const EXPOSED: &str = "  callees: [back]\n  scale: {min: 1, max: 1}\n  expose: [{hosts: [\"*\"], path: /}]";
 
-/// `front`, which calls `back`, on two nodes with room for one function each.
+/// `front`, which calls `back`, on two nodes with capacity for one function each.
 fn two_functions() -> (Control, Node, [Node; 2]) {
     let control = control();
     let gateway = Node::join(&control, "edge", &["--only-gateway"]);
@@ -57,7 +57,7 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
         assert_eq!(gateway.get(&format!("/call/back/{path}")).unwrap().status, status, "{path}");
     }
 
-    // A record is there shortly after the response.
+    // The record exists shortly after the response.
     let other = rules("back", "/fine, /none");
     let judged = eventually("all records", || {
         let [judged, denied, allowed] = counts(&dry_run(&control, &other), "test/back");
@@ -97,7 +97,7 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
     assert_eq!(gateway.get("/call/back/none").unwrap().status, 403);
     eventually("these records", || (counts(&dry_run(&control, &other), "test/back")[1..] == [4, 3]).then_some(()));
 
-    // For people.
+    // The output for users.
     let shown = text(&control.leno_with(&["apply", "--dry-run", "-f", "-"], &fewer));
     for expected in
         ["Policy test/back would be changed", "ALLOWED → DENIED", "test/front", "allow by back/authorization/paths"]
@@ -116,7 +116,7 @@ fn a_dry_run_counts_what_would_have_been_decided_differently() {
     let unjudged = &found(&answer, "test/front")["unjudged"];
     assert_eq!(unjudged[0]["reason"], "the value of its header user-agent was not kept", "{answer}");
     assert!(unjudged[0]["requests"].as_u64().unwrap() >= 6);
-    // Its own calls are judged, by a program that has not changed.
+    // The replay judges its own calls by the unchanged program.
     assert!(judged >= 6 && denied == 0, "{answer}");
 
     // The answer reports that it does not replay a limit.
@@ -161,7 +161,8 @@ fn readers_are_told_of_their_own_namespaces_only() {
         let (_, answer) = control.post(&own, "/v1/changes", &change(rules("back", "/fine")));
         (found(&answer, "test/back")["judged"].as_u64().unwrap() > 0).then_some(())
     });
-    // A change of one namespace may change functions of another, whose traffic is not for everybody.
+    // A change in one namespace may affect functions of another, whose traffic its author may not
+    // see.
     let label = |value: &str| {
         echo_function("front", EXPOSED)
             .replace("namespace: test}", &format!("namespace: test, labels: {{tier: {value}}}}}"))
@@ -264,7 +265,8 @@ fn logs_come_from_every_node_and_go_on() {
     });
     assert!(!from(&following.lines.lock().unwrap(), "one"), "that was before");
 
-    // An instance that comes later is among them, from its first line; the one that ended is the previous one.
+    // The output includes a later instance from its first line. `--previous` shows the instance
+    // that ended.
     assert_eq!(gateway.get("/crash").unwrap().status / 100, 5);
     following.wait_for("the next instance", |lines| from(lines, "one") || from(lines, "two"));
     eventually("the one that ended", || {
@@ -272,7 +274,7 @@ fn logs_come_from_every_node_and_go_on() {
         (previous.lines().filter(|line| line.contains("listening on")).count() == 1).then_some(())
     });
 
-    // The node itself is asked without a control plane.
+    // Without a control plane, the command asks the node itself.
     let admin = format!("unix:{}", nodes[0].folder.path().join("admin.sock").display());
     let local =
         Command::new(env!("CARGO_BIN_EXE_leno")).args(["logs", "test/front", "--admin", &admin]).output().unwrap();
@@ -287,7 +289,7 @@ fn logs_come_from_every_node_and_go_on() {
     assert!(away.status.success(), "{away:?}");
 }
 
-/// A program that writes more than is kept before anybody reads on.
+/// A program that writes more lines than the node keeps before the client reads on.
 const CHATTY: &str = "import http.server, os, sys\nclass H(http.server.BaseHTTPRequestHandler):\n    def do_GET(self):\n        \
                       count = int(self.path.strip('/') or 0)\n        for number in range(count):\n            print(f'line {number} ' + 'x' * 50)\n        \
                       print('\\x1b[2Jdone', file=sys.stderr)\n        sys.stdout.flush()\n        self.send_response(200)\n        \

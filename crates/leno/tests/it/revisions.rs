@@ -1,4 +1,5 @@
-//! Revisions as a user of `leno up` meets them: documents that change, real processes, real sockets.
+//! Revisions from the view of a user of `leno up`: changing documents, real processes, real
+//! sockets.
 
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
@@ -6,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A busy machine is no reason to refuse anything.
+/// A longer deadline, so that a busy machine does not make sidecars refuse.
 const PATIENT: &str = "  sidecar: {deadline: 100ms}";
 
 /// The echo function with this environment, and further fields.
@@ -53,7 +54,7 @@ impl Client {
     }
 }
 
-/// How many of 1000 requests each of versions 1 and 2 got. All must succeed.
+/// The numbers of 1000 requests that versions 1 and 2 got. All must succeed.
 fn shares(mesh: &Mesh) -> [usize; 2] {
     let mut client = Client::new(mesh);
     let mut counts = [0; 2];
@@ -91,7 +92,7 @@ fn traffic_is_divided_by_percentage_tag_and_header() {
     mesh.wait_for("the refusal", |mesh| mesh.output().iter().any(|line| line.contains("has no revision `echo-00009`")));
     assert_eq!(client.post("leno-tag: new\r\n").version, "2");
 
-    // Everything back to the first, while requests go on; the second ends.
+    // All traffic goes back to the first revision, while requests continue. The second one ends.
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..3)
@@ -129,7 +130,7 @@ fn without_the_new_fields_a_new_revision_replaces_the_old_one_when_it_is_ready()
         answer.version == "2"
     });
     assert!(mesh.instances("test/echo").iter().any(|row| row["instance"].as_str().unwrap().contains("echo-00002/")));
-    // It never becomes ready; the old one stays.
+    // The new revision never becomes ready, and the old one stays.
     mesh.write(&documents("VERSION: 3, PORT_IS: wrong", "  readiness: {http: /status/500}\n  timeouts: {startup: 1s}"));
     mesh.wait_for("the third to be tried", |mesh| {
         mesh.instances("test/echo").iter().any(|row| row["instance"].as_str().unwrap().contains("echo-00003/"))
@@ -141,7 +142,8 @@ fn without_the_new_fields_a_new_revision_replaces_the_old_one_when_it_is_ready()
 
 const ROLLOUT: &str = "  rollout: {steps: [20, 50], interval: 1s, maxErrorRate: 10, minRequests: 20}";
 
-/// Requests from several clients until `done`, all of which must be answered; their statuses and versions.
+/// Sends requests from several clients until `done`. All must get a response. Returns their
+/// statuses and versions.
 fn load(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) -> Vec<Answer> {
     let stop = AtomicBool::new(false);
     let clients: Vec<_> = (0..3).map(|_| Client::new(mesh)).collect();
@@ -195,7 +197,7 @@ fn a_good_revision_takes_over_step_by_step_and_a_bad_one_is_rolled_back() {
     let answers = load(&mut mesh, "the third revision to be rolled back", |mesh| {
         revision(mesh, "echo-00003").is_some_and(|row| row["failed"].is_string())
     });
-    // Only the bad one's own answers are bad.
+    // Only responses of the bad revision are errors.
     assert!(answers.iter().all(|answer| (answer.status == 500) == (answer.version == "3")));
     assert!(answers.iter().any(|answer| answer.version == "3"));
     let row = revision(&mesh, "echo-00003").unwrap();

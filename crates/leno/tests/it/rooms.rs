@@ -1,5 +1,5 @@
-//! Rooms: what works in them, and which ways around the mesh do not. Each way is tried without a room too, where it is open: so a test fails when the
-//! measure against it is taken away.
+//! Jails: which calls work in them, and which attempts to bypass the mesh fail. Each attempt is
+//! also made without a jail, where it succeeds: so a test fails when its countermeasure is removed.
 
 use crate::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
 use std::collections::BTreeSet;
@@ -11,7 +11,8 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The Mesh document's word on how instances are kept apart. Both times under the account of the node, where it matters.
+/// The isolation setting of the Mesh document. With and without jails, instances run under the
+/// account of the node.
 fn instances(isolation: &str) -> String {
     format!("  instances: {{isolation: {isolation}, accounts: node}}\n")
 }
@@ -49,7 +50,7 @@ fn start(isolation: &str, documents: &str) -> Mesh {
     Mesh::start_with_command(leno, &instances(isolation), documents, public_folder)
 }
 
-/// Lets the intruder try a way.
+/// Makes the intruder try something. Returns the outcome.
 fn attempt(mesh: &Mesh, way: &str, arguments: &[&str]) -> String {
     let escaped: Vec<String> = arguments.iter().map(|argument| argument.replace('/', "~")).collect();
     let answer = mesh.get(&format!("/{way}/{}", escaped.join("/")));
@@ -57,7 +58,7 @@ fn attempt(mesh: &Mesh, way: &str, arguments: &[&str]) -> String {
     answer.body.trim_end().to_owned()
 }
 
-/// Whether calls to every port are intercepted here: root may load programs into the kernel.
+/// Whether the kernel intercepts calls to every port here: root may load programs into the kernel.
 fn every_port() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -66,13 +67,13 @@ struct Way<'a> {
     what: &'a str,
     way: &'a str,
     arguments: Vec<String>,
-    /// How the answer begins without a room.
+    /// The start of the outcome without a jail.
     open: &'a str,
-    /// How it begins in a room.
+    /// The start of the outcome in a jail.
     closed: &'a str,
 }
 
-/// Tries all ways. `place` is what tells of the machine.
+/// Makes all attempts. `ways` gets the mesh, and the process ID and port of the victim.
 fn try_all(isolation: &str, ways: impl FnOnce(&Mesh, &str, u16) -> Vec<Way<'static>>) {
     let mut mesh = start(isolation, &neighbours());
     let mut victim = None;
@@ -230,7 +231,7 @@ fn every_namespace_is_the_rooms_own_and_so_is_the_account() {
     }
 }
 
-/// The control groups of the intruder as it sees them, each once.
+/// The control groups of the intruder, as it sees them, without duplicates.
 fn groups_inside(mesh: &Mesh) -> String {
     let read = attempt(mesh, "read", &["/proc/self/cgroup"]);
     let groups: BTreeSet<&str> = read.lines().filter_map(|line| line.rsplit(':').next()).collect();
@@ -300,7 +301,8 @@ fn a_room_gets_no_more_than_its_share() {
         mesh.wait_for(what, |mesh| mesh.output().iter().any(holds));
     };
     told(&mut mesh, "test/greedy", out_of_memory);
-    // By v1 the kernel kills what asks for too much. By v2 it kills all of the instance with it, and another one is started.
+    // With cgroup v1, the kernel kills the process that exceeds the limit. With v2, it kills the
+    // whole instance, and the node starts another.
     if is_legacy {
         assert_eq!(attempt(&mesh, "allocate", &["256"]), "killed");
     } else {
@@ -337,7 +339,7 @@ fn a_graceful_end_leaves_no_control_group() {
     };
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo 0 > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&parent).arg(env!("CARGO_BIN_EXE_leno"));
-    // A limit has the node enable the controllers of the group in which it was started, if that has any.
+    // The limit makes the node enable the controllers of its group, if that has any.
     let controllers = fs::read_to_string(parent.join("cgroup.controllers")).unwrap();
     let documents = if controllers.contains("memory") { limited_intruder() } else { intruder_function("") };
     let mut mesh = Mesh::start_with_command(shell, &instances("strict"), &documents, public_folder);
@@ -524,7 +526,7 @@ fn links_and_closed_folders_lead_to_nothing_of_the_machine() {
         ("sockets", "  readOnlyPaths: [/var/run]\n".to_owned(), own),
         ("starts", format!("  workingDirectory: \"{}\"\n", path("all").display()), "that is all of the machine"),
     ];
-    // Without root, rooms have the account of the node, whose folder that is.
+    // Without root, jails use the account of the node, which owns that folder.
     if rustix::process::geteuid().is_root() {
         cases.push(("home", shown("home"), "a room shows what its own account may read"));
         cases.push(("inner", shown("home/open"), "a room shows what its own account may read"));
@@ -550,7 +552,7 @@ fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
     let any =
         echo_function("any", "  callees: []\n  expose: [{hosts: [any.example], path: /}]\n  workingDirectory: public");
     let documents = strict + &any + &policy("any-in", "any", ALLOW_ALL);
-    // A user namespace that may have none inside.
+    // A user namespace in which no others can be made.
     let mut unshare = Command::new("unshare");
     let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
     unshare.args(["--user", "--map-root-user", "sh", "-c", none, env!("CARGO_BIN_EXE_leno")]);
@@ -578,7 +580,7 @@ fn rooms_need_no_root() {
     };
     let (leno, program) = (copy(Path::new(env!("CARGO_BIN_EXE_leno"))), copy(&intruder()));
     let documents = intruder_function("").replace(&intruder().display().to_string(), &program.display().to_string());
-    // Another account's node left this. It is empty, and nothing that this node could remove.
+    // A node of another account left this group. It is empty, and this node cannot remove it.
     let left = control_group().map(|group| group.join(format!("leno-node-of-root-{}", std::process::id())));
     let is_left = left.as_ref().is_some_and(|left| fs::create_dir_all(left.join("main")).is_ok());
     let mut nobody = Command::new("setpriv");
@@ -590,7 +592,7 @@ fn rooms_need_no_root() {
     });
     assert!(!mesh.output().iter().any(|line| line.contains("left processes behind")), "{:?}", mesh.output());
     if let Some(left) = left.filter(|_| is_left) {
-        // Another test's node may have removed it.
+        // The node of another test may have removed it.
         let _ = fs::remove_dir(left.join("main")).and_then(|()| fs::remove_dir(left));
     }
     assert!(attempt(&mesh, "whoami", &[]).starts_with("done: 1000 "));

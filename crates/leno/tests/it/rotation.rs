@@ -1,4 +1,5 @@
-//! `leno ca rotate`: the authority of a mesh of several processes is replaced, while requests go on.
+//! `leno ca rotate`: replaces the authority of a mesh of several processes, while requests
+//! continue.
 
 use crate::cluster::load::Load;
 use crate::cluster::{self, MESH, Node, Place, control};
@@ -10,7 +11,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output};
 
-/// Two functions on several nodes, one of which calls the other: requests pass two handshakes between nodes.
+/// Two functions on several nodes, one of which calls the other: each request needs two handshakes
+/// between nodes.
 fn documents() -> String {
     let front =
         echo_function("front", "  expose: [{hosts: [\"*\"], path: /}]\n  callees: [back]\n  scale: {min: 2, max: 2}");
@@ -48,7 +50,7 @@ impl Fleet {
         authority
     }
 
-    /// SHA-256 of the root under which certificates are signed.
+    /// SHA-256 of the root of the current certificates.
     fn root(&self) -> String {
         let roots = self.authority()["roots"].as_array().cloned().unwrap();
         let signs = roots.into_iter().find(|root| root["signs"] == true).unwrap();
@@ -60,7 +62,7 @@ impl Fleet {
         (status == 200).then(|| authority["phase"].as_str().unwrap_or("none").to_owned())
     }
 
-    /// `leno ca rotate`, which goes on meanwhile.
+    /// Starts `leno ca rotate`.
     fn rotate(&self, arguments: &[&str]) -> Rotating {
         Rotating(self.control.begin(&[&["ca", "rotate"], arguments].concat()))
     }
@@ -73,7 +75,7 @@ impl Rotating {
         self.0.wait_with_output().unwrap()
     }
 
-    /// Its end, which must be that the mesh has another authority.
+    /// Waits for its end. The mesh must have another authority.
     fn done(self) -> String {
         let output = self.wait();
         assert!(output.status.success(), "{output:?}");
@@ -83,7 +85,7 @@ impl Rotating {
     }
 }
 
-/// SHA-256 of the roots that a node keeps for its next start.
+/// SHA-256 of the roots that a node stores for its next start.
 fn kept_roots(node: &Node) -> Vec<String> {
     let roots = fs::read_to_string(node.folder.path().join("state/roots.pem")).unwrap();
     let sections = roots.split_inclusive("-----END CERTIFICATE-----").filter(|section| section.contains("BEGIN"));
@@ -99,7 +101,8 @@ fn kept_roots(node: &Node) -> Vec<String> {
     sections.map(sha256).collect()
 }
 
-/// Shows the certificate in this file to the control plane's listener. Returns whether it was refused because of its root.
+/// Presents the certificate in this file to the control plane's listener. Returns whether the
+/// listener refused it because of its root.
 fn is_refused(control: &Control, identity: &Path) -> bool {
     let refusals = || control.output().matches("invalid peer certificate: UnknownIssuer").count();
     let (before, identity) = (refusals(), identity.display().to_string());
@@ -145,7 +148,7 @@ fn requests_go_on_while_the_authority_is_replaced_and_the_old_root_counts_nowher
         let issuers = node["certificates"]["issuers"].as_array().unwrap();
         assert_eq!(issuers, &[fleet.authority()["signs"].clone()], "{node}");
     }
-    // The old key is not needed any more, and is removed.
+    // The control plane removes the old key, which it does not need any more.
     let keys = || fs::read_to_string(fleet.control.path("ca.pem")).unwrap().matches("BEGIN ENCRYPTED").count();
     eventually("one key in the file", || (keys() == 1).then_some(()));
     let status = text(&fleet.control.leno(&["ca", "status"]));
@@ -159,7 +162,7 @@ fn requests_go_on_while_the_control_plane_is_killed_in_each_phase() {
     let mut fleet = Fleet::start();
     let load = Load::start_at(&fleet.gateway, "/call/back/");
     for phase in ["trust", "renew", "withdraw"] {
-        // A phase may be over before it is seen.
+        // A phase may be over before the test sees it.
         loop {
             let before = fleet.root();
             let rotating = fleet.rotate(&[]);
@@ -213,13 +216,13 @@ fn a_node_that_is_away_is_told_by_the_drill_and_waited_for_until_it_is_said_othe
     assert!(told.contains("waiting for three: it is away") && told.contains("1 of 3"), "{told}");
     let unknown = fleet.control.leno(&["ca", "rotate", "--without", "nobody"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("there is no node `nobody`"), "{unknown:?}");
-    // It comes back, and has the new root before it goes again.
+    // The node comes back, and gets the new root before it ends again.
     fleet.nodes[2].start_again();
     rotating.done();
     let second = fleet.root();
     assert_ne!(second, before);
 
-    // Without it: it has to join again.
+    // The rotation continues without it, so it has to join again.
     fleet.nodes[2].kill();
     fleet.rotate(&["--without", "three"]).done();
     load.stop();
@@ -239,7 +242,7 @@ fn an_intermediate_under_somebody_elses_root_takes_over() {
     let request = fleet.control.leno(&[&["ca", "request"][..], &file].concat());
     assert!(request.status.success(), "{request:?}");
     fleet.control.write("request.pem", &text(&request));
-    // Until the request is signed there is nothing to rotate to.
+    // Before the request is signed, the rotation has no new authority.
     let refused = fleet.rotate(&[]).wait();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("still missing"), "{refused:?}");
     fleet

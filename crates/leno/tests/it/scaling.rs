@@ -1,4 +1,4 @@
-//! Scaling as a user of `leno up` meets it: real processes, real sockets.
+//! Scaling from the view of a user of `leno up`: real processes, real sockets.
 
 use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const EXPOSED: &str = "  expose: [{hosts: [\"*\"], path: /}]";
 
-/// A busy machine is no reason to refuse anything.
+/// A longer deadline, so that a busy machine does not make sidecars refuse.
 const PATIENT: &str = "  sidecar: {deadline: 100ms}";
 
-/// Lets everything in.
+/// Allows all requests.
 fn open(function: &str) -> String {
     policy(&format!("{function}-open"), function, &format!("{ALLOW_ALL}\n{PATIENT}"))
 }
@@ -71,7 +71,8 @@ fn a_flood_of_denied_requests_starts_nothing_and_queues_nothing() {
             scope.spawn(|| {
                 let mut client = Client::new(&mesh);
                 for _ in 0..REQUESTS {
-                    // On a machine that is too busy for its sandbox, a sidecar that is late denies as well.
+                    // On a machine that is too busy for its sandbox, the sidecar also denies
+                    // because of its deadline.
                     assert!(matches!(client.post("/denied"), 403 | 500));
                 }
             });
@@ -87,7 +88,7 @@ fn a_flood_of_denied_requests_starts_nothing_and_queues_nothing() {
     let metrics = mesh.metrics(&["leno_decisions_total{function=\"test/echo\""]);
     assert!(!metrics.contains("leno_autoscaler_desired_instances{"), "{metrics}");
 
-    // The same function wakes up for a request that is allowed.
+    // The same function starts for an allowed request.
     assert_eq!(Client::new(&mesh).post("/allowed"), 200);
     let events = mesh.admin("/events").json();
     assert_eq!((&events[0]["from"], &events[0]["to"]), (&Value::from(0), &Value::from(1)), "{events}");
@@ -115,7 +116,7 @@ fn the_callers_identity_survives_the_buffering_of_a_cold_start() {
             "callee",
             &format!("  authorization: {{rules: [{{from: [{{identities: [test/caller]}}]}}]}}\n{PATIENT}"),
         );
-    // The callee starts when the test lets it.
+    // The callee becomes ready when the test allows it.
     let program = format!("command: [\"{}\"]\n  concurrency: 1", mesh::echo().display());
     let gated = format!(
         "command: [sh, -c, \"while [ ! -e gate ]; do sleep 0.02; done; exec {}\"]\n  concurrency: 1",
@@ -161,7 +162,8 @@ fn no_request_fails_while_the_function_scales_down_and_up() {
             std::thread::spawn(move || {
                 let mut client = Client::to(port);
                 while !stop.load(Ordering::SeqCst) {
-                    // Some take long enough to be under way when their instance starts to drain.
+                    // Some requests take long enough to be open when their instance starts to
+                    // drain.
                     let path = if number % 2 == 0 { "/quick" } else { "/slow/20" };
                     assert_eq!(client.post(path), 200);
                     served.fetch_add(1, Ordering::SeqCst);
@@ -221,7 +223,7 @@ fn instances_of_a_node_that_was_killed_are_ended_by_the_next() {
     if grouped {
         next.wait_for("the instance to be ended", |_| !runs());
     } else {
-        // There is no cgroup v2 to make groups in.
+        // Without cgroup v2, the node cannot make groups.
         assert!(std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().unwrap().success());
     }
 }

@@ -1,4 +1,4 @@
-//! Instances of one namespace take neither the log nor the connections of others on a node.
+//! Instances of one namespace cannot use up the log or the connections of others on a node.
 
 use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::fs;
@@ -12,7 +12,7 @@ fn document(kind: &str, name: &str, namespace: &str, command: &[&str], spec: &st
     )
 }
 
-/// Bytes of the lines in the node's log that a flood has written.
+/// Bytes of the flood's lines in the node's log.
 fn flooded(mesh: &Mesh) -> usize {
     mesh.output().iter().filter(|line| line.contains("flood flood")).map(String::len).sum()
 }
@@ -51,7 +51,7 @@ fn an_instance_that_writes_without_end_fills_no_log_and_hides_no_other_line() {
     assert_eq!(told.lines().filter(|line| line.contains("flood flood")).count(), 5, "{told}");
 }
 
-/// Opens connections that ask and never get an answer, as many as it can.
+/// Opens as many connections as it can, for requests that never get a response.
 const HOARD: &str = "
 import socket, time
 kept = []
@@ -65,7 +65,7 @@ while True:
         time.sleep(0.02)
 ";
 
-/// Takes connections and answers nothing.
+/// Accepts connections and answers nothing.
 const SILENT: &str = "
 import os, socket
 listener = socket.create_server(('', int(os.environ['PORT'])), backlog=1000)
@@ -93,7 +93,7 @@ fn connections_of_one_room_leave_the_gateway_and_others_what_they_need() {
         + &policy("open", "silent", ALLOW_ALL).replace("namespace: test", "namespace: hostile");
     let mut mesh =
         Mesh::start_with_descriptors("-n 400", "  instances: {isolation: auto, accounts: node}\n", &documents);
-    // More is refused: the room has all that its namespace may have.
+    // The node refuses more: the jail has all connections that its namespace may have.
     mesh.metrics(&["leno_namespace_refused_total{namespace=\"hostile\",resource=\"connections\"}"]);
     let open = |mesh: &Mesh| mesh.output().iter().filter(|line| line.contains("| opened ")).count();
     mesh.wait_for("some connections", |mesh| open(mesh) > 10);

@@ -1,4 +1,5 @@
-//! A tenant, or one address, holds up no others at the API of `leno control`: real processes and sockets.
+//! A tenant, or one address, cannot delay others at the API of `leno control`: real processes and
+//! sockets.
 
 use crate::control::{Control, function, policy, text};
 use serde_json::{Value, json};
@@ -47,7 +48,7 @@ fn bomb(functions: usize, rules: usize) -> String {
     text
 }
 
-/// The most memory that a process had, in bytes.
+/// The peak memory of a process, in bytes.
 fn peak_memory(control: &Control) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", control.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -122,7 +123,8 @@ fn connections_of_one_address_leave_room_for_others() {
     let control = control();
     let address: SocketAddr = control.url().trim_start_matches("https://").parse().unwrap();
     let mut held = Vec::new();
-    // More than there may be in all, from more addresses than one; none of them ever sends a request.
+    // More connections than the API permits in total, from several addresses. None of them ever
+    // sends a request.
     for source in 2..8 {
         for _ in 0..64 {
             let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -134,7 +136,7 @@ fn connections_of_one_address_leave_room_for_others() {
     for _ in 0..5 {
         assert_eq!(control.get("/v1/documents").0, 200);
     }
-    // The others were closed for it.
+    // The API closed some of the other connections to accept these.
     let is_closed = |stream: &mut TcpStream| {
         stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
         stream.read(&mut [0]).map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |read| read == 0)
@@ -204,7 +206,7 @@ fn a_token_of_a_namespace_learns_no_names_of_others() {
         assert_eq!(status, 422, "{answer}");
         assert!(!answer.to_string().contains("hidden"), "{answer}");
     }
-    // It changes what callers of another namespace are given.
+    // The change affects the configuration of callers in another namespace.
     let ports = function("shop", "a").replace("[\"true\"]}", "[\"true\"], ports: [{port: 5432, protocol: tcp}]}");
     let (status, answer) = dry_run(&control, &editor, &ports);
     assert_eq!((status, &answer["functions"]), (200, &json!(["a/shop"])), "{answer}");

@@ -1,4 +1,4 @@
-//! `leno up` as its users meet it: real processes, real sockets, real clients.
+//! `leno up` from a user's view: real processes, real sockets, real clients.
 
 mod hosts;
 
@@ -42,7 +42,8 @@ fn carries_a_request_and_keeps_its_record() {
     assert!(counted("messages") >= 1 && counted("resources") >= 4 && counted("bytes") > 500, "{metrics}");
 }
 
-/// The gateway has answered 404 for some milliseconds, for functions that it was about to expose.
+/// A regression test: the gateway answered 404 for some milliseconds, for functions that it was
+/// about to expose.
 #[test]
 fn the_first_answer_is_by_the_configuration() {
     for _ in 0..3 {
@@ -103,11 +104,11 @@ fn caller_and_callee() -> String {
         + &policy("stranger-open", "stranger", ALLOW_ALL)
 }
 
-/// The same cases, whichever way a call between two functions of this node takes.
+/// The same cases for each path that a call between two functions of this node can take.
 fn calls_between_functions(mesh: &mut Mesh) {
     let answer = mesh.get("/call/callee/ok");
     assert_eq!(answer.status, 200, "{answer:?}");
-    // The caller copies no header; its outbound sidecar knows which request it is handling.
+    // The caller copies no header. Its outbound sidecar knows to which request the call belongs.
     let id = answer.header("x-request-id").unwrap().to_owned();
     let trace = mesh.log_lines("request_id", &id, 1)[0]["trace_id"].as_str().unwrap().to_owned();
     let lines = mesh.log_lines("trace_id", &trace, 3);
@@ -180,7 +181,7 @@ fn edits_of_the_mesh_document_are_in_force_or_refused() {
     assert_eq!(mesh.curl("/a", &["-H", &long]).status, 431, "nothing of a change that is refused is in force");
 }
 
-/// A link to a rule leads nowhere any more: the rule is not gone.
+/// A dangling link to a rule does not remove the rule.
 #[test]
 fn a_rule_does_not_vanish_with_what_its_link_leads_to() {
     let elsewhere = tempfile::tempdir().unwrap();
@@ -199,22 +200,23 @@ fn a_rule_does_not_vanish_with_what_its_link_leads_to() {
     assert!(!checked.status.success());
 }
 
-/// A busy machine may take its time.
+/// A long drain timeout, for a busy machine.
 const PATIENT: &str = "  limits: {drainTimeout: 60s}\n";
 
-/// A policy of which only the names of its functions change.
+/// A policy for these functions.
 fn everybody(functions: &str) -> String {
     policy("everybody", functions, ALLOW_ALL)
 }
 
-/// A caller and its callee are removed in one change, while requests are with the one, with the other, and on their way.
+/// One change removes a caller and its callee, while requests are in the one, in the other, and
+/// between them.
 fn removed_while_at_work(mesh: &str) {
     let caller = "  expose: [{hosts: [\"*\"], path: /}]\n  concurrency: 1\n  callees: [callee]";
     let documents = echo_function("caller", caller) + &echo_function("callee", "") + &everybody("caller, callee");
     let public = echo_function("echo", "  expose: [{hosts: [\"*\"], path: /}]") + &everybody("echo");
     let mut mesh = Mesh::start_with(mesh, &documents);
     assert_eq!(mesh.get("/call/callee/ok").status, 200);
-    // The caller takes one request at a time: of several, some wait for another instance.
+    // The caller takes one request at a time: some of several requests wait for another instance.
     let url = format!("http://127.0.0.1:{}/later/2500/callee/ok", mesh.ports.gateway);
     let requests: Vec<_> = (0..3)
         .map(|_| {
@@ -404,7 +406,7 @@ fn status(pid: u64, field: &str) -> String {
 
 #[test]
 fn an_instance_has_no_descriptor_of_the_node_and_gains_no_rights() {
-    // The test itself was started with some open, perhaps; here is one for sure.
+    // The test may have inherited open descriptors. This one is open for certain.
     let (_reader, writer) = std::io::pipe().unwrap();
     let inherited = writer.try_clone().unwrap();
     let mut mesh = Mesh::start_inheriting(&sleeper(), inherited.into());
@@ -457,7 +459,7 @@ fn who_waits_on_a_functions_port_gets_no_request() {
     while let Ok((mut stream, _)) = listener.accept() {
         let mut bytes = Vec::new();
         stream.set_nonblocking(false).unwrap();
-        // The node has ended, so each connection has.
+        // The node has ended, so all connections have.
         let _ = std::io::Read::read_to_end(&mut stream, &mut bytes);
         assert_eq!(bytes, b"", "somebody else got what was meant for the function");
         connections += 1;

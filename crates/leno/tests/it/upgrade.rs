@@ -1,4 +1,5 @@
-//! `leno upgrade`: a node and a gateway are replaced by new processes while clients of every kind are served.
+//! `leno upgrade`: new processes replace a node and a gateway while they serve clients of every
+//! kind.
 
 use crate::cluster::load::Load;
 use crate::cluster::redis::Redis;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A front that calls a back; each has an instance all the time. `more` is of both specs.
+/// A front that calls a back; each always has an instance. `more` is in both specs.
 fn application(more: &str) -> String {
     let scale = format!("  scale: {{min: 1, max: 4}}\n{more}");
     let front = echo_function("front", &format!("  expose: [{{hosts: [\"*\"], path: /}}]\n  callees: [back]\n{scale}"));
@@ -47,10 +48,11 @@ fn start_with(control: Control, more: &str) -> (Control, Upgraded, Upgraded) {
     (control, gateway, node)
 }
 
-/// Requests of each client, and looks at the control plane, at least: on a busy machine an upgrade may take less time than these.
+/// The least number of requests of each client, and of queries of the control plane: on a busy
+/// machine an upgrade may take less time than these.
 const ENOUGH: usize = 20;
 
-/// Clients that ask without a pause. None of them sends anything twice.
+/// Clients that send requests without a pause. None of them sends a request twice.
 struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<(&'static str, JoinHandle<Result<usize, String>>)>,
@@ -75,7 +77,7 @@ impl Clients {
         Self { stop, threads: threads.into() }
     }
 
-    /// All requests were answered, and there were some of each kind.
+    /// Expects that all requests got responses, and that there were some of each kind.
     fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.threads.into_iter().map(|(name, thread)| (name, thread.join().unwrap()));
@@ -110,7 +112,7 @@ fn new_connections(gateway: SocketAddr, stop: &AtomicBool, path: &str) -> Result
     Ok(count)
 }
 
-/// One connection as long as no response says that it was the last.
+/// Uses one connection until a response says that it was the last.
 fn kept_http1(gateway: SocketAddr, stop: &AtomicBool) -> Result<usize, String> {
     let (mut count, mut kept) = (0, None);
     while !stop.load(Ordering::Relaxed) || count < ENOUGH {
@@ -143,7 +145,7 @@ fn kept_http1(gateway: SocketAddr, stop: &AtomicBool) -> Result<usize, String> {
     Ok(count)
 }
 
-/// One connection as long as it takes requests.
+/// Uses one connection as long as it takes requests.
 fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Result<usize, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -173,11 +175,12 @@ fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Res
             let response = match sender.try_send_request(request).await {
                 Ok(response) => response,
                 Err(mut error) => match error.take_message() {
-                    // The connection ended before anything of the request was sent.
+                    // The connection ended before the client sent any part of the request.
                     Some(_) => continue,
                     None => {
                         let error = format!("{:?}", error.into_error());
-                        // It was on its way when the connection ended, and was not processed: clients send it again (RFC 9113, 6.8).
+                        // The request was on its way when the node sent GOAWAY, and the node has
+                        // not processed it: clients send it again (RFC 9113, 6.8).
                         match error.contains("GoAway") && error.contains("NO_ERROR") && error.contains("Remote") {
                             true => continue,
                             false => return Err(failed(&error)),
@@ -198,7 +201,7 @@ fn kept_http2(gateway: SocketAddr, stop: &AtomicBool, path: &'static str) -> Res
     })
 }
 
-/// A connection that has nothing to do with requests any more.
+/// A connection that does not carry requests any more.
 struct WebSocket(TcpStream);
 
 impl WebSocket {
@@ -237,7 +240,8 @@ impl WebSocket {
     }
 }
 
-/// Looks at the control plane's status without a pause. The node must be connected and have an endpoint whenever it looks.
+/// Queries the control plane's status without a pause. Each time, the node must be connected and
+/// have an endpoint.
 struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
@@ -258,7 +262,8 @@ impl Watch {
                 for function in ["test/front", "test/back"] {
                     assert!(!nodes_of(&control, function).is_empty(), "{function}: {}", control.get("/v1/status").1);
                 }
-                // A question is answered by one process or the other, or its stream was replaced meanwhile.
+                // One of the two processes answers the query, unless its stream is replaced
+                // meanwhile.
                 let (answered, page) = control.get("/v1/logs/test/front");
                 let missing: Vec<_> = page["missing"].as_array().into_iter().flatten().collect();
                 assert!(
@@ -293,11 +298,11 @@ fn no_request_fails_while_a_node_and_a_gateway_are_upgraded_again_and_again() {
     gateway.wait();
     watch.stop();
     clients.stop();
-    // The last one is the only one.
+    // Only the last process is left.
     for pid in processes.into_iter().filter(|pid| ![node.pid, gateway.pid].contains(&Some(*pid))) {
         eventually("the processes in between to end", || (!is_running(pid)).then_some(()));
     }
-    // It is a node like any other: it takes changes.
+    // The new process accepts changes as any node does.
     control.apply(&echo_function("late", "  expose: [{hosts: [late.example], path: /}]\n  scale: {min: 1, max: 1}"));
     control.apply(&policy("late", "late", ALLOW_ALL));
     let late = || try_curl(&format!("http://{}/", gateway.node.gateway), &["--header", "host: late.example"]);
@@ -326,7 +331,8 @@ fn outlive(control: &Control, mut gateway: Upgraded, mut node: Upgraded) {
         std::thread::spawn(move || try_curl(&format!("http://{gateway}{path}"), &["--max-time", "60"]))
     };
     let before = process_of(&node);
-    // The second one is answered by an instance that calls another function after its process has handed over.
+    // The instance answers the second request with a call to another function, after its process
+    // has handed over.
     let requests = [ask("/slow/10000"), ask("/later/10000/back/ok")];
     let pausing = || node.node.output.lock().unwrap().iter().filter(|line| line.contains("pausing")).count() == 2;
     eventually("both to be under way", || pausing().then_some(()));
@@ -344,12 +350,12 @@ fn outlive(control: &Control, mut gateway: Upgraded, mut node: Upgraded) {
     eventually("its instances to end with it", || (!is_running(before)).then_some(()));
 }
 
-/// The process of the front's instance outside of its room, if it is in one.
+/// The process of the front's instance, outside of its jail if it has one.
 fn process_of(node: &Upgraded) -> u32 {
     front(node)["pid"].as_u64().unwrap() as u32
 }
 
-/// The front's instance, as the node lists it.
+/// The front's instance, in the listing of the node.
 fn front(node: &Upgraded) -> Value {
     let admin = format!("unix:{}", node.node.folder.path().join("admin.sock").display());
     let listed =
@@ -359,7 +365,7 @@ fn front(node: &Upgraded) -> Value {
     front.clone()
 }
 
-/// The instance that has answered.
+/// The instance that sent the response.
 fn instance(answer: Option<Answer>) -> u32 {
     answer.unwrap().json()["pid"].as_u64().unwrap() as u32
 }
@@ -386,7 +392,7 @@ fn a_new_process_that_fails_or_hangs_changes_nothing() {
     for pid in left.split_whitespace() {
         eventually("what was started to be gone", || (!is_running(pid.parse().unwrap())).then_some(()));
     }
-    // One that has nothing to say that makes sense.
+    // A program that sends no valid messages.
     fs::write(&script, "#!/bin/sh\necho 'GET / HTTP/1.1' >&0\nexec sleep 1000\n").unwrap();
     let refusal = node.refusal(&["--binary", path]);
     assert!(refusal.contains("what it says makes no sense"), "{refusal}");
@@ -399,7 +405,7 @@ fn a_new_process_that_fails_or_hangs_changes_nothing() {
     assert_eq!(instance(gateway.node.get("/")), before, "the same instance");
     watch.stop();
     clients.stop();
-    // And it can still be upgraded.
+    // The node can still be upgraded.
     let clients = Clients::start(gateway.node.gateway);
     node.upgrade();
     node.wait();
@@ -540,7 +546,7 @@ fn what_cannot_be_handed_over_is_said() {
     let refusal = node.refusal(&[]);
     assert!(refusal.contains("the job test/long is running"), "{refusal}");
     assert_eq!(status(gateway.node.get("/")), Some(200));
-    // A control plane in the same process is no node alone.
+    // A node in one process with its control plane cannot be upgraded.
     let up = mesh::Mesh::start(&echo_function("one", ""));
     let refused = up.leno(&["upgrade"]);
     assert!(

@@ -1,4 +1,5 @@
-//! A permission that is withdrawn is not in force any more within seconds, though the control plane that the nodes are connected to hangs.
+//! A withdrawn permission ceases within seconds, even if the control plane to which the nodes are
+//! connected hangs.
 
 use crate::cluster::{MESH, Node, Place, control, documents};
 use crate::control::{Control, function};
@@ -9,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// The promise is 5 s. The rest is for a machine that has other things to do.
+/// The promise is 5 s. The rest allows for a busy machine.
 const SOON: Duration = Duration::from_secs(15);
 
 #[test]
@@ -69,12 +70,12 @@ fn a_withdrawal_is_in_force_beside_a_long_load_and_is_not_undone_by_it() {
 /// A WebSocket through a gateway.
 struct WebSocket {
     stream: TcpStream,
-    /// By which both nodes know the request.
+    /// The request ID, the same on both nodes.
     id: String,
 }
 
 impl WebSocket {
-    /// Opens one, and has a frame go there and back.
+    /// Opens a WebSocket, and checks that a frame is echoed.
     fn open(gateway: &Node) -> Self {
         let mut stream = TcpStream::connect(gateway.gateway).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -130,7 +131,8 @@ fn a_revoked_nodes_streams_end_on_all_other_nodes() {
         eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
     });
     let begin = Instant::now();
-    // A gateway, as the caller's node; the control plane that is asked knows it from its store.
+    // The revoked node is a gateway, the caller's node. The control plane that gets the command
+    // reads it from its store.
     let (revoked, kept) = (WebSocket::open(&gateways[1]), WebSocket::open(&gateways[0]));
     control.kill();
     control.start_again();
@@ -143,14 +145,16 @@ fn a_revoked_nodes_streams_end_on_all_other_nodes() {
     kept.expect_end_by(&gateways[0], "the callee's node was revoked");
     eprintln!("all took {:?}", begin.elapsed());
 
-    // A machine that joins under the name of the first gateway is not it.
+    // A machine that joins under the name of the revoked gateway does not lift the revocation of
+    // that gateway.
     let again = Node::join(&control, "border", &["--only-gateway"]);
     let _two = Node::join(&control, "two", &[]);
     eventually("an answer", || again.get("/").filter(|answer| answer.status == 200));
     assert_eq!(gateways[1].get("/").unwrap().status, 503);
 }
 
-/// A node that cannot hear of it at the time learns it when it comes back, also from a control plane that was started again.
+/// A node that was unreachable learns of a revocation when it comes back, also from a restarted
+/// control plane.
 #[test]
 fn a_revocation_is_learnt_by_a_node_that_was_away() {
     let mut control = control();

@@ -1,4 +1,4 @@
-//! Whether the tables use every field that a policy has, by the schema that is published for policies.
+//! Checks that the tables use every field of a policy, by the published schema of policies.
 
 use super::engines;
 use super::keys::Keys;
@@ -22,7 +22,7 @@ const NO_PART_IN_VERDICTS: [(&str, &str); 11] = [
     ("Metadata", "labels"),
 ];
 
-/// Fields (with the type that they belong to) that no table uses.
+/// The fields, each with its type, that no table uses.
 pub(crate) fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
     let schema = leno_config::reference::schemas()
         .into_iter()
@@ -44,7 +44,7 @@ pub(crate) fn unused(groups: &[Group], keys: &Keys) -> Vec<(String, String)> {
     fields.filter(|field| !used.contains(field)).filter(matters).collect()
 }
 
-/// Notes the fields of a value that is of the named type.
+/// Notes the fields of a value of the named type.
 fn visit(root: &Value, (name, schema): (&str, &Value), value: &Value, used: &mut BTreeSet<(String, String)>) {
     if let Some(name) = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix("#/$defs/")) {
         return visit(root, (name, &root["$defs"][name]), value, used);

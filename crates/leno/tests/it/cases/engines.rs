@@ -23,7 +23,7 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(30);
 const MOST_RUNS: usize = 4;
 
-/// The engines that work here.
+/// The engines that work on this machine.
 pub(crate) fn all() -> Vec<Engine> {
     let mut engines = vec![Engine::inline(), Engine::wasm().unwrap()];
     match Engine::microvm() {
@@ -48,7 +48,7 @@ pub(crate) struct Programs {
 /// The result of a case on one engine.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Judged {
-    /// All that the sandboxes said, in order.
+    /// All outputs of the sandboxes, in order.
     pub outputs: Vec<Output>,
     pub decision: Decision,
     /// The runtime's representation of the decision's plan.
@@ -78,7 +78,7 @@ impl Programs {
         if case.outbound { &self.slice.outbound } else { &self.slice.inbound }
     }
 
-    /// The case on each engine. The counters are those that its history leaves.
+    /// Judges the case on each engine, with the counters that its history leaves.
     pub(crate) fn judge(&self, pools: &mut [Pool], case: &Case, keys: &Keys) -> Vec<(EngineKind, Judged)> {
         let head = Head::of(case, keys);
         let mut ledger = Ledger::default();
@@ -149,7 +149,7 @@ impl Programs {
     }
 }
 
-/// The parts of the program's description that hold for this exchange.
+/// The parts of the program's description that apply to this exchange.
 fn plan(spec: &ProgramSpec, decision: &Decision) -> Value {
     let target = decision.plan.target.map(|index| &spec.targets[usize::from(index)]);
     json!({
@@ -176,7 +176,7 @@ fn refused(denial: Denial) -> Decision {
     }
 }
 
-/// The documents of a small mesh, and the group's policies. `shop/cart` is the function that is judged.
+/// The documents of a small mesh, and the group's policies. The cases judge `shop/cart`.
 fn documents(group: &Group, keys: &Keys) -> String {
     let function = |namespace: &str, name: &str, labels: Value| {
         json!({
@@ -202,7 +202,7 @@ fn documents(group: &Group, keys: &Keys) -> String {
         function("ops", "audit", json!({"app": "audit", "tier": "back"})),
     ];
     documents.extend(policies(group, keys));
-    // JSON is YAML.
+    // JSON is also YAML.
     let texts: Vec<String> = documents.iter().map(|document| serde_json::to_string_pretty(document).unwrap()).collect();
     texts.join("\n---\n")
 }
@@ -228,7 +228,7 @@ pub(crate) fn policies(group: &Group, keys: &Keys) -> Vec<Value> {
 struct Ledger(HashMap<(u16, String), QuotaState>);
 
 impl Ledger {
-    /// A refusal is counted by the limits that count refusals, or they refuse.
+    /// Adds a refusal to the limits that count refusals. An exhausted one refuses in its place.
     fn last_word(&self, spec: &ProgramSpec, decision: Decision, now: f64) -> Decision {
         if !matches!(decision.verdict, Verdict::Deny(_)) {
             return decision;
@@ -256,12 +256,12 @@ impl Ledger {
     }
 }
 
-/// A request head with its tokens in place.
+/// A request head with its tokens inserted.
 pub(crate) struct Head {
     path: String,
     headers: Vec<(String, String)>,
     identity: Option<String>,
-    /// What stands for `<name>`.
+    /// The replacements of `<name>`.
     tokens: Vec<(String, String)>,
 }
 
@@ -293,7 +293,7 @@ impl Head {
         Self { path, headers, identity, tokens }
     }
 
-    /// A text with the tokens of this head in it.
+    /// Replaces the tokens of this head in a text.
     pub(crate) fn fill(&self, text: &str) -> String {
         fill(&self.tokens, text)
     }

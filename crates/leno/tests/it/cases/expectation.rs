@@ -18,7 +18,7 @@ pub(crate) fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<Stri
         (_, _, verdict) => found.push(format!("the verdict is {verdict:?}")),
     }
     if let Verdict::Deny(denial) = &decision.verdict
-        // Failures of authentication are counted where a limit says so.
+        // Limits can count failures of authentication.
         && !((decision.takes.is_empty() || denial.policy == PolicyKind::Authentication) && decision.request_edits.is_empty() && decision.path.is_none())
     {
         found.push("a refused request is edited, or takes from counters".to_owned());
@@ -69,7 +69,7 @@ fn denied(expected: &Deny, denial: &Denial, found: &mut Vec<String>) {
     }
 }
 
-/// Which policy a rule belongs to, by its name.
+/// The policy to which a rule belongs, by its name.
 fn policy(rule: &str, status: u16) -> PolicyKind {
     match rule.split('/').nth(1).unwrap_or_default() {
         "authentication" => PolicyKind::Authentication,
@@ -94,13 +94,13 @@ fn path(expect: &Expect, head: &Head, decision: &Decision, found: &mut Vec<Strin
     }
 }
 
-/// The expected fields, with tokens in place.
+/// The expected fields, with tokens inserted.
 fn filled(expected: &BTreeMap<String, Option<Texts>>, head: &Head) -> BTreeMap<String, Option<Texts>> {
     let texts = |texts: &Texts| Texts::Many(texts.all().iter().map(|text| head.fill(text)).collect());
     expected.iter().map(|(name, expected)| (name.clone(), expected.as_ref().map(texts))).collect()
 }
 
-/// Carries out the edits, and looks at the fields that are expected.
+/// Carries out the edits, and compares the expected fields.
 fn headers(
     what: &str,
     expected: &BTreeMap<String, Option<Texts>>,
@@ -146,7 +146,7 @@ fn traced(expected: &Trace, decision: &Decision, found: &mut Vec<String>) {
     }
 }
 
-/// Whether all that is expected is there; lists must be equal.
+/// Whether `actual` contains all expected members; lists must be equal.
 fn part(at: &str, expected: &Value, actual: &Value, found: &mut Vec<String>) {
     match (expected, actual) {
         (Value::Object(expected), Value::Object(actual)) => {

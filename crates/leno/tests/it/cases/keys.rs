@@ -1,4 +1,4 @@
-//! Keys that are made for each run, the key sets that publish them, and tokens signed with them.
+//! Keys generated for each run, the key sets that publish them, and tokens signed with them.
 
 use super::table::Token;
 use aws_lc_rs::hmac;
@@ -21,7 +21,7 @@ enum Pair {
     Ed25519(Ed25519KeyPair),
 }
 
-/// The keys that tables name.
+/// The keys that tables can use by name.
 pub(crate) struct Keys(Vec<(&'static str, Pair)>);
 
 impl Keys {
@@ -146,7 +146,7 @@ impl Keys {
             _ => &RSA_PKCS1_SHA256,
         };
         match self.pair(key) {
-            // The classical confusion: the public key as it is published, taken for a shared secret.
+            // The classical confusion: the published public key serves as a shared secret.
             _ if alg == "HS256" => {
                 let secret = hmac::Key::new(hmac::HMAC_SHA256, self.public(key).to_string().as_bytes());
                 hmac::sign(&secret, message).as_ref().to_vec()
@@ -164,7 +164,8 @@ impl Keys {
     }
 }
 
-/// Another last character for the same bytes: base64 that decoders should refuse (RFC 4648, 3.5).
+/// Another last character that decodes to the same bytes: base64 that decoders should refuse (RFC
+/// 4648, 3.5).
 fn stray_bits(text: &str) -> Option<char> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let last = text.rsplit('.').next()?;

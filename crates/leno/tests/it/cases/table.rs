@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-/// Cases with the policies that they are about: one YAML document.
+/// Cases and the policies that they test: one YAML document.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct RawGroup {
@@ -41,10 +41,11 @@ pub(crate) struct Case {
     pub outbound: bool,
     #[serde(default)]
     pub request: Request,
-    /// Goes to `authorization: Bearer …`, unless the request has that field or says `<token>` somewhere.
+    /// The token of `authorization: Bearer …`, unless the request has that field or contains
+    /// `<token>`.
     #[serde(default)]
     pub token: Option<Token>,
-    /// More tokens, by the names that stand in the request as `<name>`.
+    /// Further tokens, by the names that the request contains as `<name>`.
     #[serde(default)]
     pub tokens: BTreeMap<String, Token>,
     /// Seconds since 1970.
@@ -55,16 +56,16 @@ pub(crate) struct Case {
     pub random: [u64; 4],
     #[serde(default)]
     pub load: Load,
-    /// The span that the calling instance is in.
+    /// The calling instance's current span.
     #[serde(default)]
     pub parent: Option<String>,
     /// The `tracestate` of that span.
     #[serde(default)]
     pub parent_state: String,
-    /// Requests that were judged before this one.
+    /// Earlier requests, judged before this one.
     #[serde(default)]
     pub history: Vec<Past>,
-    /// The response to edit, after the request was judged.
+    /// The response to edit after the verdict on the request.
     #[serde(default)]
     pub answer: Option<Answer>,
     pub expect: Expect,
@@ -142,7 +143,7 @@ pub(crate) struct Token {
     /// Further members of the header.
     pub header: Map<String, Value>,
     pub claims: Map<String, Value>,
-    /// Instead of `header` and `claims`, as they are to be encoded.
+    /// The encoded text, instead of `header` and `claims`.
     pub header_text: Option<String>,
     pub claims_text: Option<String>,
     /// See `Keys::token`.
@@ -159,7 +160,7 @@ pub(crate) struct Load {
     pub ejected: u32,
 }
 
-/// Earlier requests, equal to the case's own but for what `request` says.
+/// Earlier requests, equal to the case's own except for the fields in `request`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Past {
@@ -190,13 +191,13 @@ pub(crate) struct Expect {
     pub allow: Option<String>,
     #[serde(default)]
     pub deny: Option<Deny>,
-    /// The path and query that are forwarded; `same`: as sent.
+    /// The forwarded path and query; `same`: as sent.
     #[serde(default)]
     pub path: Option<String>,
-    /// Header fields that are forwarded; null: absent.
+    /// Forwarded header fields; null: absent.
     #[serde(default)]
     pub forwarded: BTreeMap<String, Option<Texts>>,
-    /// Header fields of the response by the verdict, and of the denial; null: absent.
+    /// Header fields of the response, by the verdict or the denial; null: absent.
     #[serde(default)]
     pub response: BTreeMap<String, Option<Texts>>,
     /// `none`, or the user.
@@ -218,10 +219,10 @@ pub(crate) struct Expect {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Deny {
     pub status: u16,
-    /// The rule that decided…
+    /// The rule that decided.
     #[serde(default)]
     pub rule: Option<String>,
-    /// …or the one that came nearest, where none decided.
+    /// The rule that came nearest, if none decided.
     #[serde(default)]
     pub nearest: Option<String>,
     /// Part of the clause.

@@ -3,7 +3,7 @@
 use granit_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
-/// A collection that is open.
+/// An open collection.
 enum Open {
     List(Vec<Value>),
     Map(Map<String, Value>, Option<String>),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Requests one after the other until it is stopped.
+/// Sends one request after the other until stopped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<u16>>,
@@ -34,7 +34,7 @@ impl Load {
         Self { stop, thread }
     }
 
-    /// How many requests there were. None of them may have failed.
+    /// Returns the number of requests. Panics if one of them failed.
     pub(crate) fn stop(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let answers = self.thread.join().unwrap();
@@ -44,7 +44,7 @@ impl Load {
     }
 }
 
-/// The status of one request; `None`: there was no answer.
+/// The status of one request; `None`: there was no response.
 fn request(address: SocketAddr, path: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(TIMEOUT)).ok()?;

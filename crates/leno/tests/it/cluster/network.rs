@@ -1,4 +1,4 @@
-//! Networks that only the test has. Root alone can make them.
+//! Private networks of the test, which only root can make.
 
 use super::{Place, leno_of_nodes};
 use leno_testkit::eventually;
@@ -70,7 +70,7 @@ impl Isolated {
         self.run(&format!("ip route del blackhole {address}/32"));
     }
 
-    /// 512 kbit/s from here on, from the node to the others.
+    /// Limits packets from the node to the others to 512 kbit/s.
     pub(crate) fn slow(&self) {
         self.run("tc qdisc add dev eth0 root tbf rate 512kbit burst 8kb latency 200ms");
     }

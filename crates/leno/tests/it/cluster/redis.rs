@@ -1,4 +1,4 @@
-//! A Redis server of the tests' own.
+//! A Redis server for the tests.
 
 use leno_testkit::{eventually, free_port};
 use std::net::TcpStream;

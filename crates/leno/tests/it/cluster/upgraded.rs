@@ -1,4 +1,4 @@
-//! Nodes that are upgraded.
+//! Nodes that hot-restart.
 
 use super::{Node, leno_of_nodes};
 use leno_testkit::{TIMEOUT, eventually};
@@ -7,10 +7,10 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// A node of which other processes follow the first one. They end with it.
+/// A node whose first process is replaced by others. They end when this is dropped.
 pub(crate) struct Upgraded {
     pub(crate) node: Node,
-    /// The process that has the node, once it is not the first one.
+    /// The process that has the node, if it is not the first one.
     pub(crate) pid: Option<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Upgraded {
         Command::new(leno_of_nodes()).arg("upgrade").args(arguments).env("LENO_ADMIN", admin).output().unwrap()
     }
 
-    /// Upgrades, and returns the process that has the node now.
+    /// Upgrades the node. Returns the process that has it now.
     pub(crate) fn upgrade(&mut self) -> u32 {
         let output = self.upgrade_with(&[]);
         assert!(output.status.success(), "{output:?}\n{}", self.log());
@@ -35,7 +35,7 @@ impl Upgraded {
         pid
     }
 
-    /// Why it is not upgraded.
+    /// The reason why the node refuses an upgrade.
     pub(crate) fn refusal(&self, arguments: &[&str]) -> String {
         let output = self.upgrade_with(arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}\n{}", self.log());

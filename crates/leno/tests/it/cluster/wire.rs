@@ -1,4 +1,4 @@
-//! The way to a server, which a test makes slow or holds up.
+//! A TCP proxy in front of a server, which a test slows down or holds up.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Carries connections to a server as long as the process runs.
+/// Proxies connections to a server as long as the process runs.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
-    /// Milliseconds that each piece takes, or [`HELD`].
+    /// Delay of each piece in milliseconds, or [`HELD`].
     delay: Arc<AtomicU64>,
 }
 
-/// Nothing goes through, and no connection is closed: as with a cable that is cut.
+/// No bytes pass, and no connection closes, as if a cable were cut.
 const HELD: u64 = u64::MAX;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -24,7 +24,7 @@ impl Wire {
         let of_all = delay.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // A server that is not there refuses the client by closing.
+                // If the server is down, dropping the client's connection refuses the client.
                 let Ok(server) = TcpStream::connect(server) else { continue };
                 for (from, to) in [(client.try_clone(), server.try_clone()), (server.try_clone(), client.try_clone())] {
                     let (from, to, delay) = (from.unwrap(), to.unwrap(), of_all.clone());

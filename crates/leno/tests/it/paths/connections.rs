@@ -1,4 +1,5 @@
-//! The table of connections that are no HTTP: which caller connects to which port of which function, under which policy, and what becomes of it.
+//! The table of connections that carry no HTTP: the caller, the called function and port, its
+//! policy, and the verdict.
 
 use super::Caller;
 
@@ -12,7 +13,7 @@ pub(crate) struct Group {
     pub function: &'static str,
     /// The `spec` of a Policy that has the function's name.
     pub policy: &'static str,
-    /// No two are the same but for their verdicts.
+    /// The connections. No two of them have the same caller and port.
     pub cases: Vec<Case>,
 }
 
@@ -23,7 +24,7 @@ pub(crate) struct Case {
     pub allow: bool,
     /// The rule that decided or came nearest, without the policy's name before it.
     pub rule: &'static str,
-    /// Why it was refused. Empty if it was not.
+    /// The reason of a refusal, or empty.
     pub clause: &'static str,
 }
 
@@ -38,12 +39,12 @@ fn audit(port: u16) -> Case {
 }
 
 impl Case {
-    /// This rule allows it.
+    /// Expects that this rule allows it.
     fn allowed(self, rule: &'static str) -> Self {
         Self { allow: true, rule, ..self }
     }
 
-    /// This rule refuses it, or comes nearest to allowing it.
+    /// Expects that this rule refuses it, or comes nearest to allowing it.
     fn refused(self, rule: &'static str, clause: &'static str) -> Self {
         Self { allow: false, rule, clause, ..self }
     }
@@ -99,7 +100,7 @@ pub(crate) fn table() -> Vec<Group> {
             policy: "authorization: {rules: [{name: all}, {name: closed, action: deny, to: [{ports: [5432]}]}, {name: writes, action: deny, to: [{methods: \
                      [PUT]}]}]}",
             cases: vec![
-                // It has no method, so the rule about methods is not about it.
+                // A connection has no method, so the rule about methods does not apply.
                 web(CACHE).allowed("authorization/all"),
                 web(DATABASE).refused("authorization/closed", "the deny rule matches connections to port 5432"),
             ],
@@ -109,7 +110,7 @@ pub(crate) fn table() -> Vec<Group> {
             policy: "authorization: {rules: [{name: all}, {name: only-reads, action: deny, to: [{notMethods: [GET]}]}]}",
             cases: vec![web(CACHE).refused("authorization/only-reads", "the deny rule matches connections to port 6379")],
         },
-        // What only a request has is missing.
+        // Fields that only requests have are missing.
         Group {
             function: "method",
             policy: "authorization: {rules: [{name: reads, to: [{methods: [GET], ports: [6379]}]}]}",
@@ -151,7 +152,7 @@ pub(crate) fn table() -> Vec<Group> {
         Group {
             function: "only-http2",
             policy: "sidecar: {protocols: [http2]}\n  authorization: {rules: [{name: all}]}",
-            // It is none of the protocols that the list is about.
+            // The list of protocols applies to requests only.
             cases: vec![web(CACHE).allowed("authorization/all")],
         },
     ]

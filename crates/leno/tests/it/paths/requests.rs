@@ -19,13 +19,13 @@ pub(crate) struct Case {
     /// The authority; `None`: `<function>.test`.
     pub host: Option<&'static str>,
     pub headers: Vec<(&'static str, &'static str)>,
-    /// The address that the caller calls from; `None`: the kernel chooses.
+    /// The caller's source address; `None`: the kernel chooses.
     pub bind: Option<&'static str>,
     /// Claims of the token in `authorization`, besides its issuer.
     pub token: Option<&'static str>,
-    /// It is signed with a key that is not the issuer's.
+    /// Whether another key than the issuer's signs the token.
     pub forged: bool,
-    /// The only protocol that can carry it; `None`: it is sent by each version of HTTP.
+    /// The only protocol for the request; `None`: the test sends it with each version of HTTP.
     pub protocol: Option<Protocol>,
     pub verdict: Verdict,
 }
@@ -40,7 +40,7 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// As the access log calls it.
+    /// The name in the access log.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http1 => "http1",
@@ -72,13 +72,13 @@ impl Protocol {
 /// The verdict that the access log must contain.
 pub(crate) struct Verdict {
     pub allow: bool,
-    /// Whose sidecar decided.
+    /// The side whose sidecar decided.
     pub by: Side,
-    /// The rule that decided or came nearest. Of the callee's rules, without the policy's name before it.
+    /// The rule that decided or came nearest. Rules of the callee are without the policy's name.
     pub rule: &'static str,
-    /// Why it was refused. Empty if it was not. At the end, `…` stands for the rest.
+    /// The reason of a refusal, or empty. A final `…` stands for the rest.
     pub clause: &'static str,
-    /// No rule decided: nothing allows it.
+    /// Whether the request is refused because no rule allows it.
     pub default: bool,
     pub status: u16,
 }
@@ -146,26 +146,26 @@ impl Case {
         self
     }
 
-    /// This rule allows it.
+    /// Expects that this rule allows it.
     fn allowed(mut self, rule: &'static str) -> Self {
         self.verdict.rule = rule;
         self
     }
 
-    /// This rule refuses it.
+    /// Expects that this rule refuses it.
     fn refused(mut self, rule: &'static str, clause: &'static str) -> Self {
         self.verdict = Verdict { allow: false, rule, clause, status: 403, ..self.verdict };
         self
     }
 
-    /// No rule allows it, and this one comes nearest.
+    /// Expects that no rule allows it, and that this one comes nearest.
     fn missed(self, rule: &'static str, clause: &'static str) -> Self {
         let mut case = self.refused(rule, clause);
         case.verdict.default = true;
         case
     }
 
-    /// The caller's own sidecar decides.
+    /// Expects that the caller's sidecar decides.
     fn by_the_caller(mut self) -> Self {
         self.verdict.by = Side::Caller;
         self
@@ -185,7 +185,7 @@ pub(crate) fn table() -> Vec<Group> {
         .collect()
 }
 
-/// `from`: who asks.
+/// `from`: the caller.
 fn callers() -> Vec<Group> {
     vec![
         Group {
@@ -252,7 +252,7 @@ fn callers() -> Vec<Group> {
         Group {
             function: "office",
             policy: "authorization: {rules: [{name: office, from: [{addresses: [127.0.0.9]}]}]}",
-            // An instance chooses the address that it calls from.
+            // An instance can choose its source address.
             cases: vec![web("GET /").bind("127.0.0.9").missed(
                 "authorization/office",
                 "from.addresses: 127.0.0.1 matches none of [127.0.0.9/32]",
@@ -399,7 +399,7 @@ fn conditions() -> Vec<Group> {
             cases: vec![
                 web("GET /").header("x-team", "red").allowed("authorization/red"),
                 web("GET /").header("X-Team", "green").header("x-team", "blue-7").allowed("authorization/red"),
-                // It says itself that the field is not for others.
+                // The `connection` field makes the header hop-by-hop.
                 web("GET /").header("x-team", "red").header("connection", "x-team").over(Protocol::Http1).missed(
                     "authorization/red",
                     r#"when.header `x-team`: its value matches none of ["red", "blue-*"]"#,
@@ -435,7 +435,7 @@ fn conditions() -> Vec<Group> {
     ]
 }
 
-/// Users: what their tokens say.
+/// Users: the claims of their tokens.
 fn users() -> Vec<Group> {
     vec![
         Group {
@@ -532,7 +532,7 @@ fn precedence() -> Vec<Group> {
     ]
 }
 
-/// Functions that get paths as they came: their names begin with `raw-`.
+/// Functions that get paths unchanged: their names begin with `raw-`.
 fn received() -> Vec<Group> {
     vec![
         Group {

@@ -34,7 +34,7 @@ fn gateway_and_rules_read_a_host_alike() {
         ("admin.shops.example.:443", 403),
         ("a.xn--zca.shops.example", 403),
         ("a.XN--ZCA.shops.example.:1", 403),
-        // Servers read these differently.
+        // Servers differ in how they read these.
         ("shop.example..", 400),
         ("shop..example", 400),
         ("..shops.example", 400),
