@@ -402,7 +402,7 @@ impl Mesh<'_> {
         }
     }
 
-    /// Functions of a chain that no other one calls through memory.
+    /// Functions of a chain that no path through memory reaches from its entry.
     fn chain(&self, placed: &Placed<document::Chain>) {
         let document::Chain { metadata, spec, .. } = &placed.document;
         let parsed = |name: &str| fields::parsed(&metadata.namespace, name);
