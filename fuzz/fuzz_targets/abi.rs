@@ -1,4 +1,5 @@
-//! A program and its input, both as bytes: whatever they are, there is an answer, and a refused request is not edited.
+//! A program and its input, both as bytes: for any bytes there is an answer, and a refused request
+//! is not edited.
 #![no_main]
 
 use leno_policy::abi;

@@ -1,4 +1,5 @@
-//! Any bytes as the answer of an external authorizer: it is not understood, or what comes of it may go into a message, and is only what the policy names.
+//! Any bytes as the answer of an external authorizer: either the answer is invalid, or the edits
+//! from it may be applied to a message, and are only those that the policy names.
 #![no_main]
 
 use leno_model::{Authorizer, AuthorizerProtocol};
@@ -8,7 +9,8 @@ use libfuzzer_sys::fuzz_target;
 use state::authorizer::Answer;
 use std::time::Duration;
 
-// The files themselves, because the crate around them brings a compiler along. They know its other parts by these few types.
+// The files themselves, because the crate around them depends on a compiler. They refer to its
+// other parts by these few types.
 mod state {
     pub(crate) mod authorizer {
         /// As in `crates/proxy/src/state/authorizer.rs`.
@@ -47,7 +49,7 @@ fuzz_target!(|bytes: &[u8]| {
         audit: false,
         raw_headers: false,
     };
-    // As it came, and in a frame, so that most get as far as the message.
+    // The bytes as they are, and in a frame, so that most get as far as the message.
     let framed = [&[0][..], &u32::try_from(bytes.len()).unwrap_or(0).to_be_bytes(), bytes].concat();
     for body in [bytes, &framed] {
         match answer::of_grpc(&spec, &[], body) {

@@ -1,4 +1,5 @@
-//! What a node may ask to have signed: an identity and a certificate request, at the authority. What it signs has that identity.
+//! Signing requests of a node at the authority: an identity and a certificate request. A signed
+//! certificate has that identity.
 #![no_main]
 
 use leno_identity::{Authority, SpiffeId, TrustDomain};

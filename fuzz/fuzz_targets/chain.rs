@@ -1,5 +1,5 @@
-//! What an instance of a chain says: descriptors, the fixed part of messages, heads, and the packets with which a link begins. Whatever is read is
-//! written alike.
+//! Packets of an instance of a chain: descriptors, the fixed part of messages, heads, and the
+//! packets with which a link begins. A decoded value encodes to the same bytes.
 #![no_main]
 
 use leno_shm::descriptor::{self, Descriptor};
@@ -8,7 +8,7 @@ use leno_shm::head::{RequestHead, ResponseHead};
 use leno_shm::message::{self, Message};
 use libfuzzer_sys::fuzz_target;
 
-// What it is to be, and the bytes.
+// The kind of packet, and the bytes.
 fuzz_target!(|input: &[u8]| {
     let Some((kind, bytes)) = input.split_first() else { return };
     match kind % 4 {

@@ -1,4 +1,5 @@
-//! Documents of a request: each is kept by itself, and what is kept says what was checked.
+//! Documents of a request: each is kept separately, and a kept document is read as the one that was
+//! checked.
 #![no_main]
 
 use leno_config::Document;

@@ -35,7 +35,7 @@ const THEIRS: [&str; 20] = [
 const SPOKEN: usize = 12;
 const OURS: [&str; 5] = ["authorization", "cookie", "X-User", "x_user", "x-forwarded-user"];
 
-/// Which kind of edit, which name (of the known ones, or the text), and the value.
+/// The kind of edit, the name (one of the known ones, or the text), and the value.
 type Sketch<'a> = (u8, u8, &'a [u8], &'a [u8]);
 
 fuzz_target!(|input: (Vec<Sketch<'_>>, &str, u16)| {
@@ -48,7 +48,7 @@ fuzz_target!(|input: (Vec<Sketch<'_>>, &str, u16)| {
 
     let texts: Option<Vec<HeaderEdit>> = named.iter().map(|(kind, name, value)| edit(*kind, name, value)).collect();
     if let Some(texts) = texts {
-        // Both ways are the same rules.
+        // Both functions apply the same rules.
         let (one, other) = (edits::check(texts), edits::check_changes(&changes));
         assert_eq!(one, other);
     }

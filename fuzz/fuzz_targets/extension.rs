@@ -1,10 +1,10 @@
-//! Lists of header fields as user-written modules hand them over: whatever the bytes, the result is a list that is written and read
-//! as the same one, or an error.
+//! Lists of header fields from user-written modules: for any bytes, the result is a list that is
+//! encoded and decoded as the same one, or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-// The file itself, because the crate around it brings a compiler along.
+// The file itself, because the crate around it depends on a compiler.
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/sandbox/src/extension/headers.rs"]
 mod headers;

@@ -135,7 +135,7 @@ impl Write for Memory {
     }
 }
 
-/// The requests that are there by the letter, until one is not.
+/// The requests that a strict parser finds, up to the first invalid one.
 fn to_the_letter(mut bytes: &[u8]) -> Vec<Reading> {
     let mut all = Vec::new();
     while let Some((reading, rest)) = request(bytes) {
@@ -170,7 +170,7 @@ fn request(bytes: &[u8]) -> Option<(Reading, &[u8])> {
     Some(((head.method?.to_owned(), shown(target), body), rest))
 }
 
-/// As hyper shows a target.
+/// The target in hyper's form.
 fn shown(target: &str) -> String {
     target.parse::<http::Uri>().map(|target| target.to_string()).unwrap_or_default()
 }

@@ -192,7 +192,7 @@ fn answered(headers: &HeaderMap, version: Version, kind: u8) {
     assert!(head.headers.get_all("content-length").iter().count() <= 1);
 }
 
-/// And behind a body.
+/// The same fields as trailers.
 fn trailed(mut trailers: HeaderMap) {
     head::clean_trailers(&mut trailers, ["x-user"].into_iter());
     for name in ["connection", "content-length", "cookie", "host", "keep-alive", "te", "transfer-encoding", "upgrade"] {

@@ -1,8 +1,9 @@
-//! Two layers, one on top of the other: nothing outside of their folders changes, and in them is only what an image may have. And a file looked for in one. Wants
-//! root, as the store does: otherwise most entries end at their owner.
+//! Two layers, one on top of the other: nothing outside of their folders changes, and inside are
+//! only files that an image may have. It also searches a layer for a file. It needs root, as the
+//! store does: otherwise most entries fail at their owner.
 #![no_main]
 
-// The files themselves, because the crate around them brings an HTTP client along.
+// The files themselves, because the crate around them depends on an HTTP client.
 #[allow(dead_code)]
 #[path = "../../crates/oci/src/archive.rs"]
 mod archive;
@@ -42,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use unpack::Limits;
 
-/// Of this process alone. In memory, where that is possible.
+/// A folder of this process alone. In memory, where that is possible.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -52,7 +53,7 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-// The first two bytes say how long the lower archive is.
+// The first two bytes are the length of the lower archive.
 fuzz_target!(|bytes: &[u8]| {
     let Some((length, archives)) = bytes.split_first_chunk::<2>() else { return };
     let (lower, upper) = archives.split_at(usize::from(u16::from_le_bytes(*length)).min(archives.len()));
@@ -72,7 +73,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!((fs::read(&file).unwrap(), fs::metadata(&file).unwrap().nlink()), (b"untouched".to_vec(), 1));
 });
 
-/// Whether there is such a layer.
+/// Unpacks a layer. Returns whether it is valid.
 fn layer(archive: &[u8], folder: &Path, lower: &[&Path]) -> bool {
     fs::create_dir_all(folder).unwrap();
     let mut left: u64 = 16 << 20;

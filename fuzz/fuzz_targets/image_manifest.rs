@@ -1,7 +1,8 @@
-//! Manifests, indexes and configurations of images: read without a panic, and what is read is within the limits.
+//! Manifests, indexes and configurations of images: they are parsed without a panic, and the
+//! results are within the limits.
 #![no_main]
 
-// The files themselves, because the crate around them brings an HTTP client along.
+// The files themselves, because the crate around them depends on an HTTP client.
 #[allow(dead_code)]
 #[path = "../../crates/oci/src/digest.rs"]
 mod digest;
@@ -21,7 +22,7 @@ use libfuzzer_sys::fuzz_target;
 use manifest::{Document, MAX_CONFIG_BYTES, MAX_LAYERS, Manifest};
 use std::sync::LazyLock;
 
-/// For configurations, which have to fit a manifest.
+/// A manifest for configurations, which have to fit it.
 static MANIFEST: LazyLock<Manifest> = LazyLock::new(|| {
     let blob = format!(r#"{{"digest":"{}","size":1}}"#, Digest::of(b""));
     let text = format!(r#"{{"schemaVersion":2,"config":{blob},"layers":[{blob}]}}"#);

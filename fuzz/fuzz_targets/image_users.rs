@@ -1,4 +1,5 @@
-//! The user that an image's configuration names, and the image's `/etc/passwd` and `/etc/group`: who is found is one of the container's users.
+//! The user that an image's configuration names, and the image's `/etc/passwd` and `/etc/group`: a
+//! user that is found is one of the container's users.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any bytes as a key set. What is accepted can be used for all that it is said to verify, has no twin, and is read as the same again.
+//! Any bytes as a key set. Each accepted key can verify all of its algorithms, is not a duplicate,
+//! and is parsed as the same key again.
 #![no_main]
 
 use aws_lc_rs::rsa::{PublicEncryptingKey, PublicKeyComponents};
@@ -64,7 +65,7 @@ fn is_usable(key: &PublicKey) -> bool {
     }
 }
 
-/// As an issuer would serve it.
+/// The key as an issuer would serve it.
 fn written(key: &Key, public: &PublicKey) -> Value {
     let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
     let on = |crv: &str, point: &[u8]| {

@@ -1,7 +1,8 @@
-//! Whatever a room asks for, the answer is about that, and only names of callees have an address.
+//! For any DNS query of a jail, the answer is for that query, and only names of callees have an
+//! address.
 #![no_main]
 
-// The file itself, because the crate around it brings a compiler along.
+// The file itself, because the crate around it depends on a compiler.
 #[allow(dead_code)]
 #[path = "../../crates/proxy/src/listener/names/answer.rs"]
 mod answer;

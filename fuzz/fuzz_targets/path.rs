@@ -1,4 +1,5 @@
-//! A normal path is normal, and has one meaning. The readings of a path that is forwarded as it came have no others, and the normal path is among them.
+//! A normal path is normal, and has one meaning. The readings of a path that is forwarded as
+//! received have no others, and the normal path is among them.
 #![no_main]
 
 use leno_policy::path::{self, Readings};

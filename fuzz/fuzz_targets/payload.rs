@@ -1,4 +1,5 @@
-//! What the control plane delivers and stores, of every kind, as its reader decodes it. The seeds are the golden files.
+//! Payloads that the control plane delivers and stores, of every kind, as their readers decode
+//! them. The seeds are the golden files.
 #![no_main]
 
 use leno_control::fuzzing;

@@ -1,4 +1,5 @@
-//! Any request at a program with all that can be parsed switched on. An allowed one is forwarded in a form that it keeps.
+//! Any request at a program with all parsers enabled. An allowed request is forwarded with a
+//! normal path, and without its tokens.
 #![no_main]
 
 use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};

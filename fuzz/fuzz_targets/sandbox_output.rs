@@ -1,12 +1,12 @@
-//! What a guest wrote: whatever the bytes, what is let through is an output that is written and read as the same one, and holds nothing that
-//! the proxy would have to refuse.
+//! Output of a guest: for any bytes, an accepted output is encoded and decoded as the same one, and
+//! contains nothing that the proxy would have to refuse.
 #![no_main]
 
 use http::{HeaderName, HeaderValue};
 use leno_policy::outcome::{Denial, HeaderEdit, MAX_CLAUSE, MAX_RULE, Outcome, Output, Verdict};
 use libfuzzer_sys::fuzz_target;
 
-// The file itself, because the crate around it brings a compiler along.
+// The file itself, because the crate around it depends on a compiler.
 #[allow(dead_code)]
 #[path = "../../crates/sandbox/src/output.rs"]
 mod output;
@@ -56,7 +56,7 @@ fn edits(edits: &[HeaderEdit]) {
     }
 }
 
-/// The `http` crate knows both, and a name is written in small letters already.
+/// The `http` crate accepts both, and the name is in lower case already.
 fn field(name: &str, value: &str) {
     let parsed = HeaderName::from_bytes(name.as_bytes()).expect("a field name");
     assert_eq!(parsed.as_str(), name);

@@ -1,4 +1,4 @@
-//! Tokens are found wherever they may be, and what is taken out of a query is gone.
+//! Tokens are found at any place, and a token that is taken out of a query is removed from it.
 #![no_main]
 
 use leno_policy::input::Header;

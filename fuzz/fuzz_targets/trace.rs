@@ -1,4 +1,4 @@
-//! What is read as a trace context is written, and read again, as the same.
+//! A parsed trace context is written, and parsed again, as the same.
 #![no_main]
 
 use leno_policy::trace;

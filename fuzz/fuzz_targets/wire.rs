@@ -1,4 +1,4 @@
-//! Messages between the control plane and a node, at the end that gets them.
+//! Messages between the control plane and a node, as their receiver decodes them.
 #![no_main]
 
 use leno_control::fuzzing;

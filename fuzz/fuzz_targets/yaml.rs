@@ -1,5 +1,6 @@
-//! Any text is documents or problems. Problems name a line that exists; what is accepted has a slice for each function, which comes through
-//! the encoding in which nodes get it, and whose programs are accepted by who runs them.
+//! Any text is documents or problems. Problems name a line that exists. Accepted documents give a
+//! configuration for each function, which survives the encoding in which nodes receive it, and
+//! whose programs the sandbox accepts.
 #![no_main]
 
 use leno_config::load_text;

@@ -1,4 +1,4 @@
-//! `memcpy` and its kin, which the compiler expects to find and no library brings here.
+//! `memcpy` and its kin, which the compiler expects, and which no library provides here.
 //!
 //! Short blocks, the common case, are moved with a few overlapping loads and stores; long ones by the processor's own
 //! string instructions, whose start-up cost pays only from a few hundred bytes on. Assembly, because the compiler would

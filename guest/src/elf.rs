@@ -20,7 +20,7 @@ mod program;
 
 use layout::{BLOB, INPUT, OUTPUT, OUTPUT_SIZE, status, task};
 
-/// For the tests' image: keeps the registers as a run finds them.
+/// For the tests' image: keeps the registers' values at the start of a run.
 #[cfg(feature = "misbehave")]
 macro_rules! keep_registers {
     () => {
@@ -37,9 +37,10 @@ macro_rules! keep_registers {
     };
 }
 
-// Nothing of an earlier run may be left in vector registers. Where the host has seen that wide ones can be used (`rcx`),
-// `xrstor` initialises all that exist; elsewhere they cannot be read, and `fxrstor` sets the rest. It leaves the last
-// instruction and data pointers alone on some processors; `fninit` does not.
+// No data of an earlier run may be left in vector registers. Where the host has seen that wide ones
+// can be used (`rcx`), `xrstor` initialises all that exist; on other machines they cannot be read,
+// and `fxrstor` sets the rest. It does not change the last instruction and data pointers on some
+// processors; `fninit` does.
 core::arch::global_asm!(
     r#"
     .section .text._start,"ax"
@@ -111,7 +112,7 @@ extern "C" fn main(what: u64, length: usize, heap_end: usize, _wide: u64) -> ! {
     machine::exit(status, length)
 }
 
-/// Nothing unwinds here, but the precompiled standard library refers to what would.
+/// The image does not unwind, but the precompiled standard library refers to this function.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     machine::exit(status::PANICKED, 0)

@@ -1,5 +1,6 @@
-//! The heap: a pointer that only moves up, because a run ends long before memory is worth reusing and everything is
-//! thrown away with it. The block on top can grow in place and be given back, which is what strings and vectors do most.
+//! The heap: a pointer that only moves up, because a run ends long before memory is worth reusing
+//! and all memory is dropped with it. The block on top can grow in place and be given back, which
+//! is the most frequent operation of strings and vectors.
 
 use crate::machine;
 use core::alloc::{GlobalAlloc, Layout};
@@ -25,7 +26,7 @@ pub fn bound(start: usize, limit: usize) {
     HEAP.limit.set(limit);
 }
 
-/// First free address.
+/// The first free address.
 #[cfg(any(target_arch = "wasm32", feature = "misbehave"))]
 pub fn top() -> usize {
     (HEAP.top.get() + 15) & !15
@@ -37,7 +38,7 @@ pub fn limit() -> usize {
     HEAP.limit.get()
 }
 
-/// Leaves `size` bytes from [`top`] alone.
+/// Reserves `size` bytes from [`top`].
 #[cfg(target_arch = "wasm32")]
 pub fn skip(size: usize) {
     HEAP.place(top(), size);
@@ -52,7 +53,7 @@ pub fn zeroed(size: usize) -> &'static mut [u8] {
     unsafe { core::slice::from_raw_parts_mut(start as *mut u8, size) }
 }
 
-/// What is left above the top, at most `size` bytes. The next block will lie over it.
+/// The free memory above the top, at most `size` bytes. The next block will overlap it.
 #[cfg(target_arch = "wasm32")]
 pub fn rest(size: usize) -> &'static mut [u8] {
     let start = top();

@@ -1,4 +1,5 @@
-//! What the image and its host agree on. The host includes this very file.
+//! The memory layout and the protocol between the image and its host. The host includes this very
+//! file.
 //!
 //! Guest-physical and guest-virtual addresses are the same. Everything between the areas is unmapped, so that running
 //! off the end of one is a fault and never lands in another.
@@ -10,7 +11,7 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const SYSTEM: u64 = 0x1000;
 /// Read-only: text and read-only data. Also in `link.ld`.
 pub(super) const IMAGE: u64 = 0x4_0000;
-/// End of the room for text and read-only data.
+/// End of the area for text and read-only data.
 pub(super) const IMAGE_END: u64 = 0x20_0000;
 
 /// First address that differs between shells. Everything from here to [`SHELL_END`] is one block of the host's memory.
@@ -34,11 +35,11 @@ pub(super) const STACK: u64 = 0x26_0000;
 pub(super) const STACK_SIZE: u64 = 0x1_0000;
 /// Variables of the image. Also in `link.ld`.
 pub(super) const DATA: u64 = 0x28_0000;
-/// Room for [`DATA`].
+/// The largest size of [`DATA`].
 pub(super) const DATA_SIZE: u64 = 0x8_0000;
 /// The heap; how much of it is mapped depends on the program.
 pub(super) const HEAP: u64 = 0x30_0000;
-/// Largest heap.
+/// The largest size of the heap.
 pub(super) const HEAP_SIZE: u64 = 0x10_0000;
 
 /// Read-only, and mapped only while a program is initialised: the encoded program.
@@ -48,10 +49,10 @@ pub(super) const BLOB_SIZE: u64 = 0x10_0000;
 
 /// The guest leaves by writing four bytes to this port: status in the top byte, length of the output below.
 pub(super) const EXIT_PORT: u16 = 0x10;
-/// The fault stubs report the vector here. Out of the guest's reach.
+/// The fault stubs report the vector to this port. The guest cannot use it.
 pub(super) const FAULT_PORT: u16 = 0x20;
 
-/// What the guest is asked to do.
+/// The tasks of the guest.
 pub(super) mod task {
     /// Build the program from the blob and leave it in the heap.
     pub(crate) const INIT: u64 = 0;
@@ -63,9 +64,9 @@ pub(super) mod task {
     pub(crate) const WIDE: u64 = 3;
 }
 
-/// How the guest says that it went.
+/// The guest's report of its result.
 pub(super) mod status {
-    /// Done; the output holds the result.
+    /// The run succeeded; the output holds the result.
     pub(crate) const DONE: u8 = 1;
     /// The blob is not a program; the output says why.
     pub(crate) const REFUSED: u8 = 2;

@@ -1,9 +1,9 @@
-//! What the bare machine offers.
+//! The operations of the bare machine.
 
 use crate::layout::{self, EXIT_PORT, PAGE, status};
 use core::arch::asm;
 
-/// Leaves the guest for good.
+/// Ends the run.
 pub fn exit(status: u8, length: usize) -> ! {
     let word = u32::from(status) << 24 | (length as u32).min(0xff_ffff);
     // SAFETY: the write ends this run; the host does not resume it.
@@ -46,7 +46,8 @@ pub fn touch(heap_end: u64) {
     }
 }
 
-/// Does what is possible only where registers wider than XMM are enabled, and faults elsewhere.
+/// Uses instructions that are available only where registers wider than XMM are enabled, and fault
+/// otherwise.
 pub fn use_wide_state() {
     // SAFETY: reads a register.
     unsafe { asm!("xgetbv", in("ecx") 0, out("eax") _, out("edx") _, options(nomem, nostack, preserves_flags)) };

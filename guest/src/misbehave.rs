@@ -1,7 +1,8 @@
-//! What a sandbox must contain: behaviour that tests ask for by name. The shipped image has none of it.
+//! Behaviour that a sandbox must contain, and that tests request by name. The shipped image has
+//! none of it.
 //!
-//! An input with `misbehave:` in it is an order: a name, a colon, and the rest as its argument. It may be the whole input, or a header
-//! of a request. Anything else is left to the program.
+//! An input with `misbehave:` in it is an order: a name, a colon, and the rest as its argument. It
+//! may be the whole input, or a header of a request. The program handles any other input.
 
 use alloc::vec::Vec;
 use core::hint::black_box;
@@ -19,7 +20,7 @@ pub use kind::keep_vectors;
 /// Areas that a search tells apart: input, output, stack, variables, heap, registers.
 const AREAS: usize = 6;
 
-/// Variables for a polluter to leave something in.
+/// Variables in which a polluter leaves data.
 struct Scratch(core::cell::UnsafeCell<[u8; 4096]>);
 
 // SAFETY: a guest has one thread.
@@ -56,7 +57,7 @@ pub fn act(input: &[u8], output: &mut [u8]) -> Option<usize> {
                 .copy_from_slice(&(black_box(&block).iter().map(|byte| u64::from(*byte)).sum::<u64>()).to_le_bytes());
             return Some(8);
         }
-        // Output that is not the truth, or not an output.
+        // Output of a false length, or that is no valid output.
         b"empty-output" => return Some(0),
         b"long-output" => return Some(output.len() + 1),
         b"huge-output" => return Some(usize::MAX),
@@ -68,8 +69,9 @@ pub fn act(input: &[u8], output: &mut [u8]) -> Option<usize> {
             output[..argument.len()].copy_from_slice(argument);
             return Some(argument.len());
         }
-        // Leaves the argument wherever it can, for another run to search for. A search is for the complement of its
-        // argument, so that the order does not itself hold what is searched for.
+        // Leaves the argument in all memory and registers that it can reach, for another run to
+        // search for. A search is for the complement of its argument, so that the order itself does
+        // not hold the searched bytes.
         b"pollute" => kind::pollute(argument, output),
         b"pollute-and-spin" => {
             kind::pollute(argument, output);

@@ -1,4 +1,5 @@
-//! The program itself: built once, then found again in every copy of the memory it was built in.
+//! The program itself: built once, then found again in every copy of the memory in which it was
+//! built.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -9,7 +10,7 @@ use leno_policy::program::Program;
 
 static PROGRAM: AtomicPtr<Program> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Builds the program that `blob` encodes. It stays for good.
+/// Builds the program that `blob` encodes. It is never freed.
 pub fn init(blob: &[u8]) -> Result<(), String> {
     let program = abi::init(blob).map_err(|error| error.to_string())?;
     PROGRAM.store(Box::into_raw(Box::new(program)), Ordering::Relaxed);
@@ -26,7 +27,7 @@ pub fn run(input: &[u8], output: &mut [u8]) -> usize {
     abi::write(&answer(input), output)
 }
 
-/// What the program says to an encoded input.
+/// The program's answer to an encoded input.
 pub fn answer(input: &[u8]) -> Output {
     // SAFETY: the pointer is null or was leaked by `init`, which nothing undoes.
     match unsafe { PROGRAM.load(Ordering::Relaxed).as_ref() } {

@@ -1,8 +1,9 @@
 //! The image as a WebAssembly module, for hosts without micro-VMs and for comparison.
 //!
-//! Exports: `memory`; `REPORT`, the address of three words (status, address, length) that say how the last call went;
-//! `init(address, length)`, which reads the encoded program from where the host put it; `input()`, the address at which
-//! the host shall put an input; `run(length)`, which takes it from there.
+//! Exports: `memory`; `REPORT`, the address of three words (status, address, length) with the
+//! result of the last call; `init(address, length)`, which reads the encoded program from the place
+//! where the host put it; `input()`, the address at which the host shall put an input;
+//! `run(length)`, which reads it from there.
 #![cfg(target_arch = "wasm32")]
 #![no_std]
 
@@ -46,7 +47,7 @@ extern "C" fn init(address: usize, length: usize) {
     }
 }
 
-/// Where the next input goes: the top of the heap.
+/// The address for the next input: the top of the heap.
 #[unsafe(no_mangle)]
 extern "C" fn input() -> usize {
     heap::top()
@@ -69,7 +70,8 @@ extern "C" fn run(length: usize) {
         }
     }
     let answer = program::answer(input);
-    // The heap's rest has room for an ordinary output; only another one needs more memory, which every run would pay for.
+    // The free part of the heap has space for an ordinary output; only a longer one needs more
+    // memory, which every run would pay for.
     let rest = heap::rest(OUTPUT_SIZE as usize);
     match abi::encode(&answer, rest) {
         Some(length) => report(status::DONE, &rest[..length]),
@@ -119,7 +121,7 @@ mod machine {
 
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo) -> ! {
-    // Above the heap's top: nothing is there yet, and nothing else runs any more.
+    // Above the heap's top no memory is in use, and no other code runs any more.
     let top = heap::top();
     if top + 256 <= machine::memory_size() {
         // SAFETY: the bytes are inside the memory, and no block lies over them.

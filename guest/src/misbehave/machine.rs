@@ -8,8 +8,8 @@ use core::cell::UnsafeCell;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// General registers as a run finds them, but for those that the host passes something in. In the order in which `_start`
-/// saves them.
+/// General registers at the start of a run, except for those in which the host passes arguments. In
+/// the order in which `_start` saves them.
 #[repr(C, align(16))]
 pub struct Registers(UnsafeCell<[u64; 11]>);
 
@@ -26,11 +26,11 @@ struct Vectors(UnsafeCell<[u8; 12 * 1024]>);
 // SAFETY: a guest has one thread.
 unsafe impl Sync for Vectors {}
 
-/// As a run finds them, once `_start` has restored them.
+/// Their values at the start of a run, once `_start` has restored them.
 static ENTRY_VECTORS: Vectors = Vectors(UnsafeCell::new([0; 12 * 1024]));
-/// As they are now.
+/// Their present values.
 static VECTORS: Vectors = Vectors(UnsafeCell::new([0; 12 * 1024]));
-/// Whether those wider than XMM can be used.
+/// Whether registers wider than XMM can be used.
 static WIDE: AtomicBool = AtomicBool::new(false);
 
 pub fn keep_vectors(wide: bool) {
@@ -51,7 +51,7 @@ fn save_vectors(to: &Vectors) {
 
 pub fn act(name: &[u8], argument: &[u8]) {
     let at = address(argument);
-    // SAFETY: none of this is safe; the sandbox has to cope.
+    // SAFETY: none of this is safe; the sandbox has to contain it.
     unsafe {
         match name {
             b"read" => drop(black_box((at as *const u64).read_volatile())),
@@ -198,9 +198,10 @@ pub fn search(wanted: &[u8]) -> [u32; AREAS] {
     };
     // SAFETY: written at the start of the run, and by nothing since.
     let (general, vectors) = unsafe { (&*ENTRY_REGISTERS.0.get(), &*ENTRY_VECTORS.0.get()) };
-    // General registers that the host passes nothing in are zero.
+    // General registers without arguments of the host are zero.
     let general = general.iter().filter(|register| **register != 0).count() as u32;
-    // All others are as after power-on: control words, which of their bits exist, and nothing else but zeros.
+    // All others are as after power-on: the control words have their initial values, and all else
+    // is zero.
     let mut expected = [0; 12 * 1024];
     expected[..2].copy_from_slice(&0x037fu16.to_le_bytes());
     expected[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
@@ -210,8 +211,8 @@ pub fn search(wanted: &[u8]) -> [u32; AREAS] {
     [input, output, stack, variables, heap, held + general + other + segment_bases()]
 }
 
-/// How many of the segments with a base of their own start elsewhere than at zero, told without reading the base, which
-/// may be forbidden. (A base far off faults here, which is an answer too.)
+/// How many of the segments with their own base start at another address than zero. Found without
+/// reading the base, which may be forbidden. (A base far off faults here, which is an answer too.)
 fn segment_bases() -> u32 {
     static PROBE: u64 = 0x0123_4567_89ab_cdef;
     let (in_fs, in_gs): (u64, u64);

@@ -7,7 +7,7 @@ use core::hint::black_box;
 
 pub fn act(name: &[u8], argument: &[u8]) {
     let at = address(argument);
-    // SAFETY: none of this is safe; the sandbox has to cope.
+    // SAFETY: none of this is safe; the sandbox has to contain it.
     unsafe {
         match name {
             b"read" => drop(black_box((at as *const u64).read_volatile())),

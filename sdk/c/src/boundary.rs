@@ -1,4 +1,5 @@
-//! Between C and Rust: what functions return, pointers that come in, and panics that do not get out.
+//! The boundary between C and Rust: return codes, checks of pointers from C, and panics, which do
+//! not unwind into C.
 
 use leno_sdk::Error;
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ pub(crate) const FULL: c_int = 2;
 pub(crate) const FAILED: c_int = 3;
 pub(crate) const INVALID: c_int = 4;
 
-/// Why a function failed: what it returns, and in words.
+/// Why a function failed: its return code, and a message.
 pub(crate) struct Failure(pub(crate) c_int, pub(crate) String);
 
 impl From<Error> for Failure {
@@ -20,7 +21,7 @@ impl From<Error> for Failure {
         let code = match error {
             Error::Ended => ENDED,
             Error::Full(_) => FULL,
-            // Nothing is awaited here, so the second one never comes.
+            // No answer is awaited here, so the second error never occurs.
             Error::Failed | Error::NotServed => FAILED,
             Error::Head(_) | Error::TooLong(..) | Error::OtherLink => INVALID,
         };
@@ -36,7 +37,7 @@ thread_local! {
     pub(crate) static LATEST: RefCell<CString> = RefCell::default();
 }
 
-/// Does something, and says how it went.
+/// Calls a function, and returns its result as a code.
 pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => OK,
@@ -51,7 +52,7 @@ pub(crate) fn guard(work: impl FnOnce() -> Result<(), Failure>) -> c_int {
     }
 }
 
-/// Makes something; null if that fails.
+/// Makes a value; null if that fails.
 pub(crate) fn make<T>(work: impl FnOnce() -> Result<T, Failure>) -> *mut T {
     let mut made = ptr::null_mut();
     guard(|| {
@@ -61,16 +62,16 @@ pub(crate) fn make<T>(work: impl FnOnce() -> Result<T, Failure>) -> *mut T {
     made
 }
 
-/// Frees what `make` has made.
+/// Frees a value that `make` has made.
 pub(crate) unsafe fn free<T>(made: *mut T) {
     guard(|| {
-        // SAFETY: the caller gives back what he was given, or null.
+        // SAFETY: the caller passes a pointer from `make`, or null.
         drop(unsafe { take(made) });
         Ok(())
     });
 }
 
-/// Takes back what was made.
+/// Takes back a value that `make` has made.
 pub(crate) unsafe fn take<T>(made: *mut T) -> Result<Box<T>, Failure> {
     if made.is_null() {
         return Err(invalid("a pointer is null"));
@@ -79,13 +80,13 @@ pub(crate) unsafe fn take<T>(made: *mut T) -> Result<Box<T>, Failure> {
     Ok(unsafe { Box::from_raw(made) })
 }
 
-/// What a pointer of the caller points to, for as long as his call takes.
+/// The value behind a pointer of the caller, for as long as the call takes.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T) -> Result<&'a T, Failure> {
     // SAFETY: the caller's pointer is valid, or null.
     unsafe { pointer.as_ref() }.ok_or_else(|| invalid("a pointer is null"))
 }
 
-/// Puts something where the caller wants it.
+/// Writes a value to the caller's place.
 pub(crate) unsafe fn put<T>(into: *mut T, value: T) -> Result<(), Failure> {
     if into.is_null() {
         return Err(invalid("a pointer is null"));
@@ -99,7 +100,7 @@ pub(crate) unsafe fn array<'a, T>(data: *const T, length: usize) -> Result<&'a [
     match (data.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(invalid("a pointer is null")),
-        // SAFETY: the caller says that so many are there.
+        // SAFETY: the caller guarantees that there are so many elements.
         (false, _) => Ok(unsafe { slice::from_raw_parts(data, length) }),
     }
 }

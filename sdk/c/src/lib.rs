@@ -1,7 +1,7 @@
 //! The C interface of `leno-sdk`. It is described in `include/leno.h`; names and layouts here are those of that file.
 //!
-//! Each function says that it failed rather than unwind into its caller.
-#![allow(clippy::missing_safety_doc)] // the header says what the caller has to keep to
+//! Each function returns an error rather than unwind into its caller.
+#![allow(clippy::missing_safety_doc)] // the header states the caller's obligations
 
 mod boundary;
 
@@ -63,7 +63,7 @@ pub struct Memory(Mutex<State>);
 enum State {
     Writable(Buffer),
     Sent(Shared),
-    /// Between the two.
+    /// A state between the two.
     Neither,
 }
 
@@ -73,19 +73,19 @@ impl Bytes {
     }
 
     unsafe fn bytes<'a>(&self) -> Result<&'a [u8], Failure> {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         unsafe { array(self.data, self.length) }
     }
 
     unsafe fn parse<T: for<'a> TryFrom<&'a [u8], Error: ToString>>(&self) -> Result<T, Failure> {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees it.
         T::try_from(unsafe { self.bytes() }?).map_err(invalid)
     }
 }
 
 unsafe fn headers(fields: *const Field, count: usize) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
-    // SAFETY: the caller says that there are so many.
+    // SAFETY: the caller guarantees that there are so many fields.
     for field in unsafe { array(fields, count) }? {
         // SAFETY: as above.
         let (name, value): (HeaderName, HeaderValue) = unsafe { (field.name.parse()?, field.value.parse()?) };
@@ -110,13 +110,13 @@ fn part<'a>(received: Received<'a>, body: &Body) -> Result<Received<'a>, Failure
     Ok(received.part(body.start..end))
 }
 
-/// The body that is to be sent, of whatever is not the call that is answered.
+/// The body to send, of any message but one that answers the call with the call's own body.
 unsafe fn payload<'a>(chain: &Chain, body: &Body) -> Result<Payload<'a>, Failure> {
     match body.kind {
         NONE => Ok(Payload::none()),
         COPY => {
             let start = body.of.cast::<u8>().wrapping_add(body.start);
-            // SAFETY: the caller says that so many bytes are there.
+            // SAFETY: the caller guarantees that there are so many bytes.
             Ok(chain.copy(unsafe { array(start, body.length) }?)?.into())
         }
         BUFFER => {
@@ -141,7 +141,7 @@ unsafe fn payload<'a>(chain: &Chain, body: &Body) -> Result<Payload<'a>, Failure
     }
 }
 
-/// Closes a call, whose own body it may be that is sent.
+/// Closes a call. The body that is sent may be the call's own.
 unsafe fn close(
     chain: *const Chain,
     call: *mut Call,
@@ -173,13 +173,13 @@ impl Body {
 unsafe fn list(headers: &HeaderMap, into: *mut Field, most: usize) -> usize {
     for (place, (name, value)) in headers.iter().enumerate().take(if into.is_null() { 0 } else { most }) {
         let field = Field { name: Bytes::of(name.as_str().as_bytes()), value: Bytes::of(value.as_bytes()) };
-        // SAFETY: the caller says that there is room for so many.
+        // SAFETY: the caller guarantees that there is space for so many fields.
         unsafe { into.add(place).write(field) };
     }
     headers.len()
 }
 
-/// Reads something of what the caller has.
+/// Reads a property of a value of the caller.
 unsafe fn ask<T, R>(of: *const T, otherwise: R, read: impl FnOnce(&T) -> R) -> R {
     // SAFETY: the caller's pointer is valid, or null.
     let Ok(of) = (unsafe { given(of) }) else { return otherwise };
@@ -188,7 +188,7 @@ unsafe fn ask<T, R>(of: *const T, otherwise: R, read: impl FnOnce(&T) -> R) -> R
 
 const NO_BYTES: Bytes = Bytes { data: ptr::null(), length: 0 };
 
-/// See `leno.h`, as for all that follows.
+/// See `leno.h`, also for all functions below.
 #[unsafe(no_mangle)]
 pub extern "C" fn leno_open() -> *mut Chain {
     make(|| Chain::from_environment().map_err(|error| Failure(FAILED, error.to_string())))
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn leno_open_socket(socket: c_int) -> *mut Chain {
     if socket < 0 {
         return ptr::null_mut();
     }
-    // SAFETY: the caller gives his socket away.
+    // SAFETY: the caller gives up ownership of its socket.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     make(|| Chain::over(socket).map_err(|error| Failure(FAILED, error.to_string())))
 }
@@ -392,10 +392,10 @@ pub unsafe extern "C" fn leno_wait_any(
         if pending.is_null() || count == 0 {
             return Err(invalid("there is nothing to wait for"));
         }
-        // SAFETY: the caller says that there are so many.
+        // SAFETY: the caller guarantees that there are so many.
         let places = unsafe { slice::from_raw_parts_mut(pending, count) };
         let full: Vec<usize> = (0..count).filter(|place| !places[*place].is_null()).collect();
-        // SAFETY: they are ours while we wait; those that are not answered are put back.
+        // SAFETY: they are ours while this function waits; those without an answer are put back.
         let taken: Result<Vec<_>, _> = full.iter().map(|place| unsafe { take(places[*place]) }).collect();
         let mut taken: Vec<Pending> = taken?.into_iter().map(|pending| *pending).collect();
         let (first, result) = Pending::wait_any(&mut taken).ok_or_else(|| invalid("there is nothing to wait for"))?;
@@ -462,7 +462,7 @@ pub unsafe extern "C" fn leno_buffer_new(chain: *const Chain, length: usize) -> 
 pub unsafe extern "C" fn leno_buffer_data(buffer: *const Memory) -> *mut u8 {
     let data = |memory: &Memory| match &mut *memory.0.lock().unwrap_or_else(PoisonError::into_inner) {
         State::Writable(buffer) => buffer.as_mut_ptr(),
-        // Only to be read from here on.
+        // The buffer is read-only from here on.
         State::Sent(shared) => shared.as_ptr().cast_mut(),
         State::Neither => ptr::null_mut(),
     };

@@ -1,4 +1,5 @@
-//! The echo of each language as a function, and that of Rust for the others to call. A language whose tools the machine lacks is left out, and said.
+//! The echo example of each language as a function, and that of Rust as the callee of the others. A
+//! language whose tools are missing on the machine is left out, with a message.
 
 use leno_sdk::{Chain, Method, RequestHead, ResponseHead, StatusCode};
 use leno_shm::{Domain, Incoming, Link, Settings};
@@ -25,7 +26,7 @@ fn sdk() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Where this build has put the library.
+/// The place where this build has put the library.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors().find(|folder| folder.join("libleno.so").exists()).expect("the library was built").to_owned()
@@ -70,7 +71,7 @@ async fn echoes(mut command: Command) {
     let domain = Domain::new("bindings");
     let (link, mut calls) = open(socket, &domain, "function").await;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    // Makes capitals of what it is sent.
+    // Answers with the body in capital letters.
     thread::spawn(move || {
         let chain = Chain::over(theirs).unwrap();
         while let Some(call) = chain.next() {
@@ -105,7 +106,7 @@ async fn echoes(mut command: Command) {
     }
     let empty = link.call(&to("function", "/"), None, None).unwrap().await.unwrap();
     assert!(empty.body.is_none());
-    // Only what came from outside was copied.
+    // Only the bodies from the test were copied.
     assert_eq!(domain.statistics().bytes_copied_in(), 18);
     assert_eq!(domain.statistics().violations().total(), 0);
 }

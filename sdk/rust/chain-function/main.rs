@@ -1,5 +1,7 @@
-//! A function of the tests. What it does is in the path of each call. Its link is its standard input, or, with `listen`, comes to where the
-//! environment says. With `serves` or `servesNUMBER` it handles its calls on one thread, at most so many at a time; with `both`, on that and on others.
+//! A function of the tests. The path of each call selects its action. The function's link is its
+//! standard input, or, with `listen`, a connection to the place that the environment names. With
+//! `serves` or `servesNUMBER` it handles its calls on one thread, at most so many at a time; with
+//! `both`, on that thread and on others.
 
 use leno_sdk::{Answer, Call, Chain, Error, Method, OnFull, Pending, RequestHead, ResponseHead, StatusCode};
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with};
@@ -14,11 +16,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// What `swap` and `keep-answer` hold.
+/// The values that `swap` and `keep-answer` hold.
 static HELD: Mutex<Option<Call>> = Mutex::new(None);
 static ANSWER: Mutex<Option<(Vec<u8>, Answer)>> = Mutex::new(None);
 
-/// Workers, unless there is to be `one`.
+/// The number of workers, unless the mode is `one`.
 const WORKERS: usize = 4;
 
 fn main() -> Result<(), Box<dyn StdError>> {
@@ -62,7 +64,7 @@ fn say(done: Result<(), Box<dyn StdError>>) {
     }
 }
 
-/// Connects as if it were the node, and waits until it is turned away.
+/// Connects as if it were the node, and waits until the function refuses the connection.
 fn knock() -> Result<(), Box<dyn StdError>> {
     let name = format!("leno-chain-{}", std::env::var("PORT")?);
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -81,9 +83,9 @@ fn to(name: &str, path: &str) -> RequestHead {
 
 /// How a call waits.
 enum Way {
-    /// On a thread of its own.
+    /// On a separate thread.
     Thread,
-    /// On that of all calls.
+    /// On the thread of all calls.
     Task,
 }
 
@@ -143,7 +145,7 @@ impl Wake for Holds {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Runs what blocks its thread where it waits, and so is done when it has begun.
+/// Runs a future that blocks its thread where it waits, and so is finished when it is first polled.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -151,7 +153,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// `/do/NAME/PATH`: does something with a function of that name, and a path for it.
+/// `/do/NAME/PATH`: runs the action `do`, with a function of that name, and a path for it.
 async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdError>> {
     let path = call.path().to_owned();
     let (verb, rest) = path[1..].split_once('/').unwrap_or((&path[1..], ""));
@@ -178,7 +180,8 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let answer = way.answer(chain.call(Some(&call), &to(name, &rest), call.body())?).await?;
             call.answer(answer.status(), answer.body())?;
         }
-        // Writes a body in place, has it sent there and back, and says whether it is where it was.
+        // Writes a body in place, has it sent there and back, and answers whether it is at the same
+        // address.
         "same" => {
             let mut buffer = chain.buffer(100_000)?;
             buffer.fill(7);
@@ -188,7 +191,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             drop((answer, body));
             call.answer(StatusCode::OK, chain.copy(same.to_string().as_bytes())?)?;
         }
-        // The same body to many, each of which gets another part.
+        // The same body to many functions, each of which gets another part.
         "spread" => {
             let body = chain.copy(call.body().bytes())?.share();
             let pending: Result<Vec<Pending>, Error> =
@@ -204,14 +207,14 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             }
             call.answer(StatusCode::OK, chain.copy(total.to_string().as_bytes())?)?;
         }
-        // With a field, and a liar's is one that only the mesh may set.
+        // With a header field; `liar` sets one that only the mesh may set.
         "fields" | "liar" => {
             let mut head = to(name, &rest);
             head.headers.insert(if verb == "liar" { "x_forwarded_client_cert" } else { "x-team" }, "red".parse()?);
             let answer = way.answer(chain.call(Some(&call), &head, ())?).await?;
             call.answer(answer.head().clone(), ())?;
         }
-        // Calls with a body of its own, and passes the answer's back.
+        // Calls with another body, and passes on the body of the answer.
         "relay" => {
             let pending = chain.call(Some(&call), &to(name, &rest), chain.copy(b"its own body"[..9].as_ref())?)?;
             let answer = way.answer(pending).await?;
@@ -222,7 +225,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let length = chain.copy(call.body().len().to_string().as_bytes())?;
             call.answer(StatusCode::OK, length)?;
         }
-        // Waits for an answer that has come long before.
+        // Waits for an answer that has arrived long before.
         "wait-late" => {
             let pending = chain.call(Some(&call), &to(name, &rest), chain.copy(b"a body")?)?;
             way.sleep(Duration::from_millis(300)).await;
@@ -230,7 +233,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let length = chain.copy(&answer.body())?;
             call.answer(answer.status(), length)?;
         }
-        // A body of its own with the same bytes.
+        // A new body with the same bytes.
         "copy" => {
             let copy = chain.copy(&call.body())?;
             call.answer(StatusCode::OK, copy)?;
@@ -252,7 +255,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
                 None => *HELD.lock().map_err(|_| "poisoned")? = Some(call),
             }
         }
-        // Keeps an answer, and says later whether it is what it was.
+        // Keeps an answer, and later reports whether it is unchanged.
         "keep-answer" => {
             let answer = way.answer(chain.call(Some(&call), &to(name, &rest), chain.copy(&[7; 1000])?)?).await?;
             *ANSWER.lock().map_err(|_| "poisoned")? = Some((answer.body().to_vec(), answer));
@@ -263,7 +266,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let same = kept.is_some_and(|(copy, answer)| !copy.is_empty() && *copy == *answer.body());
             call.answer(StatusCode::OK, chain.copy(same.to_string().as_bytes())?)?;
         }
-        // Writes to all memory that is free.
+        // Writes to all free memory.
         "scribble" => {
             let mut taken = Vec::new();
             for length in [1 << 20, 1 << 12, 64] {
@@ -275,7 +278,8 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             drop(taken);
             call.answer(StatusCode::OK, ())?;
         }
-        // Calls as often as the name says, without an answer of its own in between: all of its arena comes and goes.
+        // Makes as many calls as the name says, without answering in between: every part of its
+        // arena is allocated and freed.
         "many" => {
             for _ in 0..name.parse::<u32>()? {
                 let body = chain.buffer(60_000)?;
@@ -289,7 +293,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             Err(Error::Full(_)) => call.answer(StatusCode::INSUFFICIENT_STORAGE, ())?,
             Err(error) => return Err(error.into()),
         },
-        // Gives a call up that has no answer, once the function there says that it is cancelled.
+        // Cancels a call without an answer, once the function there reports that it is cancelled.
         "give-up" => {
             drop(chain.call(Some(&call), &to(name, &rest), ())?);
             call.answer(StatusCode::OK, ())?;
@@ -307,7 +311,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             }
             call.answer(StatusCode::OK, ())?;
         }
-        // Answered once so many of these calls are here at a time, with how many threads there are.
+        // Answered once so many of these calls are here at a time, with the number of threads.
         "gather" => {
             static HERE: AtomicUsize = AtomicUsize::new(0);
             HERE.fetch_add(1, Ordering::SeqCst);
@@ -323,7 +327,8 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let status = if answer.err() == Some(Error::NotServed) { StatusCode::OK } else { StatusCode::CONFLICT };
             call.answer(status, ())?;
         }
-        // Waits with wakers each of which holds another call, and so gives that up when it is dropped.
+        // Waits with wakers each of which holds another call, and so cancels that call when it is
+        // dropped.
         "wakers" => {
             let ask = || chain.call(Some(&call), &to(name, &rest), ());
             let mut waits = ask()?;
@@ -342,7 +347,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
             let error = error.map_err(|_| "it has failed")?.map(|error| error.to_string()).unwrap_or_default();
             call.answer(StatusCode::OK, chain.copy(error.as_bytes())?)?;
         }
-        // Reads what has come meanwhile, and then waits for ever.
+        // Reads the packets that have arrived meanwhile, and then waits for ever.
         "hear" => {
             thread::sleep(Duration::from_millis(100));
             let _ = call.is_cancelled();
@@ -351,7 +356,7 @@ async fn handle(way: &Way, chain: &Chain, call: Call) -> Result<(), Box<dyn StdE
         // Never answered, and held for ever.
         "keep" => std::mem::forget(call),
         "fail" => drop(call),
-        // How many arenas of others this process has mapped.
+        // The number of arenas of others that this process has mapped.
         "arenas" => {
             let maps = std::fs::read_to_string("/proc/self/maps")?;
             let arenas = maps.lines().filter(|line| line.contains("memfd:leno-chain-instance")).count() - 1;

@@ -1,5 +1,6 @@
-//! How long a hop takes: one function calls another, through a node that judges nothing. All three are on one core if they are started so:
-//! `taskset -c 0 cargo run --release -p leno-sdk --example hop`. Says half of the round trips took no longer, in µs.
+//! Measures the time of a hop: one function calls another, through a node without policies. All
+//! three are on one core if they are started so: `taskset -c 0 cargo run --release -p leno-sdk
+//! --example hop`. Prints the median round trip in µs.
 
 use leno_sdk::{Chain, Method, RequestHead, StatusCode};
 use leno_shm::{Domain, Incoming, Link, Settings};

@@ -1,4 +1,4 @@
-//! This program's arena, and who waits for room in it.
+//! This program's arena, and the threads that wait for memory in it.
 
 use leno_shm::pool::{Allocation, Pool};
 use leno_shm::slab::Full;
@@ -12,21 +12,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What happens when this program's arena is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// Whatever needs memory fails with [`crate::Error::Full`].
+    /// Functions that need memory fail with [`crate::Error::Full`].
     #[default]
     Fail,
-    /// It waits until others have read what was sent to them. It waits for ever if this program itself holds what it waits for.
+    /// They wait until receivers have read earlier messages. They wait for ever if this program
+    /// itself holds the memory that they wait for.
     Wait,
 }
 
 pub(crate) struct Arena {
     pool: Arc<Pool>,
-    /// Set whenever something is freed.
+    /// The kicks to set whenever memory is freed.
     waiting: Mutex<Vec<Arc<Kick>>>,
     how_many: AtomicUsize,
 }
 
-/// Wakes a thread that waits for sockets, too.
+/// Wakes a thread, even if it waits for sockets.
 pub(crate) struct Kick(OwnedFd);
 
 impl Kick {
@@ -35,12 +36,12 @@ impl Kick {
     }
 
     pub(crate) fn set(&self) {
-        // It is enough that it is set.
+        // If this fails, the kick is already set.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn reset(&self) {
-        // It may not have been set.
+        // The kick may not have been set.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 
@@ -49,14 +50,14 @@ impl Kick {
     }
 }
 
-/// A part of the arena. Whoever waits for room is told when it is dropped.
+/// A part of the arena. Dropping it wakes the threads that wait for memory.
 pub(crate) struct Part {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     allocation: Option<Allocation>,
     arena: Arc<Arena>,
 }
 
-/// Somebody waits for room.
+/// Registers a thread that waits for memory.
 pub(crate) struct Waiting<'a>(&'a Arena, Arc<Kick>);
 
 impl Arena {
@@ -68,7 +69,7 @@ impl Arena {
         Ok(Part { allocation: Some(self.pool.allocate(bytes)?), arena: self.clone() })
     }
 
-    /// Sets this whenever something is freed.
+    /// Sets this kick whenever memory is freed.
     pub(crate) fn wait(&self, kick: Arc<Kick>) -> Waiting<'_> {
         self.waiting().push(kick.clone());
         self.how_many.fetch_add(1, Ordering::SeqCst);
@@ -117,7 +118,7 @@ impl DerefMut for Part {
 impl Drop for Part {
     fn drop(&mut self) {
         drop(self.allocation.take());
-        // Whoever waits was counted before he last looked for room.
+        // A waiting thread is counted before it looks for memory the last time.
         if self.arena.how_many.load(Ordering::SeqCst) > 0 {
             self.arena.waiting().iter().for_each(|kick| kick.set());
         }

@@ -1,4 +1,4 @@
-//! Bodies: those that this program writes, and those that it was sent.
+//! Bodies: those that this program writes, and those that it has received.
 
 use crate::arena::Part;
 use crate::state::{NODE, Number};
@@ -8,14 +8,14 @@ use leno_shm::pool::Pool;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
 
-/// Memory for a body, in this program's arena. What is in it is left from before.
+/// Memory for a body, in this program's arena. It holds the bytes of its earlier use.
 #[derive(Debug)]
 pub struct Buffer {
     part: Part,
     length: usize,
 }
 
-/// A body that is written. Clones are the same memory, so it can be sent to many.
+/// A body that is complete. Clones are the same memory, so it can be sent to many.
 #[derive(Clone, Debug)]
 pub struct Shared {
     part: Arc<Part>,
@@ -23,13 +23,13 @@ pub struct Shared {
     length: usize,
 }
 
-/// A body that somebody sent, where it is, for as long as the [`crate::Call`] or [`crate::Answer`] is there that it came with. As a [`Payload`] it is
-/// passed on without a copy.
+/// A received body, at its original address. It is valid as long as the [`crate::Call`] or
+/// [`crate::Answer`] that it came with. As a [`Payload`] it is passed on without a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Received<'a> {
     bytes: &'a [u8],
     place: Place,
-    /// The call with which it came on a channel; that of the node has no number.
+    /// The call with which it came on a channel; a body from the node has no number.
     from: Number,
 }
 
@@ -45,14 +45,14 @@ pub(crate) enum Kind<'a> {
     Received(Received<'a>),
 }
 
-/// Memory in which a message is.
+/// The memory that holds a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
     Own(Arc<Pool>),
     Other(Arc<Mapping>),
-    /// That of the other end of a channel, for what came with this call.
+    /// The arena of the other end of a channel, for a message that came with this call.
     Direct(Number, Arc<Mapping>),
-    /// A part of what this program has sent on a channel.
+    /// A part of a message that this program has sent on a channel.
     Kept(Arc<Part>),
 }
 
@@ -65,15 +65,16 @@ impl Memory {
         }
     }
 
-    /// What is at a place that was checked when it was received.
+    /// The body at a place that was checked when it was received.
     pub(crate) fn show(&self, place: Place) -> Received<'_> {
-        // SAFETY: nobody writes to what was sent: this library does not, and the functions of a chain are trusted with it, as the crate says.
+        // SAFETY: messages are not written to after they were sent: this library does not do so,
+        // and the functions of a chain are trusted with it, as the crate's documentation says.
         #[expect(unsafe_code, reason = "see above")]
         let bytes = unsafe { self.mapping().slice(place.offset, place.length) };
         let from = match self {
             Self::Own(_) | Self::Other(_) => Number::default(),
             Self::Direct(from, _) => *from,
-            // Nobody else knows that it is kept.
+            // No other instance knows that it is kept.
             Self::Kept(_) => Number { way: u32::MAX, number: 0 },
         };
         Received { bytes: bytes.unwrap_or_default(), place, from }
@@ -85,7 +86,7 @@ impl Buffer {
         Self { part, length }
     }
 
-    /// Leaves so many bytes of it, and gives back what is not needed.
+    /// Shortens it to `length` bytes, and frees the rest.
     pub fn truncate(&mut self, length: usize) {
         if length < self.length {
             self.length = length;
@@ -93,7 +94,7 @@ impl Buffer {
         }
     }
 
-    /// As a body that may be sent several times. Nobody writes to it any more.
+    /// Makes a body that may be sent several times. It is read-only from then on.
     #[must_use]
     pub fn share(self) -> Shared {
         Shared { start: 0, length: self.length, part: Arc::new(self.part) }
@@ -161,12 +162,12 @@ impl<'a> Received<'a> {
         self.from
     }
 
-    /// Whether the node counts who reads it.
+    /// Whether the node counts its readers.
     pub(crate) fn is_the_nodes(&self) -> bool {
         self.from.way == NODE
     }
 
-    /// Its bytes, where they are.
+    /// Its bytes, at their original address.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes

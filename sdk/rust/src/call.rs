@@ -1,4 +1,4 @@
-//! Calls of others, which this program answers.
+//! Incoming calls, which this program answers.
 
 use crate::body::{Memory, Payload, Received};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use leno_shm::head::{RequestHead, ResponseHead};
 use leno_shm::message::Place;
 use std::sync::Arc;
 
-/// A call. If it is dropped without an answer, the caller is told that there is none.
+/// A call. If it is dropped without an answer, the call fails at its caller.
 #[must_use = "a call that is dropped fails"]
 pub struct Call {
     link: Arc<Link>,
@@ -20,12 +20,12 @@ pub struct Call {
 }
 
 impl Link {
-    /// A call that was taken; `None`: it is none, and over.
+    /// Accepts a call; `None`: it is invalid, and over.
     pub(crate) fn accept(self: &Arc<Self>, number: Number, arrived: Arrived) -> Option<Call> {
         let call = Call::new(self, number, arrived);
         match call {
             Some(_) => {}
-            // The node makes no sense.
+            // The node violates the protocol.
             None if number.way == NODE => self.end(),
             None => self.fail(number),
         }
@@ -34,7 +34,7 @@ impl Link {
 }
 
 impl Call {
-    /// `None`: its head is none.
+    /// `None`: its head is invalid.
     pub(crate) fn new(link: &Arc<Link>, number: Number, arrived: Arrived) -> Option<Self> {
         let head = link.request_head(number, &arrived)?;
         Some(Self { link: link.clone(), number, head, body: arrived.body, open: true })
@@ -52,7 +52,7 @@ impl Call {
         &self.head.method
     }
 
-    /// The name that was called.
+    /// The name of the called function.
     #[must_use]
     pub fn authority(&self) -> &str {
         self.head.authority.as_str()
@@ -70,13 +70,14 @@ impl Call {
         &self.head.headers
     }
 
-    /// Its body, where it is.
+    /// Its body, at its original address.
     #[must_use]
     pub fn body(&self) -> Received<'_> {
         show(self.body.as_ref())
     }
 
-    /// Whether nobody waits for the answer any more. It has to be answered even so, or dropped.
+    /// Whether its caller has stopped waiting for the answer. It has to be answered even so, or
+    /// dropped.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.link.is_cancelled(self.number)
@@ -85,7 +86,7 @@ impl Call {
     /// Answers.
     ///
     /// # Errors
-    /// If nothing was sent; then the call has failed.
+    /// If the answer was not sent; then the call has failed.
     pub fn answer<'a>(self, head: impl Into<ResponseHead>, body: impl Into<Payload<'a>>) -> Result<(), Error> {
         self.close_with_answer(&head.into(), &body.into())
     }
@@ -98,20 +99,20 @@ impl Call {
     where
         F: for<'a> FnOnce(Received<'a>) -> Payload<'a>,
     {
-        // The payload refers to what the call holds, which is there until it is sent.
+        // The payload refers to memory of the call, which is held until the answer is sent.
         let held = self.body.clone();
         self.close_with_answer(&head.into(), &body(show(held.as_ref())))
     }
 
-    /// Has another function answer, to which this is the call.
+    /// Delegates the call: another function answers it. `head` is the request to that function.
     ///
     /// # Errors
-    /// If nothing was sent; then the call has failed.
+    /// If the request was not sent; then the call has failed.
     pub fn forward<'a>(self, head: &RequestHead, body: impl Into<Payload<'a>>) -> Result<(), Error> {
         self.close_with_call(head, &body.into())
     }
 
-    /// Has another function answer, with a body that is made from the call's, such as all of it.
+    /// Delegates the call, with a body that is made from the call's, such as all of it.
     ///
     /// # Errors
     /// As above.
@@ -146,7 +147,7 @@ impl Call {
     }
 }
 
-/// What is there of a body.
+/// The received part of a message's body, if any.
 pub(crate) fn show(body: Option<&(Memory, Place)>) -> Received<'_> {
     body.map(|(memory, place)| memory.show(*place)).unwrap_or_default()
 }

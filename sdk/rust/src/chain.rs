@@ -20,17 +20,18 @@ use std::sync::Arc;
 pub struct Chain(Arc<Link>);
 
 impl Chain {
-    /// Listens where the node expects it, by the variable `PORT`, and waits until it connects. Whoever is neither root nor this program's account, nor
-    /// outside of its user namespace, is not the node.
+    /// Listens at the address that the node expects, by the variable `PORT`, and waits until the
+    /// node connects. A peer is accepted as the node if its account is root, this program's own, or
+    /// outside of this program's user namespace.
     ///
     /// # Errors
-    /// If there is no `PORT`, it is taken, or whoever connects is no node.
+    /// If there is no `PORT`, it is taken, or the peer does not speak as a node.
     pub fn from_environment() -> Result<Self, ConnectError> {
         let port = env::var("PORT").ok().and_then(|port| port.parse().ok()).ok_or(ConnectError::NoPort)?;
         Self::over(connect::accept(port)?)
     }
 
-    /// Over a socket that is connected (`SOCK_SEQPACKET`).
+    /// Starts a link over a connected socket (`SOCK_SEQPACKET`).
     ///
     /// # Errors
     /// If a node is not at its other end.
@@ -54,11 +55,13 @@ impl Chain {
         }
     }
 
-    /// Handles calls on this thread, up to `most` at a time, each by a future of its own; calls beyond that wait. Returns when the link has ended: futures that
-    /// wait for an answer are told so, and those that wait for something else are dropped.
+    /// Handles calls on this thread, up to `most` at a time, each by a separate future; calls
+    /// beyond that wait. Returns when the link has ended: futures that wait for an answer get an
+    /// error, and those that wait for anything else are dropped.
     ///
-    /// In such a future, a [`Pending`] is awaited, so that other calls are handled meanwhile. Whatever blocks the thread holds up all of them. There are no
-    /// timers and no input or output here but the chain's: a future may wait for those of a runtime on other threads.
+    /// In such a future, a [`Pending`] is awaited, so that other calls are handled meanwhile. Code
+    /// that blocks the thread delays all of them. This executor has no timers and no input or
+    /// output but the chain's: a future may wait for those of a runtime on other threads.
     ///
     /// ```no_run
     /// # let chain = leno_sdk::Chain::from_environment()?;
@@ -75,12 +78,13 @@ impl Chain {
     /// ```
     ///
     /// # Errors
-    /// If another thread is here, or the kernel has no file descriptors left.
+    /// If another thread already serves this chain, or the kernel has no file descriptors left.
     pub fn serve<H: Future<Output = ()>>(&self, most: usize, handle: impl FnMut(Call) -> H) -> std::io::Result<()> {
         serve::serve(&self.0, most, handle)
     }
 
-    /// Memory for a body of so many bytes, which others can read once it is sent. What is in it is left from before.
+    /// Memory for a body of `length` bytes, which others can read once it is sent. It holds the
+    /// bytes of its earlier use.
     ///
     /// # Errors
     /// If the arena is full, unless it is to [wait](OnFull).
@@ -88,7 +92,7 @@ impl Chain {
         Ok(Buffer::new(self.0.allocate(length as u64)?, length))
     }
 
-    /// Memory for a body, with these bytes in it.
+    /// Memory for a body, with a copy of these bytes.
     ///
     /// # Errors
     /// As above.
@@ -98,10 +102,11 @@ impl Chain {
         Ok(buffer)
     }
 
-    /// Calls a function, by its name in the head. `parent` is the call for whose sake this one is made. Several may be under way at once.
+    /// Calls a function, by its name in the head. `parent` is the incoming call that causes this
+    /// one. Several calls may be open at once.
     ///
     /// # Errors
-    /// If nothing was sent.
+    /// If the call was not sent.
     pub fn call<'a>(
         &self,
         parent: Option<&Call>,
@@ -112,14 +117,14 @@ impl Chain {
         head.check(payload.place().length)?;
         let mut bytes = Vec::new();
         head.encode(&mut bytes);
-        // Anything else is for a sidecar to judge.
+        // A sidecar has to judge any other call.
         let may_be_direct = head.is_plain() && head.authority.port_u16().is_none_or(|port| port == 80);
         let name = may_be_direct.then(|| head.authority.host());
         let number = self.0.call(parent.map(Call::number), name, &bytes, &payload)?;
         Ok(Pending::new(self.0.clone(), number))
     }
 
-    /// Ends the link: whoever waits is told so. Nothing happens if it has ended.
+    /// Ends the link: waiting threads and tasks get an error. Has no effect if the link has ended.
     pub fn end(&self) {
         self.0.end();
     }

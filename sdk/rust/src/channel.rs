@@ -1,4 +1,5 @@
-//! Channels: sockets on which descriptors go to another function's instance, and come from it, without the node. The kernel lets nothing else through.
+//! Channels: sockets between this instance and another function's instance, on which descriptors
+//! pass without the node. The node attaches an eBPF program that rejects all other data.
 
 use crate::arena::Part;
 use leno_shm::descriptor::{self, BYTES, Descriptor, Kind};
@@ -13,34 +14,36 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Calls that can be open or unreleased at a time. The place of a call is its number modulo this.
+/// The limit of calls that are open or unreleased at a time. The place of a call is its number
+/// modulo this.
 const PLACES: u32 = 64;
-/// Most descriptors in one message.
+/// The limit of descriptors in one message.
 const MOST: usize = 8;
 
 /// One end of a channel.
 pub(crate) struct Channel {
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) end: End,
-    /// Where the other instance writes, and the number of that arena.
+    /// The other instance's arena, read-only, and its number.
     pub(crate) peer: Arc<Mapping>,
     pub(crate) arena: u32,
-    /// What waits for it.
+    /// The epoll instances that watch it.
     watched_by: Vec<Arc<OwnedFd>>,
     /// How long a call may take.
     pub(crate) timeout: Option<Duration>,
     /// The callee's names.
     names: Vec<String>,
-    /// At a callee's end, what `x-forwarded-client-cert` is to say.
+    /// At a callee's end, the value for `x-forwarded-client-cert`.
     caller: String,
-    /// No call may begin any more.
+    /// The channel takes no new calls.
     pub(crate) withdrawn: bool,
-    /// The calls that take a place: at a caller's end until the answer is released, at a callee's until it is sent.
+    /// The calls that occupy a place: at a caller's end until the answer is released, at a callee's
+    /// until it is sent.
     places: [u32; PLACES as usize],
     last: u32,
-    /// What the other instance may be reading, by the call's number.
+    /// Messages that the other instance may still read, by the call's number.
     pub(crate) sent: HashMap<u32, Sent>,
-    /// Answers that are not read any more, and of which the callee was not told.
+    /// Answers that are not read any more, but whose release has not been sent to the callee yet.
     later: Vec<u32>,
 }
 
@@ -52,18 +55,18 @@ pub(crate) struct Sent {
 
 /// Why a call did not begin.
 pub(crate) enum Unsent {
-    /// The channel is not to be used for it.
+    /// The channel must not be used for it.
     Refused,
     /// The channel has ended.
     Ended,
 }
 
 impl Channel {
-    /// `calls` is to wait for what comes at a callee's end.
+    /// At a callee's end, the epoll instance `calls` watches the socket.
     pub(crate) fn new(offer: &Offer, socket: OwnedFd, peer: Arc<Mapping>, calls: &Arc<OwnedFd>) -> io::Result<Self> {
         let timeout = (offer.timeout_ms > 0).then(|| Duration::from_millis(offer.timeout_ms.into()));
         if offer.end == End::Caller {
-            // Whoever reads looks now and then whether a call has taken too long.
+            // A reader checks now and then whether a call has exceeded its timeout.
             rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, timeout)?;
         }
         let (names, caller) = offer.text.split_once('\n').unwrap_or((&offer.text, ""));
@@ -78,7 +81,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Has this wait for what comes, too.
+    /// Adds the socket to an epoll instance.
     pub(crate) fn watch(&mut self, way: u32, by: &Arc<OwnedFd>) -> io::Result<()> {
         epoll::add(by, &self.socket, epoll::EventData::new_u64(way.into()), epoll::EventFlags::IN)?;
         self.watched_by.push(by.clone());
@@ -87,12 +90,12 @@ impl Channel {
 
     pub(crate) fn watch_no_more(&mut self, by: &Arc<OwnedFd>) {
         if let Some(place) = self.watched_by.iter().position(|known| Arc::ptr_eq(known, by)) {
-            // It is about to be closed.
+            // The socket is about to be closed.
             let _ = epoll::delete(self.watched_by.swap_remove(place), &self.socket);
         }
     }
 
-    /// Whether calls to this name go here.
+    /// Whether calls to this name go over this channel.
     pub(crate) fn leads_to(&self, name: &str) -> bool {
         self.end == End::Caller && !self.withdrawn && self.is_named(name)
     }
@@ -102,22 +105,22 @@ impl Channel {
         self.names.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// What the callee is told of who calls.
+    /// The caller's identity, as it is shown to the callee.
     pub(crate) fn caller(&self) -> &str {
         &self.caller
     }
 
-    /// Calls that take a place.
+    /// The number of calls that occupy a place.
     pub(crate) fn load(&self) -> usize {
         self.places.iter().filter(|number| **number != 0).count()
     }
 
-    /// A call has come.
+    /// A call has arrived.
     pub(crate) fn take_place(&mut self, number: u32) {
         *self.place(number) = number;
     }
 
-    /// A call that has come is answered.
+    /// An incoming call is answered.
     pub(crate) fn free_place(&mut self, number: u32) {
         let place = self.place(number);
         if *place == number {
@@ -125,23 +128,23 @@ impl Channel {
         }
     }
 
-    /// Whether a call is open that has come.
+    /// Whether an incoming call is open.
     pub(crate) fn has(&mut self, number: u32) -> bool {
         *self.place(number) == number
     }
 
-    /// Whether nothing is left to be said on a channel that was withdrawn.
+    /// Whether a withdrawn channel has no open calls any more.
     pub(crate) fn is_done(&self) -> bool {
         self.withdrawn && self.load() == 0
     }
 
-    /// Nobody reads it any more.
+    /// Stops watching and reading the channel.
     pub(crate) fn end(&self) {
         for by in &self.watched_by {
-            // The node has the socket, too, so it would be watched for ever.
+            // The node holds the socket, too, so it would be watched for ever.
             let _ = epoll::delete(by, &self.socket);
         }
-        // Whoever reads it wakes up.
+        // This wakes a thread that reads it.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
@@ -170,13 +173,13 @@ impl Channel {
         Ok(number)
     }
 
-    /// Sends something else than a call.
+    /// Sends a descriptor of another kind than a call.
     pub(crate) fn tell(&mut self, descriptor: Descriptor) -> Result<(), Unsent> {
         self.tell_later(MOST - 1)?;
         self.send(Some(descriptor))
     }
 
-    /// The call is answered. Without an answer its place is free.
+    /// Ends a call that was answered. If it has no answer to release, its place is free.
     pub(crate) fn answered(&mut self, descriptor: &Descriptor) -> Option<Sent> {
         if descriptor.length == 0 {
             *self.place(descriptor.number) = 0;
@@ -184,12 +187,13 @@ impl Channel {
         self.sent.remove(&descriptor.number)
     }
 
-    /// An answer is not read any more.
+    /// Schedules the release of an answer.
     pub(crate) fn release(&mut self, number: u32) {
         self.later.push(number);
     }
 
-    /// Sends what was left for later, but for so many that go along with something else.
+    /// Sends the delayed releases, except for `most`, which are sent together with another
+    /// descriptor.
     pub(crate) fn tell_later(&mut self, most: usize) -> Result<(), Unsent> {
         while self.later.len() > most {
             self.send(None)?;
@@ -197,7 +201,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends releases, and then this.
+    /// Sends delayed releases, and then `last`.
     fn send(&mut self, last: Option<Descriptor>) -> Result<(), Unsent> {
         let count = self.later.len().min(MOST - usize::from(last.is_some()));
         let releases = self.later[..count].iter().map(|number| Descriptor::number(Kind::Release, *number));
@@ -208,7 +212,7 @@ impl Channel {
         }
         socket::send(&self.socket, &message[..length], &[], SendFlags::empty()).map_err(|error| {
             match error.kind() {
-                // So the kernel says that it does not let something through.
+                // The kernel reports by this error that it does not let the call pass.
                 io::ErrorKind::InvalidInput if last.is_some_and(|last| last.kind == Kind::Call) => Unsent::Refused,
                 _ => Unsent::Ended,
             }

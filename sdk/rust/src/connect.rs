@@ -1,4 +1,4 @@
-//! How the node connects.
+//! The connection from the node.
 
 use leno_shm::handshake::{BadPacket, MOST_BYTES, Ready, Welcome};
 use leno_shm::mapping::Mapping;
@@ -16,21 +16,21 @@ use std::{fs, io};
 /// Why there is no link.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The environment does not say where to listen.
+    /// The environment does not name the port.
     #[error("PORT is not set to a number: this program is to be started as a function with `protocol: chain`")]
     NoPort,
-    /// The kernel says no.
+    /// A call of the kernel failed.
     #[error("the socket of the chain failed: {0}")]
     Socket(#[from] io::Error),
-    /// Whoever connected is not a node, or of another version.
+    /// The peer is not a node, or of another version.
     #[error(transparent)]
     Packet(#[from] BadPacket),
-    /// The welcome came without the files that belong to it.
+    /// The welcome came without its files.
     #[error("the node has sent no memory")]
     NoMemory,
 }
 
-/// A link that has begun.
+/// A link that has been established.
 pub(crate) struct Connected {
     pub(crate) socket: OwnedFd,
     pub(crate) own: Arc<Pool>,
@@ -55,7 +55,7 @@ pub(crate) fn accept(port: u16) -> Result<OwnedFd, ConnectError> {
     }
 }
 
-/// Takes what the node welcomes this program with.
+/// Receives the node's welcome, and answers it.
 pub(crate) fn begin(socket: OwnedFd) -> Result<Connected, ConnectError> {
     let mut packet = [0; MOST_BYTES];
     let received = socket::receive(&socket, &mut packet, RecvFlags::empty())?;
@@ -67,18 +67,18 @@ pub(crate) fn begin(socket: OwnedFd) -> Result<Connected, ConnectError> {
         node.advise_large_pages();
     }
     socket::send(&socket, &Ready { takes_channels: true }.encode(), &[], SendFlags::empty())?;
-    // SAFETY: this program maps it once, and the node seals it against being mapped for writing by anybody.
+    // SAFETY: this program maps it once, and the node seals it against other writable mappings.
     #[expect(unsafe_code, reason = "the node made the memory")]
     let own = unsafe { Pool::new(own) };
     Ok(Connected { socket, own, node, head: welcome.head })
 }
 
-/// The account at the other end.
+/// The user ID of the peer.
 fn peer(socket: &OwnedFd) -> io::Result<u32> {
     let mut peer = MaybeUninit::<libc::ucred>::zeroed();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes no more bytes than it is told that there are, and any bytes are a `ucred`. (A node outside of this program's process
-    // namespace has the number 0, which libraries do not expect.)
+    // SAFETY: the kernel writes at most `length` bytes, and any bytes are a valid `ucred`. (A node
+    // outside of this program's PID namespace has the process ID 0, which libraries do not expect.)
     #[expect(unsafe_code, reason = "see above")]
     let peer = unsafe {
         let value = peer.as_mut_ptr().cast();
@@ -90,7 +90,8 @@ fn peer(socket: &OwnedFd) -> io::Result<u32> {
     Ok(peer.uid)
 }
 
-/// Whether an account may be the node's: root, this program's own, or, in a user namespace, one outside of it, which has the number of nobody.
+/// Whether an account may be the node's: root, this program's own, or, in a user namespace, one
+/// outside of it, which the kernel shows as the overflow user ID.
 fn may_be_the_node(user: u32) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();

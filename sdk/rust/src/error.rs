@@ -1,24 +1,24 @@
-//! What can go wrong once there is a link.
+//! Errors of an established link.
 
 use leno_shm::head::BadHead;
 use leno_shm::slab::Full;
 
-/// Why something did not happen.
+/// Why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no room in this program's arena.
+    /// There is not enough memory in this program's arena.
     #[error(transparent)]
     Full(#[from] Full),
-    /// The head is one that everybody refuses.
+    /// The head is invalid.
     #[error(transparent)]
     Head(#[from] BadHead),
-    /// The head is longer than may be.
+    /// The head exceeds its limit.
     #[error("the head has {0} bytes, and may have {1}")]
     TooLong(usize, u32),
-    /// The buffer is another chain's.
+    /// The buffer belongs to another chain.
     #[error("the buffer belongs to another link")]
     OtherLink,
-    /// There is no answer: whoever had to give it has failed.
+    /// There is no answer: the callee, or the node, has failed.
     #[error("the call has failed")]
     Failed,
     /// An answer was awaited, and no thread is in [`Chain::serve`](crate::Chain::serve).

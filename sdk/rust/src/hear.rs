@@ -1,4 +1,4 @@
-//! What comes from the node, and on channels.
+//! Packets from the node, and descriptors on channels.
 
 use crate::arena::Part;
 use crate::body::Memory;
@@ -20,11 +20,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 const _: () = assert!(MOST_TEXT + 64 < PACKET, "an offer is a packet");
-/// Tells who calls.
+/// The header field that names the caller.
 const CALLER: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 
 impl Link {
-    /// Reads what has come, without waiting. What somebody waits for he has read.
+    /// Reads all pending packets without blocking. A way with a waiting reader is left to that
+    /// reader.
     pub(crate) fn catch_up(&self) {
         let mut state = self.lock();
         let mut ways: Vec<u32> = state.channels.keys().copied().collect();
@@ -35,8 +36,8 @@ impl Link {
         state.wake(None);
     }
 
-    /// Reads what has come on channels that were withdrawn, for which nobody may be waiting: they end when nothing is left to come. Returns whether there
-    /// was anything.
+    /// Reads the pending packets of withdrawn channels, which may have no reader: such a channel
+    /// ends when no more packets are due. Returns whether there was a packet.
     pub(crate) fn read_withdrawn(&self, state: &mut State) -> bool {
         let mut any = false;
         for way in state.withdrawn() {
@@ -47,7 +48,7 @@ impl Link {
         any
     }
 
-    /// Reads a packet of a way, without waiting. Returns whether there was one.
+    /// Reads a packet of a way, without blocking. Returns whether there was one.
     pub(crate) fn read(&self, state: &mut State, way: u32) -> bool {
         let mut packet = [0; PACKET];
         if way == NODE {
@@ -68,7 +69,7 @@ impl Link {
         }
     }
 
-    /// Notes what the node has sent, or that the link has ended.
+    /// Records a packet of the node, or that the link has ended.
     pub(crate) fn take(&self, state: &mut State, packet: &[u8], received: io::Result<Received>) {
         let received = received.ok().filter(|received| received.bytes > 0 && !received.cut);
         if received.and_then(|received| self.hear(state, packet, received)).is_none() {
@@ -76,7 +77,7 @@ impl Link {
         }
     }
 
-    /// What the node says; `None`: it makes no sense.
+    /// Handles a packet of the node; `None`: it is invalid.
     fn hear(&self, state: &mut State, packet: &[u8], received: Received) -> Option<()> {
         let packet = &packet[..received.bytes];
         if Announcement::is(packet) {
@@ -132,10 +133,10 @@ impl Link {
         Some(())
     }
 
-    /// What the other end of a channel says; `None`: it has ended.
+    /// Handles a message from the other end of a channel; `None`: the channel has ended.
     pub(crate) fn hear_channel(&self, state: &mut State, way: u32, bytes: Option<&[u8]>) {
         let descriptors = bytes.filter(|bytes| !bytes.is_empty()).map(<[u8]>::as_chunks);
-        // The kernel lets whole descriptors through only.
+        // The kernel passes only whole descriptors.
         let Some((descriptors, [])) = descriptors else { return state.end_channel(way) };
         for bytes in descriptors {
             let heard = Descriptor::decode(bytes).ok().and_then(|heard| self.hear_descriptor(state, way, &heard));
@@ -166,7 +167,7 @@ impl Link {
                 }
             }
             (End::Callee, Kind::Release) => drop(channel.sent.remove(&descriptor.number)),
-            // It may be answered already.
+            // The call may be answered already.
             (End::Callee, Kind::Cancel) if !channel.has(descriptor.number) => {}
             (End::Callee, Kind::Cancel) => self.cancelled(state, number),
             _ => return None,
@@ -174,7 +175,7 @@ impl Link {
         Some(())
     }
 
-    /// A call of this program is over.
+    /// A call of this program has ended.
     fn answered(&self, state: &mut State, number: Number, arrived: Option<Arrived>) {
         match state.asked.get_mut(&number) {
             Some(asked) if asked.answer.is_none() => state.waiters.wake_task(asked.settle(arrived)),
@@ -214,7 +215,7 @@ impl Link {
         state.asked.remove(&number);
     }
 
-    /// Nobody waits for the answer of a call that came.
+    /// The caller of an incoming call has stopped waiting for its answer.
     fn cancelled(&self, state: &mut State, number: Number) {
         match state.calls.iter().position(|(waiting, _)| *waiting == number) {
             Some(place) => {
@@ -225,7 +226,7 @@ impl Link {
         }
     }
 
-    /// The message of a descriptor of the node; `Some(None)`: it has none.
+    /// The message of a node's descriptor; `Some(None)`: it has none.
     fn arrived(&self, state: &State, descriptor: &Descriptor) -> Option<Option<Arrived>> {
         if descriptor.length == 0 {
             return Some(None);
@@ -251,14 +252,15 @@ impl Link {
             Head::Here(head) => head.clone(),
             Head::There { slot, length } => {
                 let mut head = vec![0; *length as usize];
-                // It was checked when it came.
+                // The place was checked when the message was received.
                 let _ = self.node.read(u64::from(*slot) * UNIT + message::BYTES as u64, &mut head);
                 head.into()
             }
         }
     }
 
-    /// The head of a call; `None`: it is none, or comes on a channel and is one that only a sidecar may let through.
+    /// The head of a call; `None`: it is invalid, or it came on a channel although only a sidecar
+    /// may let it pass.
     pub(crate) fn request_head(&self, number: Number, arrived: &Arrived) -> Option<RequestHead> {
         let mut head = RequestHead::decode(self.head(arrived)).ok()?;
         if number.way != NODE {
@@ -283,7 +285,8 @@ fn read(from: &Mapping, descriptor: &Descriptor) -> Option<Message> {
 }
 
 impl Channel {
-    /// The message of a descriptor from the other end; `None`: it has none, or makes no sense. `sent` is the body of the call that it answers.
+    /// The message of a descriptor from the other end; `None`: it has none, or is invalid. `sent`
+    /// is the body of the call that it answers.
     fn message(&self, way: u32, descriptor: &Descriptor, sent: Option<Arc<Part>>) -> Option<Arrived> {
         if descriptor.length == 0 {
             return None;
@@ -298,7 +301,7 @@ impl Channel {
                 self.peer.check(body.offset, body.length).ok()?;
                 Some((Memory::Direct(Number { way, number: descriptor.number }, self.peer.clone()), body))
             }
-            // A part of what it was sent.
+            // The body is a part of the call's body, which this program has sent.
             (_, message::NODE) => {
                 let sent = sent?;
                 let start = body.offset.checked_sub(sent.offset())?;

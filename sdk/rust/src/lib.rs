@@ -1,4 +1,4 @@
-//! Functions that hand each other memory: `protocol: chain`.
+//! Functions that pass messages through shared memory: `protocol: chain`.
 //!
 //! ```no_run
 //! use leno_sdk::{Chain, StatusCode};
@@ -11,17 +11,22 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Messages are judged by the mesh like those over HTTP: a call to a function that is no callee of this one is answered with 403. Only bodies never move.
-//! A [`Buffer`] is in memory that the other functions of the chain can read and this program alone can write. A body that came from somebody may be
-//! [passed on](Received), as a whole or in part, without a copy.
+//! Messages are judged by the mesh like those over HTTP: a call to a function that is no callee of
+//! this one is answered with 403. The difference is that bodies stay in place. A [`Buffer`] is in
+//! memory that the other functions of the chain can read and this program alone can write. A
+//! received body may be [passed on](Received), as a whole or in part, without a copy.
 //!
 //! # Threads
-//! All may be used by many threads at once. Whoever waits reads the socket for all who wait, so there is no thread behind this, and a program that waits
-//! uses no processor time. [`Chain::serve`] handles many calls on one thread. A program that forks must not use the chain in the child.
+//! All types may be used by many threads at once. One waiting thread reads the socket for all
+//! others that wait, so this library starts no thread, and a waiting program uses no processor
+//! time. [`Chain::serve`] handles many calls on one thread. A program that forks must not use the
+//! chain in the child.
 //!
 //! # Trust
-//! Bodies that others wrote are shown in place. A function of the chain that goes on writing to what it has sent changes it under its readers; this
-//! library never does. Whoever does not trust the others of the chain that far copies a body before looking at it ([`Received::bytes`] is a slice like any other).
+//! Received bodies are shown in place. If a function of the chain writes to a body after sending
+//! it, its readers see the change; this library never does so. A program that does not trust the
+//! other functions of the chain that far copies a body before it reads it ([`Received::bytes`] is a
+//! slice like any other).
 #![deny(unsafe_code)] // allowed one call at a time: the peer of a socket, and memory that others write
 
 mod arena;

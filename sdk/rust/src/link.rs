@@ -1,4 +1,4 @@
-//! The link of this program to its node, and what is sent on it and on channels.
+//! The link of this program to its node, and sending on the link and on channels.
 
 use crate::arena::{Arena, OnFull, Part};
 use crate::body::{Kind as Body, Payload};
@@ -19,10 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// With so many descriptors that may be sent later, later is now. So it is with one for so many bytes.
+/// With this number of delayed descriptors, they are sent at once. A release of at least [`LARGE`]
+/// bytes is sent at once, too.
 const MOST_LATER: usize = 32;
 const LARGE: u64 = 64 << 10;
-/// Bytes of the longest packet.
+/// The length of the longest packet, in bytes.
 pub(crate) const PACKET: usize = BYTES * MOST;
 
 pub(crate) struct Link {
@@ -31,7 +32,7 @@ pub(crate) struct Link {
     pub(crate) node: Arc<Mapping>,
     pub(crate) head: u32,
     waits_when_full: AtomicBool,
-    /// What calls come from: the socket, and channels from callers.
+    /// The sources of calls: the socket, and channels from callers.
     pub(crate) calls: Arc<OwnedFd>,
     pub(crate) state: Mutex<State>,
 }
@@ -53,14 +54,14 @@ impl Link {
         &self.own
     }
 
-    /// Memory of this program's arena.
+    /// Allocates memory of this program's arena.
     pub(crate) fn allocate(&self, bytes: u64) -> Result<Part, Error> {
         if let Ok(part) = self.own.allocate(bytes) {
             return Ok(part);
         }
         self.catch_up();
         match self.own.allocate(bytes) {
-            // More than there is will never be free.
+            // More memory than the arena has will never be free.
             Err(_) if self.waits_when_full.load(Ordering::Relaxed) && bytes <= self.own.pool().mapping().length() => {
                 self.wait(&Interest::Memory, |_| self.own.allocate(bytes).ok())
             }
@@ -68,7 +69,8 @@ impl Link {
         }
     }
 
-    /// Writes a message that goes this way into the arena. One that answers a call may have a body that is a part of the call's.
+    /// Writes a message for this way into the arena. The body of an answer may be a part of the
+    /// call's body.
     pub(crate) fn write(
         &self,
         (way, answers): (u32, Option<Number>),
@@ -88,7 +90,7 @@ impl Link {
             Body::Received(received) if answers == Some(received.from()) => {
                 (Place { arena: message::NODE, ..payload.place() }, None)
             }
-            // Nobody counts who reads what came on a channel, so it is not passed on.
+            // The readers of a body that came on a channel are not counted, so it is copied.
             Body::Received(received) => {
                 let mut part = self.allocate(received.len() as u64)?;
                 part.bytes_mut()[..received.len()].copy_from_slice(received);
@@ -104,7 +106,8 @@ impl Link {
         Ok(Written { message: part, body, length: message::BYTES as u32 + length })
     }
 
-    /// Calls a function, on a channel to one of that name if there is one. Returns the call's number.
+    /// Calls a function, over a channel to a function of that name if there is one. Returns the
+    /// call's number.
     pub(crate) fn call(
         &self,
         parent: Option<Number>,
@@ -126,7 +129,7 @@ impl Link {
         self.ask(&mut self.lock(), written)
     }
 
-    /// Begins a call on a channel; `None`: it is not to be used.
+    /// Begins a call on a channel; `None`: the channel must not be used for it.
     pub(crate) fn begin(&self, way: u32, written: Written) -> Option<Number> {
         let mut state = self.lock();
         let channel = state.channels.get_mut(&way)?;
@@ -138,7 +141,8 @@ impl Link {
                 state.asked.insert(number, Asked { deadline, ..Asked::default() });
                 Some(number)
             }
-            // The node sees to it, and says why if it refuses the call.
+            // The call is sent to the node instead, which reports the reason if it refuses the
+            // call.
             Err(Unsent::Refused) => None,
             Err(Unsent::Ended) => {
                 state.end_channel(way);
@@ -167,7 +171,7 @@ impl Link {
         state.answer_on_channel(to, written)
     }
 
-    /// Has another function answer a call.
+    /// Delegates a call to another function.
     pub(crate) fn forward(&self, from: Number, head: &[u8], payload: &Payload<'_>) -> Result<(), Error> {
         let is_the_nodes = from.way == NODE;
         let written = self.write((NODE, None), head, if is_the_nodes { from.number } else { 0 }, payload)?;
@@ -176,7 +180,7 @@ impl Link {
         if is_the_nodes {
             return self.send(&mut state, Kind::Forward, from.number, written);
         }
-        // The answer comes here, and is sent back from here.
+        // The answer arrives here, and is sent back from here.
         let number = self.ask(&mut state, written)?;
         state.forwarded.insert(number, from);
         Ok(())
@@ -188,7 +192,7 @@ impl Link {
         self.tell(state, Descriptor::message(kind, number, slot, written.length))
     }
 
-    /// Answers a call with nothing.
+    /// Ends a call without an answer.
     pub(crate) fn fail(&self, number: Number) {
         let mut state = self.lock();
         state.cancelled.remove(&number);
@@ -212,9 +216,9 @@ impl Link {
         state.ended || state.cancelled.contains(&number)
     }
 
-    /// Nobody waits for the answer of that call.
+    /// Cancels a call: this program does not wait for its answer any more.
     pub(crate) fn cancel(&self, number: Number) {
-        // Dropped when nothing is locked any more, because of its waker.
+        // Dropped while the state is not locked, because dropping its waker may run other code.
         let mut asked;
         let mut state = self.lock();
         asked = state.asked.remove(&number);
@@ -234,7 +238,7 @@ impl Link {
         }
     }
 
-    /// An answer is not read any more.
+    /// Releases an answer that is not read any more.
     pub(crate) fn release(&self, number: Number, bytes: u64) {
         self.release_locked(&mut self.lock(), number, bytes);
     }
@@ -247,7 +251,7 @@ impl Link {
             }
         } else if let Some(channel) = state.channels.get_mut(&number.way) {
             channel.release(number.number);
-            // A call has room for a few.
+            // A call's message has space for a few releases.
             let most = if bytes >= LARGE { 0 } else { 4 };
             if let Err(Unsent::Ended) = channel.tell_later(most) {
                 state.end_channel(number.way);
@@ -255,7 +259,7 @@ impl Link {
         }
     }
 
-    /// Sends what was left for later, before somebody waits.
+    /// Sends the delayed descriptors, before a thread waits.
     pub(crate) fn tell_later(&self, state: &mut State) {
         self.tell_node_later(state);
         let told = |(way, channel): (&u32, &mut Channel)| match channel.tell_later(0) {
@@ -273,12 +277,13 @@ impl Link {
 
     fn tell_node_later(&self, state: &mut State) {
         if let Some(last) = state.later.pop() {
-            // If the link has ended, nobody has to be told.
+            // If the link has ended, the node needs no descriptors.
             let _ = self.tell(state, last);
         }
     }
 
-    /// Sends a descriptor to the node, after those that were left for later. The node always reads, so this waits for a moment at most.
+    /// Sends a descriptor to the node, after the delayed ones. The node always reads, so this
+    /// blocks for a moment at most.
     pub(crate) fn tell(&self, state: &mut State, descriptor: Descriptor) -> Result<(), Error> {
         state.later.push(descriptor);
         let later = std::mem::take(&mut state.later);
@@ -304,7 +309,7 @@ impl Link {
 
     pub(crate) fn end(&self) {
         self.lock().end();
-        // It may be closed already. Whoever reads it wakes up.
+        // The socket may be closed already. This wakes a thread that reads it.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 

@@ -1,4 +1,4 @@
-//! Calls of this program, and their answers.
+//! Outgoing calls, and their answers.
 
 use crate::body::{Memory, Received};
 use crate::call::show;
@@ -13,7 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A call that waits for its answer. If it is dropped, nobody waits any more, and whoever handles it can know.
+/// A call that waits for its answer. If it is dropped, the call is cancelled, which its callee can
+/// see.
 #[must_use = "a call that is dropped is cancelled"]
 #[derive(Debug)]
 pub struct Pending {
@@ -31,7 +32,7 @@ pub struct Answer {
     held: bool,
 }
 
-/// A link that is not printed.
+/// A link that is left out of debug output.
 struct Handle(Arc<Link>);
 
 impl std::fmt::Debug for Handle {
@@ -63,8 +64,9 @@ impl Pending {
         Answer::new(link.clone(), number, arrived)
     }
 
-    /// Waits for the first answer to any of these calls, which are of one link, takes that call out of the list, and says at which place it was; the calls after it move up.
-    /// `None`: the list is empty.
+    /// Waits for the first answer to any of these calls, which are of one link. Takes that call out
+    /// of the list, and returns its former index; the calls after it move up. `None`: the list is
+    /// empty.
     pub fn wait_any(pending: &mut Vec<Self>) -> Option<(usize, Result<Answer, Error>)> {
         let link = pending.first()?.link.0.clone();
         let wanted: Vec<Number> = pending.iter().map(|pending| pending.number).collect();
@@ -87,7 +89,8 @@ impl Pending {
     }
 }
 
-/// Waits for the answer, where a thread is in [`Chain::serve`](crate::Chain::serve): it is that thread that reads. Without one this is an error, for nobody would.
+/// Waits for the answer, while a thread is in [`Chain::serve`](crate::Chain::serve), which reads
+/// the answer. Without such a thread this is an error, because the answer would never be read.
 impl Future for Pending {
     type Output = Result<Answer, Error>;
 
@@ -102,7 +105,7 @@ impl Future for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        // Nothing happens if the answer was taken.
+        // Has no effect if the answer was taken.
         self.link.0.cancel(self.number);
     }
 }
@@ -111,7 +114,7 @@ impl Answer {
     fn new(link: Arc<Link>, number: Number, arrived: Option<Arrived>) -> Result<Self, Error> {
         let arrived = arrived.ok_or(Error::Failed)?;
         let head = ResponseHead::decode(link.head(&arrived)).ok();
-        // The node has checked what it sends.
+        // Answers from the node have been checked by it.
         match head.filter(|head| number.way == NODE || head.check(arrived.body_bytes()).is_ok()) {
             Some(head) => Ok(Self { link: Handle(link), number, head, body: arrived.body, held: arrived.held }),
             None => {
@@ -139,7 +142,7 @@ impl Answer {
         &self.head.headers
     }
 
-    /// Its body, where it is.
+    /// Its body, at its original address.
     #[must_use]
     pub fn body(&self) -> Received<'_> {
         show(self.body.as_ref())

@@ -1,4 +1,4 @@
-//! Many calls at a time on one thread.
+//! Handles many calls at a time on one thread.
 
 use crate::arena::Kick;
 use crate::call::Call;
@@ -16,20 +16,20 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Ways that are read in one turn.
+/// The number of ways that are read in one turn.
 const EVENTS: usize = 32;
-/// What the kick is called among the ways, which are numbers of 32 bits.
+/// The number of the kick among the ways, whose numbers have 32 bits.
 const KICK: u64 = 1 << 32;
 
 /// A thread that reads all ways, for the tasks that it runs.
 struct Server<'a> {
     link: &'a Link,
-    /// What it waits for: all ways, and the kick.
+    /// The epoll instance that it waits for: all ways, and the kick.
     all: Arc<OwnedFd>,
     alarm: Arc<Alarm>,
 }
 
-/// A task of the server can go on.
+/// Rings when a task of the server can continue.
 struct Alarm {
     server: ThreadId,
     rings: AtomicBool,
@@ -42,14 +42,15 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // The server looks before it waits, so nobody kicks himself.
+        // The server checks `rings` before it waits, so its own thread need not set the kick.
         if !self.rings.swap(true, Ordering::SeqCst) && thread::current().id() != self.server {
             self.kick.set();
         }
     }
 }
 
-/// Handles calls on this thread until the link has ended, or at once if another thread does so already: that is an error.
+/// Handles calls on this thread until the link has ended. Fails at once if another thread already
+/// does so.
 pub(crate) fn serve<H: Future<Output = ()>>(
     link: &Arc<Link>,
     most: usize,
@@ -65,7 +66,8 @@ pub(crate) fn serve<H: Future<Output = ()>>(
             let Some((number, arrived)) = taken else { break };
             tasks.extend(link.accept(number, arrived).map(&mut handle));
         }
-        // It rings itself when it has polled all that could go on, so it is asked again; tasks that ring all the time are not.
+        // `FuturesUnordered` wakes itself when it has polled all tasks that could continue, so it
+        // is polled again; but not for tasks that always wake themselves.
         for _ in 0..2 {
             server.alarm.rings.store(false, Ordering::SeqCst);
             while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut context) {}
@@ -97,17 +99,18 @@ impl<'a> Server<'a> {
         watched.map(|()| server)
     }
 
-    /// Reads what has come. If nothing has, no task can go on, and none begins, it waits. Returns whether the link goes on, or some task does.
+    /// Reads pending packets. Waits if there are none, no task can continue, and no call can begin.
+    /// Returns whether the link goes on, or a task can continue.
     fn turn(&self, has_room: bool) -> bool {
         let link = self.link;
         let mut state = link.lock();
         link.tell_later(&mut state);
         if state.ended {
             drop(state);
-            // Tasks that wait for an answer are told so.
+            // Tasks that wait for an answer are polled once more, to get the error.
             return self.alarm.rings.load(Ordering::SeqCst);
         }
-        // Others read, too: threads, and tasks that look for memory.
+        // Other threads, and tasks that wait for memory, also read packets.
         if has_room && state.waiting_calls() > 0 {
             return true;
         }
@@ -115,11 +118,11 @@ impl<'a> Server<'a> {
         let read = state.waiters.claim(&ways);
         state.waiters.note(&Interest::All, &ways, Some(&self.alarm.kick));
         let left = state.first_deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // Whoever has something to do is woken now, tasks included.
+        // Unlocking wakes the threads and tasks that have something to do.
         drop(state);
         let left = match self.alarm.rings.load(Ordering::SeqCst) {
             true => Some(Duration::ZERO),
-            // A deadline has passed when it is looked at.
+            // A deadline has to have passed when it is checked.
             false => left.map(|left| left + Duration::from_millis(1)),
         };
         let left = left.and_then(|left| Timespec::try_from(left).ok());
@@ -132,7 +135,7 @@ impl<'a> Server<'a> {
         for event in events {
             match event.data.u64() {
                 KICK => self.alarm.kick.reset(),
-                // There are no more channels than an `u32` has numbers.
+                // Channels have numbers of type `u32`.
                 way => {
                     let way = way as u32;
                     if !state.is_read(way) {
@@ -155,7 +158,7 @@ impl Drop for Server<'_> {
             channel.watch_no_more(&self.all);
         }
         state.server = None;
-        // Nobody reads for them any more.
+        // No thread reads their answers any more.
         state.wake_tasks();
         state.waiters.leave();
     }
@@ -168,9 +171,11 @@ impl State {
 }
 
 impl Link {
-    /// Whether the answer to a call is there. If not, the task is woken when it is; `None`: nobody would do so.
+    /// Whether the answer to a call is there. If not, the task is woken when it is; `None`: no
+    /// thread would wake it.
     pub(crate) fn poll(&self, number: Number, waker: &Waker) -> Option<bool> {
-        // A waker is cloned and dropped while nothing is locked: it is a runtime's, and may drop a task that comes here.
+        // A waker is cloned and dropped while the state is not locked: it belongs to a runtime, and
+        // dropping it may drop a task that calls this library.
         let mut known = Some(waker.clone());
         let mut state = self.lock();
         if state.is_answered(number) || state.ended {

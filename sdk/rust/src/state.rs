@@ -1,4 +1,4 @@
-//! What this program knows of its calls, and of those that came.
+//! The state of outgoing and incoming calls.
 
 use crate::arena::Part;
 use crate::body::Memory;
@@ -18,10 +18,10 @@ use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
 use std::time::Instant;
 
-/// The way that leads to the node, where others are channels.
+/// The number of the way to the node; all others are channels.
 pub(crate) const NODE: u32 = 0;
 
-/// A call, by the way on which it came or went and its number there.
+/// A call, by the way (the node's socket or a channel) that it uses and its number there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Number {
     pub(crate) way: u32,
@@ -30,70 +30,73 @@ pub(crate) struct Number {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Calls that nobody has taken.
+    /// Incoming calls that no thread has taken.
     pub(crate) calls: VecDeque<(Number, Arrived)>,
-    /// Calls that somebody handles, and whose caller does not wait any more.
+    /// Calls that are being handled, but whose callers do not wait any more.
     pub(crate) cancelled: HashSet<Number>,
-    /// Calls that this program makes, until their answer is taken.
+    /// Outgoing calls, until their answers are taken.
     pub(crate) asked: HashMap<Number, Asked>,
-    /// Calls that are answered with what another call is answered with.
+    /// Outgoing calls whose answers are the answers to incoming calls, which were forwarded.
     pub(crate) forwarded: HashMap<Number, Number>,
     last_asked: u32,
     pub(crate) arenas: HashMap<u32, Arc<Mapping>>,
     pub(crate) channels: HashMap<u32, Channel>,
-    /// What was sent on channels that have ended, by the number of the other end's arena: who has it may read on until the node forgets him.
+    /// Messages that were sent on channels that have ended, by the number of the other end's arena:
+    /// the receiver may read them until the node announces that its arena is gone.
     pub(crate) left: HashMap<u32, Vec<Sent>>,
-    /// What the node may be reading, by slot.
+    /// Messages that the node may still read, by slot.
     pub(crate) sent: HashMap<u32, Sent>,
-    /// What the node is told with whatever it is told next, or before this program waits.
+    /// Descriptors that are sent to the node together with the next one, or before this program
+    /// waits.
     pub(crate) later: Vec<Descriptor>,
     pub(crate) waiters: Waiters,
-    /// What waits for all ways, if a thread serves.
+    /// The epoll instance of all ways, if a thread serves.
     pub(crate) server: Option<Arc<OwnedFd>>,
     pub(crate) ended: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct Asked {
-    /// There once the call is over. An answer may be none.
+    /// Set once the call is over. The inner `None` means that there is no answer.
     pub(crate) answer: Option<Option<Arrived>>,
-    /// When nobody is to wait any more.
+    /// The time at which this program gives the call up, and answers it with status 504.
     pub(crate) deadline: Option<Instant>,
     /// The task that waits for the answer.
     pub(crate) waker: Option<Waker>,
 }
 
 impl Asked {
-    /// It is over. Returns the task that waits for it.
+    /// Ends the call. Returns the task that waits for it.
     pub(crate) fn settle(&mut self, answer: Option<Arrived>) -> Option<Waker> {
         self.answer = Some(answer);
         self.waker.take()
     }
 }
 
-/// A message that has come.
+/// A received message.
 pub(crate) struct Arrived {
     pub(crate) head: Head,
     pub(crate) body: Option<(Memory, Place)>,
-    /// Whoever sent it is told when it is not read any more.
+    /// The sender gets a release when the message is not read any more.
     pub(crate) held: bool,
 }
 
 pub(crate) enum Head {
-    /// In the node's arena.
+    /// The head is in the node's arena.
     There { slot: u32, length: u32 },
-    /// A copy.
+    /// The head was copied.
     Here(Bytes),
 }
 
-/// What is in its arena, and not sent yet.
+/// A message that has been written to the arena, but not sent yet.
 pub(crate) struct Written {
     pub(crate) message: Part,
     pub(crate) body: Option<Arc<Part>>,
     pub(crate) length: u32,
 }
 
-/// The state, while nobody else changes it. Whoever is to be woken is woken after that, so that he need not wait for it.
+/// The locked state. Dropping it unlocks the state first and then wakes threads and tasks, so that
+/// they need not wait for the lock.
 pub(crate) struct Locked<'a>(pub(crate) Option<MutexGuard<'a, State>>);
 
 impl Deref for Locked<'_> {
@@ -131,23 +134,23 @@ impl State {
         self.asked.get(&number).is_some_and(|asked| asked.answer.is_some())
     }
 
-    /// The answer to one of these calls: which one, and what it is.
+    /// The answer to one of these calls, with the call's index in the list.
     pub(crate) fn take_answer(&mut self, numbers: &[Number]) -> Option<(usize, Option<Arrived>)> {
         let place = numbers.iter().position(|number| self.is_answered(*number))?;
         Some((place, self.asked.remove(&numbers[place])?.answer?))
     }
 
-    /// Ways on which calls are open.
+    /// The ways on which calls are open.
     pub(crate) fn asked_ways(&self) -> impl Iterator<Item = u32> {
         self.asked.iter().filter(|(_, asked)| asked.answer.is_none()).map(|(number, _)| number.way)
     }
 
-    /// When the first of these calls has taken too long.
+    /// The earliest deadline of these calls.
     pub(crate) fn deadline(&self, numbers: &[Number]) -> Option<Instant> {
         numbers.iter().filter_map(|number| self.asked.get(number)?.deadline).min()
     }
 
-    /// Ends the calls that have taken too long, as a sidecar would.
+    /// Ends the calls that have exceeded their deadlines, as a sidecar would.
     pub(crate) fn end_late_calls(&mut self) {
         if self.asked.values().all(|asked| asked.deadline.is_none() || asked.answer.is_some()) {
             return;
@@ -168,13 +171,13 @@ impl State {
         }
     }
 
-    /// The channel to a function by this name that has the least to do.
+    /// The channel to a function of this name with the fewest open calls.
     pub(crate) fn channel_to(&self, name: &str) -> Option<u32> {
         let leading = self.channels.iter().filter(|(_, channel)| channel.leads_to(name));
         leading.min_by_key(|(_, channel)| channel.load()).map(|(way, _)| *way)
     }
 
-    /// A call that came is answered.
+    /// Ends an incoming call that was answered.
     pub(crate) fn closed(&mut self, number: Number) {
         self.cancelled.remove(&number);
         if let Some(channel) = self.channels.get_mut(&number.way) {
@@ -217,7 +220,7 @@ impl State {
         }
     }
 
-    /// The other end is gone, or the node has taken the channel away.
+    /// The other end is gone, or the node has withdrawn the channel.
     pub(crate) fn end_channel(&mut self, way: u32) {
         let Some(channel) = self.channels.remove(&way) else { return };
         channel.end();

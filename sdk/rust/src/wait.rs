@@ -1,7 +1,9 @@
-//! Who waits, and who reads for all who wait.
+//! Waiting, and how one waiting thread reads for all others.
 //!
-//! Calls come on one way: the node's socket, with the channels from callers. Answers come on the node's socket, too, and on the channel to a callee. Each
-//! way is read by one of those who wait for something on it. The others are woken when he has what they wait for, or has what he waits for himself.
+//! Calls arrive on one way: the node's socket, together with the channels from callers. Answers
+//! arrive on the node's socket, too, and on the channel to a callee. One of the threads that wait
+//! for packets of a way reads it. It wakes the others when it has read the packets that they wait
+//! for, or when its own wait is over.
 
 use crate::arena::Kick;
 use crate::error::Error;
@@ -20,30 +22,30 @@ use std::task::Waker;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Channels that are read at once.
+/// The number of channels that are read at once.
 const EVENTS: usize = 16;
 
-/// What somebody waits for.
+/// The kind of event that a thread waits for.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Interest {
     Call,
     Answers(Vec<Number>),
     Memory,
-    /// Whatever comes, to wake tasks.
+    /// All events, to wake tasks.
     All,
 }
 
-/// Those who wait.
+/// The waiting threads.
 #[derive(Default)]
 pub(crate) struct Waiters {
     waiters: Vec<Waiter>,
-    /// Ways that somebody reads.
+    /// Ways that a thread reads.
     read: Vec<u32>,
-    /// Those who are to be woken.
+    /// Threads and tasks to be woken when the state is unlocked.
     woken: Vec<Wake>,
 }
 
-/// Wakes somebody.
+/// Wakes a thread or task.
 pub(crate) enum Wake {
     Thread(Thread),
     Kick(Arc<Kick>),
@@ -65,11 +67,11 @@ struct Waiter {
     interest: Interest,
     ways: Vec<u32>,
     woken: bool,
-    /// It waits for this, and is not parked.
+    /// The thread waits for this kick, and is not parked.
     kick: Option<Arc<Kick>>,
 }
 
-/// What a reader has got while nothing was locked.
+/// The result of reading while the state was not locked.
 enum Got {
     /// These ways can be read.
     Ready(Vec<u32>),
@@ -77,18 +79,18 @@ enum Got {
     Packet(io::Result<Received>),
     /// Bytes of a channel; `None`: it has ended.
     Bytes(Option<usize>),
-    /// A call may have taken too long.
+    /// A call may have exceeded its deadline.
     Late,
 }
 
 impl Link {
-    /// Waits until something is there.
+    /// Waits until `take` returns a value.
     pub(crate) fn wait<T>(
         &self,
         interest: &Interest,
         mut take: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
-        // Whoever frees memory sets it.
+        // The kick is set by a thread that frees memory.
         let mut kick = match interest {
             Interest::Memory => Some(Kick::new().map_err(|_| Error::Failed)?),
             Interest::Call | Interest::Answers(_) | Interest::All => None,
@@ -96,7 +98,8 @@ impl Link {
         let _waiting = kick.as_ref().map(|kick| self.arena().wait(kick.clone()));
         let mut state = self.lock();
         let result = loop {
-            // Before anybody looks whether he has what he waits for, this thread included.
+            // This is done before any thread, including this one, checks whether its event has
+            // occurred.
             if self.read_withdrawn(&mut state) {
                 state.wake(None);
             }
@@ -121,11 +124,11 @@ impl Link {
                 ([NODE], 1, None) => {
                     let channels = state.has_callers();
                     drop(state);
-                    // An offer of the first channel would come here, too.
+                    // An offer of the first channel would arrive here, too.
                     if channels { self.wait_for_calls() } else { Got::Packet(self.wait_for_packet(&mut bytes)) }
                 }
                 ([way], 1, None) if !state.is_urgent(*way, interest) => {
-                    // It may have ended just now.
+                    // The channel may have ended just now.
                     let socket = state.channels.get(way).map(|channel| channel.socket.clone());
                     drop(state);
                     match socket.map(|socket| rustix::net::recv(&socket, &mut bytes, RecvFlags::empty())) {
@@ -184,7 +187,7 @@ impl Link {
         if events.is_empty() {
             return Got::Ready(vec![NODE]);
         }
-        // There are no more channels than an `u32` has numbers.
+        // Channels have numbers of type `u32`.
         Got::Ready(events.iter().map(|event| event.data.u64() as u32).collect())
     }
 
@@ -203,7 +206,7 @@ impl Link {
         all.extend(channels.iter().map(|(_, socket)| watch(socket)));
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
-        // If this fails, so does the next one.
+        // If this fails, so does the next call.
         let _ = rustix::io::retry_on_intr(|| poll(&mut all, left.as_ref()));
         if let Some(kick) = kick {
             kick.reset();
@@ -211,7 +214,7 @@ impl Link {
         let (mut ready, mut place) = (Vec::new(), first);
         if calls {
             if !all[place].revents().is_empty() {
-                // What there is, is read one by one.
+                // Pending packets are read one by one.
                 if let Got::Ready(ways) = self.wait_for_calls() {
                     ready.extend(ways);
                 }
@@ -225,12 +228,12 @@ impl Link {
 }
 
 impl State {
-    /// The ways on which something may come that somebody waits for.
+    /// The ways on which an event of this kind may arrive.
     pub(crate) fn ways(&self, interest: &Interest) -> Vec<u32> {
         let mut ways: Vec<u32> = match interest {
             Interest::Call => vec![NODE],
             Interest::Answers(numbers) => numbers.iter().map(|number| number.way).collect(),
-            // What was sent comes back with answers, too.
+            // An answer also gives back the memory of its call.
             Interest::Memory => self.asked_ways().chain([NODE]).collect(),
             Interest::All => {
                 let to_callees = self.channels.iter().filter(|(_, channel)| channel.end == End::Caller);
@@ -242,7 +245,8 @@ impl State {
         ways
     }
 
-    /// Whether the calls that somebody waits for have taken so long that the channel's own timeout would be too late.
+    /// Whether the earliest deadline of the awaited calls is so near that the channel's own timeout
+    /// would be too late.
     fn is_urgent(&self, way: u32, interest: &Interest) -> bool {
         let Interest::Answers(numbers) = interest else { return false };
         let timeout = self.channels.get(&way).and_then(|channel| channel.timeout);
@@ -250,12 +254,12 @@ impl State {
         timeout.zip(left).is_some_and(|(timeout, left)| left < timeout / 2)
     }
 
-    /// Whether calls come on channels, too.
+    /// Whether calls also arrive on channels.
     fn has_callers(&self) -> bool {
         self.channels.values().any(|channel| channel.end == End::Callee)
     }
 
-    /// Whether somebody waits for what comes on a way.
+    /// Whether a thread reads this way.
     pub(crate) fn is_read(&self, way: u32) -> bool {
         let way = match self.channels.get(&way).map(|channel| channel.end) {
             Some(End::Caller) => way,
@@ -264,7 +268,7 @@ impl State {
         self.waiters.read.contains(&way)
     }
 
-    /// Wakes those who have what they wait for, but for the one who reads.
+    /// Wakes the threads whose events have occurred, except for the reader.
     pub(crate) fn wake(&mut self, reader: Option<&Interest>) {
         let takes_one = |interest: &Interest| matches!(interest, Interest::Call | Interest::All);
         let mut calls = self.waiting_calls().saturating_sub(usize::from(reader.is_some_and(takes_one)));
@@ -273,7 +277,7 @@ impl State {
             let has = match &waiter.interest {
                 Interest::Call | Interest::All => calls > 0,
                 Interest::Answers(numbers) => numbers.iter().any(|number| self.is_answered(*number)),
-                // They are woken when something is freed.
+                // These threads are woken when memory is freed.
                 Interest::Memory => false,
             };
             if has {
@@ -286,7 +290,7 @@ impl State {
 }
 
 impl Waiters {
-    /// Takes the ways that nobody reads.
+    /// Takes those of the ways that no thread reads.
     pub(crate) fn claim(&mut self, ways: &[u32]) -> Vec<u32> {
         let free: Vec<u32> = ways.iter().copied().filter(|way| !self.read.contains(way)).collect();
         self.read.extend(&free);
@@ -297,7 +301,7 @@ impl Waiters {
         self.read.retain(|way| !ways.contains(way));
     }
 
-    /// This thread is about to wait.
+    /// Records that this thread is about to wait.
     pub(crate) fn note(&mut self, interest: &Interest, ways: &[u32], kick: Option<&Arc<Kick>>) {
         let (thread, interest, kick) = (thread::current(), interest.clone(), kick.cloned());
         let waiter = Waiter { thread, interest, ways: ways.to_vec(), woken: false, kick };
@@ -308,7 +312,8 @@ impl Waiters {
         }
     }
 
-    /// This thread waits no more. Has somebody else read what it has read, if anybody waits for that.
+    /// Ends the wait of this thread. If other threads wait for the ways that it has read, one of
+    /// them is woken to read on.
     pub(crate) fn leave(&mut self) {
         let me = thread::current().id();
         self.waiters.retain(|waiter| waiter.thread.id() != me);
@@ -323,7 +328,7 @@ impl Waiters {
         }
     }
 
-    /// Wakes a task, once nothing is locked.
+    /// Wakes a task, once the state is not locked.
     pub(crate) fn wake_task(&mut self, task: Option<Waker>) {
         self.woken.extend(task.map(Wake::Task));
     }

@@ -15,7 +15,7 @@ use wasmtime::{Config, Enabled, Engine, PoolingAllocationConfig};
 const INSTANCES: u32 = 1000;
 /// The limit of core modules of a component. Python's components have some dozens.
 const CORES: u32 = 100;
-/// The limit of memories of a component.
+/// The limits of memories and of tables of a component.
 const MEMORIES: u32 = 4;
 const TABLES: u32 = 20;
 /// The limit of elements of a table. JavaScript's engine has some ten thousand functions.

@@ -1,4 +1,4 @@
-//! Calls on channels. Here they are TCP connections of which the kernel lets everything through.
+//! Calls on channels. Here these are TCP connections without a kernel filter.
 
 use super::node::{self, Function, Node, call, text};
 use super::{WAYS, settings};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Two functions that have a channel, on which the first one calls the other.
+/// Two functions with a channel, on which the first one calls the other.
 struct Pair {
     node: Arc<Node>,
     caller: Link,
     callee: Link,
     number: u32,
-    /// As the node has it.
+    /// The two ends, as the node holds them.
     ends: [TcpStream; 2],
     functions: [Function; 2],
 }
@@ -36,7 +36,7 @@ impl Pair {
         Self { node, caller, callee, number, ends, functions: [first, second] }
     }
 
-    /// What the caller answers, which it has from the other one.
+    /// The caller's answer, which contains that of the callee.
     async fn ask(&self, path: &str, body: &[u8]) -> (StatusCode, String) {
         let answer = call(&self.caller, path, body).await.unwrap();
         (answer.head.status, text(answer.body.as_ref()))
@@ -56,7 +56,7 @@ async fn calls_go_where_the_channel_leads_and_nowhere_else() {
         assert_eq!(pair.ask("/many/500", b"").await, ok(""), "what was sent comes back");
         assert_eq!(pair.ask("/spread/echo/length", b"0123456789").await, ok("55"), "many at once");
         assert_eq!(pair.ask("/status-of/echo/fail", b"x").await.0, StatusCode::BAD_GATEWAY);
-        // Its body came from the node, so the node counts who reads it.
+        // Its body came from the node, so the node counts its readers.
         let before = pair.routed();
         assert_eq!(pair.ask("/pass/echo/middle", b"[body]").await, ok("body"));
         assert_eq!((before, pair.routed()), (1, 2), "the one with a body of the node's, and this");
@@ -116,7 +116,7 @@ async fn a_call_that_takes_too_long_ends_as_at_a_sidecar() {
     for mode in WAYS {
         let pair = Pair::start(mode, Some(Duration::from_millis(50))).await;
         assert_eq!(pair.ask("/status-of/echo/hang", b"").await.0, StatusCode::GATEWAY_TIMEOUT);
-        // The function was told that nobody waits.
+        // The callee learned that its call was cancelled.
         assert_eq!(pair.ask("/same/echo/echo", b"").await, (StatusCode::OK, "true".to_owned()));
     }
 }
@@ -139,7 +139,7 @@ async fn calls_go_through_the_node_once_the_channel_is_withdrawn_or_has_ended() 
             if withdrawn {
                 pair.caller.withdraw(pair.number);
             } else {
-                // A function that dies while it has calls.
+                // A function that dies while it has open calls.
                 let hanging = node::ask(&pair.caller, "/status-of/echo/keep", b"").unwrap();
                 pair.functions[1].0.kill().unwrap();
                 pair.ends.iter().for_each(|end| drop(end.shutdown(std::net::Shutdown::Both)));
@@ -182,7 +182,8 @@ async fn an_answer_on_a_channel_that_was_withdrawn_meanwhile_is_found() {
     for mode in WAYS {
         let pair = Pair::start(mode, None).await;
         let asked = node::ask(&pair.caller, "/wait-late/echo/slow-length", b"").unwrap();
-        // It is called, the channel is withdrawn, it answers, and only then the caller waits. In any other order there is an answer, too.
+        // The callee is called, the channel is withdrawn, the callee answers, and only then the
+        // caller waits. In any other order there is an answer, too.
         tokio::time::sleep(Duration::from_millis(50)).await;
         pair.caller.withdraw(pair.number);
         let answer = tokio::time::timeout(Duration::from_secs(30), asked).await.expect("it has its answer").unwrap();

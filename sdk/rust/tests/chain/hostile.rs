@@ -1,4 +1,4 @@
-//! An instance that says whatever it likes.
+//! An instance that sends arbitrary packets.
 
 use crate::node::{Node, call, pair, to};
 use crate::{PATIENCE, none, settings};
@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// The instance's end of a link, without a library.
+/// The instance's end of a link, without the library.
 struct Instance {
     socket: OwnedFd,
     arena: Mapping,
@@ -37,14 +37,14 @@ impl Instance {
     /// Writes a message: a fixed part, and a head.
     fn write(&self, slot: u32, message: &Message, head: &[u8]) -> u32 {
         let bytes = [&message.encode()[..], head].concat();
-        // SAFETY: nobody else of this process writes there.
+        // SAFETY: this process has no other writer to this memory.
         #[expect(unsafe_code, reason = "a test")]
         let memory = unsafe { self.arena.slice_mut(u64::from(slot) * UNIT, bytes.len() as u64) }.unwrap();
         memory.copy_from_slice(&bytes);
         bytes.len() as u32
     }
 
-    /// A call to somebody, with this body.
+    /// A call to an unknown function, with this body.
     fn write_call(&self, slot: u32, body: Place) -> u32 {
         let mut head = Vec::new();
         to("nobody", "/").encode(&mut head);
@@ -59,7 +59,7 @@ impl Instance {
         socket::send(&self.socket, packet, &[], SendFlags::empty()).unwrap();
     }
 
-    /// What the node says next.
+    /// The node's next packet.
     async fn hear(&self) -> Vec<Descriptor> {
         let socket = self.socket.try_clone().unwrap();
         let heard = tokio::task::spawn_blocking(move || {
@@ -98,12 +98,12 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     refused(Violation::Packet, 1).await;
     instance.say_bytes(&[0; BYTES * (MOST + 1)]);
     refused(Violation::Packet, 2).await;
-    // Unknown kinds, and those that only the node says.
+    // Unknown kinds, and those that only the node sends.
     instance.say_bytes(&[9; BYTES]);
     refused(Violation::Descriptor, 0).await;
     instance.say(Descriptor::free(3));
     refused(Violation::Descriptor, 1).await;
-    // A message elsewhere, or that is none.
+    // A message at a place outside of the arena, or an invalid one.
     instance.say(call(11, 1023, 65));
     refused(Violation::Slot, 0).await;
     instance.say(call(11, u32::MAX, length));
@@ -119,7 +119,8 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     let bad = instance.write(8, &Message { head: 3, parent: 0, body: Place::default() }, b"abc");
     instance.say(call(11, 8, bad));
     refused(Violation::Head, 1).await;
-    // What it does not hold: in the node's arena, in one that nobody announced, beyond its own.
+    // Bodies that the instance does not hold: in the node's arena, in one that was never announced,
+    // beyond the end of its own.
     let elsewhere = |arena, offset| instance.write_call(8, Place { arena, offset, length: 64 });
     instance.say(call(11, 8, elsewhere(NODE, 0)));
     refused(Violation::NotHeld, 0).await;
@@ -127,12 +128,12 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     refused(Violation::Arena, 0).await;
     instance.say(call(11, 8, elsewhere(INSTANCE, (64 << 10) - 63)));
     refused(Violation::Bounds, 0).await;
-    // Answers, and what else refers to calls that there are not.
+    // Answers, and other descriptors of calls that do not exist.
     for kind in [Kind::Answer, Kind::Forward] {
         let before = link.violations().get(Violation::Stale);
         instance.say(Descriptor::message(kind, 1, 0, length));
         if kind == Kind::Answer {
-            // Its head is one of a call.
+            // Its head is that of a call.
             eventually_async("it is refused", || link.violations().total() > 15).await;
         }
         refused(Violation::Stale, before).await;
@@ -142,7 +143,8 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     instance.say(Descriptor::number(Kind::Cancel, 1));
     refused(Violation::Stale, 3).await;
 
-    // One that is in order: nobody is called `nobody`, so it is answered and given back.
+    // A valid call: no function is called `nobody`, so the node answers it and gives its memory
+    // back.
     instance.say(good);
     let mut heard = Vec::new();
     while heard.len() < 2 {
@@ -150,14 +152,14 @@ async fn what_an_instance_must_not_say_is_refused_and_counted() {
     }
     assert!(heard.contains(&Descriptor::free(0)), "{heard:?}");
     assert!(heard.iter().any(|heard| (heard.kind, heard.number) == (Kind::Answer, 10)), "{heard:?}");
-    // The same once more.
+    // The same call once more.
     instance.say(good);
     refused(Violation::Number, 0).await;
     instance.say(Descriptor::number(Kind::Release, 10));
     instance.say(Descriptor::number(Kind::Release, 10));
     refused(Violation::Stale, 4).await;
 
-    // While somebody holds the message, its slot is not to be used.
+    // While a function holds the message, its slot must not be used.
     let mut head = Vec::new();
     to("other", "/keep").encode(&mut head);
     let length = instance.write(0, &Message { head: head.len() as u32, parent: 0, body: BODY }, &head);
@@ -177,7 +179,7 @@ async fn an_answer_that_breaks_the_rules_is_a_failure() {
         let heard = instance.hear().await;
         let mut head = Vec::new();
         ResponseHead::new(StatusCode::OK).encode(&mut head);
-        // More of the node's arena than it was given.
+        // More of the node's arena than the instance was given.
         let body = Place { arena: NODE, offset: 0, length: 1 << 20 };
         let length = instance.write(0, &Message { head: head.len() as u32, parent: 0, body }, &head);
         instance.say(Descriptor::message(Kind::Answer, heard[0].number, 0, length));
@@ -203,13 +205,13 @@ async fn a_body_is_passed_on_by_who_holds_it_only() {
         ResponseHead::new(StatusCode::OK).encode(&mut head);
         instance.write(0, &Message { head: head.len() as u32, parent: 0, body: place }, &head)
     };
-    // Where it was told: the message is the second block of the node's arena.
+    // A valid place: the message is the second block of the node's arena.
     let length = answer(Place { arena: NODE, offset: 10, length: 80 });
     instance.say(Descriptor::message(Kind::Answer, asked.number(), 0, length));
     let answered = asked.await.unwrap();
     assert_eq!(answered.body.unwrap().len(), 80);
     none(link.violations());
-    // It has answered, and holds it no more.
+    // The instance has answered, and does not hold the body any more.
     let length = instance.write_call(0, Place { arena: NODE, offset: 10, length: 80 });
     instance.say(Descriptor::message(Kind::Call, 1, 0, length));
     eventually_async("it is refused", || link.violations().get(Violation::NotHeld) == 1).await;
@@ -263,7 +265,7 @@ async fn an_instance_that_reads_nothing_makes_nobody_wait() {
     }
 }
 
-// Nothing reads between the calls of this test that do not wait.
+// No packets are read between the calls of this test that do not wait.
 #[tokio::test]
 async fn an_answer_counts_although_its_instance_has_ended_and_left_calls_unread() {
     let node = Node::new();
@@ -296,7 +298,7 @@ async fn an_instance_that_still_writes_and_does_not_want_to_read_is_cut_off() {
     assert_eq!(link.ended().await, End::Closed);
 }
 
-// The instance of this test waits until the node has read.
+// The instance of this test waits until the node has read its packets.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_goes_on_once_the_socket_is_not_full_any_more() {
     let node = Node::new();

@@ -50,7 +50,7 @@ async fn a_body_from_outside_is_copied_in_and_out_once() {
     none(link.violations());
 }
 
-/// What the kernel says of a function's own arena.
+/// The kernel's description of a function's own arena.
 fn of_the_arena(function: &Function) -> String {
     let mappings = std::fs::read_to_string(format!("/proc/{}/smaps", function.0.id())).unwrap();
     let (_, own) = mappings.split_once("/memfd:leno-chain-instance").unwrap();
@@ -64,7 +64,7 @@ async fn the_kernel_is_asked_for_large_pages() {
     let (large, link) = node.start("large", "", &Settings { large_pages: true, ..settings() }).await;
     let is_asked = |function| of_the_arena(function).split_whitespace().any(|word| word == "hg");
     assert_eq!((is_asked(&small), is_asked(&large)), (false, true));
-    // A body of 100,000 bytes of its own.
+    // The function writes a body of 100,000 bytes.
     assert_eq!(text(call(&link, "/same/large/echo", b"").await.unwrap().body.as_ref()), "true");
     match leno_shm::large_pages::check() {
         Ok(()) => assert!(of_the_arena(&large).contains("ShmemPmdMapped:     2048 kB"), "{}", of_the_arena(&large)),
@@ -83,10 +83,10 @@ async fn functions_hand_over_bodies_where_they_are() {
         assert_eq!(text(call(&a, "/same/b/echo", b"").await.unwrap().body.as_ref()), "true");
         let counted = node.domain.statistics();
         assert_eq!((counted.handed_over(), counted.bytes_shared()), (2, 200_000));
-        // Around three functions.
+        // A body passes around three functions.
         assert_eq!(text(call(&a, "/same/b/pass/c/pass/a/echo", b"").await.unwrap().body.as_ref()), "true");
         assert_eq!((counted.bytes_copied_in(), counted.bytes_shared()), (0, 800_000));
-        // Parts, of a body from outside, which one passes on to the next.
+        // Parts of a body from outside the chain, which each function passes on to the next.
         assert_eq!(text(call(&a, "/pass/b/pass/c/middle", b"012345").await.unwrap().body.as_ref()), "1234");
         assert_eq!(counted.bytes_copied_in(), 6);
         for link in [a, b, c] {
@@ -138,7 +138,7 @@ async fn what_a_killed_function_holds_comes_back_and_what_it_wrote_stays() {
         eventually_async("b holds what a wrote", || link_b.open_calls() == 1).await;
         b.0.kill().unwrap();
         assert_eq!(link_b.ended().await, End::Closed);
-        // The caller is told, which fails in turn, and has its memory again.
+        // The caller's call fails, so the caller fails in turn, and has its memory again.
         assert_eq!(waits.await.unwrap_err(), CallError::Failed);
         loop {
             match call(&a, "/take/900000", b"").await.unwrap().head.status {
@@ -173,7 +173,7 @@ async fn a_full_arena_is_an_error_or_a_wait() {
         let node = Node::new();
         let (other, link_other) = node.start("echo", "", &settings).await;
         let (_a, a) = node.start("a", mode, &settings).await;
-        // All comes back: this is many times the arena.
+        // All memory comes back: this is many times the arena.
         assert_eq!(call(&a, "/many/200", b"").await.unwrap().head.status, StatusCode::OK);
         let holds = ask(&a, "/same/echo/keep", b"").unwrap();
         eventually_async("the other one holds it", || link_other.open_calls() == 1).await;
@@ -195,15 +195,15 @@ async fn a_cancelled_call_is_known_to_who_handles_it() {
         let node = Node::new();
         let (_a, a) = node.start("a", "", &settings()).await;
         let (_b, b) = node.start("b", mode, &settings()).await;
-        // By the node.
+        // Cancelled by the node.
         let asked = ask(&a, "/hang", b"body").unwrap();
         drop(asked);
         eventually_async("it is answered", || a.open_calls() == 0).await;
-        // By the caller.
+        // Cancelled by the caller.
         assert_eq!(call(&a, "/give-up/b/hang", b"").await.unwrap().head.status, StatusCode::OK);
         eventually_async("b has been called and has answered", || b.open_calls() == 0).await;
         assert_eq!(text(call(&b, "/length", b"123").await.unwrap().body.as_ref()), "3");
-        // One that nobody has taken.
+        // Cancelled before a thread has taken it.
         let hangs = ask(&b, "/hang", b"").unwrap();
         drop(ask(&b, "/keep", b"").unwrap());
         drop(hangs);
@@ -265,13 +265,13 @@ async fn the_node_connects_where_the_environment_says() {
     assert_eq!(text(call(&link, "/echo", b"hello").await.unwrap().body.as_ref()), "hello");
 }
 
-/// Somebody else's account is not the node's.
+/// A peer with another account is not the node.
 fn turned_away(port: u16) {
     const NOBODY: u32 = 65534;
     if !rustix::process::geteuid().is_root() {
         return eprintln!("== left out: only root can be somebody else");
     }
-    // Where everybody may run it.
+    // A place where every account may run it.
     let program = std::env::temp_dir().join(format!("leno-test-knock-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_leno-chain-function"), &program).unwrap();
     let mut command = Command::new(&program);
@@ -290,7 +290,7 @@ async fn who_is_not_ready_has_no_link() {
     let (ours, theirs) = pair();
     drop(theirs);
     assert!(Link::open(ours, &Domain::new("test"), "a", &settings()).await.is_err());
-    // Whoever says something else.
+    // A peer that sends something else.
     let (ours, theirs) = pair();
     socket::send(&theirs, b"hello", &[], SendFlags::empty()).unwrap();
     let error = Link::open(ours, &Domain::new("test"), "a", &settings()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! A node for the tests: a link to each function, and a router that judges nothing.
+//! A node for the tests: a link to each function, and a router without policies.
 
 use leno_sdk::{Method, RequestHead, ResponseHead, StatusCode};
 use leno_shm::{Answer, Body, CallError, Domain, Incoming, IncomingCall, Link, SendError, Settings};
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) struct Node {
     pub(crate) domain: Domain,
-    /// Calls that have come from functions.
+    /// The number of calls that came from functions.
     pub(crate) routed: AtomicUsize,
     links: Mutex<HashMap<String, Link>>,
 }
 
-/// A function, which is killed with the test.
+/// A function, which is killed at the end of the test.
 pub(crate) struct Function(pub(crate) Child);
 
 impl Drop for Function {
@@ -86,7 +86,7 @@ impl Node {
     }
 }
 
-/// A call from outside, with a body that is copied in once.
+/// A call from outside the chain, with a body that is copied in once.
 pub(crate) async fn call(link: &Link, path: &str, body: &[u8]) -> Result<Answer, CallError> {
     ask(link, path, body).unwrap().await
 }

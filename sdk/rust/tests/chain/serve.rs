@@ -37,7 +37,7 @@ async fn a_call_that_a_task_has_read_is_not_left_behind() {
     let node = Node::new();
     let (_a, a) = node.start("a", "serves", &settings()).await;
     let hears = node::ask(&a, "/hear", b"").unwrap();
-    // The first one has been taken, and reads the second one. In any other order there is an answer, too.
+    // The task of the first call reads the second one. In any other order there is an answer, too.
     tokio::time::sleep(Duration::from_millis(30)).await;
     let answered = tokio::time::timeout(PATIENCE, call(&a, "/length", b"1")).await.expect("nobody else wakes it");
     assert_eq!(text(answered.unwrap().body.as_ref()), "1");
@@ -88,7 +88,7 @@ async fn an_answer_that_nobody_would_read_is_not_awaited() {
     let (_a, a) = node.start("a", "", &settings()).await;
     let (_b, b) = node.start("b", "serves", &settings()).await;
     assert_eq!(call(&a, "/await/b/hang", b"").await.unwrap().head.status, StatusCode::OK);
-    // A second server would take turns with the first one.
+    // A second server would compete with the first one.
     let said = call(&b, "/serve", b"").await.unwrap().body;
     assert_eq!(text(said.as_ref()), "another thread serves this chain");
     assert_eq!(text(call(&b, "/length", b"12").await.unwrap().body.as_ref()), "2");

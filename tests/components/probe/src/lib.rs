@@ -1,4 +1,4 @@
-//! A component that does what the path says, so that tests can see what comes of it.
+//! A component that performs the action in a request's path, so that tests can see the result.
 
 use std::io::{Read, Write};
 use wasip2::cli::environment::get_environment;
@@ -13,7 +13,7 @@ struct Probe;
 
 wasip2::http::proxy::export!(Probe);
 
-/// Outlives requests where instances do.
+/// Outlives requests if the instance does.
 static mut COUNT: u32 = 0;
 
 impl Guest for Probe {
@@ -117,7 +117,7 @@ fn answer(out: ResponseOutparam, status: u16, text: &str) {
     let _ = OutgoingBody::finish(body, None);
 }
 
-/// Piece by piece: what comes goes back at once.
+/// Sends each piece back at once.
 fn echo(request: IncomingRequest, out: ResponseOutparam) {
     let incoming = request.consume().expect("a body");
     let mut from = incoming.stream().expect("a stream");
@@ -127,7 +127,7 @@ fn echo(request: IncomingRequest, out: ResponseOutparam) {
         match Read::read(&mut from, &mut piece) {
             Ok(0) => break,
             Ok(length) => to.write_all(&piece[..length]).expect("written"),
-            // The sender broke off: so does this.
+            // The sender broke off, so the answer breaks off too.
             Err(_) => panic!("the request broke off"),
         }
     }
@@ -139,7 +139,7 @@ fn echo(request: IncomingRequest, out: ResponseOutparam) {
     let _ = OutgoingBody::finish(body, copy);
 }
 
-/// Sends the request's body on to `http://<query>`, and answers what came.
+/// Sends the request's body on to `http://<query>`, and passes on the answer.
 fn relay(request: IncomingRequest, out: ResponseOutparam, query: &str) {
     let incoming = request.consume().expect("a body");
     let mut from = incoming.stream().expect("a stream");
@@ -156,7 +156,7 @@ fn call(url: &str, body: Option<&[u8]>) -> Result<(u16, String), String> {
         None => (Scheme::Http, url),
     };
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    // What an instance may not claim.
+    // An identity that an instance may not claim.
     let fields = [("x-forwarded-client-cert", "By=me;URI=spiffe://other"), ("x-probe", "1")];
     let fields: Vec<_> = fields.into_iter().map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec())).collect();
     let request = OutgoingRequest::new(Fields::from_list(&fields).expect("fields"));
