@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The way to other functions. Each transport is one.
+/// Sends calls to other functions. Each transport implements it.
 pub trait Calls: Send + Sync {
     /// Sends this to a function, and returns the body of the response if its status is 200.
     fn call(
@@ -22,7 +22,7 @@ pub trait Calls: Send + Sync {
     fn wait(&self, time: Duration) -> impl Future<Output = ()> + Send;
 }
 
-/// A method of a function: the messages that it takes and answers with.
+/// A method of a function, with the messages of its requests and responses.
 pub struct Operation<Question, Answer> {
     /// The function's name.
     pub callee: &'static str,
@@ -78,20 +78,20 @@ pub struct Request {
     pub method: Method,
     /// With the query, if there is one.
     pub path: String,
-    /// Of a browser.
+    /// The cookie of a browser.
     pub cookie: Option<String>,
     /// A message; or a form, if a browser sent it.
     pub body: Bytes,
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is answered.
+    /// The function answers it.
     Reply(Reply),
-    /// Another function answers it.
+    /// The function delegates it to another one.
     Forward {
-        /// Which one.
+        /// The other function.
         callee: &'static str,
         /// The path of the call to it.
         path: &'static str,
@@ -136,7 +136,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Its content, if the call came with the body `received`.
+    /// Its bytes or message. `received` is the body of the received call.
     pub fn payload<'a>(&'a self, received: &'a Bytes) -> Payload<'a> {
         match self {
             Self::Bytes(bytes) => Payload::Bytes(bytes),
@@ -157,7 +157,7 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    /// In memory of the process.
+    /// The encoded bytes.
     pub fn to_bytes(self) -> Bytes {
         match self {
             Self::Bytes(bytes) => bytes.clone(),
@@ -170,11 +170,11 @@ impl Payload<'_> {
     }
 }
 
-/// A message of whatever type.
+/// A message of any type.
 pub trait Encode: Debug + Send + Sync {
-    /// How many bytes it has.
+    /// Its encoded length.
     fn length(&self) -> usize;
-    /// Writes it to `into`, which is just as long.
+    /// Encodes it into `into`, which has that length.
     fn write(&self, into: &mut [u8]);
 }
 
@@ -188,13 +188,13 @@ impl<M: Message + Debug> Encode for M {
     }
 }
 
-/// Why there is no good answer.
+/// Why a call fails.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The callee answered with another status than 200.
     #[error("{callee} answered with {status}")]
     Status {
-        /// Who was called.
+        /// The called function.
         callee: &'static str,
         /// The status of its response.
         status: StatusCode,
@@ -202,7 +202,7 @@ pub enum Failure {
     /// The callee did not answer.
     #[error("{callee} does not answer: {cause}")]
     Unreachable {
-        /// Who was called.
+        /// The called function.
         callee: &'static str,
         /// The error of the transport.
         cause: String,
@@ -213,7 +213,7 @@ pub enum Failure {
     /// The function has no such path.
     #[error("there is nothing here")]
     Path,
-    /// The question makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Question(&'static str),
     /// The product or other thing in the request does not exist.
@@ -222,7 +222,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A callee that could not be asked.
+    /// A callee without a response.
     pub fn unreachable(callee: &'static str, cause: impl Display) -> Self {
         Self::Unreachable { callee, cause: cause.to_string() }
     }

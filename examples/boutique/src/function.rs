@@ -5,7 +5,8 @@ use crate::{hop, motion, parking, shop};
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The path at which every function says how many calls it got. No policy of the examples lets anybody ask; tests do, without a mesh.
+/// The path at which every function reports how many calls it got. No policy of the examples allows
+/// that call; tests make it without a mesh.
 const CALLS: &str = "/calls";
 
 /// All roles, by their names.
@@ -81,7 +82,7 @@ impl Role {
     }
 }
 
-/// A function that runs.
+/// A running function.
 pub struct Function {
     role: Role,
     got: AtomicU64,
@@ -93,7 +94,7 @@ impl Function {
         Some(Self { role: Role::named(name)?, got: AtomicU64::new(0) })
     }
 
-    /// Handles a call, and calls others this way for it.
+    /// Handles a call, and makes its calls to other functions by `calls`.
     pub async fn handle(&self, calls: &impl Calls, request: Request) -> Outcome {
         if request.path == CALLS {
             let count = self.got.load(Ordering::Relaxed).to_string();
@@ -103,7 +104,8 @@ impl Function {
         self.act(calls, &request).await.unwrap_or_else(|failure| Outcome::Reply(failure.into()))
     }
 
-    /// Handles a call to its end, for transports that cannot let another function answer: it is called, and its answer is the answer.
+    /// Handles a call, for transports without delegation: calls the other function, and returns its
+    /// response.
     pub async fn answer(&self, calls: &impl Calls, request: Request) -> Reply {
         let received = request.body.clone();
         match self.handle(calls, request).await {

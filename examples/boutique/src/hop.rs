@@ -1,4 +1,4 @@
-//! Two functions that exist to be measured: one calls the other, and says how long that took.
+//! Two functions for measurements: one calls the other, and reports the duration.
 
 use crate::calls::{Body, Calls, Failure, Operation, Outcome, Reply, Request};
 use crate::messages::Content;
@@ -7,10 +7,11 @@ use std::time::Instant;
 
 const RETURN: Operation<Content, Content> = Operation::new("echo", "/boutique.v1.Echo/Return");
 
-/// Most calls that one request may ask for.
+/// Most calls for one request.
 const MOST: usize = 100_000;
 
-/// `GET /hops?calls=NUMBER&bytes=NUMBER`: so many calls, one after the other. Answers with microseconds.
+/// `GET /hops?calls=NUMBER&bytes=NUMBER`: makes so many calls, one after the other. Answers with
+/// microseconds.
 pub(crate) async fn call(calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
     if path != "/hops" {

@@ -1,5 +1,5 @@
-//! `boutique NAME`: the function of this name, on the port in `PORT`. How it is called and calls others is in `BOUTIQUE_TRANSPORT`: `http` (without it), `grpc`
-//! or `chain`.
+//! `boutique NAME`: the function of this name, on the port in `PORT`. `BOUTIQUE_TRANSPORT` selects
+//! the transport of its calls: `http` (the default), `grpc` or `chain`.
 #![forbid(unsafe_code)]
 
 use boutique::function::{Function, NAMES, is_entry};

@@ -21,7 +21,7 @@ const SHOP: [&str; 10] = [
 ];
 const ORDER: &str = "email=a@shop.example&street=Way&city=Town&country=Land&zip_code=1234&card_number=4111-1111-1111-1111&card_month=1&card_year=2039&card_code=123";
 
-/// Functions that run, with their addresses.
+/// Running functions, with their addresses.
 struct Running {
     children: Vec<Child>,
     addresses: BTreeMap<&'static str, SocketAddr>,
@@ -37,13 +37,14 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts functions. Another process may get a port between the choice and the start; then all of them start anew with other ports.
+    /// Starts functions. If another process gets one of the ports before its function, starts all
+    /// of them anew with other ports.
     fn start(names: &[&'static str], transport: &str) -> Self {
         (0..10).find_map(|_| Self::start_once(names, transport)).expect("the functions do not start")
     }
 
     fn start_once(names: &[&'static str], transport: &str) -> Option<Self> {
-        // All ports are chosen before any is given back, so that they differ.
+        // This chooses all ports before it closes any listener, so that they differ.
         let listeners: Vec<_> = names.iter().map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: BTreeMap<_, _> =
             names.iter().copied().zip(listeners.iter().map(|listener| listener.local_addr().unwrap())).collect();
@@ -66,11 +67,11 @@ impl Running {
                 }
             }
         }
-        // Another process may answer at the port of one that has ended.
+        // Another process may answer at the port of a function that has ended.
         running.children.iter_mut().all(|child| child.try_wait().unwrap().is_none()).then_some(running)
     }
 
-    /// Head and body of the answer.
+    /// Head and body of the response.
     fn send(&self, name: &str, method: &str, path: &str, cookie: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.addresses[name]).unwrap();
         let length = body.len();
@@ -158,7 +159,7 @@ fn the_shop_makes_the_calls_that_its_pages_need() {
         ("recommendation", 1),
     ]);
 
-    // Nothing is left to pay for.
+    // The cart is empty, so there is nothing to pay.
     running.page("POST", "/cart/checkout", ORDER);
     expect(&[("checkout", 1), ("cart", 1), ("recommendation", 1), ("currency", 1)]);
 }

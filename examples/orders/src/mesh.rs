@@ -1,7 +1,9 @@
-//! How the functions call each other: by name. In a room that is all; the node answers, and knows who calls by the room that the call comes from.
+//! Calls to other functions, by name. In a jail no more is needed: the node answers, and identifies
+//! the caller by its jail.
 //!
-//! Where the node cannot make rooms (`isolation: process`), calls go through the proxy that `HTTP_PROXY` names, with the credentials in it. They were
-//! given to this very instance; they are how the mesh knows who is calling.
+//! Where the node cannot make jails (`isolation: process`), calls go through the proxy that
+//! `HTTP_PROXY` names, with the credentials in it. The node gives them to this instance only, and
+//! identifies the caller by them.
 
 use crate::inventory::inventory_client::InventoryClient;
 use base64::Engine;
@@ -17,15 +19,15 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
-/// Longest wait for an answer.
+/// Longest wait for a response.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest body of an answer.
+/// Largest body of a response.
 const LARGEST_BODY: usize = 1024 * 1024;
 
-/// The way to the other functions.
+/// A client for the other functions.
 #[derive(Clone, Debug)]
 pub struct Mesh {
-    /// `None`: this is a room, whose network leads there.
+    /// `None`: this is a jail, whose network leads to the node.
     proxy: Option<Proxy>,
 }
 
@@ -43,7 +45,7 @@ struct Proxy {
 #[error("HTTP_PROXY is not of the form http://user:secret@host:port")]
 pub struct BadProxy;
 
-/// Why a call got no answer.
+/// Why a call got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The connection was refused.
@@ -52,7 +54,7 @@ pub enum CallError {
     /// The connection broke.
     #[error("no answer: {0}")]
     Http(#[from] hyper::Error),
-    /// The answer's body broke off or is too large.
+    /// The body of the response broke off or is too large.
     #[error("no whole answer: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
     /// It took too long.
@@ -61,7 +63,7 @@ pub enum CallError {
 }
 
 impl Mesh {
-    /// As `HTTP_PROXY` or `http_proxy` says, if there is one.
+    /// Uses the proxy in `HTTP_PROXY` or `http_proxy`, if there is one.
     pub fn from_env() -> Result<Self, BadProxy> {
         let proxy = std::env::var("HTTP_PROXY").or_else(|_| std::env::var("http_proxy")).ok();
         Ok(Self { proxy: proxy.map(|proxy| Proxy::parse(&proxy)).transpose()? })
@@ -72,7 +74,7 @@ impl Mesh {
         tokio::time::timeout(TIMEOUT, self.exchange(request)).await.map_err(|_| CallError::Timeout)?
     }
 
-    /// A connection for each request is plenty here, and leaves no stale ones to worry about.
+    /// Opens a connection for each request, which is fast enough here and avoids stale connections.
     async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Bytes>, CallError> {
         let host = request.uri().authority().map(ToString::to_string).unwrap_or_default();
         if let Ok(host) = HeaderValue::from_str(&host) {
@@ -87,14 +89,15 @@ impl Mesh {
         };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        // The request keeps its whole address (RFC 9112, 3.2.2): that is how a proxy is asked, and every server understands it.
+        // The request keeps its whole address (RFC 9112, 3.2.2): proxies require that form, and
+        // every server understands it.
         let (head, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, LARGEST_BODY).collect().await.map_err(CallError::Body)?.to_bytes();
         connection.abort();
         Ok(Response::from_parts(head, body))
     }
 
-    /// A gRPC client for `inventory-service`: HTTP/2 without TLS. A proxy goes by the authority.
+    /// A gRPC client for `inventory-service`: HTTP/2 without TLS. A proxy routes by the authority.
     pub fn inventory(&self) -> Result<Inventory, tonic::transport::Error> {
         const INVENTORY: &str = "http://inventory-service";
         let address = self.proxy.as_ref().map(|proxy| format!("http://{}", proxy.address));

@@ -14,10 +14,10 @@ pub struct Order {
     pub quantity: u32,
 }
 
-/// Why something is not an order.
+/// Why a body is not an order.
 #[derive(Debug, thiserror::Error)]
 pub enum BadOrder {
-    /// Not JSON, or not of this shape.
+    /// It is not JSON, or has other fields.
     #[error("the body is not an order: {0}; expected {{\"id\": …, \"item\": …, \"quantity\": …}}")]
     Shape(#[from] serde_json::Error),
     /// The identifier is unusable.
@@ -26,7 +26,7 @@ pub enum BadOrder {
     /// The item is unusable.
     #[error("`item` has to be 1 to 64 letters, digits, `-` or `_`")]
     Item,
-    /// Nothing is ordered.
+    /// The quantity is out of range.
     #[error("`quantity` has to be 1 to 1000")]
     Quantity,
 }

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Largest body of a request.
 const LARGEST_BODY: usize = 64 * 1024;
-/// Requests that are under way at SIGTERM may take this long.
+/// Open requests at SIGTERM may take this long.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// A request, as a handler gets it.
@@ -41,12 +41,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// An answer.
+    /// A response.
     pub fn new(status: StatusCode, body: Value) -> Self {
         Self { status, body }
     }
 
-    /// A refusal that says why.
+    /// An error response with the reason.
     pub fn error(status: StatusCode, why: impl std::fmt::Display) -> Self {
         Self::new(status, json!({"error": why.to_string()}))
     }
@@ -59,7 +59,7 @@ pub fn address() -> Result<SocketAddr, String> {
     Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }
 
-/// Resolves when the program is to end.
+/// Resolves on SIGTERM or SIGINT.
 pub async fn told_to_end() {
     match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(mut terminate), Ok(mut interrupt)) => {
@@ -89,7 +89,7 @@ where
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Most likely out of file descriptors; some connection has to end first.
+                    // Most likely the process has no free file descriptors until a connection ends.
                     eprintln!("cannot accept a connection: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;

@@ -1,5 +1,5 @@
-//! The three programs together, with a stand-in for the mesh that only carries: it shows that they call each other the way the
-//! mesh expects it.
+//! The three programs together, with a proxy in place of the mesh that only forwards: it shows that
+//! they call each other as the mesh expects.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;

@@ -1,4 +1,4 @@
-//! Carts. They are in memory, and so is what becomes of them.
+//! Carts, in memory.
 
 use crate::calls::{Failure, Operation, Outcome, Request};
 use crate::messages::{Addition, Item, Items, Nothing, User};
@@ -9,10 +9,10 @@ pub(crate) const ADD_ITEM: Operation<Addition, Nothing> = Operation::new("cart",
 pub(crate) const GET_CART: Operation<User, Items> = Operation::new("cart", "/boutique.v1.Cart/GetCart");
 pub(crate) const EMPTY_CART: Operation<User, Nothing> = Operation::new("cart", "/boutique.v1.Cart/EmptyCart");
 
-/// Most users that have something in their carts.
+/// Most users with items in their carts.
 const MOST: usize = 100_000;
 
-/// By user.
+/// The items by user.
 #[derive(Default)]
 pub(crate) struct Carts(Mutex<HashMap<String, Vec<Item>>>);
 

@@ -11,7 +11,7 @@ pub(crate) const LIST_PRODUCTS: Operation<Nothing, Products> =
 pub(crate) const GET_PRODUCT: Operation<ProductId, Product> =
     Operation::new("productcatalog", "/boutique.v1.ProductCatalog/GetProduct");
 
-/// All products, together and each by itself.
+/// All products, as a list and by ID.
 pub(crate) struct Catalog {
     all: Arc<Products>,
     each: Vec<Arc<Product>>,

@@ -21,7 +21,7 @@ pub(crate) async fn handle(calls: &impl Calls, numbers: &Numbers, request: &Requ
     let Order { user, currency, address, email, card } = PLACE_ORDER.question(request)?;
     let items = GET_CART.ask(calls, &User { id: user.clone() }).await?.items;
     if items.is_empty() {
-        // Nothing to do, and nothing to pay.
+        // The cart is empty, so there is nothing to pay.
         return Ok(PLACE_ORDER.answer(Receipt::default()));
     }
     let to = |money: Option<Money>| Conversion { from: money, to: currency.clone() };
@@ -52,7 +52,7 @@ pub(crate) async fn handle(calls: &impl Calls, numbers: &Numbers, request: &Requ
         items: ordered,
     };
     let confirmation = Confirmation { email, receipt: Some(receipt) };
-    // An order without a letter is an order.
+    // The order is valid without a confirmation.
     let _ = SEND_ORDER_CONFIRMATION.ask(calls, &confirmation).await;
     Ok(PLACE_ORDER.answer(confirmation.receipt.unwrap_or_default()))
 }

@@ -8,7 +8,7 @@ pub(crate) const GET_SUPPORTED_CURRENCIES: Operation<Nothing, Currencies> =
     Operation::new("currency", "/boutique.v1.Currency/GetSupportedCurrencies");
 pub(crate) const CONVERT: Operation<Conversion, Money> = Operation::new("currency", "/boutique.v1.Currency/Convert");
 
-/// Ten-thousandths of each that a euro is worth; made up, in the right order of magnitude.
+/// Value of a euro in ten-thousandths of each currency; made up, in the right order of magnitude.
 const RATES: [(&str, i64); 33] = [
     ("AUD", 16_300),
     ("BGN", 19_558),
@@ -45,7 +45,7 @@ const RATES: [(&str, i64); 33] = [
     ("ZAR", 203_000),
 ];
 
-/// All codes, ready to be sent.
+/// All codes, as a message.
 pub(crate) struct Currency(Arc<Currencies>);
 
 impl Default for Currency {

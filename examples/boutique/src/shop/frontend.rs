@@ -15,9 +15,9 @@ use crate::messages::{
 };
 use hyper::{Method, StatusCode};
 
-/// Who comes without a cookie.
+/// The user of a visit without a cookie.
 const SOMEBODY: &str = "somebody";
-/// What prices are shown in, unless a cookie says otherwise.
+/// The currency of prices, unless a cookie selects another.
 const CURRENCY: &str = "CAD";
 
 pub(crate) async fn handle(calls: &impl Calls, request: &Request) -> Result<Outcome, Failure> {
@@ -142,13 +142,13 @@ impl<C: Calls> Visit<'_, C> {
         CONVERT.ask(self.calls, &Conversion { from: price, to: self.currency.to_owned() }).await
     }
 
-    /// A page can do without.
+    /// A page can do without recommendations.
     async fn recommendations(&self, products: Vec<String>) -> Recommendations {
         let viewed = Viewed { user: self.user.to_owned(), products };
         LIST_RECOMMENDATIONS.ask(self.calls, &viewed).await.unwrap_or_default()
     }
 
-    /// A page can do without.
+    /// A page can do without advertisements.
     async fn ads(&self, words: Vec<String>) -> Ads {
         GET_ADS.ask(self.calls, &Context { words }).await.unwrap_or_default()
     }
@@ -180,7 +180,7 @@ impl Request {
         self.cookie("currency").filter(|code| is_code(code)).unwrap_or(CURRENCY)
     }
 
-    /// Of a form whose values need no escapes.
+    /// The value of a field in a form whose values need no escapes.
     fn field(&self, name: &str) -> Option<&str> {
         let pairs = std::str::from_utf8(&self.body).ok()?.split('&').filter_map(|pair| pair.split_once('='));
         pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()

@@ -25,9 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Numbers(AtomicU64);
 
 impl Numbers {
-    /// One that was never there before, and does not tell how many there were.
+    /// A new number, which does not reveal how many there were.
     pub(crate) fn next(&self, prefix: &str) -> String {
-        // Multiplying by an odd number maps no two numbers to the same one.
+        // Multiplication by an odd number is a bijection.
         let number = self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         format!("{prefix}-{number:016x}")
     }

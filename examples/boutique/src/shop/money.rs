@@ -2,7 +2,7 @@
 
 use crate::messages::Money;
 
-/// Of one unit of a currency.
+/// Millionths in one unit of a currency.
 pub(crate) const MILLION: i64 = 1_000_000;
 
 impl Money {
@@ -10,14 +10,14 @@ impl Money {
         Self { currency: currency.to_owned(), millionths: 0 }
     }
 
-    /// `None`: it is of another currency, or too much.
+    /// The sum; `None`: the currencies differ, or it overflows.
     pub(crate) fn plus(&self, other: &Self, times: u32) -> Option<Self> {
         let more = other.millionths.checked_mul(times.into())?;
         let millionths = self.millionths.checked_add(more).filter(|_| self.currency == other.currency)?;
         Some(Self { currency: self.currency.clone(), millionths })
     }
 
-    /// Appends it, as people read it.
+    /// Appends the amount, as text for users.
     pub(crate) fn show(&self, into: &mut String) {
         use std::fmt::Write;
         let hundredths = (self.millionths + MILLION / 200) / (MILLION / 100);

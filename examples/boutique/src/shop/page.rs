@@ -1,4 +1,4 @@
-//! HTML, with as little of it as a page needs.
+//! HTML, with only the elements that the pages need.
 
 use crate::calls::{Body, Outcome, Reply};
 use crate::messages::{Ads, Currencies, Item, Items, Money, Product, Receipt, Recommendations};

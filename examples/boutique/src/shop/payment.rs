@@ -1,4 +1,4 @@
-//! Cards are charged; of course they are not.
+//! Checks cards, without charging them.
 
 use super::Numbers;
 use crate::calls::{Failure, Operation, Outcome, Request};
@@ -27,7 +27,7 @@ pub(crate) fn handle(numbers: &Numbers, request: &Request) -> Result<Outcome, Fa
     Ok(CHARGE.answer(Transaction { id: numbers.next("payment") }))
 }
 
-/// Whether the last digit is right for the others (ISO/IEC 7812-1).
+/// Whether the last digit is the right check digit (ISO/IEC 7812-1).
 fn is_number(text: &str) -> bool {
     let digits = text.bytes().filter(|byte| *byte != b'-').rev().enumerate();
     let mut sum = 0;

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) const LIST_RECOMMENDATIONS: Operation<Viewed, Recommendations> =
     Operation::new("recommendation", "/boutique.v1.Recommendation/ListRecommendations");
 
-/// So many are recommended.
+/// Number of recommendations.
 const COUNT: usize = 5;
 
-/// Where the next recommendations begin.
+/// Position at which the next recommendations begin.
 #[derive(Default)]
 pub(crate) struct Recommendation(AtomicUsize);
 

@@ -13,7 +13,7 @@ pub(crate) fn handle(numbers: &Numbers, request: &Request) -> Result<Outcome, Fa
     match request.path.as_str() {
         path if path == GET_QUOTE.path => {
             let pieces: i64 = GET_QUOTE.question(request)?.items.iter().map(|item| i64::from(item.quantity)).sum();
-            // A parcel, and a little for each piece.
+            // The price of a parcel, and a little for each piece.
             let millionths = if pieces == 0 { 0 } else { 4 * MILLION + pieces * MILLION / 4 };
             Ok(GET_QUOTE.answer(Money { currency: "USD".into(), millionths }))
         }

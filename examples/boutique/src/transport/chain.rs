@@ -1,4 +1,4 @@
-//! The memory of a chain: messages are written where others read them, and read where others wrote them.
+//! The shared memory of a chain: functions write messages where the receivers read them.
 
 use crate::calls::{Body, Calls, Failure, Outcome, Payload, Request};
 use crate::function::Function;
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Calls that are handled at a time: as many as the functions' documents allow.
+/// Concurrent calls: as many as the functions' documents allow.
 const MOST: usize = 32;
 
 /// Serves on this thread until the node ends the link.
@@ -56,12 +56,13 @@ async fn handle(function: &Function, chain: &Chain, call: Call) -> Result<(), le
     }
 }
 
-/// A call that nothing refers to any more: the outcome may have had a part of its body, and is written by now.
+/// The call, after all references to it are gone: the outcome may have held a part of its body, but
+/// is already written.
 fn alone(call: Arc<Call>) -> Result<Call, leno_sdk::Error> {
     Arc::into_inner(call).ok_or(leno_sdk::Error::Failed)
 }
 
-/// A body in the arena; `None`: it is the call's, and stays where it is.
+/// A body in the arena; `None`: it is the call's body, which stays in its place.
 fn written(chain: &Chain, body: Body) -> Result<Option<Buffer>, leno_sdk::Error> {
     match body {
         Body::Same => Ok(None),
@@ -84,7 +85,7 @@ fn head(callee: &'static str, path: &'static str) -> RequestHead {
     RequestHead::new(Method::POST, Authority::from_static(callee), PathAndQuery::from_static(path))
 }
 
-/// The way to others, for the sake of a call.
+/// Sends the calls that belong to a received call.
 struct ForCall<'a> {
     chain: &'a Chain,
     call: &'a Call,
@@ -108,12 +109,12 @@ impl Calls for ForCall<'_> {
             thread::sleep(time);
             done.send(())
         });
-        // The other end is there until it has sent.
+        // The other end exists until it has sent.
         let _ = wait.await;
     }
 }
 
-/// The body of a call, which holds it.
+/// A part of the body of a call. Keeps the call.
 struct OfCall(Arc<Call>);
 
 impl AsRef<[u8]> for OfCall {
@@ -122,7 +123,7 @@ impl AsRef<[u8]> for OfCall {
     }
 }
 
-/// The body of an answer, which holds it.
+/// A part of the body of a response. Keeps the response.
 struct OfAnswer(Answer);
 
 impl AsRef<[u8]> for OfAnswer {

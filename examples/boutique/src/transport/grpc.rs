@@ -1,6 +1,7 @@
 //! gRPC without a mesh: HTTP/2 without TLS, to the addresses in `BOUTIQUE_DIRECT`.
 //!
-//! Client and codec are tonic's, with messages that are encoded already. A connection for each callee, as clients of gRPC have it.
+//! Client and codec are tonic's, with messages that are already encoded. Each callee has one
+//! connection, as is usual for clients of gRPC.
 
 use super::Direct;
 use crate::calls::{Calls, Failure, Payload, Request};
@@ -27,7 +28,7 @@ pub struct Grpc {
 }
 
 impl Grpc {
-    /// As the environment says.
+    /// Reads the addresses from the environment.
     pub fn from_env() -> Result<Self, String> {
         let direct = Direct::from_env()?.ok_or("gRPC needs BOUTIQUE_DIRECT")?;
         Ok(Self { direct, channels: Mutex::default() })
@@ -63,7 +64,7 @@ impl Calls for Grpc {
     }
 }
 
-/// Serves gRPC. Ends only if it can accept no more.
+/// Serves gRPC. Ends only if it can accept no more connections.
 pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
     let both = Arc::new((function, calls));
     loop {
@@ -77,12 +78,12 @@ pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: T
         });
         let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .serve_connection(TokioIo::new(stream), service);
-        // A client that goes away is no event.
+        // A client may disconnect at any time.
         tokio::spawn(async move { drop(serving.await) });
     }
 }
 
-/// A method, whichever it is.
+/// A handler for all methods.
 struct Unary<C> {
     both: Arc<(Function, C)>,
     path: String,
@@ -107,7 +108,7 @@ impl<C: Calls + 'static> tonic::server::UnaryService<Bytes> for Unary<C> {
     }
 }
 
-/// The statuses that functions answer with.
+/// The gRPC code for a function's status.
 fn to_grpc(status: StatusCode) -> Code {
     match status {
         StatusCode::OK => Code::Ok,
@@ -126,7 +127,7 @@ fn to_http(code: Code) -> StatusCode {
     }
 }
 
-/// The codec of messages that are encoded already.
+/// The codec of messages that are already encoded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Encoded;
 

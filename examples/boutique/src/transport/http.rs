@@ -1,7 +1,8 @@
-//! HTTP/1.1 over connections that are kept.
+//! HTTP/1.1 over persistent connections.
 //!
-//! In a room, functions are called by their names: the node answers there. Elsewhere calls go through the proxy that `HTTP_PROXY` names, with the credentials in
-//! it; and without a mesh, to the addresses in `BOUTIQUE_DIRECT`.
+//! In a jail, a function calls others by name, and the node answers. Without a jail, calls go
+//! through the proxy that `HTTP_PROXY` names, with the credentials in it; and without a mesh, to
+//! the addresses in `BOUTIQUE_DIRECT`.
 
 use super::Direct;
 use crate::calls::{Calls, Failure, Payload, Request};
@@ -22,13 +23,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Largest body of a call or an answer.
+/// Largest body of a request or response.
 const LARGEST_BODY: usize = 1 << 20;
 
 /// Calls over HTTP/1.1.
 pub struct Http {
     way: Way,
-    /// Connections that nothing is under way on, by callee.
+    /// Idle connections, by callee.
     idle: Mutex<HashMap<&'static str, Vec<Connection>>>,
 }
 
@@ -41,7 +42,7 @@ enum Way {
 }
 
 impl Http {
-    /// As the environment says.
+    /// Reads proxy and addresses from the environment.
     pub fn from_env() -> Result<Self, String> {
         let proxy = std::env::var("HTTP_PROXY").ok();
         let way = match (Direct::from_env()?, proxy) {
@@ -54,7 +55,7 @@ impl Http {
         Ok(Self { way, idle: Mutex::default() })
     }
 
-    /// A connection that can take a request now.
+    /// An idle connection, or a new one.
     async fn connection(&self, callee: &'static str) -> Result<Connection, Failure> {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).get_mut(callee).and_then(Vec::pop);
@@ -74,7 +75,7 @@ impl Http {
         let stream = stream.map_err(|error| unreachable(&error))?;
         stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
-        // How it ends, its next request sees.
+        // The next request on the connection sees how it ended.
         tokio::spawn(async move { drop(connection.await) });
         Ok(sender)
     }
@@ -87,7 +88,8 @@ impl Http {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/protobuf"));
         if let Way::Proxy { authorization, .. } = &self.way {
             headers.insert(PROXY_AUTHORIZATION, authorization.clone());
-            // This is how a proxy is asked (RFC 9112, 3.2.2). Names and paths are constants of this program.
+            // Requests to a proxy have this form (RFC 9112, 3.2.2). Names and paths are constants
+            // of this program.
             *request.uri_mut() = format!("http://{callee}{path}").parse().unwrap_or_default();
         } else {
             *request.uri_mut() = Uri::from_static(path);
@@ -121,7 +123,7 @@ fn proxy_of(text: &str) -> Option<Way> {
     Some(Way::Proxy { address: address.to_owned(), authorization })
 }
 
-/// Serves HTTP/1.1. Ends only if it can accept no more.
+/// Serves HTTP/1.1. Ends only if it can accept no more connections.
 pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: TcpListener) -> std::io::Result<()> {
     let both = Arc::new((function, calls));
     loop {
@@ -133,7 +135,7 @@ pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: T
             async move { Ok::<_, Infallible>(answer(&both.0, &both.1, request).await) }
         });
         let serving = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        // A client that goes away is no event.
+        // A client may disconnect at any time.
         tokio::spawn(async move { drop(serving.await) });
     }
 }

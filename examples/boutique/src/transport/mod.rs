@@ -1,5 +1,5 @@
-//! How calls get from one function to another. All of them keep their connections and write nothing down, so that what differs is the transport. Each function has
-//! one thread for everything.
+//! Transports of calls between functions. All of them keep their connections and log nothing, so
+//! that comparisons show only the transport. Each function has a single thread.
 
 pub mod chain;
 pub mod grpc;
@@ -8,12 +8,12 @@ pub mod http;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-/// Where functions are, if no mesh is there to know it: `BOUTIQUE_DIRECT=cart=127.0.0.1:9001,…`.
+/// The addresses of functions, without a mesh: `BOUTIQUE_DIRECT=cart=127.0.0.1:9001,…`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Direct(HashMap<String, SocketAddr>);
 
 impl Direct {
-    /// From the environment; `None`: there is a mesh.
+    /// Reads the addresses from the environment; `None`: there is a mesh.
     pub fn from_env() -> Result<Option<Self>, String> {
         std::env::var("BOUTIQUE_DIRECT").ok().map(|text| Self::parse(&text)).transpose()
     }

@@ -1,4 +1,5 @@
-//! `encode MODULE COMPONENT`: makes a component of a module. A Rust toolchain with wasm32-wasip2 does this by itself.
+//! `encode MODULE COMPONENT`: converts a module to a component. A Rust toolchain with wasm32-wasip2
+//! does this by itself.
 
 use std::error::Error;
 use std::{env, fs};

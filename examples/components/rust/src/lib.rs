@@ -1,6 +1,6 @@
 //! A function as a component: it greets its caller. Another function can provide the words.
 //!
-//! `GREETING_FROM=http://greetings/today`: where the words come from. Without it they are "Hello".
+//! `GREETING_FROM=http://greetings/today`: the source of the words. The default is "Hello".
 
 use std::io::{Read, Write};
 use wasip2::cli::environment::get_environment;
@@ -34,7 +34,8 @@ impl Guest for Greeter {
     }
 }
 
-/// A GET of `http://host/path`. It goes through the function's sidecar, which knows whose it is.
+/// A GET of `http://host/path`. It goes through the function's sidecar, which knows to which
+/// function it belongs.
 fn fetch(url: &str) -> Result<String, String> {
     let rest = url.strip_prefix("http://").ok_or("not an http:// address")?;
     let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

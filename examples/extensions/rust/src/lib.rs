@@ -1,7 +1,8 @@
 //! Each request must name its tenant, and this extension adds the plan of that tenant.
 //!
-//! The configuration has a line for each tenant: `name = plan`. A request without `x-tenant`, or with one that is not in
-//! the configuration, is answered with 403. The others get `x-plan`, and their responses `x-served-for`.
+//! The configuration has a line for each tenant: `name = plan`. Requests without `x-tenant`, or
+//! with an unknown tenant, get 403. The extension adds `x-plan` to all others, and `x-served-for`
+//! to their responses.
 
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::{Action, ContextType, LogLevel};
@@ -72,7 +73,7 @@ impl HttpContext for Request {
         Action::Continue
     }
 
-    /// The same instance, if the policy says `phase: both`.
+    /// The same instance handles the response, if the policy says `phase: both`.
     fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
         if let Some(tenant) = &self.tenant {
             self.set_http_response_header("x-served-for", Some(tenant));

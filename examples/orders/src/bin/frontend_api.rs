@@ -1,4 +1,4 @@
-//! The public side of the shop: takes orders and hands them on.
+//! The public side of the shop: takes orders and passes them on.
 #![forbid(unsafe_code)]
 
 use bytes::Bytes;
@@ -67,7 +67,8 @@ impl Frontend {
         };
         match self.mesh.send(request).await {
             Ok(response) => {
-                // Not everything that is answered comes from order-service; the mesh speaks plain text.
+                // Some responses come from the mesh and not from order-service. Those are plain
+                // text.
                 let body = serde_json::from_slice(response.body()).unwrap_or_else(|_| {
                     let text = String::from_utf8_lossy(response.body());
                     json!({"error": format!("order-service: {}", text.trim_end())})

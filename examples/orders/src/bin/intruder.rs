@@ -22,7 +22,7 @@ use std::time::Duration;
 
 type Outcome = Result<String, Box<dyn std::error::Error + Send + Sync>>;
 
-/// No attempt waits longer for an answer.
+/// The timeout of each attempt.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[tokio::main(flavor = "current_thread")]
@@ -70,7 +70,7 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
             TcpStream::connect_timeout(&located(argument(0)?)?, PATIENCE)?;
             Ok("connected".to_owned())
         }
-        // Something else than HTTP to an address.
+        // Bytes other than HTTP to an address.
         "talk" => {
             let mut stream = TcpStream::connect_timeout(&located(argument(0)?)?, PATIENCE)?;
             stream.set_read_timeout(Some(PATIENCE))?;
@@ -81,7 +81,7 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
                 length => Ok(String::from_utf8_lossy(answer.get(..length).unwrap_or_default()).into_owned()),
             }
         }
-        // A request to an address, for a host.
+        // A request to an address, with any host.
         "http" => http(TcpStream::connect_timeout(&located(argument(0)?)?, PATIENCE)?, argument(1)?),
         // The same with another source address.
         "spoof" => {
@@ -156,10 +156,10 @@ fn attempt(way: &str, arguments: &[String]) -> Outcome {
                 Err(error) => Err(error.into()),
             }
         }
-        // More than its share: of memory, in MiB, and of processes.
+        // More memory (in MiB) and more processes than its limits.
         "allocate" => {
             let size = argument(0)?.parse::<usize>()? << 20;
-            // Written to, page by page, so that it is memory and not only a promise of some.
+            // This writes to each page, so that the kernel really allocates it.
             let taken = vec![1_u8; size];
             Ok(format!("{} bytes are in use", taken.iter().filter(|byte| **byte == 1).count()))
         }

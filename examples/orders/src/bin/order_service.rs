@@ -13,13 +13,13 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Orders remembered; the memory of an example is not worth more.
+/// Most orders in memory.
 const MOST_ORDERS: usize = 10_000;
 
 struct Orders {
     inventory: Inventory,
     created: Mutex<BTreeMap<String, Order>>,
-    /// How often flaky orders have failed.
+    /// How often each flaky order has failed.
     failed: Mutex<BTreeMap<String, u32>>,
 }
 

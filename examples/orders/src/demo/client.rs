@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::error::Elapsed;
 
-/// The first requests start programs; that takes longest.
+/// The first requests take longest, because they start programs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A response.
@@ -28,13 +28,13 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The name by which `leno explain` knows the request.
+    /// The request ID, for `leno explain`.
     pub(crate) fn request_id(&self) -> &str {
         self.header("x-request-id").unwrap_or_default()
     }
 }
 
-/// Sends a request and reads the answer to its end.
+/// Sends a request and reads the whole response.
 pub(crate) async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Result<Answer> {
     let what = format!("{} {} at {address}", request.method(), request.uri());
     let exchanging = async { exchange(TcpStream::connect(address).await?, request).await };

@@ -1,4 +1,5 @@
-//! The functions as images: built here, the same bytes each time, and pushed to a registry that this program starts. No daemon, no Dockerfile.
+//! The functions as images: this program builds them reproducibly, and pushes them to a registry
+//! that it starts. This needs no daemon and no Dockerfile.
 
 use crate::Result;
 use leno_oci::layout::{Builder, Layer, push};
@@ -9,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Looks at the registry's port before it is given up: half a minute.
+/// Attempts to reach the registry's port: half a minute.
 const LOOKS: u32 = 600;
 /// The user of all images, which is not root.
 const USER: &str = "1000:1000";
 
-/// A registry on the loopback interface. It ends with its handle.
+/// A registry on the loopback interface. Dropping this ends it.
 pub(crate) struct LocalRegistry {
     process: Child,
     pub host: String,
 }
 
 impl LocalRegistry {
-    /// Starts one that keeps everything in a new folder.
+    /// Starts one with its data in a new folder.
     pub(crate) async fn start(folder: &Path) -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err("containers need a node that runs as root: run this as root, or without --containers".into());
@@ -63,7 +64,7 @@ impl LocalRegistry {
         Err("docker-registry does not listen".into())
     }
 
-    /// Makes an image of a program and pushes it. Returns its name here.
+    /// Makes an image of a program and pushes it. Returns its name in the registry.
     pub(crate) async fn push(&self, program: &Path, layouts: &Path) -> Result<String> {
         let name = program.file_name().and_then(|name| name.to_str()).ok_or("a program without a name")?;
         let layout = layouts.join(name);
@@ -72,7 +73,7 @@ impl LocalRegistry {
         let registry = Registry { insecure: true, ..Registry::default() };
         let registries = Registries {
             registries: [(self.host.clone(), registry)].into(),
-            // Nothing is between this program and a registry that it has started itself.
+            // There is no proxy between this program and its registry.
             proxies: Default::default(),
             ..Registries::default()
         };
@@ -83,13 +84,13 @@ impl LocalRegistry {
 
 impl Drop for LocalRegistry {
     fn drop(&mut self) {
-        // Nothing can be done about a failure.
+        // There is no remedy for a failure.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Two layers: the libraries that the program is linked with, which all images share, and the program.
+/// Two layers: the shared libraries of the program, which all images share, and the program.
 fn image(program: &Path, name: &str) -> Result<Builder> {
     let ldd = Command::new("ldd").arg(program).output()?;
     if !ldd.status.success() {

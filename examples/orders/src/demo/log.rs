@@ -1,14 +1,14 @@
-//! The access log, read as anybody could read it.
+//! Reads the access log from its file.
 
 use crate::Result;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Lines are written in batches; after this time they are missing.
+/// The node writes lines in batches; after this time, a line counts as missing.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One line, as far as it is needed here.
+/// The needed fields of a line.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
@@ -34,7 +34,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Which rule decided, in words.
+    /// The rule that decided, in words.
     pub(crate) fn decided_by(&self) -> String {
         match (self.verdict.as_str(), self.by_default) {
             ("deny", true) if self.rule.is_empty() => format!("no rule: {}", self.clause),
@@ -53,7 +53,7 @@ impl Entry {
     }
 }
 
-/// The file.
+/// The file of the log.
 pub(crate) struct AccessLog(pub PathBuf);
 
 impl AccessLog {
@@ -76,7 +76,7 @@ impl AccessLog {
         }
     }
 
-    /// The last line may be half written; that one is left for next time.
+    /// All whole lines. The last line may be incomplete, and is then left out.
     pub(crate) fn entries(&self) -> Result<Vec<Entry>> {
         let text = std::fs::read_to_string(&self.0).map_err(|error| format!("{}: {error}", self.0.display()))?;
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);

@@ -111,7 +111,7 @@ async fn play(report: &mut Report, issuer: &Issuer, stage: &Stage, leno: &Leno) 
     rooms::intruder(&shop, report).await
 }
 
-/// Says how to go on by hand.
+/// Explains how to continue by hand.
 fn invite(issuer: &Issuer, stage: &Stage) {
     let token = issuer.token(&Claims::of("you").role("admin").valid_for(3600));
     let (gateway, admin) = (stage.gateway, stage.admin.display());

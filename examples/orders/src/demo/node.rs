@@ -34,7 +34,7 @@ pub(crate) struct Instance {
     pub isolation: Option<String>,
 }
 
-/// A part of what `leno observe` shows.
+/// A part of the output of `leno observe`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Flow {
     pub kind: String,
@@ -56,7 +56,7 @@ impl Leno {
             .stdin(Stdio::null())
             .stdout(own_log.try_clone()?)
             .stderr(own_log)
-            // Ctrl-C on a terminal is for this program, which then ends that one.
+            // Ctrl-C on a terminal is for this program, which then ends the node.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -98,7 +98,7 @@ impl Leno {
         serde_json::from_str(&answer.body).map_err(|error| format!("{path}: {error}: {}", answer.body).into())
     }
 
-    /// How requests are isolated, in the node's own words.
+    /// How the node isolates requests, in the words of its log.
     pub(crate) fn engine(&self) -> Result<String> {
         let log = std::fs::read_to_string(&self.own_log)?;
         let line = log.lines().find_map(|line| line.split_once("sandbox engine: "));
@@ -118,7 +118,7 @@ impl Leno {
         Ok(self.list::<Answer>("/flows").await?.flows)
     }
 
-    /// Why instances are not in rooms, in the node's own words.
+    /// Why instances have no jails, in the words of the node's log.
     pub(crate) fn no_rooms(&self) -> Result<String> {
         let log = std::fs::read_to_string(&self.own_log)?;
         let line = log.lines().find_map(|line| line.split_once("instances are not in rooms: "));
@@ -134,7 +134,7 @@ impl Leno {
         self.list(&format!("/explain/{request_id}")).await
     }
 
-    /// SIGTERM; then nothing may be left.
+    /// Sends SIGTERM. Then no process of the node may be left.
     pub(crate) async fn end(&mut self, report: &mut Report) -> Result<()> {
         let pids: Vec<u32> = self.instances().await?.iter().filter_map(|instance| instance.pid).collect();
         let mut line = Line::new("(end)", format!("SIGTERM, with {} instances running", pids.len()));

@@ -1,4 +1,4 @@
-//! The nine policies at work, in the order of a request's way.
+//! The nine policies at work, in the order in which a request meets them.
 
 use crate::Result;
 use crate::client::{Answer, send};
@@ -21,7 +21,7 @@ const FRONTEND: &str = "orders/frontend-api";
 const ORDERS: &str = "orders/order-service";
 const INVENTORY: &str = "orders/inventory-service";
 
-/// What all of them need.
+/// The data that all of them need.
 pub(crate) struct Shop<'a> {
     pub issuer: &'a Issuer,
     pub stage: &'a Stage,
@@ -55,27 +55,28 @@ impl Shop<'_> {
         send(self.stage.gateway, request).await
     }
 
-    /// The line that refused a request, wherever on its way that was.
+    /// The line of the access log with the refusal, from any hop.
     async fn denial(&self, answer: &Answer) -> Result<Entry> {
         let is_denial = |entry: &Entry| entry.verdict == "deny";
         let entries = self.log().trace(answer.request_id(), |entries| entries.iter().any(is_denial)).await?;
         Ok(entries.into_iter().find(is_denial).unwrap_or_default())
     }
 
-    /// The gateway's line of a request.
+    /// The gateway's line about a request.
     async fn entry(&self, answer: &Answer) -> Result<Entry> {
         let gateway = |entry: &Entry| entry.direction == "gateway";
         let entries = self.log().trace(answer.request_id(), |entries| entries.iter().any(gateway)).await?;
         Ok(entries.into_iter().find(gateway).unwrap_or_default())
     }
 
-    /// Whether instances are in rooms here.
+    /// Whether instances have jails here.
     pub(crate) async fn has_rooms(&self) -> Result<bool> {
         let instances = self.leno.instances().await?;
         Ok(instances.iter().any(|instance| instance.isolation.as_deref() == Some("strict")))
     }
 
-    /// A line for a call in a room to a name that its function may not call: there is no such name.
+    /// A line for a call from a jail to a name that is not among the callees: there, the name does
+    /// not exist.
     async fn unknown_name(&self, mut line: Line, answer: &Answer, name: &str) -> Result<Line> {
         line.back = answer.status.to_string();
         line.expect(answer.status == 502, "502: frontend-api finds nobody of that name");
@@ -219,7 +220,7 @@ pub(crate) async fn rate_limit(shop: &Shop<'_>, report: &mut Report) -> Result<(
     const BURST: u32 = 12;
     let token = shop.token("impatient-ed");
     let mut served = 0;
-    // On a slow machine a few more get through, because the bucket fills again meanwhile.
+    // On a slow machine a few more requests pass, because the bucket refills meanwhile.
     let answer = loop {
         let answer = shop.get("/whoami", Some(&token)).await?;
         if answer.status != 200 || served == 4 * BURST {
@@ -325,7 +326,8 @@ pub(crate) async fn mutual_tls(shop: &Shop<'_>, report: &mut Report) -> Result<(
         report.print(line);
     }
 
-    // Another process of this machine that has no credentials, at the door of the outbound sidecars.
+    // Another process of this machine, without credentials, at the listener of the outbound
+    // sidecars.
     let request = Request::post("http://order-service/orders").header("host", "order-service").body(order("o-3"))?;
     let answer = send(shop.stage.outbound, request).await?;
     let mut line = Line::new(POLICY, "another process, posing as frontend-api's instance");
@@ -347,7 +349,8 @@ pub(crate) async fn mutual_tls(shop: &Shop<'_>, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// Lets calls on this node go through TLS sockets, by changing the documents while all is running, and back again.
+/// Routes calls on this node through TLS sockets, by changes to the documents of the running mesh,
+/// and then reverts that.
 pub(crate) async fn mutual_tls_on_one_node(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
     let mut line = Line::new("7 mutual TLS", "POST /orders, with `sameNode: always` saved meanwhile");
     shop.stage.set_same_node("always")?;
@@ -372,7 +375,7 @@ pub(crate) async fn mutual_tls_on_one_node(shop: &Shop<'_>, report: &mut Report)
 }
 
 impl Shop<'_> {
-    /// Orders until calls go that way: changed documents take a moment.
+    /// Sends orders until calls take that path: changed documents take a moment.
     async fn order_by_tls(&self, wanted: bool) -> Result<(Answer, Vec<Entry>)> {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
         let mode = if wanted { "tls" } else { "direct" };
@@ -391,7 +394,7 @@ impl Shop<'_> {
         }
     }
 
-    /// Calls that went to the node's own TLS port.
+    /// The number of calls to the node's own TLS port.
     fn tls_hops(&self, hops: &[Entry]) -> usize {
         let port = self.stage.inbound.to_string();
         hops.iter()
@@ -444,7 +447,7 @@ pub(crate) async fn circuit_breaker(shop: &Shop<'_>, report: &mut Report) -> Res
     let mut tries = 0;
     let answer = loop {
         tokio::time::sleep(Duration::from_millis(250)).await;
-        // Each try is another user's, so that the rate limit stays out of it.
+        // Each attempt has another user, so that the rate limit does not interfere.
         tries += 1;
         let answer = shop.order("o-4", Some(&shop.token(&format!("joy-{tries}")))).await?;
         if answer.status != 503 || tokio::time::Instant::now() >= deadline {

@@ -1,4 +1,4 @@
-//! A hostile instance tries the ways around the mesh.
+//! A hostile instance tries to bypass the mesh.
 
 use crate::Result;
 use crate::client::send;

@@ -1,4 +1,4 @@
-//! A folder with the documents, made to fit this machine and this run.
+//! A folder with the documents, adapted to this machine and this run.
 
 use crate::Result;
 use crate::containers::LocalRegistry;
@@ -12,28 +12,28 @@ use std::path::PathBuf;
 const MESH: &str = include_str!("../../mesh/mesh.yaml");
 const FUNCTIONS: &str = include_str!("../../mesh/functions.yaml");
 const POLICIES: &str = include_str!("../../mesh/policies.yaml");
-/// Where the documents look for the programs in a checkout.
+/// The path of the programs in a checkout, as the documents have it.
 const PROGRAMS: &str = "../../../target/release";
 /// The programs of the functions.
 const FUNCTION_PROGRAMS: [&str; 4] = ["frontend-api", "order-service", "inventory-service", "intruder"];
 
-/// Where everything is.
+/// The files and addresses of a run.
 pub(crate) struct Stage {
-    /// The documents.
+    /// The folder of the documents.
     pub folder: PathBuf,
     /// The program `leno`.
     pub leno: PathBuf,
-    /// Plain HTTP, from outside.
+    /// The gateway's HTTP listener.
     pub gateway: SocketAddr,
-    /// For functions' calls.
+    /// The listener for functions' calls.
     pub outbound: SocketAddr,
-    /// Mutual TLS.
+    /// The listener for mutual TLS.
     pub inbound: SocketAddr,
-    /// For operators.
+    /// The admin socket.
     pub admin: PathBuf,
-    /// Where the programs are.
+    /// The folder of the programs.
     programs: PathBuf,
-    /// Where the images are, if there are some.
+    /// The registry of the images, if functions are images.
     registry: Option<LocalRegistry>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Programs {
     InContainers,
 }
 
-/// Where to listen.
+/// The choice of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ports {
     /// The ports of the documents, except those that other processes use.
@@ -90,7 +90,7 @@ impl Stage {
         Ok(Self { folder, leno, gateway, outbound, inbound, admin, programs, registry: None })
     }
 
-    /// Has the functions run as images, which come from a registry that ends with this.
+    /// Changes the functions to images, from a registry that ends with this.
     pub(crate) async fn contain(&mut self) -> Result<()> {
         let registry = self.registry.insert(LocalRegistry::start(&self.folder.join(".registry")).await?);
         let (functions, mesh) = (self.folder.join("functions.yaml"), self.folder.join("mesh.yaml"));
@@ -109,7 +109,8 @@ impl Stage {
         Ok(fs::write(&mesh, replaced(&fs::read_to_string(&mesh)?, "  instances:", &images)?)?)
     }
 
-    /// Changes how functions of this node reach each other, as an editor would: by saving the document.
+    /// Changes how functions of this node reach each other, by saving the document as an editor
+    /// would.
     pub(crate) fn set_same_node(&self, mode: &str) -> Result<()> {
         let file = self.folder.join("mesh.yaml");
         let text = fs::read_to_string(&file)?;
@@ -120,12 +121,12 @@ impl Stage {
         Ok(fs::rename(new, file)?)
     }
 
-    /// Where the documents send the access log.
+    /// The file of the access log in the documents.
     pub(crate) fn access_log(&self) -> PathBuf {
         self.folder.join("access.log")
     }
 
-    /// What `leno` says of itself.
+    /// The file of `leno`'s log.
     pub(crate) fn own_log(&self) -> PathBuf {
         self.folder.join("leno.log")
     }

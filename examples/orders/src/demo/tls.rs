@@ -1,4 +1,4 @@
-//! A stranger at the door of the inbound sidecars, where only mutual TLS gets in.
+//! A foreign client at the listener of the inbound sidecars, which requires mutual TLS.
 
 use crate::Result;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType};
@@ -12,11 +12,11 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signa
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-/// What became of an attempt to get in.
+/// The result of an attempt to connect.
 pub(crate) struct Attempt {
-    /// The SPIFFE ID in the certificate that the server showed.
+    /// The SPIFFE ID in the server's certificate.
     pub server: Option<String>,
-    /// In the server's words, why not; `None`: it was let in.
+    /// The server's reason for a refusal; `None`: it accepted the client.
     pub refusal: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn forged(identity: &str) -> Result<Credentials> {
     Ok((vec![certificate.der().clone(), root.der().clone()], key))
 }
 
-/// Knocks at a function's door. In TLS 1.3 the client hears of a refusal only when it reads.
+/// Connects to a function's sidecar. In TLS 1.3 the client learns of a refusal only when it reads.
 pub(crate) async fn knock(address: SocketAddr, function: &str, credentials: Option<Credentials>) -> Result<Attempt> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider.clone())
@@ -56,7 +56,8 @@ pub(crate) async fn knock(address: SocketAddr, function: &str, credentials: Opti
         Err(error) => return Ok(Attempt { server: None, refusal: Some(error.to_string()) }),
     };
     let server = stream.get_ref().1.peer_certificates().and_then(|chain| spiffe_id(chain.first()?));
-    // An HTTP/2 client begins with this; a server that lets it in answers with its settings.
+    // An HTTP/2 client begins with this preface. A server that accepts the client answers with its
+    // settings.
     let greeting = stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
     let mut first = [0; 1];
     let refusal = match greeting.and(stream.read(&mut first).await) {
@@ -67,7 +68,8 @@ pub(crate) async fn knock(address: SocketAddr, function: &str, credentials: Opti
     Ok(Attempt { server, refusal })
 }
 
-/// The text in a certificate's subject alternative name. Good enough to show it; nothing is decided by it.
+/// The text in a certificate's subject alternative name. This is only for display: no decision
+/// depends on it.
 fn spiffe_id(certificate: &CertificateDer<'_>) -> Option<String> {
     let bytes: &[u8] = certificate.as_ref();
     let start = bytes.windows(9).position(|window| window == b"spiffe://")?;

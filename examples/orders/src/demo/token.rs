@@ -1,4 +1,4 @@
-//! An issuer of tokens, as a log-in service would be. Its key lives and dies with this program.
+//! An issuer of tokens, as a log-in service would be. Its key exists only in this process.
 
 use crate::Result;
 use aws_lc_rs::rand::SystemRandom;
@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const ISSUER: &str = "https://login.orders.example";
 const KEY: &str = "demo";
 
-/// Who signs.
+/// An issuer with its key.
 pub(crate) struct Issuer {
     key: EcdsaKeyPair,
 }
@@ -30,7 +30,7 @@ impl Claims {
         self
     }
 
-    /// Seconds from now; may lie in the past.
+    /// Sets the expiry in seconds from now, or in the past.
     pub(crate) fn valid_for(mut self, seconds: i64) -> Self {
         self.0["exp"] = json!(now() + seconds);
         self
@@ -42,19 +42,20 @@ impl Issuer {
         Ok(Self { key: EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING)? })
     }
 
-    /// RFC 7517.
+    /// The key set (RFC 7517).
     pub(crate) fn key_set(&self) -> Value {
         let point = self.key.public_key().as_ref();
         let (x, y) = point[1..].split_at(32);
         json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": KEY, "x": BASE64.encode(x), "y": BASE64.encode(y)}]})
     }
 
-    /// RFC 7519, signed with ES256.
+    /// A token (RFC 7519), signed with ES256.
     pub(crate) fn token(&self, claims: &Claims) -> String {
         let signed = encoded(&json!({"alg": "ES256", "typ": "JWT", "kid": KEY}), claims);
         match self.key.sign(&SystemRandom::new(), signed.as_bytes()) {
             Ok(signature) => format!("{signed}.{}", BASE64.encode(signature)),
-            // Only if the machine has no randomness; then it is a bad token, and the shop will say so.
+            // This happens only if the machine has no randomness. Then the token is invalid, and
+            // the shop reports that.
             Err(_) => format!("{signed}."),
         }
     }
