@@ -29,7 +29,8 @@ impl FileAccess {
         })
     }
 
-    /// Why documents of `namespace` may not name a path, and what to write so that they may; `None`: by its name, the path is admitted.
+    /// Why documents of `namespace` may not name a path, and how to permit it; `None`: the path's
+    /// name is admitted.
     pub fn refusal(&self, namespace: &str, path: &Path) -> Option<String> {
         let Self::Beneath(folders) = self else { return None };
         if Self::holders(folders, path).next().is_some() {

@@ -11,13 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A file that is not read by then has no useful contents: a file system that answers bytes one by one could hold a thread for ever.
+/// The time limit of a read. Without it, a file system that answers byte by byte could hold a
+/// thread for ever.
 pub(crate) const MAX_READ_TIME: Duration = Duration::from_secs(5);
 /// The kernel asks to resolve a path again if a folder on the way is renamed meanwhile.
 const RESOLVE_TRIES: usize = 8;
 
-/// File systems whose regular files are made up by the kernel or a driver as they are read. Reading some of them never ends or has effects
-/// (`/proc/kmsg`, `/sys/kernel/tracing/trace_pipe`), others show the node's memory and environment. They are the magic numbers of `statfs(2)`.
+/// File systems whose regular files the kernel or a driver generates during the read. Reading some
+/// of them never ends or has effects (`/proc/kmsg`, `/sys/kernel/tracing/trace_pipe`), others show
+/// the node's memory and environment. The numbers are the magic numbers of `statfs(2)`.
 const KERNEL_FILE_SYSTEMS: [u64; 25] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -46,11 +48,12 @@ const KERNEL_FILE_SYSTEMS: [u64; 25] = [
     0x5345_434d, // secretmem
 ];
 
-/// Opens a regular file for reading. Opening has no effect on anything else that the path may name: a device, a terminal, a FIFO, a socket.
+/// Opens a regular file for reading. Opening has no effect if the path names something else, such
+/// as a device, a terminal, a FIFO, or a socket.
 ///
 /// # Errors
-/// If `access` does not admit the path, it is no regular file, or it cannot be opened. Blocks as long as its file system does: see
-/// [`crate::readers`].
+/// If `access` does not admit the path, the path names no regular file, or opening fails. Blocks as
+/// long as the file system does: see [`crate::readers`].
 pub fn open(path: &Path, access: &FileAccess) -> io::Result<File> {
     let found = locate(path, access, OFlags::empty())?;
     check_regular(found.as_fd())?;
@@ -166,17 +169,17 @@ fn check_regular(found: BorrowedFd<'_>) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}; expected a regular file")))
 }
 
-/// Whether a file or a folder is in a file system of the kernel's, such as procfs.
+/// Whether a file or a folder is in a file system of the kernel, such as procfs.
 ///
 /// # Errors
-/// The file system does not say.
+/// If the file system does not report its type.
 pub fn is_kernels(found: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(KERNEL_FILE_SYSTEMS.contains(&(fstatfs(found)?.f_type as u64 & 0xffff_ffff)))
 }
 
-/// Opens a file that was found, whatever its path leads to by now.
+/// Opens a file that `locate` has found, even if its path leads to another one now.
 fn reopen(found: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // A lease of another process would be waited for without `NONBLOCK`.
+    // Without `NONBLOCK`, the open would wait for another process to release its lease.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(open_path(format!("/proc/self/fd/{}", found.as_raw_fd()), flags, Mode::empty())?)
 }
@@ -218,7 +221,7 @@ mod tests {
             let told = refusal(&path, &FileAccess::Any);
             assert!(told.contains(reason), "{}: {told}", path.display());
         }
-        // A FIFO that was opened would let its writer go on.
+        // Opening the FIFO would unblock its writer.
         let writer = OFlags::WRONLY | OFlags::NONBLOCK;
         assert_eq!(open_path(&fifo, writer, Mode::empty()).err(), Some(Errno::NXIO), "no reader was ever there");
     }
@@ -260,7 +263,7 @@ mod tests {
         fs::write(own("mine/archive/x/chain1.pem"), "chain").unwrap();
         fs::write(own("mine/..2026/token"), "token").unwrap();
         fs::write(own("other/token"), "other").unwrap();
-        // As certbot and the kubelet do it.
+        // The links of certbot and the kubelet.
         symlink("../../archive/x/chain1.pem", own("mine/live/x/chain.pem")).unwrap();
         symlink("..2026", own("mine/..data")).unwrap();
         symlink("..data/token", own("mine/token")).unwrap();
@@ -296,7 +299,8 @@ mod tests {
         let (path, access) = (own("mine/changing/file"), FileAccess::Beneath(vec![own("mine")]));
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // A folder, a link to it, and links out; and a FIFO in the place of the file.
+            // Points `mine/changing` in turn to a permitted folder, twice out of it, and to a
+            // folder with a FIFO as the file.
             scope.spawn(|| {
                 for round in 0.. {
                     if stop.load(std::sync::atomic::Ordering::Relaxed) {

@@ -1,8 +1,9 @@
 //! Threads that read files for one namespace.
 //!
-//! A read of a file system that hangs cannot be cancelled. Each such read takes a dedicated thread here, never one of a pool that something else needs,
-//! and the caller goes on at its deadline. The thread stays until the file system answers, and counts as its namespace's: a namespace all of whose
-//! threads are stuck gets no more.
+//! A read of a file system that hangs cannot be cancelled. Each such read takes a dedicated thread
+//! here, never one of a shared pool, and the caller continues at its deadline. The thread stays
+//! until the file system answers, and counts for its namespace: a namespace whose threads are all
+//! stuck gets no more.
 
 use crate::{FileAccess, open};
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ pub const OPERATOR: &str = "";
 
 static GROUPS: LazyLock<Mutex<Groups>> = LazyLock::new(Mutex::default);
 
-/// By namespace and purpose.
+/// The groups, by namespace and purpose.
 type Groups = HashMap<(String, Purpose), Arc<Group>>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,11 +35,11 @@ enum Purpose {
 /// The readers of one namespace.
 struct Group {
     permits: Arc<Semaphore>,
-    /// Threads whose callers have gone on.
+    /// Threads whose callers have stopped waiting.
     stuck: AtomicIsize,
 }
 
-/// A piece of work, as its thread and its caller see it.
+/// A piece of work, shared by its thread and its caller.
 struct Job {
     group: Arc<Group>,
     state: AtomicU8,
@@ -73,7 +74,7 @@ impl Drop for Thread {
     }
 }
 
-/// The number of readers that their callers wait for no more, by namespace; without those that have none.
+/// The number of stuck readers by namespace, without namespaces that have none.
 #[cfg(test)]
 fn stuck() -> Vec<(String, isize)> {
     let groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,7 +96,8 @@ pub async fn read(namespace: &str, path: PathBuf, access: FileAccess, limit: u64
 /// Runs `work`, which may block, on a thread of the namespace.
 ///
 /// # Errors
-/// Those of `work`. `TimedOut`: it has not ended within `wait`, or nothing of this namespace has.
+/// Those of `work`. `TimedOut`: it has not ended within `wait`, or no thread of this namespace was
+/// free in that time.
 pub async fn run<T: Send + 'static>(
     namespace: &str,
     wait: Duration,
@@ -104,8 +106,8 @@ pub async fn run<T: Send + 'static>(
     run_in(group(namespace, Purpose::Files), namespace, wait, work).await
 }
 
-/// The same for images that are folders or archives. They have threads besides those of [`run`]: unpacking one takes minutes, and must not keep the
-/// namespace from its secrets.
+/// The same for images that are folders or archives. Their threads are separate from those of
+/// [`run`]: unpacking an image takes minutes, and must not keep the namespace from its secrets.
 ///
 /// # Errors
 /// As [`run`].
@@ -135,9 +137,9 @@ async fn run_in<T: Send + 'static>(
     let thread = Thread { job: job.clone(), _permit: permit };
     std::thread::Builder::new().name("leno-files".to_owned()).spawn(move || {
         let result = work();
-        // First, so that the caller finds a free thread for its next file.
+        // This comes before the answer, so that the caller finds a free thread for its next file.
         drop(thread);
-        // A caller that has gone on wants no answer.
+        // The caller may have stopped waiting.
         let _ = answer.send(result);
     })?;
     let _caller = Caller(job);
@@ -189,7 +191,7 @@ mod tests {
             assert_eq!(hangs.unwrap_err().kind(), io::ErrorKind::TimedOut);
         }
         assert!(stuck().contains(&("hanging".to_owned(), MAX_THREADS as isize)), "{:?}", stuck());
-        // It gets no more threads, and no caller waits for one.
+        // The namespace gets no more threads, and the caller does not wait for one.
         let refused = run("hanging", Duration::from_secs(3600), || Ok(())).await.unwrap_err();
         assert!(refused.to_string().contains("namespace `hanging`"), "{refused}");
         assert_eq!(run("other", MAX_WAIT, || Ok(7)).await.unwrap(), 7);
