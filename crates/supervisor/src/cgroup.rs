@@ -32,9 +32,9 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Name of a node's group. The rest says which process it is for, and is random.
+/// Prefix of the name of a node's group. The rest identifies its process, and is random.
 const PREFIX: &str = "leno-node-";
-/// The group of the node's own processes, in the node's.
+/// The group of the node's own processes, inside the node's group.
 const MAIN: &str = "main";
 /// The file in each group that lists its processes.
 const MEMBERS: &str = "cgroup.procs";
@@ -45,7 +45,7 @@ const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
 /// Longest wait for a killed group to become empty.
 const VANISH: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// The share of the processors that the node's own processes have. Namespaces have 100 each.
+/// Weight of the node's own processes for the processors. Namespaces have 100 each.
 const WEIGHT: u32 = 1000;
 /// The period of `cpu.max`, in microseconds.
 const PERIOD: u64 = 100_000;
@@ -54,11 +54,13 @@ const PERIOD: u64 = 100_000;
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     node: PathBuf,
-    /// Whether limits can be enforced; if so, whether this node enabled the parent's controllers for that. Determined when limits are first asked for.
+    /// Whether limits can be enforced; if so, whether this node enabled the parent's controllers
+    /// for that. Determined when limits are first requested.
     controlled: OnceLock<Result<bool, String>>,
-    /// The hierarchies of version 1. Looked for when controllers of version 2 are missing.
+    /// The hierarchies of version 1, looked up when controllers of version 2 are missing.
     legacy: OnceLock<Result<Hierarchies, String>>,
-    /// To the thread that moves instances into groups, one after the other, because the kernel handles one at a time.
+    /// The sender to the thread that moves instances into groups, one after the other, because the
+    /// kernel handles one at a time.
     mover: mpsc::Sender<Move>,
     shares: Shares,
     _lock: OwnedFd,
@@ -72,7 +74,7 @@ impl Cgroups {
         sweep(&parent)?;
         let node = parent.join(format!("{PREFIX}{}-{:016x}", Owner::this()?.name(), fastrand::u64(..)));
         fs::create_dir(&node)?;
-        // For nodes that do not see this process, and for those of earlier releases.
+        // The lock is for nodes that do not see this process, and for those of earlier releases.
         let lock = lock(&node)?;
         let main = node.join(MAIN);
         fs::create_dir(&main)?;
@@ -89,7 +91,7 @@ impl Cgroups {
         })
     }
 
-    /// The node's group: all that it starts is in it, or in one below.
+    /// The node's group: all its child processes are in it, or in one below.
     pub(crate) fn path(&self) -> &Path {
         &self.node
     }
@@ -117,17 +119,19 @@ impl Cgroups {
         self.namespace(namespace).join(name.to_string()).join(MEMBERS)
     }
 
-    /// Creates a group with limits for one instance. The error says why its limits cannot be enforced.
+    /// Creates a group with limits for one instance. The error gives the reason why its limits
+    /// cannot be enforced.
     pub(crate) fn instance(&self, namespace: &str, name: u64, limits: &Resources) -> Result<Cgroup, String> {
         let place = self.place_of_process(namespace);
         let place = place.map_err(|error| format!("its namespace's control group: {error}"))?;
-        // What cgroup v1 has is for rooms only.
+        // The hierarchies of cgroup v1 are for jails only.
         self.controlled.get_or_init(|| self.control()).clone()?;
         place.controlled?;
         Cgroup::make(&place.folder, name, limits)
     }
 
-    /// Limits for a room: by a group of version 2, or else by groups of version 1. The error says why neither can be had.
+    /// Limits for a jail: by a group of version 2, or else by groups of version 1. The error gives
+    /// the reason why neither is possible.
     pub(crate) fn room(&self, namespace: &str, name: u64, limits: &Resources) -> Result<RoomLimits, String> {
         let place = self.place(namespace).map_err(|error| format!("its namespace's control group: {error}"))?;
         let Some(hierarchies) = place.legacy else {
@@ -155,7 +159,7 @@ impl Cgroups {
         // groups that directly contain no processes.
         let enabled = switch(parent, '+').and_then(|()| switch(&self.node, '+'));
         enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))?;
-        // A namespace has the weight that the kernel gives by default. The node has work for all of them.
+        // A namespace has the kernel's default weight. The node works for all of them.
         if let Err(error) = fs::write(self.node.join(MAIN).join("cpu.weight"), WEIGHT.to_string()) {
             tracing::warn!(%error, "the node has no larger share of the processors than a namespace");
         }
@@ -191,7 +195,7 @@ impl Drop for Cgroups {
     }
 }
 
-/// What enforces the limits of a room, as long as it is held.
+/// The groups that enforce the limits of a jail, as long as this is held.
 #[derive(Debug)]
 pub(crate) enum RoomLimits {
     Current(Cgroup),
@@ -199,7 +203,7 @@ pub(crate) enum RoomLimits {
 }
 
 impl RoomLimits {
-    /// Moves the room's first process into the groups, before it starts a program.
+    /// Moves the jail's first process into the groups, before it starts a program.
     pub(crate) fn join(&self, pid: u32) -> io::Result<()> {
         match self {
             Self::Current(group) => fs::write(group.members(), pid.to_string()),
@@ -207,7 +211,7 @@ impl RoomLimits {
         }
     }
 
-    /// Which part of the limits is not enforced, and why.
+    /// The part of the limits that is not enforced, and why.
     pub(crate) fn unenforced(&self) -> Option<&str> {
         match self {
             Self::Current(_) => None,
@@ -215,7 +219,7 @@ impl RoomLimits {
         }
     }
 
-    /// Whether something in the room was killed because memory ran out.
+    /// Whether the kernel killed a process in the jail because memory ran out.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         match self {
             Self::Current(group) => group.ran_out_of_memory(),
@@ -272,7 +276,7 @@ fn set_limits(group: &Path, limits: &Resources, replaces: bool) -> io::Result<()
     };
     set("memory.max", (memory > 0).then(|| memory.to_string()))?;
     if memory > 0 {
-        // Otherwise it would get the limit in memory, and any amount in swap.
+        // Otherwise the instance would get the limit in memory, and any amount in swap.
         set_if_there(&group.join("memory.swap.max"), 0)?;
     }
     let quota = u64::from(cpu_millis) * PERIOD / 1000;
@@ -298,7 +302,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Whether something in the group was killed because memory ran out.
+    /// Whether the kernel killed a process in the group because memory ran out.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         counts_kills(&self.path.join("memory.events"))
     }
@@ -380,7 +384,8 @@ fn own_group() -> io::Result<PathBuf> {
     Ok(Path::new(mount).join(outside(Path::new(group))))
 }
 
-/// The group in which nodes have theirs. A process that an earlier one of the same node started begins in that one's group.
+/// The parent group of nodes' groups. A process that an earlier process of the same node started
+/// begins in that one's group.
 fn outside(group: &Path) -> &Path {
     let is_node = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(PREFIX);
     match (group.file_name(), group.parent()) {
@@ -391,7 +396,8 @@ fn outside(group: &Path) -> &Path {
     }
 }
 
-/// Ends what dead processes of this node, and other dead nodes, left behind in control groups.
+/// Ends the processes that dead processes of this node, and other dead nodes, left behind in
+/// control groups.
 ///
 /// # Errors
 /// There are no control groups of version 2, or they cannot be listed.
@@ -399,7 +405,7 @@ pub fn sweep_groups() -> io::Result<()> {
     sweep(&own_group()?)
 }
 
-/// Ends what dead nodes left behind.
+/// Ends the processes that dead nodes left behind.
 fn sweep(parent: &Path) -> io::Result<()> {
     for entry in fs::read_dir(parent)?.flatten() {
         let node = entry.path();
@@ -412,7 +418,7 @@ fn sweep(parent: &Path) -> io::Result<()> {
         if gone && was_populated {
             tracing::warn!("ended the instances that a killed node left behind");
         } else if !gone && populated() {
-            // Another account's group that is empty is left to that account.
+            // An empty group of another account is left to that account.
             tracing::warn!(group = %node.display(), "a killed node left processes behind that do not end");
         }
     }
@@ -442,7 +448,7 @@ fn vanishes_killed(group: &Path) -> bool {
 
 /// Removes a group and those below it, if they are empty.
 fn remove(group: &Path) -> io::Result<()> {
-    // Others are busy as long as one is below them.
+    // Parent groups are busy until the groups below are removed.
     if fs::remove_dir(group).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
         let mut entries =
             fs::read_dir(group)?.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -480,7 +486,8 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// A process that is in this group, holds the folders of all of these groups open, is in the first one, and has locked them.
+    /// A process that holds the folders of all of these groups open, has locked them, and is in the
+    /// first one.
     fn holder(member_of: &Path, folders: &[&Path]) -> Child {
         let script = "import fcntl,os,sys,time
 held=[os.open(f,os.O_RDONLY) for f in sys.argv[2:]]
@@ -510,7 +517,7 @@ time.sleep(1000)";
         let (instance, deeper) = (group.join("7"), group.join("7/own/deeper"));
         fs::create_dir_all(&deeper).unwrap();
         let mut holders = [holder(&deeper, &[&group, &instance, &deeper]), holder(&instance, &[&instance.join("own")])];
-        // As long as the node lives, nothing happens to them.
+        // As long as the node lives, its groups stay.
         sweep(&parent).unwrap();
         assert!(holders.iter_mut().all(|holder| holder.try_wait().unwrap().is_none()));
         node.kill().unwrap();

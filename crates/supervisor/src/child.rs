@@ -32,7 +32,7 @@ use tokio::sync::oneshot;
 /// How long to wait for another instance of the namespace to end.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The function or job that owns a process, and where the process's output goes.
+/// The function or job that owns a process, and the receivers of the process's output.
 pub(crate) struct Owner {
     pub function: FunctionId,
     pub id: InstanceId,
@@ -41,7 +41,7 @@ pub(crate) struct Owner {
     /// `None`: control groups are not available.
     pub cgroups: Option<Arc<Cgroups>>,
     pub board: Arc<Board>,
-    /// Turns for starts.
+    /// Divides starts evenly between namespaces.
     pub starts: Arc<Turns>,
     /// The files that the document of the function or job may name.
     pub files: FileAccess,
@@ -74,7 +74,7 @@ enum Confined {
     /// Control groups are not available.
     No,
     Joined(Cgroup),
-    /// The room's own end is that of everything in it.
+    /// When the jail ends, all its processes end.
     Room(RoomLimits),
     Joining(oneshot::Receiver<Cgroup>),
 }
@@ -91,8 +91,8 @@ impl Owner {
         }
     }
 
-    /// Starts the program, in a room if it is to have one. Variables in `given` override those of the host, which override the program's own. Later
-    /// entries of `given` override earlier ones.
+    /// Starts the program, in a jail if it is to have one. Variables in `given` override those of
+    /// the host, which override the program's own. Later entries of `given` override earlier ones.
     pub(crate) async fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
         let _turn = self.starts.take(&self.function.namespace, "").await;
         if program.container.is_some() {
@@ -128,7 +128,8 @@ impl Owner {
         Ok(program.secrets.iter().map(|secret| secret.name.clone()).zip(values).collect())
     }
 
-    /// Fails if the file system of the program or of its directory does not answer: starting the program would wait for it on this thread.
+    /// Fails if the file system of the program or of its directory does not answer: starting the
+    /// program would block this thread.
     async fn reach_files(&self, program: &Program<'_>) -> std::io::Result<()> {
         let name = program.argv.first().map_or("", String::as_str);
         let paths = [program.directory.to_owned(), program.directory.join(name)];
@@ -143,7 +144,7 @@ impl Owner {
         looked.map_err(|error| explain_start(program, None, &error))
     }
 
-    /// Whether a program is started in a room here.
+    /// Whether the node starts a program in a jail.
     pub(crate) fn uses_rooms(&self, program: &Program<'_>) -> bool {
         let wants = program.container.is_some() || program.isolation != leno_model::Isolation::Process;
         wants && matches!(self.settings.rooms, Rooms::Open(_))
@@ -163,7 +164,7 @@ impl Owner {
         let readers = match started {
             Ok(readers) => readers,
             Err(error) => {
-                // First the room: its control groups are removed when they are empty.
+                // First the jail: its control groups are removed when they are empty.
                 room.end().await;
                 drop(limits);
                 return Err(error);
@@ -177,7 +178,7 @@ impl Owner {
         Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
     }
 
-    /// Starts the program in a room. Returns the readers of its output.
+    /// Starts the program in a jail. Returns the readers of its output.
     async fn move_in(
         &self,
         room: &mut Room,
@@ -281,8 +282,8 @@ impl Owner {
         Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
     }
 
-    /// What enforces the process's limits, made by `confine`; `None`: they cannot be enforced. `lacks` says which part is not
-    /// enforced, and why.
+    /// The groups that enforce the process's limits, made by `confine`; `None`: they cannot be
+    /// enforced. `lacks` gives the part that is not enforced, and why.
     fn confine<T>(
         &self,
         limits: &Resources,
@@ -295,7 +296,7 @@ impl Owner {
             Ok(group) => lacks(group).map(str::to_owned),
             Err(reason) => Some(reason.clone()),
         };
-        // Of what all of a namespace may have, the node has logged it.
+        // The node has logged the bounds of a namespace that are not enforced.
         let unenforced = unenforced.filter(|_| limits.any());
         let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
         if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
@@ -331,7 +332,8 @@ impl Owner {
 }
 
 impl Belongings {
-    /// The process's exit status in words. Says if it was killed because it had no memory left.
+    /// Describes the process's exit status, and whether the kernel killed it because memory ran
+    /// out.
     pub(crate) fn describe(&self, status: std::io::Result<ExitStatus>) -> String {
         let was_killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
         let told = process::describe(status);
@@ -364,8 +366,8 @@ impl Belongings {
         self.last_lines().await;
     }
 
-    /// Waits for the last lines of output, so that they are there when a failure is reported. The output ends with the process group, unless a
-    /// process that left the group still holds it.
+    /// Waits for the last lines of output, so that a report of a failure can include them. The
+    /// output ends with the process group, unless a process that left the group still holds it.
     pub(crate) async fn last_lines(&mut self) {
         const LAST_LINES: Duration = Duration::from_millis(200);
         for mut reader in self.readers.iter_mut().filter_map(Option::take) {
@@ -380,11 +382,11 @@ impl Belongings {
 fn hostname(instance: &str) -> String {
     let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
     let name: String = instance.chars().map(plain).collect();
-    // The end is what tells instances apart.
+    // The last characters distinguish instances.
     name.get(name.len().saturating_sub(63)..).unwrap_or_default().trim_start_matches('-').to_owned()
 }
 
-/// Adds what could not be started: "No such file or directory" alone does not say which.
+/// Adds the program to an error: "No such file or directory" alone does not name the file.
 fn explain_start(program: &Program<'_>, account: Option<u32>, error: &std::io::Error) -> std::io::Error {
     let name = program.argv.first().map_or("", String::as_str);
     let mut text = format!("`{name}` in {}: {error}", program.directory.display());

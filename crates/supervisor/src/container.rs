@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// A container to run, in place of a program of the machine. It always has a room.
+/// A container to run, in place of a program of the machine. It always has a jail.
 ///
-/// Variables, secrets, limits, port and read-only paths are those of the command or process that it goes with; that one's own `argv` and `directory` are
-/// not used.
+/// Variables, secrets, limits, port and read-only paths are those of its command or process, whose
+/// `argv` and `directory` are not used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerSpec {
     /// Names the image, with its digest. Two names are two images.
@@ -30,7 +30,7 @@ pub struct ContainerSpec {
     pub volumes: Vec<Volume>,
     /// The container may only write to volumes, `/tmp` and `/dev/shm`.
     pub read_only: bool,
-    /// How many bytes it may write to its root ([`leno_jail::DEFAULT_WRITABLE`]).
+    /// Maximum number of bytes that it may write to its root ([`leno_jail::DEFAULT_WRITABLE`]).
     pub writable: u64,
 }
 
@@ -44,7 +44,7 @@ pub trait ImageSource: Send + Sync + 'static {
     fn state(&self) -> ImageState;
 }
 
-/// Where an image is.
+/// The state of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageState {
     /// Not on this machine, and not requested.
@@ -57,12 +57,13 @@ pub enum ImageState {
     Failed(String),
 }
 
-/// Where a container's image comes from. All are equal: how an image gets here is no reason to start instances again.
+/// The source of a container's image. All sources are equal, so a changed source does not restart
+/// instances.
 #[derive(Clone)]
 pub struct Source(Arc<dyn ImageSource>);
 
 impl Source {
-    /// This one.
+    /// Wraps this source.
     pub fn new(source: Arc<dyn ImageSource>) -> Self {
         Self(source)
     }
@@ -99,12 +100,12 @@ impl ImageSource for Unpacked {
     }
 }
 
-/// What keeps an image's layers where they are.
+/// Keeps an image's layers in place.
 #[derive(Clone, Default)]
 pub struct Lease(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Lease {
-    /// Holds this.
+    /// Holds this value.
     pub fn new(held: impl Any + Send + Sync) -> Self {
         Self(Some(Arc::new(held)))
     }
@@ -124,7 +125,7 @@ pub(crate) struct Contained {
 }
 
 impl ContainerSpec {
-    /// How far its image is.
+    /// The state of its image.
     pub(crate) fn state(&self) -> ImageState {
         self.source.0.state()
     }

@@ -1,8 +1,8 @@
-//! Core dumps of instances, which the machine's handler would get.
+//! Core dumps of instances, which the machine's handler would receive.
 
 use std::fs;
 
-/// Keeps the machine's handler of core dumps, which runs as root, from what instances have in memory.
+/// Keeps the memory of instances from the machine's handler of core dumps, which runs as root.
 pub(crate) fn forbid() {
     const PATTERN: &str = "/proc/sys/kernel/core_pattern";
     let may_be_dumped = "a program that crashes may be given to the machine's handler of core dumps";

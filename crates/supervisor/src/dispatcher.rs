@@ -1,7 +1,8 @@
 //! Matches requests with ready instances.
 //!
-//! Leasing a ready instance with room takes no lock and stays on its thread: one atomic load of the list, one compare-and-swap on the instance's
-//! count, and the sums of [`Load`]. Only a request that has to wait takes the lock, queues, and wakes the function's task.
+//! To lease a ready instance with free capacity takes no lock and stays on its thread: one atomic
+//! load of the list, one compare-and-swap on the instance's count, and the sums of [`Load`]. Only a
+//! request that has to wait takes the lock, queues, and wakes the function's task.
 
 mod buffer;
 mod health;
@@ -28,7 +29,7 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub(crate) struct Dispatcher {
     ready: ArcSwap<Vec<Arc<Slot>>>,
-    /// Where the next search begins, so that equally loaded instances take turns.
+    /// Start of the next search, so that equally loaded instances take turns.
     turn: AtomicUsize,
     concurrency: AtomicU32,
     load: Load,
@@ -39,7 +40,7 @@ pub(crate) struct Dispatcher {
     max_backoff_wait: Duration,
     queue: Mutex<Queue>,
     buffer: Arc<Buffer>,
-    /// Counts requests that wait.
+    /// Counts waiting requests.
     namespace: Arc<Namespace>,
     /// Wakes the function's task: a request waits, or it arrived while the task slept.
     pub demand: Notify,
@@ -99,7 +100,7 @@ impl Dispatcher {
         })
     }
 
-    /// Leases a ready instance with room, without waiting.
+    /// Leases a ready instance with free capacity, without waiting.
     pub(crate) fn try_acquire(self: &Arc<Self>, avoid: &[SocketAddr]) -> Option<Lease> {
         // Requests that already wait come first.
         if self.waiting.load(SeqCst) > 0 {
@@ -110,8 +111,8 @@ impl Dispatcher {
         Some(Lease::new(slot, Arc::clone(self)))
     }
 
-    /// Leases a ready instance with room, or waits for one, first come, first served. Waits until the deadline at most, and never longer than the
-    /// configured longest wait.
+    /// Leases a ready instance with free capacity, or waits for one, first come, first served.
+    /// Waits until the deadline at most, and never longer than the configured longest wait.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         avoid: &[SocketAddr],
@@ -127,7 +128,8 @@ impl Dispatcher {
             return Err(AcquireError::Timeout { waited: Duration::ZERO });
         }
         let mut place = self.enqueue(avoid, now, until)?;
-        // Room may have been made between the first look and now; see `Dispatcher::on_release`.
+        // An instance may have become free between the first search and now; see
+        // `Dispatcher::on_release`.
         self.hand_over();
         self.demand.notify_one();
         match tokio::time::timeout_at(until, &mut place.answer).await {
@@ -177,7 +179,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Takes the least loaded instance that has room. An instance in `avoid` is taken only if every ready one is in `avoid`, busy or not.
+    /// Takes the least loaded instance that has free capacity. An instance in `avoid` is taken only
+    /// if every ready one is in `avoid`, busy or not.
     fn take(&self, avoid: &[SocketAddr]) -> Option<Arc<Slot>> {
         let limit = self.concurrency.load(SeqCst);
         // A round that fails means that another request got the instance, or that the list has changed.
@@ -196,7 +199,8 @@ impl Dispatcher {
             match best {
                 Some((_, slot)) if slot.take(limit) => return Some(Arc::clone(slot)),
                 Some(_) => {}
-                // A successor is published before its predecessor starts to drain, but maybe after this list was read.
+                // A new instance is published before the one that it replaces starts to drain, but
+                // maybe after this list was read.
                 None if Arc::ptr_eq(&ready, &self.ready.load()) => return None,
                 None => {}
             }
@@ -211,17 +215,18 @@ impl Dispatcher {
         }
     }
 
-    /// Counts a request that has given its instance back, and lets waiting requests have the room.
+    /// Counts a request that has given its instance back, and leases the instance to waiting
+    /// requests.
     pub(crate) fn on_release(self: &Arc<Self>) {
         self.load.leave();
-        // No wake-up is lost. Either this load sees the request that began to wait, or that request sees the new room, because it looks again after
-        // it has queued.
+        // No wake-up is lost. Either this load sees the request that began to wait, or that request
+        // sees the free instance, because it searches again after it has queued.
         if self.waiting.load(SeqCst) > 0 {
             self.hand_over();
         }
     }
 
-    /// Leases instances with room to waiting requests, first come, first served.
+    /// Leases instances with free capacity to waiting requests, first come, first served.
     pub(crate) fn hand_over(self: &Arc<Self>) {
         // Leases whose receiver was just dropped. They are dropped after the queue is unlocked, because dropping a lease calls this function again.
         let mut refused = Vec::new();
@@ -252,7 +257,8 @@ impl Dispatcher {
         }
     }
 
-    /// Refuses the last request in the queue, to make room for another function's. Returns false if none waits.
+    /// Refuses the last request in the queue, to free its place for another function. Returns false
+    /// if none waits.
     pub(crate) fn evict(self: &Arc<Self>, reason: AcquireError) -> bool {
         let mut queue = self.queue();
         let Some(waiter) = queue.waiters.pop_back() else { return false };
@@ -296,7 +302,8 @@ impl Dispatcher {
         self.hand_over();
     }
 
-    /// Sets until when no instance is started, and why; `None`: instances may be started.
+    /// Sets the time until which no instance is started, and the reason; `None`: instances may be
+    /// started.
     pub(crate) fn set_pause(&self, pause: Option<(Instant, String)>) {
         self.queue().pause = pause;
     }
@@ -335,8 +342,8 @@ impl Dispatcher {
         self.load.read()
     }
 
-    /// Notes that the function's task sleeps until `demand` wakes it. Returns false if it must not sleep: there are requests, or some came since
-    /// `reading`.
+    /// Notes that the function's task sleeps until `demand` wakes it. Returns false if it must not
+    /// sleep, because there are requests, or some came since `reading`.
     pub(crate) fn rest(&self, reading: &Reading) -> bool {
         self.resting.store(true, SeqCst);
         let now = self.load.read();

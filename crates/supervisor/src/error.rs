@@ -1,4 +1,4 @@
-//! Why there is no instance for a request.
+//! Errors of requests that get no instance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub enum AcquireError {
     /// The instance is a container, and its image is not on this node.
     #[error("its image is not here: {reason}")]
     Image {
-        /// Why, or how far it is.
+        /// The reason, or the progress of the pull.
         reason: String,
     },
     /// The instance ended before it was ready.
@@ -41,7 +41,7 @@ pub enum AcquireError {
     /// Another process listens on the instance's port. Nothing was sent to it.
     #[error("somebody else listens where the instance should: {reason}")]
     PortTaken {
-        /// Which process, as far as it is known.
+        /// The process, as far as it is known.
         reason: String,
     },
     /// Instances failed several times in a row. The next one is started after a pause.

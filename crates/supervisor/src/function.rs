@@ -31,14 +31,16 @@ impl Function {
         Arc::ptr_eq(&self.dispatcher, &other.dispatcher)
     }
 
-    /// Leases the least loaded ready instance with room. If there is none, starts one or waits for one, first come, first served, no longer than the
-    /// start-up timeout. It may be called on any runtime with time enabled, and is cancel-safe. An address in `avoid` is used only if every ready one
-    /// is in `avoid`.
+    /// Leases the least loaded ready instance with free capacity. If there is none, starts one or
+    /// waits for one, first come, first served, no longer than the start-up timeout. It may be
+    /// called on any async runtime with time enabled, and is cancel-safe. An address in `avoid` is
+    /// used only if every ready one is in `avoid`.
     pub async fn acquire(&self, avoid: &[SocketAddr]) -> Result<Lease, AcquireError> {
         self.dispatcher.acquire(avoid, None).await.map_err(|error| self.explained(error))
     }
 
-    /// Like [`Function::acquire`], but waits until the deadline at most, and fails at once if no instance can be had by then.
+    /// Like [`Function::acquire`], but waits until the deadline at most, and fails at once if no
+    /// instance can be ready by then.
     pub async fn acquire_by(&self, avoid: &[SocketAddr], deadline: Instant) -> Result<Lease, AcquireError> {
         self.dispatcher.acquire(avoid, Some(deadline)).await.map_err(|error| self.explained(error))
     }

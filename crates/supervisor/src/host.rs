@@ -18,14 +18,14 @@ pub type LinkEnd = Pin<Box<dyn Future<Output = String> + Send>>;
 
 /// Callbacks to the node. They run on the supervisor's tasks and must not block.
 pub trait Host: Send + Sync + 'static {
-    /// Additional environment variables of an instance that is about to start and does not get a room. They override those that the function
-    /// configures, but not `PORT`.
+    /// Additional environment variables of an instance that is about to start and does not get a
+    /// jail. They override those that the function configures, but not `PORT`.
     fn environment(&self, function: &FunctionId, instance: InstanceId) -> Vec<(String, String)> {
         let _ = (function, instance);
         Vec::new()
     }
 
-    /// An instance is about to start in a room. Whatever calls at these sockets is this instance.
+    /// An instance is about to start in a jail. Every caller at these sockets is this instance.
     fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
         let _ = (function, instance, entrances);
     }
@@ -41,7 +41,8 @@ pub trait Host: Send + Sync + 'static {
         let _ = (function, instance, processes);
     }
 
-    /// An instance whose messages go through memory has been connected: its other end is the instance. The instance is ready when this returns.
+    /// The supervisor has connected to an instance whose messages go through shared memory: the
+    /// other end of the socket is the instance. The instance is ready when this returns.
     ///
     /// # Errors
     /// The instance's violation of the protocol, or the feature that the node lacks. The supervisor
@@ -66,7 +67,8 @@ pub trait Host: Send + Sync + 'static {
         let _ = (function, instance, address);
     }
 
-    /// A draining instance has had the drain timeout. The host ends the requests that are still under way and says that the mesh ends them.
+    /// A draining instance has used up the drain timeout. The host ends its open requests, with the
+    /// mesh as the cause.
     fn end_requests(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {
         let _ = (function, instance, address);
     }

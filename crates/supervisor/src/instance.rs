@@ -53,7 +53,7 @@ pub(crate) enum Report {
 pub(crate) enum Failure {
     /// It never became ready.
     NeverReady(AcquireError),
-    /// It was ready for some time and then ended without being asked.
+    /// It was ready for some time and then ended, although the supervisor did not stop it.
     Crashed { status: String, ready_for: Duration },
     /// Another process was found on its port.
     PortTaken { reason: String },
@@ -104,7 +104,7 @@ impl Instance {
         let _ = self.reports.send(report);
     }
 
-    /// Starts it, once its image is here. `None`: it is not wanted any more.
+    /// Starts it, once its image is here. `None`: the instance is not wanted any more.
     async fn begin(&mut self) -> Result<Started, Option<AcquireError>> {
         let contained = match self.container.clone() {
             Some(container) => Some(self.image(&container).await?),
@@ -196,7 +196,8 @@ impl Instance {
             reason = slot.port_conflict() => Some(Failure::PortTaken { reason }),
             reason = probes.lost(&slot, &self.dispatcher) => Some(Failure::Lost { reason, ready_for: since.elapsed() }),
             reason = link_end => {
-                // A program that ends closes its link first, and its status says more.
+                // A program that ends closes its link first, and its exit status is more
+                // informative.
                 let ended = tokio::time::timeout(LINK_BEFORE_EXIT, tree.exited()).await.is_ok();
                 (!ended).then(|| Failure::LinkEnded { reason, ready_for: since.elapsed() })
             }
@@ -222,7 +223,7 @@ impl Instance {
         self.drain(tree, &slot).await;
     }
 
-    /// Lets the requests that are under way end, and then ends the instance.
+    /// Waits for in-flight requests, and then ends the instance.
     async fn drain(&mut self, tree: ProcessTree, slot: &Slot) {
         tokio::select! {
             () = slot.drained() => {}
@@ -232,7 +233,7 @@ impl Instance {
         self.finish(tree).await;
     }
 
-    /// Has the host end the requests that are still under way, and waits until they are over.
+    /// Has the host end in-flight requests, and waits until they are over.
     async fn end_requests(&mut self, slot: &Slot, tree: &ProcessTree) {
         self.owner.host.end_requests(&self.owner.function, self.owner.id, slot.address);
         tokio::select! {
@@ -280,7 +281,7 @@ impl Instance {
     }
 }
 
-/// How long after its link a program may end so that its exit status is the reason.
+/// If a program ends within this time after its link, its exit status is the reason.
 const LINK_BEFORE_EXIT: Duration = Duration::from_millis(500);
 
 /// How long the host may take to end the requests of an instance whose drain timeout is over.
@@ -311,7 +312,8 @@ struct Started {
 
 /// The outcome of a start.
 enum Start {
-    /// Holds what resolves when the instance is of no use any more because its link has ended.
+    /// Holds a future that resolves when the instance's link has ended, so that the instance is of
+    /// no use.
     Ready(LinkEnd),
     /// The instance is not wanted any more.
     Cancelled,
@@ -320,7 +322,8 @@ enum Start {
     Failed(AcquireError),
 }
 
-/// Resolves when an instance that begins to drain now has had the drain timeout, or has the target [`TargetState::Stop`].
+/// Resolves when an instance that begins to drain now has used up the drain timeout, or has the
+/// target [`TargetState::Stop`].
 async fn drain_over(target: &mut watch::Receiver<TargetState>, drain: &mut watch::Receiver<Duration>) {
     let begin = Instant::now();
     let expired = async {
@@ -338,7 +341,7 @@ async fn drain_over(target: &mut watch::Receiver<TargetState>, drain: &mut watch
     }
 }
 
-/// Sleeps until `time`; without one, for ever.
+/// Sleeps until `time`. Without one, sleeps for ever.
 pub(crate) async fn sleep_until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,

@@ -181,12 +181,12 @@ impl Jobs {
         entry.run_status.board.notes().output.values().flat_map(Kept::lines).cloned().collect()
     }
 
-    /// Where the output of a job's processes is.
+    /// The board with the output of a job's processes.
     pub(crate) fn board(&self, id: &FunctionId) -> Option<Arc<Board>> {
         self.entries().jobs.get(id).map(|entry| Arc::clone(&entry.run_status.board))
     }
 
-    /// Tells all runs to end, and accepts no more.
+    /// Stops all runs, and accepts no more.
     pub(crate) fn close(&self) {
         let mut entries = self.entries();
         entries.closed = true;
@@ -214,7 +214,7 @@ impl Jobs {
 }
 
 impl Entries {
-    /// Tells a run to end.
+    /// Stops a run.
     fn cancel(&mut self, id: &FunctionId) {
         self.ending.retain(|(_, task)| task.ended.has_changed().is_ok());
         if let Some(entry) = self.jobs.remove(id) {

@@ -1,12 +1,15 @@
 //! Starts, watches, restarts and stops the instances of functions on a node, and leases them to requests.
 //!
-//! Read in this order: [`Supervisor`] (the node's interface) and [`Function`] (a request's interface). Then the modules: `dispatcher` (ready
-//! instances and the queue of waiting requests), `slot` (an instance and the lease of it), `buffer` (how many requests may wait on the node), `load`
-//! (how much there is to do); [`autoscaler`] (how many instances that takes: a pure function) and `scaling` (when it is asked); `lifecycle` (starts
-//! missing instances and stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands that run to completion);
-//! `child` (a started process, of either kind), `container`, `tree` (a process group, or a jail),
-//! `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`; `reach` (how an instance is
-//! connected to); `processes` and `sockets` (which process is at the other end of a connection).
+//! Read in this order: [`Supervisor`] (the node's interface) and [`Function`] (a request's
+//! interface). Then the modules: `dispatcher` (ready instances and the queue of waiting requests),
+//! `slot` (an instance and its lease), `buffer` (the bound on waiting requests of the node), `load`
+//! (the sum of the requests); [`autoscaler`] (the number of instances that they need: a pure
+//! function) and `scaling` (the times of its decisions); `lifecycle` (starts missing instances and
+//! stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands
+//! that run to completion); `child` (a started process, of either kind), `container`, `tree` (a
+//! process group, or a jail), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
+//! `reach` (the way to connect to an instance); `processes` and `sockets` (which process is at the
+//! other end of a connection).
 //!
 //! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
 //!
@@ -24,18 +27,20 @@
 //! has its own control group. No process can leave it, and it is killed when the process group has
 //! ended.
 //!
-//! A process may still detach itself: before the node has moved it into the control group, or where there are no control groups. With
-//! [`Settings::adopt_orphans`] it becomes a child of the node and ends with its instance. The node finds the instance by the process group, or by a
-//! variable in the process's environment. A process with neither ends as soon as any instance does.
+//! A process may still detach itself: before the node has moved it into the control group, or where
+//! there are no control groups. With [`Settings::adopt_orphans`] it becomes a child of the node and
+//! ends with its instance. The node finds the instance by the process group, or by a variable in
+//! the process's environment. A process with neither ends as soon as any instance does.
 //!
 //! When the node itself is killed with SIGKILL, the next node ends all processes in its control
 //! groups. Without control groups, all instances survive: a death signal for children
 //! (`PR_SET_PDEATHSIG`) can only be set between fork and exec, which needs unsafe code.
 //!
 //! # Verified connections
-//! A port belongs to whichever process binds it first, and a credential to whichever process copies it. So the node asks the kernel which socket is
-//! at the other end of a connection, and `/proc` which process has that socket. It does so on each new connection to an instance, before anything is
-//! sent, and before it believes a caller. See `processes` and `sockets`.
+//! The first process that binds a port has it, and any process can copy a credential. So the node
+//! asks the kernel which socket is at the other end of a connection, and `/proc` which process has
+//! that socket. It does so on each new connection to an instance, before anything is sent, and
+//! before it trusts a caller. See `processes` and `sockets`.
 #![forbid(unsafe_code)]
 
 mod accounts;

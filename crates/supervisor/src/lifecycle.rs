@@ -23,7 +23,7 @@ use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// How long to wait for an instance of the namespace to end, when it has all that it may have.
+/// Pause until the next try when a namespace has as many instances as it may.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
 
 /// An order of the supervisor to a function's task.
@@ -181,7 +181,8 @@ impl Lifecycle {
         }
     }
 
-    /// Replaces the external addresses. An address that stays keeps its instance ID, and with it what others remember about it.
+    /// Replaces the external addresses. An address that stays keeps its instance ID, so that the
+    /// proxy keeps its records of the instance.
     fn set_external(&mut self, addresses: &[SocketAddr]) {
         let mut old = std::mem::take(&mut self.external);
         for &address in addresses {
@@ -255,7 +256,8 @@ impl Lifecycle {
         surplus_of.sort_by_key(|instance| instance.load());
         surplus_of.into_iter().take(surplus).for_each(|instance| set_target(instance, TargetState::Drain));
 
-        // Where a lost instance is in the way of its successor, its requests have had their chance.
+        // A lost instance that occupies the port of its replacement ends now, with its remaining
+        // requests.
         for lost in self.instances.values().filter(|instance| instance.failed) {
             if fixed_port.is_some() && lost.port == fixed_port {
                 set_target(lost, TargetState::Stop);
@@ -278,7 +280,7 @@ impl Lifecycle {
             tracing::warn!(function = %self.spec.id, "no further instance is started: {reason}");
         }
         self.instances.values().filter(|instance| instance.failed).for_each(|lost| set_target(lost, TargetState::Stop));
-        // A replacement of instances would otherwise wait for those that wait for it.
+        // Otherwise the new instances would wait for the old ones, and these for the new ones.
         let is_old = |instance: &&Running| instance.generation != self.generation && instance.counts();
         if let Some(old) = self.instances.values().find(is_old) {
             set_target(old, TargetState::Drain);
@@ -342,7 +344,7 @@ impl Lifecycle {
         (self.failures, self.pauses) = (0, self.shared.settings.backoff.build());
     }
 
-    /// An instance that was ready for long has recovered from those that failed before.
+    /// An instance that was ready for long has recovered from earlier failures.
     fn forgive(&mut self, ready_for: Duration) {
         if ready_for >= self.shared.settings.recovered_after {
             self.forget_failures();

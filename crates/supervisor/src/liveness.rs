@@ -1,6 +1,7 @@
 //! Whether an instance that was ready still serves.
 //!
-//! An instance is asked again and again, as when it started, and what requests find out counts too. It is lost after several failures in a row:
+//! The supervisor probes an instance repeatedly, as when it started, and requests report failures
+//! too. The instance is lost after several failures in a row:
 //!
 //! - **Probes.** A refused connection and an answer that says that it is not ready are failures. A probe without an answer is one only while no request
 //!   waits for the instance's response: a program that does one thing at a time cannot answer a probe while it works.
@@ -15,7 +16,7 @@ use leno_model::{AppProtocol, Liveness, Readiness};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Between probes of an instance that may be lost.
+/// Interval between probes of an instance that may be lost.
 const SHORT_INTERVAL: Duration = Duration::from_secs(1);
 /// A probe that hangs is given up after this time. A busy machine may take longer than it did when the instance started.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,7 +33,7 @@ impl Probes<'_> {
     /// Resolves when the instance is lost, with the reason.
     pub(crate) async fn lost(&self, slot: &Slot, dispatcher: &Arc<Dispatcher>) -> String {
         let Liveness { interval, failures: most } = self.liveness;
-        // A link that ends says so by itself.
+        // The end of a link is reported separately.
         if interval.is_zero() || self.protocol == AppProtocol::Chain {
             return std::future::pending().await;
         }

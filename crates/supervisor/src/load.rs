@@ -22,7 +22,7 @@ pub(crate) struct Load {
     requests: AtomicU64,
 }
 
-/// What [`Load::read`] returns.
+/// The result of [`Load::read`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Reading {
     /// Requests that are waiting or being handled.

@@ -22,11 +22,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 static ADOPTING: AtomicBool = AtomicBool::new(false);
 /// The leaders (first processes) of live instances by process ID, with the instances' names.
 static LIVE_LEADERS: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
-/// Tell which children of this process are no instances.
+/// Functions that return children of this process which are no instances.
 static SPARED: Mutex<Vec<Box<dyn Fn() -> u32 + Send>>> = Mutex::new(Vec::new());
 /// Children of this process that [`start_apart`] has started.
 static APART: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-/// Held for reading while a process is started, until it is among the leaders. Held for writing while orphans are looked for.
+/// Held for reading while a process is started, until it is among the leaders. Held for writing
+/// during a search for orphans.
 static STARTING: RwLock<()> = RwLock::new(());
 
 /// Makes this process a subreaper: from now on, descendants that lose their parent become its children. All its children must be instances then.
@@ -51,8 +52,8 @@ pub(crate) fn start<C>(instance: &str, start: impl FnOnce() -> io::Result<(u32, 
     Ok(child)
 }
 
-/// Starts a child of this process that is no instance with `start`, which returns the process ID. It is left alone until the result is dropped, which
-/// must not be before it was waited for.
+/// Starts a child of this process that is no instance with `start`, which returns the process ID.
+/// It is spared until the result is dropped, which must not be before it was waited for.
 pub fn start_apart<C>(start: impl FnOnce() -> io::Result<(u32, C)>) -> io::Result<(C, Apart)> {
     let _nobody_looks = STARTING.read().unwrap_or_else(PoisonError::into_inner);
     let (process, child) = start()?;
@@ -70,7 +71,7 @@ impl Drop for Apart {
     }
 }
 
-/// Leaves a child of this process alone that is no instance. `child` tells which one that is.
+/// Spares a child of this process that is no instance. `child` returns its process ID.
 pub(crate) fn spare(child: impl Fn() -> u32 + Send + 'static) {
     SPARED.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(child));
 }
@@ -132,7 +133,7 @@ fn belongs_to_live_instance(orphan: u32) -> bool {
 }
 
 fn reap(orphan: u32) {
-    // This fails if the orphan was waited for already, which is fine.
+    // This fails if the orphan was waited for already, which does not matter.
     let _ = rustix::process::waitpid(pid(orphan), WaitOptions::NOHANG);
 }
 

@@ -1,4 +1,4 @@
-//! What instances write to standard output and standard error, line by line.
+//! The output of instances on standard output and standard error, line by line.
 
 use crate::instance_id::InstanceId;
 use leno_model::FunctionId;
@@ -37,20 +37,21 @@ impl fmt::Display for LogLine {
     }
 }
 
-/// Output is read on at once if the pause would be shorter.
+/// If the pause would be shorter, the output is read on at once.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 
-/// Bytes that a line counts for besides its text, so that empty lines count.
+/// Bytes that a line counts besides its text, so that empty lines count.
 pub(crate) const LINE: usize = 64;
 
 /// The latest output of one instance, bounded in bytes.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// Tells it from the output of another instance of the same number, which a node that was started again may have.
+    /// Distinguishes it from the output of another instance with the same number, which a restarted
+    /// node may have.
     began: SystemTime,
     lines: VecDeque<LogLine>,
     bytes: usize,
-    /// Lines so far, the forgotten ones included.
+    /// Number of lines so far, the dropped ones included.
     pushed: u64,
 }
 
@@ -80,16 +81,16 @@ pub struct Mark {
     pub next: u64,
 }
 
-/// Output that was read.
+/// The result of a query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
     /// By instance, oldest first.
     pub lines: Vec<LogLine>,
     /// How far each instance was read.
     pub marks: Vec<Mark>,
-    /// Lines that were forgotten before they were read.
+    /// Lines that were dropped before they were read.
     pub dropped: u64,
-    /// There are more.
+    /// There are more lines.
     pub more: bool,
 }
 
@@ -99,7 +100,7 @@ impl Read {
         self.lines.iter().map(|line| line.text.len()).sum()
     }
 
-    /// Reads on in the output of one instance.
+    /// Reads further output of one instance.
     pub(crate) fn take(&mut self, instance: InstanceId, kept: &Kept, reading: &Reading) {
         let began_ms = millis(kept.began);
         let is_it = |mark: &&Mark| (mark.instance, mark.began_ms) == (instance.number, began_ms);
@@ -133,7 +134,7 @@ impl Kept {
         Self { began, lines: VecDeque::new(), bytes: 0, pushed: 0 }
     }
 
-    /// Adds a line. The oldest ones go when there are more than `most` bytes.
+    /// Adds a line. Drops the oldest ones if there are more than `most` bytes.
     pub(crate) fn push(&mut self, line: LogLine, most: usize) {
         self.bytes += LINE + line.text.len();
         self.lines.push_back(line);
@@ -156,8 +157,10 @@ fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads lines until the input ends and passes them to `each`. The rest of a line longer than `limit` bytes is dropped, because a function must not
-/// be able to make the node hold an endless line in memory. After each piece, waits for as long as `pace` says, which gets the number of its bytes.
+/// Reads lines until the input ends and passes them to `each`. The rest of a line longer than
+/// `limit` bytes is dropped, because a function must not be able to make the node hold an endless
+/// line in memory. After each piece, calls `pace` with the number of its bytes, and waits for the
+/// returned time.
 pub(crate) async fn read_lines<R: AsyncBufRead + Unpin>(
     mut input: R,
     limit: usize,

@@ -1,4 +1,4 @@
-//! A process group: the child that the node starts, and whatever the child starts.
+//! A process group: the child that the node starts, and its descendants.
 
 use crate::container::Contained;
 use crate::orphans;
@@ -28,7 +28,7 @@ pub(crate) struct Program<'a> {
     pub resources: &'a Resources,
     pub isolation: Isolation,
     pub read_only_paths: &'a [PathBuf],
-    /// What runs in place of `argv`.
+    /// The container that runs in place of `argv`.
     pub container: Option<&'a Contained>,
 }
 
@@ -135,7 +135,7 @@ impl ProcessGroup {
             .ok_or_else(|| std::io::Error::other("the child has no process number"))?;
         if let Some(descriptors) = descriptors {
             let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-            // This fails if the process has ended, which is fine.
+            // This fails if the process has ended, which does not matter.
             let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(descriptors), maximum });
         }
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
@@ -177,7 +177,7 @@ impl ProcessGroup {
 
     fn signal(&self, signal: Signal) {
         if !self.reaped {
-            // This fails if the group is gone, which is fine.
+            // This fails if the group is gone, which does not matter.
             let _ = rustix::process::kill_process_group(self.pid, signal);
         }
     }

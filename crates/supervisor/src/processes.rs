@@ -1,7 +1,8 @@
-//! Which processes belong to an instance, and whether one of them is at the other end of a connection.
+//! The processes of an instance, and checks that one of them is at the other end of a connection.
 //!
-//! An address proves nothing: another process may be quicker to listen on an instance's port, and every process can connect to the node. So the
-//! kernel is asked which socket is at the other end, and `/proc` which process has it.
+//! An address proves nothing: another process may listen first on an instance's port, and every
+//! process can connect to the node. So the node asks the kernel which socket is at the other end,
+//! and `/proc` which process has it.
 
 use crate::sockets::{self, Socket, State};
 use rustix::fs::{Dir, Mode, OFlags, openat};
@@ -13,7 +14,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Listeners and processes that are remembered: more than a server with one process per core has.
+/// Maximum number of remembered listeners and processes: more than a server with one process per
+/// core has.
 const MAX_REMEMBERED: usize = 256;
 /// Scans before giving up: a connection may move from one process to another during a scan.
 const MAX_SCANS: usize = 3;
@@ -25,7 +27,7 @@ pub struct Processes {
     /// The file that lists the members of the instance's control group, if it has one.
     group: Option<PathBuf>,
     known: Mutex<Known>,
-    /// Held while a connection is checked.
+    /// Locked while a connection is checked.
     checking: tokio::sync::Mutex<()>,
 }
 
@@ -52,7 +54,7 @@ pub enum NotTheInstance {
     /// Another process has it.
     #[error("{end} {owner}, not the instance")]
     Stranger {
-        /// Which end of which connection, in words.
+        /// Describes the end and the connection.
         end: String,
         /// The other process, as far as this node may see it.
         owner: String,
@@ -60,7 +62,7 @@ pub enum NotTheInstance {
     /// The connection was already closed.
     #[error("the connection was closed at once")]
     Closed,
-    /// The system does not tell who is at the other end. Holds the reason.
+    /// The system does not reveal the process at the other end. Holds the reason.
     #[error("it cannot be seen who is at the other end: {0}")]
     Unknown(String),
 }
@@ -85,8 +87,9 @@ impl Processes {
         (self.leader.number, self.leader.started, self.group.clone())
     }
 
-    /// The processes of another node process's instance: the ID of the first one and when it started, in the kernel's ticks since boot, and the file
-    /// that lists the members of its control group.
+    /// The processes of an instance of another process of the node: the ID and start time of the
+    /// first one, in the kernel's ticks since boot, and the file that lists the members of its
+    /// control group.
     pub fn told(number: u32, started: u64, group: Option<PathBuf>) -> Self {
         Self {
             leader: Process { number, started },
@@ -109,13 +112,14 @@ impl Processes {
         checked.unwrap_or_else(|error| Err(NotTheInstance::Unknown(error.to_string())))
     }
 
-    /// Checks that a connection from `near` to `far` has reached the instance. Call it when the connection is established and before the first byte
-    /// is sent.
+    /// Checks that a connection from `near` to `far` has reached the instance. Call it when the
+    /// connection is established and before the first byte is sent.
     ///
-    /// This order leaves no gap. If the connection was accepted, the process that has it is looked up. If not, it waits in the queue of the listener
-    /// where it arrived, and ends when that listener ends. So if it still waits after all listeners there were seen to be the instance's, it waits in
-    /// one of those, and only a process that has that listener can ever accept it. To check first and to connect afterwards would prove nothing,
-    /// because the port could change hands in between.
+    /// This order leaves no gap. If a process has accepted the connection, this looks that process
+    /// up. Otherwise the connection waits in the queue of a listener, and ends with it. If it still
+    /// waits after all listeners there were verified, it waits in one of those, and only a process
+    /// that has that listener can ever accept it. A check before the connection would prove
+    /// nothing, because the port could change hands in between.
     pub(crate) fn verify_accepted(&self, near: SocketAddr, far: SocketAddr) -> Result<(), NotTheInstance> {
         let arrived = || sockets::connection(far, near)?.ok_or(NotTheInstance::Closed);
         let mut end = arrived()?;
@@ -178,7 +182,7 @@ impl Processes {
         }
         match owner(socket.inode) {
             Some(owner) => Err(NotTheInstance::Stranger { end: end(), owner }),
-            // Not every account may see the descriptors of others.
+            // An account may not see the descriptors of others.
             None if Some(socket.account) != account(self.leader.number) => {
                 let owner = format!("a process of the account {}", socket.account);
                 Err(NotTheInstance::Stranger { end: end(), owner })
@@ -258,7 +262,8 @@ fn remember<T: Ord>(set: &mut BTreeSet<T>, item: T) {
 }
 
 impl Process {
-    /// Opens the process's folder in `/proc`. The result never refers to another process, whatever happens later; `None`: the process is gone.
+    /// Opens the process's folder in `/proc`. The result never refers to another process, even if
+    /// the process ends; `None`: the process is gone.
     fn open(self) -> Option<OwnedFd> {
         let folder = folder(self.number).ok()?;
         (Status::read(&folder).ok()?.started == self.started).then_some(folder)
@@ -277,7 +282,8 @@ impl Status {
         let mut file = File::from(openat(folder, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
         let mut text = String::new();
         file.read_to_string(&mut text)?;
-        // Process ID, name in brackets (which may hold anything), state, parent, process group, …
+        // Process ID, name in brackets (which may have any content), state, parent, process group,
+        // …
         let fields = || text.rsplit_once(") ").map(|(_, rest)| rest.split(' '));
         let field = |index: usize| fields().and_then(|mut fields| fields.nth(index)).unwrap_or_default();
         let bad = |_| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat");

@@ -1,4 +1,4 @@
-//! How a connection to an instance is made, and what proves that it leads there.
+//! Connections to an instance, and the proof that they lead there.
 
 use crate::processes::{NotTheInstance, Processes};
 use leno_jail::Inside;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 /// The way to an instance.
 #[derive(Clone, Debug)]
 pub(crate) enum Reach {
-    /// By its address. Nothing is known about who is there.
+    /// By its address. Nothing is known about the process there.
     Address,
     /// By its address. Any process may listen there, so each connection is checked.
     Process(Arc<Processes>),

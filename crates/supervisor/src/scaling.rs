@@ -13,8 +13,8 @@ use tokio::time::Instant;
 const LONGEST_TICK: Duration = Duration::from_secs(2);
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 
-/// Decides how many instances one function should have. While there is nothing to decide, it has no timer; [`Dispatcher::demand`] is notified when
-/// the next request comes.
+/// Decides how many instances one function should have. It has no timer while no decision is due;
+/// then the next request notifies [`Dispatcher::demand`].
 pub(crate) struct Scaler {
     autoscaler: Autoscaler,
     dispatcher: Arc<Dispatcher>,
@@ -62,12 +62,13 @@ impl Scaler {
         self.decide(spec);
     }
 
-    /// When to call [`Scaler::decide`] next, unless the task is woken before; `None`: only then.
+    /// When to call [`Scaler::decide`] next, unless the task is woken before; `None`: only when it
+    /// is woken.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Handles a wake-up: a request waits, or it came while there was nothing to decide.
+    /// Handles a wake-up: a request waits, or it came while no decision was due.
     pub(crate) fn woken(&mut self, spec: &FunctionSpec) {
         if self.dispatcher.waiting() > 0 {
             self.decide(spec);

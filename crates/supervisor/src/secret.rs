@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// The environment variable with the path of an instance's secrets folder.
 const FOLDER: &str = "LENO_SECRETS";
 
-/// The secrets that an instance is given. Dropping this removes their folder.
+/// The secrets of an instance. Dropping this removes their folder.
 #[derive(Default)]
 pub(crate) struct Secrets {
     /// Names and values. They must never be logged.
@@ -18,7 +18,7 @@ pub(crate) struct Secrets {
     folder: Option<PathBuf>,
 }
 
-/// The secrets of an instance in a room, which shows them itself.
+/// The secrets of an instance in a jail, which shows the files itself.
 #[derive(Default)]
 pub(crate) struct RoomSecrets {
     /// Names and values. They must never be logged.
@@ -44,8 +44,8 @@ impl RoomSecrets {
 }
 
 impl Secrets {
-    /// Those that are files are written to a new folder that only the instance's account can read: `account`, or the node's. Errors name the secret
-    /// and never contain any of it.
+    /// Writes secrets that are files to a new folder that only the instance's account can read:
+    /// `account`, or the node's. Errors name the secret and never contain any of it.
     pub(crate) fn hand_over(secrets: Vec<(String, SecretValue)>, account: Option<u32>) -> io::Result<Self> {
         let mut given = Self::default();
         for (name, value) in secrets {

@@ -1,5 +1,5 @@
-//! TCP sockets of this machine as the kernel knows them. `sock_diag(7)` answers for one connection in microseconds. Kernels without it are asked
-//! through `/proc/net/tcp` and `/proc/net/tcp6`.
+//! TCP sockets of this machine as the kernel knows them. `sock_diag(7)` answers for one connection
+//! in microseconds. On kernels without it, this reads `/proc/net/tcp` and `/proc/net/tcp6`.
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 use std::fs;
@@ -13,7 +13,7 @@ pub(crate) struct Socket {
     /// Local address.
     pub address: SocketAddr,
     pub state: State,
-    /// User ID of the process that made it; 0 also for a connection that was not accepted yet.
+    /// User ID of the process that created it; 0 also for a connection that was not accepted yet.
     pub account: u32,
     /// Shown as `socket:[inode]` in `/proc/PID/fd`; 0: no process has the socket.
     pub inode: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Socket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Bytes can still arrive at the process that has it.
+    /// Bytes can still arrive at its process.
     Open,
     /// The handshake is complete, but the listener does not get the connection yet (`TCP_DEFER_ACCEPT`).
     Arriving,
@@ -51,7 +51,7 @@ impl State {
     }
 }
 
-/// The socket at `near` whose peer is at `far`, whichever process has it.
+/// The socket at `near` whose peer is at `far`, regardless of its process.
 pub(crate) fn connection(near: SocketAddr, far: SocketAddr) -> io::Result<Option<Socket>> {
     let (near, far) = (canonical(near), canonical(far));
     let found = if kernel_tells() {
@@ -108,7 +108,8 @@ fn family(address: SocketAddr) -> AddressFamily {
 /// `NLM_F_REQUEST` and `NLM_F_DUMP`.
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
-/// Sizes of `struct nlmsghdr`, and of what follows it in questions (`inet_diag_req_v2`) and answers (`inet_diag_msg`).
+/// Sizes of `struct nlmsghdr`, and of the structures after it in questions (`inet_diag_req_v2`) and
+/// answers (`inet_diag_msg`).
 const HEADER: usize = 16;
 const QUESTION: usize = 56;
 const ANSWER: usize = 72;

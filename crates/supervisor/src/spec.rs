@@ -18,7 +18,8 @@ pub struct FunctionSpec {
     pub id: FunctionId,
     /// Number of the revision; 0: revisions are not numbered.
     pub revision: u32,
-    /// What runs: processes to start, external addresses, or a component, whose requests are only counted here.
+    /// The kind of function: processes to start, external addresses, or a component, whose requests
+    /// are only counted here.
     pub run: Run,
     /// For [`Run::Command`]: the instances are containers; `None`: they are processes of the machine.
     pub container: Option<Arc<ContainerSpec>>,
@@ -36,14 +37,14 @@ pub struct FunctionSpec {
     pub scale: Scale,
 }
 
-/// Memory of an instance of a chain. Another one makes another instance.
+/// Memory of an instance of a chain. A change needs a new instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainMemory {
     /// The chain whose instances may read it.
     pub chain: String,
     /// For each direction, in bytes.
     pub bytes: u64,
-    /// The kernel is asked for large pages.
+    /// Whether the kernel is asked for large pages.
     pub large_pages: bool,
 }
 
@@ -65,7 +66,7 @@ impl From<&FunctionConfig> for FunctionSpec {
 }
 
 impl FunctionSpec {
-    /// The specs of all revisions that get requests, the slice's own first.
+    /// The specs of all revisions that get requests, the function configuration's own first.
     pub fn all(slice: &FunctionConfig) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
             let chain = chain(slice, protocol);
@@ -81,8 +82,9 @@ impl FunctionSpec {
         }
     }
 
-    /// Whether a running instance of `self` can serve as one of `other`. Scale, timeouts and concurrency are applied to running instances. Whatever a
-    /// process is given when it starts needs a new process.
+    /// Whether a running instance of `self` can serve as one of `other`. Scale, timeouts and
+    /// concurrency are applied to running instances. Changes of other values, which a process gets
+    /// at its start, need a new process.
     pub(crate) fn same_process(&self, other: &Self) -> bool {
         match (&self.run, &other.run) {
             (Run::Command(a), Run::Command(b)) => {
@@ -128,12 +130,12 @@ const WAIT_MARGIN: Duration = Duration::from_millis(100);
 /// Longest pause between two starts, before jitter.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// Where instances are started whose `isolation` is not `process`.
+/// The isolation of instances whose `isolation` is not `process`.
 #[derive(Clone, Debug)]
 pub enum Rooms {
-    /// In rooms.
+    /// In jails.
     Open(leno_jail::Rooms),
-    /// There are none here, for this reason. Instances that demand one are not started.
+    /// There are no jails here, for this reason. Instances that require one are not started.
     None(String),
 }
 

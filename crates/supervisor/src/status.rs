@@ -48,7 +48,7 @@ impl fmt::Display for InstanceState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolation {
-    /// They are in a room.
+    /// They are in a jail.
     Strict,
     /// They are processes of the machine like any other.
     Process,
@@ -67,7 +67,8 @@ pub struct InstanceStatus {
     pub pid: Option<u32>,
     /// How its processes are kept apart; `None` for external instances and components, and while it waits for its image.
     pub isolation: Option<Isolation>,
-    /// Address on which it listens. In a room it listens on 127.0.0.1 and this port; the address names it, and leads nowhere. A component does not listen and has [`leno_model::IN_NODE`].
+    /// Address on which it listens. In a jail it listens on 127.0.0.1 and this port; the address
+    /// names it, and leads nowhere. A component does not listen and has [`leno_model::IN_NODE`].
     pub address: SocketAddr,
     /// Number of instances of this function that failed before this one.
     pub restarts: u32,
@@ -137,7 +138,7 @@ pub struct Scaling {
     pub desired: u32,
     /// The autoscaler's mode.
     pub mode: Mode,
-    /// What determined the number; `None`: no instance was asked for yet.
+    /// What determined the number; `None`: no request has needed an instance yet.
     pub reason: Option<Reason>,
     /// Average load over the stable window at the last decision, in the metric's unit.
     pub stable: f64,
@@ -205,10 +206,10 @@ pub(crate) struct Notes {
     pub losses: VecDeque<LossEvent>,
 }
 
-/// Losses that are kept of each function.
+/// Number of losses that are kept of each function.
 const LOSSES: usize = 20;
 
-/// Scale decisions that are kept of each function.
+/// Number of scale decisions that are kept of each function.
 const EVENTS: usize = 20;
 
 /// Requests that begin to wait within this time of each other are one burst.
@@ -242,7 +243,7 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far the image of its instances is; `None`: they are no containers.
+    /// The state of the image of its instances; `None`: they are no containers.
     pub(crate) fn image(&self) -> Option<ImageState> {
         // Not under the lock.
         let container = self.notes().container.upgrade()?;
@@ -294,7 +295,7 @@ impl Board {
         notes.output.entry(line.instance).or_insert_with(|| Kept::new(at)).push(line, most);
     }
 
-    /// Reads on in the output of the instances that are asked for.
+    /// Reads further output of the instances that the query names.
     pub(crate) fn read(&self, reading: &Reading, read: &mut Read) {
         let notes = self.notes();
         for (id, kept) in &notes.output {

@@ -1,4 +1,4 @@
-//! The supervisor, which is the node's interface.
+//! The supervisor: the interface for the node.
 
 use crate::cgroup::{Cgroups, NamespaceShare};
 use crate::container::ImageState;
@@ -44,12 +44,12 @@ struct Inner {
     next_instance: Arc<AtomicU64>,
     buffer: Arc<Buffer>,
     cgroups: Option<Arc<Cgroups>>,
-    /// Turns for starts, divided between namespaces.
+    /// Divides starts evenly between namespaces.
     starts: Arc<Turns>,
-    /// The launcher of rooms, and so all rooms, could be moved into the node's group.
+    /// Whether the jailer, and with it all jails, could be moved into the node's group.
     rooms_are_in: bool,
     jobs: Jobs,
-    /// The revisions of each function, the slice's own first.
+    /// The revisions of each function, the function configuration's own first.
     functions: RwLock<BTreeMap<FunctionId, Vec<Entry>>>,
     /// Removed functions and revisions whose instances may not all have ended yet.
     ending: Mutex<Vec<(FunctionId, Task)>>,
@@ -153,9 +153,11 @@ impl Supervisor {
         self.apply_one(entries, spec)
     }
 
-    /// Adds or changes several revisions of a function, which run side by side. Each has its own instances and its own autoscaler. The first one is
-    /// the slice's own. If it is new, and the revision that was first before is not among `specs`, it replaces that revision as [`Supervisor::apply`]
-    /// does. All other revisions stay until [`Supervisor::retire`].
+    /// Adds or changes several revisions of a function, which run side by side. Each has its own
+    /// instances and its own autoscaler. The first one is the function configuration's own. If it
+    /// is new, and the revision that was first before is not among `specs`, it replaces that
+    /// revision as [`Supervisor::apply`] does. All other revisions stay until
+    /// [`Supervisor::retire`].
     pub fn apply_all(&self, specs: Vec<FunctionSpec>) -> Vec<(u32, Function)> {
         let mut functions = self.functions_mut();
         let Some(first) = specs.first() else { return Vec::new() };
@@ -192,12 +194,14 @@ impl Supervisor {
         function
     }
 
-    /// Sets how long the requests of an instance that is not needed any more may go on. It holds for instances that drain already, too.
+    /// Sets how long the requests of an instance that is not needed any more may go on. It also
+    /// applies to instances that drain already.
     pub fn set_drain_timeout(&self, limit: Duration) {
         self.inner.drain.send_if_modified(|before| std::mem::replace(before, limit) != limit);
     }
 
-    /// Removes the revisions of a function that are not in `keep`. Call it once no new request is routed to them. Their instances drain and then end.
+    /// Removes the revisions of a function that are not in `keep`. Call it once the proxy routes no
+    /// new request to them. Their instances drain and then end.
     pub fn retire(&self, id: &FunctionId, keep: &[u32]) {
         let mut functions = self.functions_mut();
         let Some(entries) = functions.get_mut(id) else { return };
@@ -242,7 +246,8 @@ impl Supervisor {
         self.remove_with(id, || Order::Remove);
     }
 
-    /// Removes a function that has had the drain timeout. Its instances are ended in the background.
+    /// Removes a function that has used up the drain timeout. Its instances are ended in the
+    /// background.
     pub fn remove_drained(&self, id: &FunctionId) {
         self.remove_with(id, || Order::Stop);
     }
@@ -261,8 +266,8 @@ impl Supervisor {
         ending.push((id, task));
     }
 
-    /// Adds a job and starts it, unless this run was added before. Another run of the job ends first. After [`Supervisor::shutdown`] nothing is
-    /// started.
+    /// Adds a job and starts it, unless this run was added before. Another run of the job ends
+    /// first. Starts nothing after [`Supervisor::shutdown`].
     pub fn apply_job(&self, spec: JobSpec) {
         self.inner.jobs.apply(&self.inner.runtime, spec);
     }
@@ -282,8 +287,9 @@ impl Supervisor {
         self.inner.jobs.output(id)
     }
 
-    /// Ends all functions, all jobs and the launcher of rooms, and waits until none of their processes is left. It does not drain: requests under way are
-    /// ended. A process that has not ended within `limit` is killed.
+    /// Ends all functions, all jobs and the jailer, and waits until none of their processes is
+    /// left. It does not drain: open requests are ended. A process that has not ended within
+    /// `limit` is killed.
     pub async fn shutdown(&self, limit: Duration) {
         self.inner.shut_down.store(true, Ordering::SeqCst);
         let functions = std::mem::take(&mut *self.functions_mut());
@@ -320,7 +326,7 @@ impl Supervisor {
         self.inner.next_instance.load(Ordering::Relaxed)
     }
 
-    /// The function with this name; of several revisions, the slice's own.
+    /// The function with this name; of several revisions, the function configuration's own.
     pub fn function(&self, id: &FunctionId) -> Option<Function> {
         self.functions(|functions| functions.get(id)?.first().map(|entry| entry.function.clone()))
     }
@@ -330,7 +336,8 @@ impl Supervisor {
         self.functions(|functions| functions.values().flatten().map(|entry| entry.function.load()).collect())
     }
 
-    /// The status of all revisions, sorted by function, the slice's own revision first.
+    /// The status of all revisions, sorted by function, the function configuration's own revision
+    /// first.
     pub fn status(&self) -> Vec<FunctionStatus> {
         self.functions(|functions| functions.values().flatten().map(|entry| entry.function.status()).collect())
     }
@@ -365,7 +372,7 @@ impl Supervisor {
         self.functions(|functions| functions.values().flatten().flat_map(|entry| entry.function.losses()).collect())
     }
 
-    /// The control group (v2) in which all rooms are, if there is one.
+    /// The control group (v2) in which all jails are, if there is one.
     pub fn control_group(&self) -> Option<&Path> {
         self.inner.cgroups.as_deref().filter(|_| self.inner.rooms_are_in).map(Cgroups::path)
     }
@@ -389,8 +396,8 @@ impl Supervisor {
         std::mem::take(&mut *self.inner.changes.functions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads on in the output of a function's or a job's instances: of those that run, and the one of each revision that ended last. `None`: there is
-    /// neither a function nor a job of this name.
+    /// Reads further output of a function's or a job's instances: of those that run, and the one of
+    /// each revision that ended last. `None`: there is neither a function nor a job of this name.
     pub fn read_output(&self, id: &FunctionId, reading: &Reading) -> Option<Read> {
         let mut read = Read::default();
         let boards = self.functions(|functions| {
@@ -425,7 +432,8 @@ impl Supervisor {
     }
 }
 
-/// If the slice's own revision is new and its predecessor goes, it takes over the predecessor's instances and their requests.
+/// If the function configuration's own revision is new, and its former one is not kept, the new one
+/// takes over the former one's instances and their requests.
 fn succeed(entries: &mut [Entry], specs: &[FunctionSpec]) {
     if let Some(FunctionSpec { revision, .. }) = specs.first()
         && entries.iter().all(|entry| entry.revision != *revision)
@@ -447,7 +455,7 @@ fn open_cgroups() -> Option<Arc<Cgroups>> {
     opened.ok().map(Arc::new)
 }
 
-/// Tells which functions had a change of instances.
+/// Collects the functions with a change of instances.
 #[derive(Default)]
 struct Changes {
     count: watch::Sender<u64>,

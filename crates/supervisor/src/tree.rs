@@ -1,4 +1,4 @@
-//! A process and all that it starts, which end together: a process group, or a room.
+//! A process and its descendants, which end together: a process group, or a jail.
 
 use crate::process::ProcessGroup;
 use leno_jail::Room;
@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Dropping it kills all of it.
+/// Dropping it kills all its processes.
 pub(crate) enum ProcessTree {
     Group(ProcessGroup),
     Room(Room),
@@ -30,7 +30,7 @@ impl ProcessTree {
         }
     }
 
-    /// Kills all of it and waits until it is gone. Returns the program's exit status.
+    /// Kills all its processes and waits until they are gone. Returns the program's exit status.
     pub(crate) async fn end(self) -> io::Result<ExitStatus> {
         match self {
             Self::Group(group) => group.end().await,

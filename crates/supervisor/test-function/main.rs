@@ -3,7 +3,7 @@
 //! `GET /env` answers its environment, `/pid` its process number, `/exit` makes it exit with status 3, `/healthz` answers 200
 //! once the file named by the first argument exists (at once, without an argument), `/deaf` closes the listener; everything else 200.
 //!
-//! With the argument `room-launcher` it is the launcher of rooms instead.
+//! With the argument `room-launcher` it is the jailer instead.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! What detaches itself from its instance ends with it all the same.
+//! Processes that detach themselves from their instance end with it.
 //!
 //! This is a program apart from the other tests, because all children of the process have to be instances.
 

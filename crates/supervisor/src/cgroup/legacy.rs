@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The period of `cpu.cfs_quota_us`, in microseconds.
 const PERIOD: u64 = 100_000;
 
-/// Where this process is in the hierarchies of the controllers that enforce limits.
+/// The groups of this process in the hierarchies of the controllers that enforce limits.
 #[derive(Clone, Debug)]
 pub(super) struct Hierarchies {
     memory: PathBuf,
@@ -22,7 +22,8 @@ pub(super) struct Hierarchies {
     pids: PathBuf,
 }
 
-/// Of the limit on memory, so much (one of this many parts) is for what sockets have in their queues, besides. Version 1 counts it by itself.
+/// The queues of sockets may hold a further part of the limit on memory: one of this many parts.
+/// Version 1 counts them separately.
 const SOCKETS_PART: u64 = 4;
 
 /// The groups of one instance. Dropping it removes those that are empty.
@@ -31,7 +32,7 @@ pub(crate) struct Groups {
     folders: Vec<PathBuf>,
     /// Groups of the namespace, where the instance needs no separate ones.
     shared: Vec<PathBuf>,
-    /// Which part of the limits is not enforced, and why.
+    /// The part of the limits that is not enforced, and why.
     unenforced: Option<String>,
 }
 
@@ -63,7 +64,7 @@ impl Hierarchies {
         Ok(Self { memory: make(&self.memory)?, cpu: make(&self.cpu)?, pids: make(&self.pids)? })
     }
 
-    /// The files that say how many processes and how much memory is in use.
+    /// The files with the number of processes and the memory in use.
     pub(super) fn uses(&self) -> (PathBuf, PathBuf) {
         (self.pids.join("pids.current"), self.memory.join("memory.usage_in_bytes"))
     }
@@ -88,7 +89,7 @@ impl Hierarchies {
         fs::write(self.pids.join("pids.max"), if pids > 0 { pids.to_string() } else { "max".to_owned() })
     }
 
-    /// Creates groups with limits in those of the namespace, where there are any.
+    /// Creates groups with limits, inside those of the namespace if it has any.
     pub(super) fn instance(&self, name: &str, limits: &Resources) -> io::Result<Groups> {
         let Resources { memory, cpu_millis, pids } = *limits;
         let mut groups = Groups { folders: Vec::new(), shared: Vec::new(), unenforced: None };
@@ -144,7 +145,8 @@ fn place(mounts: &str, groups: &str, controller: &str) -> Option<PathBuf> {
     Some(Path::new(mount).join(below.trim_start_matches('/')))
 }
 
-/// Removes empty groups of nodes that have ended. Groups whose names say nothing are of earlier releases, which made them again.
+/// Removes empty groups of nodes that have ended. Groups whose names identify no process are of
+/// earlier releases, which created them again.
 fn sweep(hierarchy: &Path, prefix: &str) {
     for entry in fs::read_dir(hierarchy).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -158,13 +160,13 @@ fn sweep(hierarchy: &Path, prefix: &str) {
 }
 
 impl Groups {
-    /// Those of a namespace, to be removed.
+    /// The groups of a namespace, to be removed.
     pub(super) fn of(namespace: &Hierarchies) -> Self {
         let Hierarchies { memory, cpu, pids } = namespace.clone();
         Self { folders: vec![memory, cpu, pids], shared: Vec::new(), unenforced: None }
     }
 
-    /// Which part of the limits is not enforced, and why.
+    /// The part of the limits that is not enforced, and why.
     pub(super) fn unenforced(&self) -> Option<&str> {
         self.unenforced.as_deref()
     }

@@ -1,11 +1,11 @@
-//! Which process a node's group belongs to. The group's name says it, because everything else about the group, also a lock on it, instances of the same
-//! account can change.
+//! The process that owns a node's group. The group's name identifies it, because instances of the
+//! same account can change all other properties of the group, also a lock on it.
 
 use rustix::process::{Pid, getpid, test_kill_process};
 use std::fs;
 use std::io;
 
-/// A process, as no other one will ever be on this machine until it starts again.
+/// A process, identified uniquely until the machine restarts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     /// Number of the PID namespace in which the process has its ID.
@@ -26,27 +26,29 @@ impl Owner {
         Ok(Self { namespace: namespace()?, process, start })
     }
 
-    /// The part of the group's name that says it.
+    /// The part of the group's name that identifies the process.
     pub(super) fn name(&self) -> String {
         let Self { namespace, process, start } = self;
         format!("{namespace:x}-{process:x}-{start:x}")
     }
 
-    /// Reads what [`Owner::name`] says, with what follows it; `None`: a group of an earlier release, whose name says nothing.
+    /// Reads a name of [`Owner::name`], and ignores the text after it; `None`: a group of an
+    /// earlier release, whose name identifies no process.
     pub(super) fn of(name: &str) -> Option<Self> {
         let mut numbers = name.split('-').map(|number| u64::from_str_radix(number, 16).ok());
         let (namespace, process, start) = (numbers.next()??, numbers.next()??, numbers.next()??);
         Some(Self { namespace, process: process.try_into().ok()?, start })
     }
 
-    /// Whether the process has ended; `None`: it is of another PID namespace, which this one does not see.
+    /// Whether the process has ended; `None`: it is of another PID namespace, which is not visible
+    /// here.
     pub(super) fn has_ended(&self) -> Option<bool> {
         if namespace().ok()? != self.namespace {
             return None;
         }
         match started(self.process) {
             Ok(start) => Some(start != Some(self.start)),
-            // Some machines show an account its own processes only.
+            // Some machines show an account only its own processes.
             Err(_) => Pid::from_raw(self.process).map(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH)),
         }
     }
@@ -55,11 +57,11 @@ impl Owner {
 /// When a process started; `None`: it has ended, and its parent has not noticed.
 fn started(process: i32) -> io::Result<Option<u64>> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // The second field is the program's name in parentheses, which may have anything in it.
+    // The second field is the program's name in parentheses, which may have any content.
     let after_name = stat.rsplit_once(')').ok_or(io::ErrorKind::InvalidData)?.1;
     let mut fields = after_name.split_whitespace();
     let has_ended = matches!(fields.next(), Some("Z" | "X"));
-    /// The 22nd field. Two were before.
+    /// The 22nd field. The first two precede this text.
     const START: usize = 22 - 3 - 1;
     let start = fields.nth(START).and_then(|start| start.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
     Ok((!has_ended).then_some(start))

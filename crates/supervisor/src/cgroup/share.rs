@@ -1,4 +1,5 @@
-//! The share of a namespace on this node: a control group for each namespace, in which the groups of its instances are.
+//! The share of a namespace on this node: a control group for each namespace, which contains the
+//! groups of its instances.
 
 use super::legacy::{Groups, Hierarchies};
 use super::{CONTROLLERS, Cgroups, PREFIX, set_limits, switch};
@@ -10,13 +11,13 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Begins the names of these groups. Those of instances are numbers.
+/// Prefix of the names of these groups. Names of instances' groups are numbers.
 const NAMESPACE: &str = "ns-";
 
 /// The shares of all namespaces.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    /// As configured; without an entry, as by default.
+    /// The configured bounds. Namespaces without an entry have the default.
     bounds: Mutex<HashMap<String, Resources>>,
     made: Mutex<HashMap<String, Share>>,
 }
@@ -25,9 +26,9 @@ pub(super) struct Shares {
 #[derive(Debug)]
 struct Share {
     folder: PathBuf,
-    /// What enforces the bounds; otherwise why nothing does.
+    /// The groups that enforce the bounds, or the reason why there are none.
     enforcer: Result<Enforcer, String>,
-    /// As configured.
+    /// The configured bounds.
     bounds: Resources,
     enforced: Option<Resources>,
     unenforced: Option<String>,
@@ -39,22 +40,22 @@ enum Enforcer {
     Legacy(Hierarchies),
 }
 
-/// Where an instance's group is made.
+/// The parent of an instance's group.
 pub(super) struct Place {
     /// The namespace's group of version 2.
     pub folder: PathBuf,
     /// Whether limits can be enforced there, or why not.
     pub controlled: Result<(), String>,
-    /// The namespace's groups of version 1, where those of version 2 enforce nothing.
+    /// The namespace's groups of version 1, if those of version 2 enforce nothing.
     pub legacy: Option<Hierarchies>,
 }
 
-/// The use that the instances of a namespace make together of their share of this node.
+/// The use of a namespace's share of this node by all its instances together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceShare {
     /// Processes and threads; `None`: they are not counted.
     pub pids: Option<u64>,
-    /// Bytes of memory; `None`: they are not counted.
+    /// Bytes of memory; `None`: it is not counted.
     pub memory: Option<u64>,
     /// Their bound; 0: none.
     pub bounds: Resources,
@@ -87,7 +88,7 @@ impl Cgroups {
         }
     }
 
-    /// How many processes and threads the instances of a namespace may have together.
+    /// Maximum number of processes and threads of all instances of a namespace together.
     pub(crate) fn processes(cgroups: Option<&Self>, namespace: &str) -> u32 {
         let bounds = cgroups.and_then(|cgroups| cgroups.shares.bounds().get(namespace).copied());
         bounds.map_or_else(|| NamespaceBounds::default().pids(), |bounds| bounds.pids)
@@ -106,7 +107,7 @@ impl Cgroups {
         Some(NamespaceShare { pids: read(pids), memory: read(memory), bounds: *bounds, unenforced: unenforced.clone() })
     }
 
-    /// Where the group of an instance is made.
+    /// The parent of the group of an instance.
     pub(super) fn place(&self, namespace: &str) -> io::Result<Place> {
         let bounds = self.shares.bounds().get(namespace).copied();
         let bounds = bounds.unwrap_or_else(|| resources(&NamespaceBounds::default()));
@@ -125,7 +126,7 @@ impl Cgroups {
         Ok(Place { folder: folder.clone(), controlled, legacy })
     }
 
-    /// Where the group of an instance without a room is made.
+    /// The parent of the group of an instance without a jail.
     pub(super) fn place_of_process(&self, namespace: &str) -> io::Result<Place> {
         let place = self.place(namespace)?;
         if place.legacy.is_some()
@@ -136,7 +137,7 @@ impl Cgroups {
         Ok(place)
     }
 
-    /// The group of a namespace, which need not be there yet.
+    /// The group of a namespace, which may not exist yet.
     pub(super) fn namespace(&self, namespace: &str) -> PathBuf {
         self.node.join(format!("{NAMESPACE}{namespace}"))
     }
@@ -173,7 +174,7 @@ impl Cgroups {
 }
 
 impl Share {
-    /// Puts these bounds in force. Logs those that cannot be.
+    /// Puts these bounds in force. Logs those that cannot be enforced.
     fn enforce(&mut self, bounds: Resources) {
         self.bounds = bounds;
         let Ok(enforcer) = &self.enforcer else { return };
@@ -224,7 +225,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Child, ChildStdout, Command, Stdio};
 
-    /// A program that starts as many processes as it is asked to, and says how many it has.
+    /// A program that starts as many processes as requested, and reports how many it has.
     struct Program {
         child: Child,
         output: BufReader<ChildStdout>,
@@ -259,7 +260,7 @@ for line in sys.stdin:
         }
     }
 
-    /// Neither there nor a zombie.
+    /// Whether a process runs, and is not a zombie.
     fn runs(process: u32) -> bool {
         std::fs::read_to_string(format!("/proc/{process}/stat"))
             .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
@@ -289,7 +290,7 @@ for line in sys.stdin:
         };
         let bounds = |pids| NamespaceBounds { pids: Some(pids), memory: Some(256 << 20), ..NamespaceBounds::default() };
         cgroups.bound("tenant", &bounds(20));
-        // One that asks for nothing, and one that asks for more than its namespace has.
+        // One instance without limits, and one whose limits exceed those of its namespace.
         let greedy = Resources { memory: 1 << 30, cpu_millis: 2000, pids: 1000 };
         let mut one = match Program::start(&cgroups, "tenant", 1, &Resources::default()) {
             Ok(program) => program,
@@ -305,7 +306,7 @@ for line in sys.stdin:
         assert!(share.memory.unwrap() > 0 && share.bounds.memory == 256 << 20);
         assert_eq!(cgroups.share("nobody"), None);
         assert_eq!(other.fork(30), 30);
-        // A change is for those that run, too.
+        // A change also applies to running instances.
         cgroups.bound("tenant", &bounds(25));
         assert_eq!(two.fork(30), 13);
         let node = cgroups.path().to_owned();

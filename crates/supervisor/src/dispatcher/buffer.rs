@@ -8,9 +8,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The bound on requests that wait for instances on this node. While there is room, a function may use as much as its own bound and its namespace's allow.
-/// A full buffer is divided evenly between the namespaces that have waiting requests, and in each of them between its functions. A function that has its
-/// share is refused. One that has less evicts the last request of the function that has most.
+/// The bound on requests that wait for instances on this node. While the buffer is not full, a
+/// function may use as much as its own bound and its namespace's allow. A full buffer is divided
+/// evenly between the namespaces that have waiting requests, and in each of them between its
+/// functions. A function that has its share is refused. A function below its share evicts the last
+/// request of the function that has the most.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     limit: usize,
@@ -39,7 +41,8 @@ impl Buffer {
         Err(full())
     }
 
-    /// Counts the request for the function's namespace. At its bound, the function of the namespace that has most gives one up.
+    /// Counts the request for the function's namespace. At the namespace's bound, its function with
+    /// the most requests gives one up.
     fn enter_namespace(&self, dispatcher: &Arc<Dispatcher>) -> Result<(), AcquireError> {
         let namespace = dispatcher.namespace();
         let count = namespace.count(Resource::WaitingRequests);
@@ -79,7 +82,8 @@ impl Buffer {
         of_largest.max_by_key(|function| function.waiting()).cloned()
     }
 
-    /// Of the functions of the same namespace, which have `room` together, the one that has most, if it has more than its share and `dispatcher` has less.
+    /// Among the functions of the same namespace, which together may have `room` requests, finds
+    /// the one with the most, if it has more than its share and `dispatcher` has less.
     fn longest_of<'a>(
         functions: impl Iterator<Item = &'a Arc<Dispatcher>> + Clone,
         dispatcher: &Arc<Dispatcher>,

@@ -1,4 +1,4 @@
-//! What requests find out about the health of their instance.
+//! Signs of an instance's health that requests observe.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -6,18 +6,18 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// What requests have found out about one instance since it became ready.
+/// The observations of requests about one instance since it became ready.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Probes decide whether it is lost. Of other instances, nothing is noted.
+    /// Probes decide whether it is lost. Nothing is recorded for other instances.
     watched: AtomicBool,
-    /// It has sent something since the last time-out.
+    /// It has sent bytes since the last time-out.
     heard: AtomicBool,
     /// It gets no request until a probe succeeds.
     suspect: AtomicBool,
     timeouts: AtomicU32,
     last_timeout: Mutex<Option<Instant>>,
-    /// Notified when a request has found that something is wrong.
+    /// Notified when a request has observed a failure.
     suspected: Notify,
 }
 
@@ -26,9 +26,9 @@ impl Health {
         self.watched.store(true, SeqCst);
     }
 
-    /// It has sent something.
+    /// It has sent bytes.
     pub(crate) fn heard(&self) {
-        // Usually it has, and then no memory is written that cores share.
+        // Usually the flag is set already. Then this does not write memory that cores share.
         if !self.heard.load(Relaxed) {
             self.heard.store(true, Relaxed);
         }
@@ -42,14 +42,14 @@ impl Health {
         }
     }
 
-    /// A request that began at `since` has had the whole time that a request may take, and got no response.
+    /// A request that began at `since` has used up its whole timeout, and got no response.
     pub(crate) fn timed_out(&self, since: Instant) {
         if !self.watched.load(SeqCst) {
             return;
         }
         let mut last = self.last_timeout.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = self.heard.swap(false, SeqCst);
-        // Requests that waited at the same time have found out the same thing.
+        // Requests that waited at the same time have observed the same failure.
         let is_next = last.is_none_or(|last| since >= last);
         if heard || is_next {
             let count = if heard { 1 } else { self.timeouts.load(SeqCst).saturating_add(1) };
@@ -68,12 +68,12 @@ impl Health {
         self.suspect.load(SeqCst)
     }
 
-    /// It gets requests again. Returns whether it got none.
+    /// It gets requests again. Returns whether it got none before.
     pub(crate) fn restore(&self) -> bool {
         self.suspect.swap(false, SeqCst)
     }
 
-    /// Resolves when a request has found that something is wrong.
+    /// Resolves when a request has observed a failure.
     pub(crate) async fn suspected(&self) {
         self.suspected.notified().await;
     }
@@ -93,7 +93,7 @@ mod tests {
         health.watch();
         health.timed_out(ago(30));
         assert_eq!(health.timeouts(), 1);
-        // Those waited together with the first.
+        // These requests waited together with the first.
         health.timed_out(ago(30));
         health.timed_out(ago(20));
         assert_eq!(health.timeouts(), 1);

@@ -38,12 +38,14 @@ impl Lease {
         }
     }
 
-    /// The request began at `since`, has had the whole time that a request to its function may take, and got no response.
+    /// The request began at `since`, has used up the whole timeout of its function, and got no
+    /// response.
     pub fn timed_out(&self, since: Instant) {
         self.slot.health.timed_out(since);
     }
 
-    /// Whether the instance may be lost, so that a request of which nothing was sent had better go to another one.
+    /// Whether the instance may be lost, so that a request of which nothing was sent should go to
+    /// another one.
     pub fn is_suspect(&self) -> bool {
         self.slot.health.is_suspect() || self.slot.is_draining()
     }
@@ -63,14 +65,15 @@ impl Lease {
         &self.slot.name
     }
 
-    /// In-flight requests of the instance, this one included. With a concurrency of 1 this is always 1, so whatever the instance sends is part of
-    /// this request.
+    /// In-flight requests of the instance, this one included. With a concurrency of 1 this is
+    /// always 1, so all bytes that the instance sends are part of this request.
     pub fn in_flight(&self) -> u32 {
         self.slot.in_flight()
     }
 
-    /// Connects to the instance. The connection is known to lead there before anything is sent on it. If another process was reached, the instance is
-    /// ended. Addresses that the supervisor did not start cannot be checked. It may be called on any runtime with I/O enabled.
+    /// Connects to the instance. The connection is verified before anything is sent on it. If it
+    /// has reached another process, the instance is ended. Addresses that the supervisor did not
+    /// start cannot be checked. It may be called on any async runtime with I/O enabled.
     pub async fn connect(&self) -> Result<TcpStream, ConnectError> {
         let connected = self.slot.reach.connect(self.slot.address).await;
         if let Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) = &connected {
@@ -129,7 +132,7 @@ pub(crate) struct Slot {
     /// Notified when `port_conflict` is set.
     conflict_found: Notify,
     in_flight: AtomicU32,
-    /// Those of them whose response has begun.
+    /// In-flight requests whose response has begun.
     answered: AtomicU32,
     pub health: Health,
     draining: AtomicBool,
@@ -154,7 +157,8 @@ impl Slot {
         })
     }
 
-    /// Counts one more in-flight request. Returns false if there is no room, or the instance is draining.
+    /// Counts one more in-flight request. Returns false if the instance has no free capacity, or is
+    /// draining.
     pub(crate) fn take(&self, limit: u32) -> bool {
         let room = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
         if self.in_flight.try_update(SeqCst, SeqCst, room).is_err() {
@@ -188,7 +192,7 @@ impl Slot {
         &self.reach
     }
 
-    /// Whether it may get requests, if it has room.
+    /// Whether it may get requests, if it has free capacity.
     pub(crate) fn is_open(&self) -> bool {
         !self.is_draining() && !self.health.is_suspect()
     }

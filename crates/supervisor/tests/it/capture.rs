@@ -56,7 +56,7 @@ impl Drop for Other {
     }
 }
 
-/// Another account, if this one can act for others.
+/// Another account, if this one can act as others.
 fn nobody() -> Option<u32> {
     const NOBODY: u32 = 65534;
     // It must be able to run the test's program, too.
@@ -218,7 +218,8 @@ time.sleep(1000)";
     supervisor.shutdown(FOREVER).await;
 }
 
-/// The kernel shows such a server no connection before there is something to read, and nothing is sent before there is a proof.
+/// The kernel shows such a server no connection before there are bytes to read, and the node sends
+/// none before it has verified the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_wants_to_see_bytes_first_is_the_instance() {
     let script = "import os,socket
@@ -255,7 +256,7 @@ async fn the_proof_is_cheap() {
         lease.connect().await.unwrap();
         spent += began.elapsed();
     }
-    // Told, not judged: how busy the machine is, no test knows.
+    // Printed, not judged, because a test does not know how busy the machine is.
     eprintln!("a connection and its proof take {:?}", spent / rounds);
     drop(lease);
     supervisor.shutdown(FOREVER).await;

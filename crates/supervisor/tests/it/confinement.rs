@@ -1,4 +1,4 @@
-//! What instances are given, and held to, with real child processes.
+//! The environment and limits of instances, with real child processes.
 
 use crate::support::*;
 use leno_model::{Command, Resources, Secret};

@@ -178,7 +178,7 @@ async fn the_deadline_holds_during_a_pause_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn as_many_run_at_a_time_as_wanted() {
-    // Two run only if the other one is there too.
+    // Two processes succeed only if both run at the same time.
     let script = "mkdir run-$$; while [ $(ls | grep -c run-) -lt 2 ] && [ ! -e met ]; do sleep 0.01; done; touch met; \
                   echo $(ls | grep -c run-); rmdir run-$$";
     let job = Scripted::new(script).with(|job| (job.parallelism, job.completions) = (2, 5));

@@ -46,7 +46,7 @@ async fn an_instance_that_refuses_connections_is_replaced_and_requests_wait_for_
     let first = lease.instance();
     ask(&lease, "/deaf").await.unwrap();
     eventually_async("it is deaf", || function.output(first).iter().any(|line| line.text == "deaf")).await;
-    // A request finds out before any probe, and no other one is sent there.
+    // A request observes the failure before any probe. The instance gets no other one.
     lease.connect().await.unwrap_err();
     assert!(lease.is_suspect() && function.try_acquire(&[]).is_none());
     drop(lease);

@@ -207,13 +207,13 @@ async fn a_full_node_is_shared_evenly_between_functions() {
     })
     .await;
     crowd.retain(|request| !request.is_finished());
-    // All who are left get their turn.
+    // All requests that still wait get their turn.
     drop((held, other));
     for request in crowd.into_iter().chain(few) {
         request.await.unwrap().unwrap();
     }
     assert_eq!((greedy.waiting(), modest.waiting()), (0, 0));
-    // And then there is room again, for anybody.
+    // Then any function can wait again.
     let [(greedy, held), (_, other)] = busy(&supervisor, ["greedy", "modest"]).await;
     let crowd: Vec<_> = (0..10).map(|_| is_served(&greedy)).collect();
     eventually_async("all wait", || greedy.waiting() == 10).await;
@@ -234,7 +234,7 @@ async fn a_request_waits_no_longer_than_its_deadline_and_leaves_no_trace() {
     let past = Instant::now() - Duration::from_millis(1);
     let waited = Duration::ZERO;
     assert_eq!(function.acquire_by(&[], past).await.unwrap_err(), AcquireError::Timeout { waited });
-    // One who goes away without waiting for the answer leaves too.
+    // A request that goes away without waiting for the answer leaves too.
     let gone = asks(&function);
     eventually_async("it waits", || function.waiting() == 1).await;
     gone.abort();

@@ -310,7 +310,7 @@ async fn a_request_that_went_away_is_not_waited_for() {
     eventually_async("it waits", || function.waiting() == 1).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    // Its place in the queue is free again, and the instance goes to the one who is still there.
+    // Its place in the queue is free again, and the instance goes to the request that still waits.
     let next = tokio::spawn({
         let function = function.clone();
         async move { function.acquire(&[]).await.map(|lease| lease.in_flight()) }
@@ -352,7 +352,7 @@ async fn a_change_replaces_without_a_gap() {
     let (new, address) = endpoints[0];
     assert_ne!(new, old.instance());
     assert!(get(address, "/env").unwrap().contains("VERSION=2"));
-    // The old one still has a request, so it is not told to end.
+    // The old one still has a request, so the supervisor does not stop it.
     assert_eq!(get(old_address, "/").unwrap(), "ok");
     let old_instance = old.instance();
     drop(old);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Long enough for the slowest machine; nothing waits for it unless something is broken.
+/// Long enough for the slowest machine; a test waits so long only if it fails.
 pub(crate) const FOREVER: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub(crate) enum Event {
     Line(InstanceId, Stream, String),
 }
 
-/// Remembers all that the supervisor says.
+/// Records all callbacks of the supervisor.
 #[derive(Clone, Default)]
 pub(crate) struct Witness {
     pub events: Arc<Mutex<Vec<Event>>>,
