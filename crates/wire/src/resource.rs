@@ -29,10 +29,10 @@ pub enum Subject {
     Scale(FunctionId),
     /// The node's shares of a function's rate limits. Only for nodes with [`Placement::Scheduled`].
     Quota(FunctionId),
-    /// A WebAssembly module that slices name.
+    /// A WebAssembly module that function configurations name.
     Module(ModuleHash),
     /// The configuration of one function's sidecars and supervisor. A subscription also covers the
-    /// modules that the slice names.
+    /// modules that the function configuration names.
     Slice(FunctionId),
     /// A gateway's route to an exposed function that its node does not host.
     Route(FunctionId),
@@ -41,8 +41,8 @@ pub enum Subject {
     /// The marker of a gateway's routes. A subscription covers the endpoints of all exposed
     /// functions, and the routes to those that the node does not host.
     Routes,
-    /// The node's placement. A subscription also covers the slices of the functions that the node
-    /// hosts and the endpoints of their callees.
+    /// The node's placement. A subscription also covers the function configurations of the
+    /// functions that the node hosts and the endpoints of their callees.
     Hosted,
 }
 
@@ -57,7 +57,7 @@ pub enum Resource {
     Scale(FunctionId, Vec<Bounds>),
     /// The node's shares of a function's rate limits.
     Quota(FunctionId, Lease),
-    /// A WebAssembly module that slices name, with its hash.
+    /// A WebAssembly module that function configurations name, with its hash.
     Module(ModuleHash, Bytes),
     /// The configuration of one function's sidecars and supervisor.
     Slice(Box<FunctionConfig>),
@@ -65,11 +65,11 @@ pub enum Resource {
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
     Endpoints(FunctionId, Vec<Endpoint>),
-    /// Tells that the routes to all exposed functions were sent: as routes, or in the slices of
-    /// functions that the node hosts.
+    /// Tells that the routes to all exposed functions were sent: as routes, or in the function
+    /// configurations of functions that the node hosts.
     Routes,
-    /// The node's placement. It also tells that the slices of all functions that the node hosts
-    /// were sent.
+    /// The node's placement. It also tells that the function configurations of all functions that
+    /// the node hosts were sent.
     Hosted(Placement),
 }
 
