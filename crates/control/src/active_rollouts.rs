@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Active rollouts by function. Counts live in memory only: after a restart, a step is judged by
-/// the requests that come then.
+/// the requests after it.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRollouts(BTreeMap<FunctionId, ActiveRollout>);
 
@@ -30,13 +30,13 @@ impl ActiveRollouts {
         !self.0.is_empty()
     }
 
-    /// Takes in the histories after a publication.
+    /// Updates the rollouts after a publication.
     pub(crate) fn follow_all(&mut self, histories: &Histories) {
         self.0.retain(|id, _| histories.0.contains_key(id));
         histories.0.iter().for_each(|(id, history)| self.follow(id, history));
     }
 
-    /// Takes in the history of one function. The counts of a new step begin at zero.
+    /// Updates the rollout of one function. The counts of a new step begin at zero.
     pub(crate) fn follow(&mut self, id: &FunctionId, history: &History) {
         let Some(candidate) = history.candidate else {
             self.0.remove(id);
@@ -56,14 +56,14 @@ impl ActiveRollouts {
         self.0.remove(id);
     }
 
-    /// Takes in a node's cumulative counts. A node's first counts are only the baseline: it sends
-    /// them before it routes the first request to a revision.
+    /// Adds a node's cumulative counts. A node's first counts are only the baseline: it sends them
+    /// before it routes the first request to a revision.
     pub(crate) fn report(&mut self, node: &Arc<str>, id: &FunctionId, counts: &[(u32, RevisionCounts)]) {
         let Some(active) = self.0.get_mut(id) else { return };
         for (revision, now) in counts {
             let Some(before) = active.last.insert((node.clone(), *revision), *now) else { continue };
             let seen = active.seen.entry(*revision).or_default();
-            // Counts that have fallen mean that the node was restarted.
+            // A restart of the node resets its counts.
             let again = now.requests < before.requests || now.failed < before.failed || now.slow < before.slow;
             let before = if again { RevisionCounts::default() } else { before };
             seen.requests = seen.requests.saturating_add(now.requests - before.requests);

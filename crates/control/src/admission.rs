@@ -56,7 +56,7 @@ impl CapacityLimits {
         *self == Self::default()
     }
 
-    /// What counts of an offer.
+    /// The part of an offer that counts.
     pub(crate) fn cap(&self, offer: &Capacity) -> Capacity {
         Capacity {
             cpu_millis: offer.cpu_millis.min(self.cpu_millis.unwrap_or(LARGEST.cpu_millis)),
@@ -96,7 +96,7 @@ pub enum AdmitError {
     /// The operating system could not provide random bytes for a token.
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
-    /// The authority did not sign.
+    /// The authority could not sign the node's certificate.
     #[error("the node's certificate cannot be made: {0}")]
     Certificate(String),
 }
@@ -178,7 +178,7 @@ impl Members {
         Ok(token)
     }
 
-    /// Whether there is such a token, so that a join is worth a closer look.
+    /// Whether there is such a token, so that the join is worth checking.
     pub(crate) fn knows_token(&self, secret: &[u8], now: SystemTime) -> bool {
         self.tokens.get(&hash(secret)).is_some_and(|token| now < token.grant.expires)
     }
@@ -199,7 +199,7 @@ impl Members {
         if token.used.as_ref().is_some_and(|used| *used != request) {
             return Err(JoinRefused::Token);
         }
-        // A token that was used answers for the membership that it made. It makes no other one:
+        // A used token answers for the membership that it created. It creates no other one, because
         // that node was revoked or replaced.
         let is_member = self.members.get(name).is_some_and(|member| member.joined_by == Some(secret));
         if token.used.is_some() && !is_member {
@@ -258,7 +258,7 @@ impl Members {
 
     /// Notes that a membership has ended. A node of the same name may have another one.
     pub(crate) fn note_revoked(&mut self, name: &str, member: &Member, now: SystemTime, longest_proof: Duration) {
-        // A node of this process ends with it, and has a mark that others have too.
+        // A node of this process ends with the process, and shares its mark with other nodes.
         if member.joined_by.is_some() {
             self.revocations.add(member.mark(), name, now, longest_proof);
         }
@@ -352,7 +352,8 @@ mod tests {
         assert_eq!(mesh.join(&second, "one", b"b", HERE), Err(JoinRefused::NameTaken("one".to_owned())));
         assert_eq!(mesh.join(&third, "two", b"c", HERE), Err(JoinRefused::OtherName));
         mesh.join(&third, "one", b"c", HERE).unwrap();
-        // The first token is no way back, and neither is one that was for this name.
+        // The first token does not admit the node again, and neither does one that was for this
+        // name.
         assert_eq!(mesh.join(&first, "one", b"a", HERE), Err(JoinRefused::Token));
         let fourth = mesh.token(Some("one"), &[]);
         mesh.join(&fourth, "one", b"d", HERE).unwrap();

@@ -25,13 +25,13 @@ pub enum AskError {
     /// It has too many questions to answer.
     #[error("it has too many questions to answer")]
     Busy,
-    /// The answer did not come in time.
+    /// The answer did not arrive in time.
     #[error("it did not answer within {0:?}")]
     Timeout(Duration),
     /// The question is too large.
     #[error(transparent)]
     Question(#[from] BadQuestion),
-    /// The answer is not one to the question.
+    /// The answer does not fit the question.
     #[error(transparent)]
     Answer(#[from] BadAnswer),
 }
@@ -69,7 +69,7 @@ impl Questions {
         }
     }
 
-    /// Takes a node's answer. Returns whether it is one to a question; the caller may have gone
+    /// Takes a node's answer. Returns whether it belongs to a question; the caller may have gone
     /// away.
     pub(crate) fn answer(&self, node: &str, session: u64, answer: v1::Answer) -> bool {
         let mut streams = self.streams();

@@ -38,13 +38,13 @@ pub(crate) fn divide(min: u32, max: u32, nodes: &[Share]) -> Vec<(u32, u32)> {
 /// The claim of one of several functions or nodes that share a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// It has to have so many.
+    /// Its minimum number of instances.
     pub least: u32,
-    /// It has so many.
+    /// Its present number of instances.
     pub has: u32,
-    /// Its load asks for so many.
+    /// The number of instances for its load.
     pub wants: u32,
-    /// It may have so many.
+    /// Its maximum number of instances.
     pub most: u32,
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn apportion(bound: u32, claims: &[Claim]) -> Vec<u32> {
     levels
 }
 
-/// Adds `amount` to `levels`, evenly, up to the limits. What remains goes to the first ones.
+/// Adds `amount` to `levels`, evenly, up to the limits. The remainder goes to the first ones.
 fn pour(mut amount: u32, levels: &[u32], limits: &[u32]) -> Vec<u32> {
     let mut levels = levels.to_vec();
     loop {
@@ -92,12 +92,13 @@ struct Grant {
     /// Bounds that may be in force: first the last ones that were acknowledged, then those that
     /// were sent since.
     sent: VecDeque<(Delivery, Vec<Bounds>)>,
-    /// Bounds that the node should have. They are sent as they are; see [`Grants::set`].
+    /// Bounds that the node should have. They are sent unchanged; see [`Grants::set`].
     now: Vec<Bounds>,
 }
 
 impl Grant {
-    /// Instances of a revision that the node may have, whichever bounds are in force.
+    /// Maximum number of instances of a revision that the node may have, for all bounds that may be
+    /// in force.
     fn highest(&self, revision: u32) -> u32 {
         let sent = self.sent.iter().map(|(_, bounds)| most(bounds, revision));
         sent.chain([most(&self.now, revision)]).max().unwrap_or(0)
@@ -147,12 +148,14 @@ impl Grants {
         self.0.get(name).map(|grant| &*grant.now)
     }
 
-    /// The most that a node may have of a revision, whichever bounds are in force.
+    /// Maximum number of instances of a revision that a node may have, for all bounds that may be
+    /// in force.
     pub(crate) fn highest(&self, name: &str, revision: u32) -> u32 {
         self.0.get(name).map_or(0, |grant| grant.highest(revision))
     }
 
-    /// Instances of a revision that all nodes together may have, whichever bounds are in force.
+    /// Maximum number of instances of a revision on all nodes together, for all bounds that may be
+    /// in force.
     pub(crate) fn total(&self, revision: u32) -> u32 {
         self.0.values().map(|grant| grant.highest(revision)).fold(0, u32::saturating_add)
     }
@@ -195,8 +198,8 @@ impl Grants {
         self.0.get(name).is_some_and(|grant| grant.sent.len() > 1)
     }
 
-    /// A node says which bounds it has in force, and the control plane did not know: it was started
-    /// again.
+    /// Stores the bounds that a node reports to have in force. After its restart, the control plane
+    /// does not know them.
     pub(crate) fn recall(&mut self, name: &Arc<str>, bounds: Vec<Bounds>) {
         let grant = self.0.entry(name.clone()).or_default();
         if grant.sent.is_empty() {
@@ -209,7 +212,7 @@ impl Grants {
         self.0.remove(name).is_some()
     }
 
-    /// Whether a node may have instances, whichever bounds are in force.
+    /// Whether a node may have instances, for any bounds that may be in force.
     pub(crate) fn may_have_instances(&self, name: &str) -> bool {
         let Some(grant) = self.0.get(name) else { return false };
         let all = grant.sent.iter().flat_map(|(_, bounds)| bounds).chain(&grant.now);

@@ -50,7 +50,7 @@ pub(crate) struct WeakControl(Weak<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// How much of it each node has.
+    /// The share of the state's time that each node has.
     shares: Shares,
     /// Changes under way that have the state for long. The threads that serve nodes do not wait for
     /// them: see [`Control::when_free`].
@@ -58,7 +58,7 @@ struct Inner {
     members: Mutex<Members>,
     /// The authority that signs, and the roots. The holder of the store's lock changes it.
     trust: Mutex<Trust>,
-    /// Nodes have been notified of `trust`.
+    /// Whether nodes have been notified of `trust`.
     trust_in_force: AtomicBool,
     trust_domain: TrustDomain,
     asking: Questions,
@@ -78,8 +78,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How long a node's endpoints and functions stay after its stream ended. A node that
-    /// reconnects in time causes no change. A control plane that was started again waits twenty
-    /// times as long for the nodes that it had, before it places their functions elsewhere.
+    /// reconnects in time causes no change. After a restart, the control plane waits twenty times
+    /// as long for its earlier nodes, before it places their functions on other nodes.
     pub node_grace: Duration,
 }
 
@@ -111,7 +111,7 @@ pub enum StartError {
     /// The stored definitions cannot be compiled.
     #[error("the stored definitions cannot be used: {0}")]
     Definitions(#[from] DefinitionsError),
-    /// The authority is not the mesh's.
+    /// The authority does not belong to the mesh.
     #[error("{0}")]
     Authority(String),
     /// The control plane has no certificate.
@@ -156,7 +156,7 @@ impl Control {
         Self::with_authorities(Authorities::in_memory(authority), store, options)
     }
 
-    /// The same, with an authority that may be in a file, and go on with a rotation.
+    /// The same, with an authority that may be in a file. Continues a rotation.
     pub fn with_authorities(authorities: Authorities, store: Store, options: Options) -> Result<Self, StartError> {
         let trust = Trust::recall(authorities, &store).map_err(|error| match error {
             TrustError::Store(error) => StartError::Store(error),
@@ -214,16 +214,15 @@ impl Control {
         })))
     }
 
-    /// Replaces all definitions: first in the store, then for all nodes. Each node is sent at once
-    /// what changed among its subscriptions. A function whose template differs from its latest
-    /// revision gets a new revision. Blocks on the store.
+    /// Replaces all definitions: first in the store, then for all nodes. The control plane sends
+    /// each node the changes among its subscriptions at once. A function whose template differs
+    /// from its latest revision gets a new revision. Blocks on the store.
     pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
         self.publish_after(definitions, || Ok(()))
     }
 
     /// The same for definitions that were made of documents, which `commit` stores. It is called
-    /// when nothing but the store can refuse the definitions any more; if it fails, nothing
-    /// changes.
+    /// when only the store can still refuse the definitions; if it fails, nothing changes.
     pub fn publish_after<E: From<PublishError>>(
         &self,
         definitions: &Definitions,
@@ -372,13 +371,13 @@ impl Control {
     }
 
     /// The root certificates of the trust domain: this authority's and, if the store has it, that
-    /// of the process before; during a rotation those of both authorities.
+    /// of the previous process; during a rotation those of both authorities.
     pub fn bundle(&self) -> Arc<TrustBundle> {
         self.trust().bundle().clone()
     }
 
-    /// Functions, nodes, jobs and certificates as they are now. Jobs whose `ttl` has passed are
-    /// left out.
+    /// The present functions, nodes, jobs and certificates. Jobs whose `ttl` has passed are left
+    /// out.
     pub fn status(&self) -> Status {
         let mut status = self.state().status();
         let now = SystemTime::now();
@@ -392,8 +391,8 @@ impl Control {
         self.state().has_definitions()
     }
 
-    /// What makes the latest revision of a function or job, as it was published; `None`: it never
-    /// was.
+    /// The template of the latest revision of a function or job, as it was published; `None`: it
+    /// never was.
     pub fn latest(&self, id: &FunctionId) -> Option<Template> {
         self.state().histories().0.get(id)?.latest_template(id)
     }
@@ -408,7 +407,7 @@ impl Control {
         state.histories().0.iter().flat_map(of).collect()
     }
 
-    /// Takes in a node's report on a job. The end of a job is stored before it counts; from then on
+    /// Applies a node's report on a job. The end of a job is stored before it counts; from then on
     /// the job is not run again.
     pub(crate) async fn job(&self, node: &str, session: u64, id: &FunctionId, report: JobReport) {
         let Some(outcome) = self.state().job(node, session, id, report) else { return };
@@ -425,7 +424,7 @@ impl Control {
     }
 
     fn end_job(&self, id: &FunctionId, outcome: Outcome) -> Result<(), StoreError> {
-        // A publication in between may have started another run of the job.
+        // Another publication may have started another run of the job meanwhile.
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state().awaits_end(id, &outcome) {
             store.save_outcome(id, &outcome)?;
@@ -450,8 +449,8 @@ impl Control {
         }
     }
 
-    /// The nodes that have a function's slice in force: they may have records of its requests, and
-    /// its instances.
+    /// The nodes that have a function's configuration in force: they may have records of its
+    /// requests, and its instances.
     pub fn nodes_of(&self, id: &FunctionId) -> Vec<Arc<str>> {
         self.state().nodes_of(id)
     }
@@ -470,7 +469,7 @@ impl Control {
         self.state().counters(node)
     }
 
-    /// Whether an admitted node is connected and has answered all that there is for it.
+    /// Whether an admitted node is connected and has answered all deliveries.
     pub fn is_up_to_date(&self, node: &str) -> bool {
         self.state().is_up_to_date(node)
     }
@@ -499,10 +498,10 @@ impl Control {
         self.change_at_length(State::stop_awaiting);
     }
 
-    /// Waits until no change has the state for long. A thread that waited for the lock instead
-    /// would answer no node's signs of life meanwhile, and all of them would be taken for dead.
+    /// Waits until no change has the state for long. If the thread waited for the lock instead, it
+    /// would answer no node's PINGs meanwhile, and all nodes would be taken for dead.
     pub(crate) async fn when_free(&self) {
-        // The sender is there as long as this is.
+        // The sender lives as long as this control plane.
         let _ = self.0.long_changes.subscribe().wait_for(|changes| *changes == 0).await;
     }
 
@@ -542,7 +541,7 @@ impl WeakControl {
     }
 }
 
-/// Has the authority sign a certificate for an identity of this process, and puts it into the
+/// Makes the authority sign a certificate for an identity of this process, and puts it into the
 /// store.
 fn certify(
     authority: &Authority,

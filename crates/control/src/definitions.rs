@@ -21,12 +21,12 @@ use std::time::Duration;
 pub struct Definitions {
     /// Mesh-wide settings, which every node needs.
     pub mesh: MeshConfig,
-    /// The slices of all functions and jobs, by name.
+    /// The configurations of all functions and jobs, by name.
     pub slices: BTreeMap<FunctionId, FunctionConfig>,
-    /// WebAssembly modules that slices name, by SHA-256. Modules that nodes fetch by URL are not
-    /// included.
+    /// WebAssembly modules that function configurations name, by SHA-256. Modules that nodes fetch
+    /// by URL are not included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
-    /// Which policies permit calls to which functions. It is not stored.
+    /// The policies that permit calls to each function. They are not stored.
     pub permissions: Permissions,
 }
 
@@ -35,7 +35,7 @@ pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
 /// Definitions in the form in which they are delivered.
 #[derive(Default)]
 pub(crate) struct Compiled {
-    /// Modules that slices or revisions name.
+    /// Modules that function configurations or revisions name.
     pub modules: Modules,
     pub contents: HashMap<Subject, Content>,
     pub functions: HashMap<FunctionId, Function>,
@@ -52,7 +52,7 @@ pub(crate) struct Prepared {
     pub id: FunctionId,
     function: Function,
     content: Content,
-    /// `None`: it is not exposed.
+    /// `None`: the function is not exposed.
     route: Option<Content>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Function {
     pub exposed: bool,
     /// The function's revisions and how traffic is divided between them.
     pub revisions: Revisions,
-    /// Modules that are delivered along with the slice.
+    /// Modules that are delivered along with the function configuration.
     pub modules: BTreeSet<ModuleHash>,
     /// `None`: a function, not a job.
     pub job: Option<JobDefinition>,
@@ -98,13 +98,13 @@ pub(crate) enum EgressPolicy {
     EgressNodes,
 }
 
-/// How many instances a revision has.
+/// The number of instances of a revision.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ScaledRevision {
     pub number: u32,
     pub scale: Scale,
     pub concurrency: u32,
-    /// Instances that one node can have: those with a fixed port exclude each other.
+    /// Maximum number of instances on one node: those with a fixed port exclude each other.
     pub per_node: u32,
 }
 
@@ -132,7 +132,7 @@ impl Function {
         brings
     }
 
-    /// The modules that are delivered along with the slice.
+    /// The modules that are delivered along with the function configuration.
     pub(crate) fn delivered(&self) -> impl Iterator<Item = Subject> {
         self.modules.iter().copied().map(Subject::Module)
     }
@@ -202,7 +202,7 @@ impl Compiled {
 
     /// Adds or replaces one function. The cost does not depend on the number of other functions.
     pub(crate) fn put(&mut self, prepared: Prepared) -> Put {
-        // The route is made of the slice.
+        // The route follows from the function configuration.
         if self.contents.get(&Subject::Slice(prepared.id.clone())) == Some(&prepared.content) {
             return Put::Same;
         }
@@ -221,7 +221,7 @@ impl Compiled {
         self.functions.get(id).is_some_and(|function| function.egress == Some(EgressPolicy::EgressNodes))
     }
 
-    /// The callees of a function to which its own nodes connect.
+    /// The callees of a function to which the callers' own nodes connect.
     pub(crate) fn callees_on_callers_nodes(&self, id: &FunctionId) -> Vec<FunctionId> {
         let callees = self.functions.get(id).into_iter().flat_map(|function| &function.callees);
         let on_callers =
@@ -359,7 +359,7 @@ fn capacity(limit: &RateLimit) -> u32 {
     }
 }
 
-/// The modules of a slice that the control plane delivers. Nodes fetch the others.
+/// The modules of a function configuration that the control plane delivers. Nodes fetch the others.
 fn delivered(slice: &FunctionConfig) -> BTreeSet<ModuleHash> {
     slice.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
 }

@@ -1,4 +1,4 @@
-//! Why definitions are refused.
+//! Errors of refused definitions.
 
 use leno_identity::{BadSpiffeId, SpiffeId, TrustDomain};
 use leno_model::{FunctionId, ModuleHash};
@@ -15,12 +15,12 @@ pub enum DefinitionsError {
         /// The trust domain of the authority.
         expected: TrustDomain,
     },
-    /// A slice is filed under another function's name.
+    /// A function configuration is filed under another function's name.
     #[error("the slice of {found} is filed under {function}")]
     Misfiled {
-        /// The name under which the slice is filed.
+        /// The name under which the function configuration is filed.
         function: FunctionId,
-        /// The name in the slice.
+        /// The name in the function configuration.
         found: FunctionId,
     },
     /// A function's identity is not a SPIFFE ID.
@@ -42,7 +42,7 @@ pub enum DefinitionsError {
         /// The function's identity.
         identity: SpiffeId,
     },
-    /// A slice names a module that was not published.
+    /// A function configuration names a module that was not published.
     #[error("an extension of {function} needs the module {module}, which is missing")]
     Module {
         /// The function.
@@ -50,7 +50,7 @@ pub enum DefinitionsError {
         /// SHA-256 of the missing module.
         module: ModuleHash,
     },
-    /// A function is added before anything was published, so there is no mesh yet.
+    /// A function is added before the first publication, so there is no mesh yet.
     #[error("{function} cannot be added: nothing was published yet")]
     NoMesh {
         /// The function.
@@ -77,7 +77,7 @@ pub enum DefinitionsError {
 }
 
 impl DefinitionsError {
-    /// The function that it is about, if it is about one.
+    /// The function that it concerns, if any.
     pub fn function(&self) -> Option<&FunctionId> {
         match self {
             Self::Misfiled { function, .. }

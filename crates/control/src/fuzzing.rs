@@ -131,7 +131,8 @@ pub fn payload(payload: &[u8]) {
     subjects.extend(
         id.into_iter().flat_map(|id| [Subject::Endpoints(id.clone()), Subject::Scale(id.clone()), Subject::Quota(id)]),
     );
-    // A slice must carry the name under which it is sent, so the name is read from the payload.
+    // A function configuration must carry the name under which it is sent, so the name is read from
+    // the payload.
     subjects.extend(from_bytes::<FunctionConfig>(payload).map(|slice| Subject::Slice(slice.id)));
     subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));
     subjects.iter().for_each(|subject| same_resource(subject, payload));

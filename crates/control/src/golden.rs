@@ -1,10 +1,9 @@
 //! Frozen payloads, stored values and messages, in `tests/golden`, stand for the releases that
 //! wrote them. Today's code must read them as the same values and write the same bytes.
 //!
-//! A field or variant that is new is in no file yet, and a test says so: use it in a value here,
-//! under a new name, and have the file written with `LENO_BLESS=1 cargo test --release -p
-//! leno-control golden`. That never changes a file which is there. Beside each file is a readable
-//! form of it.
+//! A new field or variant is in no file yet, and a test reports it: use it in a value here, under a
+//! new name, and write the file with `LENO_BLESS=1 cargo test --release -p leno-control golden`.
+//! That never changes an existing file. Beside each file is its readable form.
 
 mod coverage;
 mod dump;
@@ -44,7 +43,7 @@ fn file(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(missing)
 }
 
-/// A resource is read as this value, and written as it was read.
+/// Checks that a resource is read as this value, and written unchanged.
 fn resource(name: &str, expected: &Resource) {
     let encoded = file(&format!("{name}.msgpack"), || written(expected).payload.to_vec());
     let read = Resource::decode_observed(&expected.subject(), &encoded, coverage::note)
@@ -54,7 +53,7 @@ fn resource(name: &str, expected: &Resource) {
     readable(name, &encoded);
 }
 
-/// A stored value is read as this one, and written as it was read.
+/// Checks that a stored value is read as this one, and written unchanged.
 fn stored<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, expected: &T) {
     let encoded = file(&format!("{name}.msgpack"), || to_bytes(expected).unwrap());
     let read: T = from_bytes_observed(&encoded, coverage::note).unwrap_or_else(|error| panic!("{name}: {error}"));

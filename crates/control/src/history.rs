@@ -10,12 +10,12 @@ use leno_wire::encoding::{EncodingError, from_bytes, to_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a function's revisions that are kept: so many times its latest one, and not less than
-/// this. Without it, a namespace could have a thousand times its documents kept.
+/// Maximum size of a function's kept revisions, as a multiple of its latest one, with a minimum.
+/// Without it, a namespace could make the control plane keep a thousand times its documents.
 const KEPT_LATEST: usize = 16;
 const MIN_KEPT_BYTES: usize = 256 << 10;
 
-/// No plan has more steps.
+/// Maximum number of steps of a plan.
 const MAX_STEP: usize = 1 << 16;
 
 /// The histories of all functions.
@@ -27,13 +27,13 @@ pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
 pub(crate) struct History {
     /// In ascending order; the last one is the latest revision. Numbers are never reused.
     pub kept: Vec<Kept>,
-    /// The revision that gets all traffic that neither the plan nor the candidate gets; 0: none
-    /// yet.
+    /// The revision that gets all traffic that neither the plan nor the candidate gets; 0: there is
+    /// none yet.
     pub stable: u32,
     /// The revision that is being rolled out.
     pub candidate: Option<Candidate>,
-    /// The function, so that an entry that has come under another key is found out; `None`: an
-    /// earlier release wrote it.
+    /// The function, so that an entry under a wrong key is detected; `None`: an earlier release
+    /// wrote it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<FunctionId>,
 }
@@ -90,7 +90,7 @@ impl Histories {
         Ok(modules)
     }
 
-    /// The slice of a function as nodes get it.
+    /// The configuration of a function in the form that nodes get.
     pub(crate) fn slice_for_delivery(&self, slice: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
         match self.0.get(&slice.id) {
             Some(history) => history.slice_for_delivery(slice),
@@ -108,7 +108,7 @@ impl History {
         Self { kept: vec![kept(1), kept(2)], ..Self::default() }
     }
 
-    /// Checks that a stored history is one of this function.
+    /// Checks that a stored history belongs to this function.
     pub(crate) fn check(&self, id: &FunctionId) -> Result<(), BadHistory> {
         if let Some(other) = self.function.as_ref().filter(|other| *other != id) {
             return Err(BadHistory::OtherFunction(other.clone()));
@@ -181,7 +181,7 @@ impl History {
         }
     }
 
-    /// Gives up the candidate. The stable revision gets everything until the next change.
+    /// Gives up the candidate. The stable revision gets all traffic until the next change.
     pub(crate) fn roll_back(&mut self, reason: String) {
         let Some(candidate) = self.candidate.take() else { return };
         if let Some(kept) = self.kept.iter_mut().find(|kept| kept.number == candidate.number) {
@@ -189,8 +189,8 @@ impl History {
         }
     }
 
-    /// Drops the oldest surplus revisions that are not in use, and of those that are large also
-    /// some that get traffic: publishing them is refused then.
+    /// Drops the oldest surplus revisions that are not in use. Of large revisions it also drops
+    /// some that get traffic; their publication is refused then.
     fn collect(&mut self, plan: &Plan) {
         let mut surplus = self.kept.len().saturating_sub(usize::try_from(plan.history).unwrap_or(usize::MAX));
         let (latest, stable, candidate) =
@@ -214,8 +214,8 @@ impl History {
         });
     }
 
-    /// The slice with its primary revision (see [`History::targets`]) and all others that get
-    /// traffic.
+    /// The function configuration with its primary revision (see [`History::targets`]) and all
+    /// others that get traffic.
     pub(crate) fn slice_for_delivery(&self, slice: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
         let (primary, targets) = self.targets(&slice.revisions.plan);
         let mut resolved = slice.clone();
@@ -230,9 +230,9 @@ impl History {
         Ok(resolved)
     }
 
-    /// The primary revision, whose template is the slice's own, and all targets with "the latest"
-    /// replaced by its number. With a rollout plan the primary revision is the stable one;
-    /// otherwise it is the one with the largest share.
+    /// The primary revision, whose template is the function configuration's own, and all targets
+    /// with "the latest" replaced by its number. With a rollout plan the primary revision is the
+    /// stable one; otherwise it is the one with the largest share.
     fn targets(&self, plan: &Plan) -> (u32, Vec<Target>) {
         let latest = self.latest();
         let named = |target: &Target| Target {
@@ -301,7 +301,7 @@ impl Kept {
     }
 }
 
-/// A stored history that is not one of its function.
+/// A stored history that does not belong to its function.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum BadHistory {
     #[error("it has the revisions of {0}")]

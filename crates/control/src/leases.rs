@@ -1,9 +1,9 @@
 //! Divides the rate limits of a function between its nodes.
 //!
-//! At no moment may the shares of a limit that nodes hold come to more than the limit. They move as
-//! bounds do ([`Grants`]): one is lowered first, and another is raised when the first node has
-//! acknowledged. The share of a node that is cut off stays taken until the node's term is over,
-//! because until then the node may use it.
+//! At no moment may the nodes' shares of a limit exceed the limit together. They move as bounds do
+//! ([`Grants`]): one is lowered first, and another is raised when the first node has acknowledged.
+//! The share of a node that is cut off stays taken until the node's term is over, because until
+//! then the node may use it.
 
 use crate::bounds::{Delivery, Grants};
 use leno_policy::quota::PARTS;
@@ -13,29 +13,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the control plane waits before it gives a silent node's shares to others: a term, and
-/// what clocks may differ within it.
+/// the maximum drift of clocks within it.
 pub(crate) const TAKEN: Duration = Duration::from_secs(11);
 /// Interval between divisions.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Units in which a limit is divided, at most. They divide [`PARTS`].
+/// Maximum number of units into which a limit is divided. They divide [`PARTS`].
 const UNITS: u32 = 720;
-/// One in so many units is divided evenly, so that a node can admit something before its demand is
+/// One in so many units is divided evenly, so that a node can admit requests before its demand is
 /// known.
 const FLOOR: u32 = 40;
-/// Shares that would move by less than one in so many parts of the limit stay.
+/// Shares that would change by less than one in so many parts of the limit stay.
 const HYSTERESIS: u32 = 50;
 
 /// The limits of one function on all nodes.
 #[derive(Default)]
 pub(crate) struct Leases {
-    /// The shares, as bounds: a limit's number is in the place of a revision's.
+    /// The shares, as bounds: a limit's number takes the place of a revision's.
     grants: Grants,
-    /// Each limit that the function has ever had. A node that still holds a share of a limit that
-    /// was removed holds it also if it comes back.
+    /// Each limit that the function has ever had. If a removed limit comes back, a node may still
+    /// hold a share of it.
     limits: BTreeMap<String, Limit>,
     demands: BTreeMap<Arc<str>, BTreeMap<u32, Demand>>,
     divided: Duration,
-    /// Until then, a node may hold shares that an earlier control plane has given it.
+    /// Until then, a node may hold shares that an earlier control plane has granted.
     frozen_until: Duration,
 }
 
@@ -63,13 +63,13 @@ struct Demand {
 }
 
 impl Leases {
-    /// For a function that an earlier control plane may have divided: nothing new is given to a
-    /// node before `until`.
+    /// For a function whose limits an earlier control plane may have divided: nodes get no new
+    /// shares before `until`.
     pub(crate) fn frozen(until: Duration) -> Self {
         Self { frozen_until: until, ..Self::default() }
     }
 
-    /// Takes in the limits that the function has, with the requests of each.
+    /// Sets the limits of the function, with the requests of each.
     pub(crate) fn define(&mut self, limits: &[(String, u32)]) {
         self.limits.values_mut().for_each(|limit| limit.capacity = 0);
         for (name, capacity) in limits {
@@ -81,7 +81,7 @@ impl Leases {
         }
     }
 
-    /// Adds a node's totals of a limit since the node has the function.
+    /// Adds a node's totals of a limit. They begin when the node gets the function.
     pub(crate) fn report(&mut self, name: &Arc<str>, limit: &str, admitted: u64, refused: u64) {
         let Some(limit) = self.limits.get(limit) else { return };
         let demand = self.demands.entry(name.clone()).or_default().entry(limit.number).or_default();
@@ -124,7 +124,7 @@ impl Leases {
         }
         let changed = self.grants.set(&targets, &maxima);
         for limit in self.limits.values_mut() {
-            // A node may have used the part of its previous share that it loses.
+            // A node may have used the part that its share loses.
             limit.moved |= limit.opened.iter().any(|name| {
                 let sent = self.grants.highest(name, limit.number);
                 let now = self.grants.of(name).unwrap_or_default().iter().find(|now| now.revision == limit.number);
@@ -139,7 +139,7 @@ impl Leases {
         self.demands.get(name).and_then(|limits| limits.get(&number)).copied().unwrap_or_default()
     }
 
-    /// Decides which share each node should have of a limit.
+    /// Decides the share of a limit that each node should have.
     fn aim(&self, limit: &Limit, nodes: &[Arc<str>], due: bool) -> Option<Vec<u32>> {
         let demands: Vec<Demand> = nodes.iter().map(|name| self.demand(name, limit.number)).collect();
         let weights: Vec<f64> = demands.iter().map(|demand| demand.recent).collect();
@@ -196,20 +196,20 @@ impl Leases {
         self.grants.recall(name, lease.shares.iter().filter_map(of).collect());
     }
 
-    /// A node holds nothing any more.
+    /// Removes a node, which holds no share any more.
     pub(crate) fn forget(&mut self, name: &str) {
         self.limits.values_mut().for_each(|limit| limit.moved |= limit.opened.contains(name));
         self.grants.forget(name);
         self.demands.remove(name);
     }
 
-    /// Whether another division would change nothing until something is reported.
+    /// Whether another division would change nothing until the next report.
     pub(crate) fn rests(&self, now: Duration) -> bool {
         let idle = |demand: &Demand| demand.recent < 1.0 && !demand.short;
         now >= self.frozen_until && self.demands.values().flat_map(BTreeMap::values).all(idle)
     }
 
-    /// Nodes that hold something, or may hold it.
+    /// Nodes that hold a share, or may hold one.
     pub(crate) fn holders(&self) -> impl Iterator<Item = &Arc<str>> {
         self.grants.names()
     }

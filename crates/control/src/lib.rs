@@ -1,5 +1,5 @@
-//! The control plane. It keeps the definitions, sends each node its part of them and the endpoints
-//! of functions, and certifies the identities of the functions that a node hosts.
+//! The control plane. It keeps the definitions, sends each node its resources and the endpoints of
+//! functions, and certifies the identities of the functions that a node hosts.
 //!
 //! Begin with [`Control`]: users publish definitions to it and admit nodes. `server` serves gRPC;
 //! `state` decides which node gets which resources. `leno-agent` is the node's end.

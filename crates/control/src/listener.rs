@@ -1,4 +1,4 @@
-//! The control plane's listener: TLS, and who is at the other end.
+//! The control plane's listener: TLS, and the identity of the peer.
 
 use crate::places::{Places, source};
 use leno_identity::{MembershipMark, SpiffeId, peer_addresses, peer_identity};
@@ -42,7 +42,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Connection {
     stream: TlsStream<TcpStream>,
     peer: Peer,
-    /// Resolves when the connection has to end; `None`: it has.
+    /// Resolves when the connection has to end; `None`: it has resolved.
     ends: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
@@ -55,12 +55,12 @@ struct Shares {
     guests: Arc<Places>,
 }
 
-/// Who is at the other end of a connection, as its certificate proves.
+/// The peer of a connection, as its certificate proves.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// `None`: it has shown no certificate, because it has yet to join.
+    /// `None`: it has presented no certificate, because it has yet to join.
     pub identity: Option<SpiffeId>,
-    /// The membership that its certificate is of.
+    /// The membership of its certificate.
     pub membership: Option<MembershipMark>,
     /// The addresses that its certificate confirms.
     pub addresses: Arc<[IpAddr]>,
@@ -76,14 +76,14 @@ impl Peer {
         self.addresses.iter().any(|confirmed| confirmed.to_canonical() == address.to_canonical())
     }
 
-    /// The addresses in words.
+    /// The addresses, for messages.
     pub(crate) fn confirmed(&self) -> String {
         let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
         if addresses.is_empty() { "none".to_owned() } else { addresses.join(", ") }
     }
 }
 
-/// Accepts connections, and does their handshakes beside one another, until the stream is dropped.
+/// Accepts connections, and runs their handshakes concurrently, until the stream is dropped.
 pub(crate) fn accept(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<io::Result<Connection>> {
     let (connections, accepted) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -164,14 +164,14 @@ async fn handshake(
     Ok(Connection { stream, peer, ends: Some(ends) })
 }
 
-/// Tells of refused connections, but not of each: anybody can make as many as they like.
+/// Logs refused connections, but not each one, because any client can make as many as it likes.
 #[derive(Default)]
 struct Refusals(Mutex<Untold>);
 
 #[derive(Default)]
 struct Untold {
     last: Option<Instant>,
-    /// Refused since then.
+    /// Number of connections refused since then.
     count: u64,
 }
 

@@ -1,7 +1,8 @@
 //! The share of the control plane's time that one node has, or one machine that wants to join.
 //!
-//! Reports of nodes are applied under the lock that changes of documents and other nodes need. A
-//! node has a small part of the time: after a burst it waits, and the others do not.
+//! The control plane applies reports of nodes under the lock that changes of documents and other
+//! nodes need. Each node has a small part of the time: after a burst it waits, and the others do
+//! not.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -9,15 +10,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A node's time: so much at once, and then this part of all time.
+/// A node's time: a burst, and then this part of all time.
 const TIME: Rate = Rate { burst: 1.0, per_second: 0.1 };
-/// Streams that a node begins.
+/// Rate of a node's new streams.
 const HELLOS: Rate = Rate { burst: 16.0, per_second: 1.0 };
-/// Streams of a node on which its first message is awaited at a time.
+/// Maximum number of streams of a node that wait for its first message.
 const MAX_GREETINGS: usize = 4;
-/// Requests to join from one address.
+/// Rate of requests to join from one address.
 const JOINS: Rate = Rate { burst: 32.0, per_second: 4.0 };
-/// Sources that are remembered. Those that have used nothing are forgotten first.
+/// Maximum number of remembered sources. Sources that have used nothing are forgotten first.
 const MAX_SOURCES: usize = 65_536;
 
 #[derive(Clone, Copy)]
@@ -47,7 +48,7 @@ pub(crate) struct Shares {
     greetings: Arc<Mutex<HashMap<Arc<str>, usize>>>,
 }
 
-/// A stream on which the first message is awaited. It is not any more when this is dropped.
+/// A stream that waits for its first message, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Greets {
     greetings: Arc<Mutex<HashMap<Arc<str>, usize>>>,
@@ -66,7 +67,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
         Self { rate, by_source: Mutex::default() }
     }
 
-    /// Takes something. Returns when there will be enough, if there is not.
+    /// Takes an amount. If there is not enough, returns when there will be.
     fn take(&self, source: &K, amount: f64, now: Instant) -> Result<(), Duration> {
         self.with(source, now, |bucket, rate| {
             if bucket.left >= amount {
@@ -103,12 +104,12 @@ impl Shares {
         }
     }
 
-    /// Takes a node's time. It may owe some then.
+    /// Charges a node's time, which may become negative.
     pub(crate) fn charge(&self, node: &Arc<str>, took: Duration) {
         self.time.with(node, Instant::now(), |bucket, _| bucket.left -= took.as_secs_f64());
     }
 
-    /// A stream of a node begins. Returns in how long it may, if it may not now.
+    /// Begins a stream of a node. If it may not begin now, returns the time to wait.
     pub(crate) fn greet(&self, node: &Arc<str>) -> Result<Greets, Duration> {
         self.hellos.take(node, 1.0, Instant::now())?;
         let mut greetings = lock(&self.greetings);
@@ -120,7 +121,7 @@ impl Shares {
         Ok(Greets { greetings: self.greetings.clone(), node: node.clone() })
     }
 
-    /// A machine at an address wants to join. Returns in how long it may try, if it may not now.
+    /// Admits a request to join from an address. If it may not join now, returns the time to wait.
     pub(crate) fn join(&self, from: IpAddr) -> Result<(), Duration> {
         self.joins.take(&crate::places::source(from), 1.0, Instant::now())
     }

@@ -1,8 +1,7 @@
-//! Places for connections: bounded in all, and for each source, so that one source cannot keep the
-//! others out.
+//! Places for connections, limited in total and for each source, so that one source cannot exclude
+//! the others.
 //!
-//! Where no place is left, the source that has most of them gives one back to a source that has
-//! fewer.
+//! When no place is left, the source that has the most gives one to a source that has fewer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -11,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Places that connections take while they are open, or for a part of that. `K` names a source.
+/// Places that connections take while they are open, or for a part of that time. `K` names a
+/// source.
 #[derive(Debug)]
 pub struct Places<K: Eq + Hash + Clone = IpAddr> {
     limit: usize,
@@ -39,7 +39,7 @@ struct Tenure {
 struct Use {
     /// Requests that are being answered.
     open: usize,
-    /// The last time that one began or ended.
+    /// When the last request began or ended.
     changed: Instant,
 }
 
@@ -61,15 +61,15 @@ pub struct OpenRequest(Arc<Tenure>);
 pub struct Requests(Arc<Tenure>);
 
 impl<K: Eq + Hash + Clone> Places<K> {
-    /// This many in all, and of them so many for one source.
+    /// At most `limit` places in total, and `limit_of_source` for one source.
     pub fn new(limit: usize, limit_of_source: usize) -> Arc<Self> {
         let taken = Mutex::new(Taken { next: 0, by_source: HashMap::new(), all: 0 });
         Arc::new(Self { limit, limit_of_source, taken })
     }
 
-    /// A place for a connection of this source; `None`: there is none for it. A connection without
-    /// requests gives way: one of the same source, or where no place is left one of the source that
-    /// has most, with requests if need be.
+    /// Takes a place for a connection of this source; `None`: there is none for it. A connection
+    /// without requests gives way: one of the same source, or, where no place is left, one of the
+    /// source that has the most, even with open requests.
     pub fn take(self: &Arc<Self>, source: K) -> Option<Place<K>> {
         let mut taken = self.taken();
         let own = taken.by_source.get(&source).map_or(0, BTreeMap::len);
@@ -131,12 +131,12 @@ impl Tenure {
 }
 
 impl<K: Eq + Hash + Clone> Place<K> {
-    /// Resolves when another connection has got the place. Then this one has to end.
+    /// Resolves when another connection has got the place. Then this connection has to end.
     pub async fn ended(&self) {
         self.tenure.ended.notified().await;
     }
 
-    /// What begins requests of the connection.
+    /// A handle that begins requests of the connection.
     pub fn requests(&self) -> Requests {
         Requests(self.tenure.clone())
     }
@@ -155,7 +155,7 @@ impl<K: Eq + Hash + Clone> Drop for Place<K> {
 }
 
 impl Requests {
-    /// Begins one.
+    /// Begins a request.
     pub fn begin(&self) -> OpenRequest {
         let mut used = self.0.used();
         used.open += 1;

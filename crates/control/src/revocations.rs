@@ -20,15 +20,15 @@ pub(crate) struct Revocations(pub BTreeMap<MembershipMark, Revocation>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Revocation {
-    /// Name of the node, for people.
+    /// Name of the node, for operators.
     pub node: String,
-    /// When it need not be known any more.
+    /// When the entry can be dropped.
     pub until: SystemTime,
 }
 
 impl Revocations {
-    /// Adds a membership that counts nowhere any more once `longest_proof` is over, and drops those
-    /// for which that is so by `now`.
+    /// Adds a membership that is invalid on all nodes after `longest_proof`, and drops those for
+    /// which that is so by `now`.
     pub(crate) fn add(&mut self, mark: MembershipMark, node: &str, now: SystemTime, longest_proof: Duration) {
         self.0.retain(|_, revocation| now < revocation.until);
         while self.0.len() >= MAX {

@@ -26,8 +26,8 @@ pub(crate) enum Reason {
 }
 
 /// Judges a step after `elapsed`, by the requests that the new and the previous revision got in it.
-/// The previous revision's share counts only if it had enough requests. Otherwise it is taken as 0,
-/// so that an idle old revision excuses nothing.
+/// The previous revision's share counts only if it had enough requests. Otherwise it counts as 0,
+/// so that an idle previous revision excuses no failures.
 pub(crate) fn judge(rollout: &Rollout, elapsed: Duration, new: &RevisionCounts, before: &RevisionCounts) -> Verdict {
     if new.requests < rollout.min_requests {
         return Verdict::Wait;

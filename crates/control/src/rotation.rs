@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How long a drill waits for nodes that are connected.
 const LONGEST_DRILL: u64 = 60;
-/// Clocks differ, and a certificate that has expired there may be valid here.
+/// Margin for clocks that differ: a certificate that has expired on a node may be valid here.
 const MARGIN: Duration = Duration::from_secs(300);
 
 /// The stored state of the authority, so that a restart changes nothing.
@@ -21,7 +21,7 @@ const MARGIN: Duration = Duration::from_secs(300);
 pub(crate) struct Remembered {
     /// Key identifier of the authority that signs, or did before the rotation that is under way.
     pub key: Vec<u8>,
-    /// Its key is in a file, so another authority in its place is a mistake.
+    /// Whether its key is in a file, so that another authority in its place is a mistake.
     pub kept: bool,
     pub rotation: Option<Rotation>,
     pub last: Option<Ended>,
@@ -32,34 +32,34 @@ pub(crate) struct Remembered {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rotation {
     pub phase: Phase,
-    /// The candidate is withdrawn as soon as it is proved.
+    /// Whether the candidate is withdrawn as soon as it is proved.
     pub drill: bool,
-    /// It goes back to the first authority.
+    /// Whether it goes back to the first authority.
     pub aborted: bool,
-    /// The roots before it, in DER; the last authority's first.
+    /// The roots before the rotation, in DER; the last authority's first.
     pub roots: Vec<Vec<u8>>,
-    /// Key identifier of the authority that signed before it.
+    /// Key identifier of the authority that signed before the rotation.
     pub original: Vec<u8>,
-    /// Root of the authority that is to sign after it, in DER.
+    /// Root of the authority that is to sign after the rotation, in DER.
     pub candidate_root: Vec<u8>,
     /// Its key identifier.
     pub candidate: Vec<u8>,
     /// When the phase began, in seconds since 1970.
     pub since: u64,
-    /// Nodes that are not waited for.
+    /// Nodes for which the rotation does not wait.
     pub without: BTreeSet<String>,
-    /// Why nodes would fail, as a drill has found.
+    /// The nodes that would fail, as a drill has found, with the reasons.
     pub failed: BTreeMap<String, String>,
 }
 
-/// How far a rotation is.
+/// The phase of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Nodes are given both roots, and prove that they would take certificates of the candidate.
+    /// Nodes get both roots, and prove that they accept certificates of the candidate.
     Trust,
     /// The other authority signs, and nodes renew their certificates.
     Renew,
-    /// The other root is taken from nodes.
+    /// Nodes lose the other root.
     Withdraw,
 }
 
@@ -67,15 +67,15 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ended {
-    /// Which one it was, counted from 1.
+    /// Number of the rotation, counted from 1.
     pub number: u64,
-    /// It was a drill.
+    /// Whether it was a drill.
     pub drill: bool,
-    /// It was aborted.
+    /// Whether it was aborted.
     pub aborted: bool,
     /// When, in seconds since 1970.
     pub at: u64,
-    /// Of a drill: nodes that would fail, and why.
+    /// For a drill: nodes that would fail, and why.
     pub failed: BTreeMap<String, String>,
 }
 
@@ -83,15 +83,16 @@ pub struct Ended {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub connected: bool,
-    /// Since when it is known to be away, in seconds since 1970: nothing was signed for it since.
+    /// Since when it is known to be away, in seconds since 1970. No certificate was signed for it
+    /// since.
     pub away_since: Option<u64>,
-    /// Whether it speaks of authorities at all: it is of no earlier release.
+    /// Whether its release knows authorities.
     pub speaks: bool,
-    /// The bundle that is delivered now is in force on it.
+    /// Whether the present bundle is in force on it.
     pub trusts: bool,
-    /// What became of its proof; `None`: none has come.
+    /// The outcome of its proof; `None`: it has sent none.
     pub proof: Option<Result<(), String>>,
-    /// The authorities that signed the certificates that it has; empty: it has not said.
+    /// The authorities that signed its certificates; empty: it has not reported them.
     pub issuers: BTreeSet<AuthorityKeyId>,
 }
 
@@ -116,7 +117,7 @@ impl Rotation {
     }
 
     /// Key identifier of the authority that signed the control plane's own certificate. As long as
-    /// there may be nodes that know the first root alone, it is the first.
+    /// some nodes may only know the first root, it is the first.
     pub(crate) fn signs_own(&self) -> &[u8] {
         match self.phase {
             Phase::Trust | Phase::Renew => &self.original,
@@ -129,7 +130,7 @@ impl Rotation {
         if self.aborted { &self.original } else { &self.candidate }
     }
 
-    /// The roots that nodes are given.
+    /// The roots that nodes get.
     pub(crate) fn bundle(&self) -> Vec<Vec<u8>> {
         let candidate = std::iter::once(&self.candidate_root);
         match self.phase {
@@ -142,7 +143,7 @@ impl Rotation {
     /// Goes back to the first authority. `None`: it is too late, or has happened already.
     pub(crate) fn abort(&self, now: u64) -> Option<Self> {
         let phase = match self.phase {
-            // Nothing that counts is signed by the candidate.
+            // The candidate has signed no certificate that nodes use.
             Phase::Trust => Phase::Withdraw,
             Phase::Renew => Phase::Renew,
             Phase::Withdraw => return None,
@@ -155,7 +156,8 @@ impl Rotation {
         let is_over = |from: u64| now >= from.saturating_add((lifetime + MARGIN).as_secs());
         let waited_for = nodes.iter().filter(|(name, _)| !self.without.contains(*name));
         let lacks = |(name, node): (&String, &Seen)| {
-            // It cannot come back without joining anew, which gives it all that is new.
+            // It cannot come back without joining anew, and then gets all new roots and
+            // certificates.
             let is_gone = !node.connected && node.away_since.is_some_and(is_over);
             if is_gone { None } else { Some((name.clone(), self.lacks(node, is_over(self.since))?)) }
         };
@@ -188,7 +190,7 @@ impl Rotation {
             Phase::Trust | Phase::Renew if !node.connected => "it is away",
             Phase::Trust | Phase::Renew if !node.trusts => "it has not taken both roots yet",
             Phase::Trust => match &node.proof {
-                // It has both roots, and can say no more.
+                // It has both roots, and its release cannot report more.
                 _ if !node.speaks => return None,
                 Some(Ok(())) => return None,
                 Some(Err(reason)) => return Some(format!("it would refuse the candidate's certificates: {reason}")),

@@ -1,12 +1,12 @@
 //! Decides on which nodes functions are. It has no clock and does no I/O: the same events in the
 //! same order give the same placement.
 //!
-//! Each function is on at least one node, its home, also while it has no instance. It is on further
-//! nodes while one cannot hold its instances, and while its minimum asks for several instances,
-//! which are spread. A node is chosen by, in this order: the zone with the fewest nodes of the
-//! function; a node that keeps the function's image; the node of which the smallest share is used,
-//! and then the one with the fewest functions. A function stays where it is until its node is gone,
-//! cordoned or too small.
+//! Each function is on at least one node, its home, even without instances. It is on further nodes
+//! while one cannot hold its instances, and while its minimum requires several instances, which are
+//! spread. A node is chosen by these criteria, in this order: the zone with the fewest nodes of the
+//! function; a node that has the function's image; the node with the smallest used share; and then
+//! the one with the fewest functions. A function stays where it is until its node is gone, cordoned
+//! or too small.
 //!
 //! Nodes are ranked within their zones and functions are indexed by node, so the cost of an event
 //! depends on the functions and nodes that it concerns.
@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 /// Nodes over which the minimum of a function is spread. More nodes are for load only.
 const SPREAD: usize = 3;
-/// Candidates that are looked at in each zone, best first, before all nodes are.
+/// Number of candidates that the scheduler examines in each zone, best first, before it examines
+/// all nodes.
 const CANDIDATES: usize = 16;
-/// Functions that any node may have more than twice as many as the average node.
+/// Number of functions that any node may have, even if that is more than twice the average.
 const SLACK: usize = 8;
-/// Functions that are tried again when a node may have got room.
+/// Number of functions that the scheduler retries when a node may have free capacity.
 const RETRIES: usize = 8;
 
 /// The inputs of a function's placement.
@@ -33,11 +34,11 @@ pub(crate) struct Demand {
     pub instance: Capacity,
     /// The image of its instances, by name with digest.
     pub image: Option<String>,
-    /// Instances that there must be.
+    /// Minimum number of instances.
     pub least: u32,
-    /// Instances that there should be, by its load.
+    /// Number of instances for its load.
     pub desired: u32,
-    /// Whether all of it must be on one node.
+    /// Whether all instances must be on one node.
     pub single: bool,
 }
 
@@ -52,18 +53,18 @@ pub(crate) struct NodeState {
     pub cordoned: bool,
     /// The node gets no further functions, and its functions stay.
     pub behind: bool,
-    /// An operator has said how large it is.
+    /// Whether an operator has set its capacity.
     pub sized: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct Scheduler {
     nodes: BTreeMap<Arc<str>, Node>,
-    /// Nodes that may get something, by zone, best first.
+    /// Nodes that may get functions, by zone, best first.
     ranking: BTreeMap<Zone, BTreeSet<(Rank, Arc<str>)>>,
     images: HashMap<String, BTreeSet<Arc<str>>>,
     functions: HashMap<FunctionId, Placed>,
-    /// Functions for which no node was found that they need.
+    /// Functions for which the scheduler found too few nodes.
     short: BTreeSet<FunctionId>,
 }
 
@@ -75,7 +76,7 @@ type Rank = (u64, usize);
 struct Node {
     state: NodeState,
     used: Capacity,
-    /// The functions on the node, and for how many instances each has room reserved.
+    /// The functions on the node, and for how many instances each has capacity reserved.
     functions: BTreeMap<FunctionId, u32>,
 }
 
@@ -86,12 +87,12 @@ struct Placed {
     nodes: Vec<Arc<str>>,
     /// Nodes that hold the function until another one does.
     leaving: BTreeSet<Arc<str>>,
-    /// Nothing is decided yet, because the node that has the function may come back.
+    /// The scheduler waits, because the node that has the function may come back.
     awaited: bool,
 }
 
 impl Node {
-    /// How many more instances fit.
+    /// Number of further instances that fit.
     fn room(&self, instance: &Capacity) -> u32 {
         if self.state.behind {
             return 0;
@@ -214,8 +215,8 @@ impl Scheduler {
         self.settle(id)
     }
 
-    /// How many instances the function should have by its load. Returns whether its nodes may have
-    /// changed.
+    /// Sets the number of instances that the function should have for its load. Returns whether its
+    /// nodes may have changed.
     pub(crate) fn set_desired(&mut self, id: &FunctionId, desired: u32) -> bool {
         let Some(placed) = self.functions.get_mut(id) else { return false };
         placed.demand.desired = desired;
@@ -236,7 +237,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts a function on a node that has it already, if it is on none. Returns whether it is there
+    /// Puts a function that is on no node on one that has it already. Returns whether it is there
     /// now.
     pub(crate) fn adopt(&mut self, id: &FunctionId, name: &Arc<str>) -> bool {
         let fits = self.nodes.get(name).is_some_and(|node| !node.state.cordoned);
@@ -272,8 +273,8 @@ impl Scheduler {
         waited
     }
 
-    /// Reserves room on a node for instances that the function has there, or must have. Returns
-    /// functions that have found a node because room was freed.
+    /// Reserves capacity on a node for instances that the function has there, or must have. Returns
+    /// functions that have found a node because capacity became free.
     pub(crate) fn reserve(&mut self, id: &FunctionId, name: &str, instances: u32) -> BTreeSet<FunctionId> {
         let Some(placed) = self.functions.get(id) else { return BTreeSet::new() };
         let instance = placed.demand.instance;
@@ -310,7 +311,7 @@ impl Scheduler {
         self.nodes_of(id).iter().any(|node| **node == *name)
     }
 
-    /// Instances of the function that the node could have if it had nothing else.
+    /// Number of instances of the function that the node could hold without other functions.
     pub(crate) fn holds(&self, id: &FunctionId, name: &str) -> u32 {
         let (Some(placed), Some(node)) = (self.functions.get(id), self.nodes.get(name)) else { return 0 };
         match node.state.behind {
@@ -319,7 +320,7 @@ impl Scheduler {
         }
     }
 
-    /// Instances of all functions for which room is reserved on the node.
+    /// Number of instances of all functions for which capacity is reserved on the node.
     pub(crate) fn reserved_on(&self, name: &str) -> u32 {
         self.nodes.get(name).map_or(0, |node| node.used.instances)
     }
@@ -329,8 +330,8 @@ impl Scheduler {
         short.into_iter().filter(|id| self.settle(id)).collect()
     }
 
-    /// Adds nodes that the function needs and takes away those that it does not need any more.
-    /// Returns whether any changed.
+    /// Adds nodes that the function needs and removes those that it does not need any more. Returns
+    /// whether any changed.
     fn settle(&mut self, id: &FunctionId) -> bool {
         let Some(placed) = self.functions.get(id) else { return false };
         if placed.awaited {
@@ -355,8 +356,8 @@ impl Scheduler {
                 placed.leaving.remove(&chosen);
                 placed.nodes.push(chosen.clone());
             }
-            // Until it is known how many instances there are, room for one that there must be is
-            // not given to the next function.
+            // Until the number of instances is known, the scheduler reserves the capacity of one
+            // required instance, so that the next function does not get it.
             let first = u32::from(self.nodes_of(id).len() <= demand.least as usize);
             self.with_node(&chosen, |node| {
                 if let Entry::Vacant(vacant) = node.functions.entry(id.clone()) {
@@ -375,7 +376,7 @@ impl Scheduler {
         changed
     }
 
-    /// Instances that the function has or could have on its nodes, apart from `without`.
+    /// Number of instances that the function has or could have on its nodes, apart from `without`.
     fn held(&self, id: &FunctionId, without: Option<&str>) -> u64 {
         let Some(placed) = self.functions.get(id) else { return 0 };
         let on = placed.nodes.iter().filter(|name| without != Some(&***name));
@@ -404,7 +405,7 @@ impl Scheduler {
         true
     }
 
-    /// The best node with room for an instance that does not have the function yet.
+    /// The best node that does not have the function yet and has capacity for an instance.
     fn choose(&self, id: &FunctionId, demand: &Demand) -> Option<Arc<str>> {
         let has = self.nodes_of(id);
         let fits = |name: &Arc<str>| {
@@ -428,12 +429,13 @@ impl Scheduler {
         let keepers = demand.image.as_ref().and_then(|image| self.images.get(image));
         let keepers = keepers.into_iter().flat_map(|keepers| keepers.iter().take(CANDIDATES));
         let chosen = best(&mut ranked.chain(keepers)).filter(|(is_over, ..)| !is_over);
-        // It may be that only nodes of a low rank have room for an instance of this size.
+        // Possibly only nodes of a low rank have capacity for an instance of this size.
         chosen.or_else(|| best(&mut self.nodes.keys())).map(|(.., name)| name)
     }
 
-    /// Functions that a node of which no operator has said how large it is has at most, as long as
-    /// others have room. Else the one that says to be the largest would have most of them.
+    /// Maximum number of functions on a node whose capacity no operator has set, as long as others
+    /// have free capacity. Otherwise the node that claims to be the largest would get most
+    /// functions.
     fn fair_share(&self) -> usize {
         let placed: usize = self.nodes.values().map(|node| node.functions.len()).sum();
         2 * (placed / self.nodes.len().max(1)) + SLACK

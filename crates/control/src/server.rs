@@ -108,10 +108,10 @@ impl Control {
     }
 }
 
-/// Resolves when connections have had their time to end. A client could hold one open with a
+/// Resolves when the time for connections to end is over. A client could hold one open with a
 /// request that it never completes.
 async fn overdue(mut closed: tokio::sync::watch::Receiver<bool>) {
-    // The sender is there as long as the server is.
+    // The sender lives as long as the server.
     if closed.wait_for(|closed| *closed).await.is_ok() {
         tokio::time::sleep(CLOSING).await;
     }
@@ -140,7 +140,7 @@ impl Service {
         let name = identity.node_name().ok_or_else(is_none)?;
         let members = self.control.members();
         let (name, member) = members.get(name).ok_or_else(is_none)?;
-        // Another machine may have the name of one that was revoked or replaced.
+        // Another machine may now have the name of a revoked or replaced node.
         if peer.membership != Some(member.mark()) {
             return Err(is_none());
         }
@@ -203,7 +203,7 @@ impl Conversation {
         };
         tracing::info!(node = &*self.node, "a node connected");
         let protocol = welcome.protocol;
-        // The queue is empty, so there is room. A node that is gone already ends the stream below.
+        // The queue is empty, so it has space. A node that is gone already ends the stream below.
         let _ = self.to_node.try_send(Ok(v1::ToNode { message: Some(to_node::Message::Welcome(welcome)) }));
         for (id, report) in jobs {
             self.control.job(&self.node, session, &id, report).await;
@@ -302,7 +302,7 @@ async fn push(
     to_node: &mpsc::Sender<Result<v1::ToNode, Status>>,
 ) -> Option<Status> {
     loop {
-        // The place in the queue comes first, so that a delta has the content of the moment when it
+        // Reserves space in the queue first, so that a delta has the content of the moment when it
         // is sent.
         let place = to_node.reserve().await.ok()?;
         control.when_free().await;
@@ -403,7 +403,7 @@ async fn take(control: &Control, node: &Arc<str>, session: u64, message: v1::Fro
                 control.state_for(node).unasked(node);
             }
         }
-        // Answered where the stream is read.
+        // The task that reads the stream answers it.
         Some(Message::Renew(_)) => {}
         Some(Message::Hello(_)) => return Err(Status::failed_precondition("a second hello")),
         None => return Err(Status::invalid_argument("an unknown message")),
@@ -436,7 +436,7 @@ impl Identity for Service {
             tracing::warn!(node = &*node, %identity, "a node asked for an identity that it does not host");
             return Err(Status::permission_denied(format!("this node hosts no function with the identity {identity}")));
         };
-        // The mark is that of the member, as `node` has checked.
+        // `node` has checked that the mark is the member's.
         let membership = peer.membership.ok_or_else(|| Status::permission_denied("this node was revoked"))?;
         let signed = authority.sign_node(&csr, &identity, &[], membership, lifetime);
         let chain = signed.map_err(|error| Status::invalid_argument(error.to_string()))?;

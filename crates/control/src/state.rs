@@ -63,7 +63,7 @@ pub(crate) struct State {
     leasing: Leasing,
     /// When certificates expire, by identity and node.
     issued: BTreeMap<(SpiffeId, Arc<str>), u64>,
-    /// The time of the last event, from any fixed moment.
+    /// The time of the last event, measured from any fixed moment.
     now: Duration,
 }
 
@@ -80,7 +80,7 @@ impl State {
         state
     }
 
-    /// Carries out effects in order, each with all that follow from it before the next one.
+    /// Carries out effects in order, each with all its consequences before the next one.
     fn carry_out(&mut self, effects: impl IntoIterator<Item = Effect>) {
         let mut todo: Vec<Effect> = effects.into_iter().collect();
         todo.reverse();
@@ -98,7 +98,7 @@ impl State {
             Effect::Announce(subject) => nodes.announce(&subject),
             Effect::Rehost(ids) => return self.rehost(&ids),
             Effect::Moved(ids) => {
-                // A function that stays where it was may have left another node long ago.
+                // A function that stays on its node may have left another node long ago.
                 let follow = |id: &FunctionId| [Effect::Rebalance(id.clone()), Effect::LeaveIdleNodes(id.clone())];
                 let then: Vec<_> = ids.iter().flat_map(follow).collect();
                 return [Effect::Rehost(ids)].into_iter().chain(then).collect();
@@ -145,7 +145,8 @@ impl State {
         effects
     }
 
-    /// Passes on how a function is defined now, or that it is not. Only within [`State::follow`].
+    /// Passes on the present definition of a function, or its removal. Only within
+    /// [`State::follow`].
     fn define(&mut self, id: &FunctionId) -> Vec<Effect> {
         let Self { catalog: Catalog { compiled, .. }, nodes, hosting, scaling, leasing, now, .. } = self;
         let function = compiled.functions.get(id);

@@ -1,4 +1,4 @@
-//! The control plane's status, for people (`leno get`) and experiments.
+//! The control plane's status, for operators (`leno get`) and experiments.
 
 use crate::job::JobStatus;
 use leno_identity::SpiffeId;
@@ -29,7 +29,7 @@ pub struct FunctionStatus {
     /// Its SPIFFE ID.
     #[serde(serialize_with = "as_text")]
     pub identity: SpiffeId,
-    /// Version of its slice.
+    /// Version of its configuration.
     pub version: Version,
     /// Its instances on all nodes, as the nodes report them.
     pub instances: Vec<HostedInstance>,
@@ -37,7 +37,8 @@ pub struct FunctionStatus {
     pub revisions: Vec<RevisionStatus>,
     /// The nodes that host it, with their bounds.
     pub nodes: Vec<FunctionNode>,
-    /// Whether it is on no node, because none is there or none has room. It cannot be reached then.
+    /// Whether it is on no node, because there is none or none has capacity. It cannot be reached
+    /// then.
     pub unplaced: bool,
 }
 
@@ -46,7 +47,7 @@ pub struct FunctionStatus {
 pub struct FunctionNode {
     /// Name of the node.
     pub node: String,
-    /// How many instances it may have, and must; empty: the scheduler does not decide about this
+    /// Minimum and maximum number of instances; empty: the scheduler does not decide about this
     /// node.
     pub bounds: Vec<Bounds>,
     /// The function is being moved off the node.
@@ -86,7 +87,7 @@ pub struct RolloutEvent {
     pub from: u8,
     /// Percentage of traffic after it; 0: the revision was rolled back.
     pub to: u8,
-    /// Why, in words.
+    /// Why the decision was made.
     pub reason: String,
 }
 
@@ -115,39 +116,39 @@ pub struct NodeStatus {
     pub rejected: Vec<RejectedVersion>,
     /// Totals of its messages.
     pub counters: Counters,
-    /// Where it is.
+    /// The node's locality.
     pub locality: Locality,
     /// The node gets no further functions, and its functions move to other nodes.
     pub cordoned: bool,
     /// For how long it has left configuration unacknowledged.
     pub unacknowledged_seconds: u64,
-    /// That is too long: it gets no further functions and instances.
+    /// That time is too long: the node gets no further functions and instances.
     pub behind: bool,
-    /// It may be a gateway.
+    /// Whether it may be a gateway.
     pub gateway: bool,
-    /// It connects to the outside for the functions of all nodes, where the mesh has such nodes do
-    /// that.
+    /// Whether it connects to external services for the functions of all nodes, if the mesh uses
+    /// egress nodes.
     pub egress: bool,
     /// Its capacity for instances; `None`: it has reported none, so the scheduler places no
     /// function on it.
     pub capacity: Option<Capacity>,
-    /// The offer that it reports, where that is more than its membership allows.
+    /// The capacity that it claims, if that is more than its membership allows.
     pub claimed: Option<Capacity>,
     /// Instances that it has, or must have.
     pub reserved: u32,
-    /// The certificates that it shows; `None`: it has not said, perhaps because its release does
-    /// not.
+    /// The certificates that it presents; `None`: it has not reported them, perhaps because of its
+    /// release.
     pub certificates: Option<Certificates>,
 }
 
-/// The certificates that a node shows: its own and those of functions.
+/// The certificates that a node presents: its own and those of functions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Certificates {
     /// Key identifiers of the authorities that signed them.
     pub issuers: Vec<String>,
-    /// When its own expires, in seconds since 1970; 0: it has none.
+    /// When its own certificate expires, in seconds since 1970; 0: it has none.
     pub not_after: u64,
-    /// Those that were not renewed although half of their lifetime has passed.
+    /// Number of certificates that were not renewed although half of their lifetime has passed.
     pub overdue: u32,
 }
 
@@ -183,7 +184,7 @@ pub struct Counters {
     pub rejections: u64,
     /// Reports of instances and jobs.
     pub reports: u64,
-    /// Subscriptions and reports that were refused, because they concern nothing of the node's.
+    /// Subscriptions and reports that were refused, because they concern other nodes' functions.
     pub refused: u64,
 }
 

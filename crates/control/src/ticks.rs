@@ -8,13 +8,13 @@ use tokio::sync::Notify;
 
 /// Interval between decisions on active rollouts.
 const ROLLOUT_TICK: Duration = Duration::from_millis(250);
-/// Interval between looks at the control plane's own certificate.
+/// Interval between checks of the control plane's own certificate.
 const RENEWAL_TICK: Duration = Duration::from_secs(30);
 /// Interval between decisions of the autoscaler.
 const SCALE_TICK: Duration = Duration::from_millis(500);
-/// Interval between looks at how far nodes are, during a rotation of the authority.
+/// Interval between checks of the nodes' progress, during a rotation of the authority.
 const ROTATION_TICK: Duration = Duration::from_millis(250);
-/// Interval between looks at when the authority expires.
+/// Interval between checks of the authority's expiry.
 const EXPIRY_TICK: Duration = Duration::from_secs(3600);
 
 /// Decides on rollouts, and sleeps while there are none.
@@ -48,7 +48,7 @@ pub(crate) async fn renew(control: WeakControl) -> Infallible {
     }
 }
 
-/// Takes a rotation of the authority as far as nodes are.
+/// Advances a rotation of the authority as far as the nodes' reports permit.
 pub(crate) async fn rotate(control: WeakControl) -> Infallible {
     loop {
         tokio::time::sleep(ROTATION_TICK).await;

@@ -1,28 +1,29 @@
-//! The authority that signs, its successor while there is one, and the roots that the mesh trusts.
+//! The signing authority, the candidate to replace it if there is one, and the roots that the mesh
+//! trusts.
 
 use crate::rotation::{Phase, Remembered, Rotation};
 use crate::store::{Store, StoreError};
 use leno_identity::{Authority, AuthorityKeyId, BundleError, CertificateDer, TrustBundle};
 use std::sync::Arc;
 
-/// The authorities that a control plane has keys of.
+/// The authorities whose keys a control plane has.
 pub struct Authorities {
-    /// The one that signs, and during a rotation the other one, in any order.
+    /// The signing authority, and during a rotation the other one, in any order.
     pub held: Vec<Authority>,
-    /// The file that they are kept in; `None`: in memory only.
+    /// The file with their keys; `None`: they are in memory only.
     pub file: Option<String>,
-    /// Take the first of them, whatever authority the store knows.
+    /// Whether to use the first of them, even if the store knows another authority.
     pub replace: bool,
 }
 
 impl Authorities {
-    /// One that is in memory only.
+    /// An authority that is in memory only.
     pub fn in_memory(authority: Authority) -> Self {
         Self { held: vec![authority], file: None, replace: false }
     }
 }
 
-/// Why no authority can be led with.
+/// Why a control plane cannot lead with these authorities.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrustError {
     #[error(transparent)]
@@ -33,14 +34,14 @@ pub(crate) enum TrustError {
     Bundle(#[from] BundleError),
 }
 
-/// The signing authority and the trusted roots of the moment.
+/// The present signing authority and trusted roots.
 #[derive(Clone)]
 pub(crate) struct Trust {
-    /// The one that signed before a rotation, and perhaps the candidate.
+    /// The authority that signed before a rotation, and perhaps the candidate.
     authorities: Vec<Arc<Authority>>,
     remembered: Remembered,
     bundle: Arc<TrustBundle>,
-    /// The file that the authorities are kept in.
+    /// The file with the authorities' keys.
     file: Option<String>,
 }
 
@@ -50,7 +51,7 @@ impl Trust {
         let Authorities { held, file, replace } = given;
         let authorities: Vec<Arc<Authority>> = held.into_iter().map(Arc::new).collect();
         let first = authorities.first().ok_or_else(|| TrustError::Authority("no authority is given".to_owned()))?;
-        // What replaces an authority does not trust it.
+        // A replacement does not trust the root of the authority that it replaces.
         let root = if replace { None } else { store.root()? };
         let mut trust = Self {
             authorities: Vec::new(),
@@ -133,7 +134,8 @@ impl Trust {
         store.save_authority(&self.remembered, root.unwrap_or_default())
     }
 
-    /// The same with another rotation, in the store first. `candidate`: of a rotation that begins.
+    /// The same with another rotation, in the store first. `candidate`: the authority of a rotation
+    /// that begins.
     pub(crate) fn change(
         &self,
         remembered: Remembered,
@@ -166,14 +168,14 @@ impl Trust {
         self.of(key)
     }
 
-    /// The authority that a rotation is to prove; `None`: there is nothing to prove.
+    /// The candidate that nodes have to prove; `None`: there is none.
     pub(crate) fn candidate(&self) -> Option<Arc<Authority>> {
         let rotation = self.remembered.rotation.as_ref()?;
         (rotation.phase == Phase::Trust).then(|| self.of(&rotation.candidate).ok())?
     }
 
     fn of(&self, key: &[u8]) -> Result<Arc<Authority>, UnknownAuthority> {
-        // The caller has checked that there is one.
+        // The caller has checked that the authority exists.
         find(&self.authorities, key).cloned().ok_or_else(|| UnknownAuthority(hex(key)))
     }
 
@@ -212,13 +214,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     AuthorityKeyId::from_bytes(bytes).to_string()
 }
 
-/// The roots that nodes are given during a rotation.
+/// The roots that nodes get during a rotation.
 fn bundle_of(domain: &TrustBundle, rotation: &Rotation) -> Result<TrustBundle, BundleError> {
     TrustBundle::new(domain.trust_domain(), rotation.bundle().into_iter().map(CertificateDer::from))
 }
 
-/// The roots of this authority and of the process before it, whose certificates are valid until
-/// they are renewed.
+/// The roots of this authority and of the previous process, whose certificates are valid until they
+/// are renewed.
 fn overlapping(own: &TrustBundle, before: Option<Vec<u8>>) -> TrustBundle {
     let before = before.and_then(|der| TrustBundle::new(own.trust_domain(), [CertificateDer::from(der)]).ok());
     before.and_then(|before| own.merge(&before).ok()).unwrap_or_else(|| own.clone())

@@ -14,7 +14,7 @@ proptest! {
         prop_assert_eq!(divided.len(), nodes.len());
         let held: u64 = nodes.iter().map(|node| u64::from(node.holds)).sum();
         let (least, most) = divided.iter().fold((0, 0), |(l, m), (least, most)| (l + u64::from(*least), m + u64::from(*most)));
-        // As many as there may be, and as the nodes can hold: nothing is lost.
+        // The sum is the minimum, or as many as the nodes can hold.
         prop_assert_eq!(least, u64::from(min.min(max)).min(held));
         prop_assert_eq!(most, u64::from(max).min(held));
         for (node, (least, most)) in nodes.iter().zip(&divided) {

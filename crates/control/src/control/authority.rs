@@ -1,4 +1,4 @@
-//! The authority of the mesh: who signs, and how it is replaced while the mesh runs.
+//! The authority of the mesh: the signing keys, and their replacement while the mesh runs.
 
 use super::{Control, NO_MEMBER, certify};
 use crate::rotation::{Ended, Phase, Remembered, Rotation, Step};
@@ -20,7 +20,7 @@ pub enum RotateError {
     /// The request does not fit the rotation under way.
     #[error("{0}")]
     Conflict(String),
-    /// It is not stored, or the roots are no use.
+    /// The change is not stored, or the roots are invalid.
     #[error("{0}")]
     Failed(String),
 }
@@ -31,29 +31,29 @@ impl From<TrustError> for RotateError {
     }
 }
 
-/// The authority, as it is.
+/// The present authority.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AuthorityStatus {
     /// Key identifier of the authority that signs for nodes and functions.
     pub signs: String,
-    /// The file that its key is kept in, on the control plane that leads; `None`: it is in memory
-    /// only, and lost with the process.
+    /// The file with its key, on the leading control plane; `None`: the key is only in memory, and
+    /// lost with the process.
     pub file: Option<String>,
-    /// When nothing that it signs is valid any more, in seconds since 1970.
+    /// When the last certificate that it signs becomes invalid, in seconds since 1970.
     pub not_after: u64,
-    /// The roots that nodes are given.
+    /// The roots that the control plane delivers to nodes.
     pub roots: Vec<RootStatus>,
-    /// How far a rotation is; `None`: there is none.
+    /// The phase of a rotation; `None`: there is none.
     pub phase: Option<Phase>,
-    /// It is a drill.
+    /// Whether it is a drill.
     pub drill: bool,
-    /// It goes back.
+    /// Whether it goes back to the first authority.
     pub aborted: bool,
     /// When the phase began, in seconds since 1970; 0: there is none.
     pub since: u64,
     /// The nodes that the rotation waits for, and why.
     pub waiting: BTreeMap<String, String>,
-    /// The nodes that are not waited for.
+    /// The nodes for which the rotation does not wait.
     pub without: BTreeSet<String>,
     /// How the last rotation or drill ended.
     pub last: Option<Ended>,
@@ -68,13 +68,13 @@ pub struct RootStatus {
     pub sha256: String,
     /// When it expires, in seconds since 1970.
     pub not_after: u64,
-    /// Certificates are signed under it now.
+    /// Whether certificates are signed under it now.
     pub signs: bool,
 }
 
 impl Control {
     /// Begins to replace the authority by `candidate`, or with `drill` only tries whether all nodes
-    /// would take that. Nodes that are named in `without` are not waited for. Blocks on the store.
+    /// would accept that. Does not wait for the nodes in `without`. Blocks on the store.
     pub fn rotate(&self, candidate: Authority, drill: bool, without: BTreeSet<String>) -> Result<(), RotateError> {
         self.known(&without)?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,8 +107,8 @@ impl Control {
         self.put_trust_into_force(changed)
     }
 
-    /// Goes back to the authority that was before the rotation, unless its root is being withdrawn
-    /// already. Blocks on the store.
+    /// Goes back to the previous authority, unless its root is being withdrawn already. Blocks on
+    /// the store.
     pub fn abort_rotation(&self) -> Result<(), RotateError> {
         let abort = |rotation: &Rotation| {
             let late = || RotateError::Conflict("it is too late: one of the roots is being withdrawn".to_owned());
@@ -146,8 +146,8 @@ impl Control {
         self.put_trust_into_force(changed)
     }
 
-    /// Takes a rotation as far as nodes are. Called while the control plane serves. Blocks on the
-    /// store.
+    /// Advances a rotation as far as the nodes' reports permit. Called while the control plane
+    /// serves. Blocks on the store.
     pub(crate) fn advance_rotation(&self) -> Result<(), RotateError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let trust = self.trust().clone();
@@ -211,7 +211,7 @@ impl Control {
         (state.seen(now()), state.svid_lifetime().max(super::NODE_LIFETIME))
     }
 
-    /// The authority and its rotation, as they are.
+    /// The present authority and its rotation.
     pub fn authority_status(&self) -> AuthorityStatus {
         let (nodes, lifetime) = self.seen();
         let trust = self.trust();
@@ -243,7 +243,7 @@ impl Control {
         }
     }
 
-    /// Key identifiers of the authorities whose keys are needed: of the one that signs, and of both
+    /// Key identifiers of the authorities whose keys are needed: of the signing one, and of both
     /// during a rotation.
     pub fn authorities(&self) -> Vec<leno_identity::AuthorityKeyId> {
         self.trust().authorities().iter().map(|authority| authority.key_id().clone()).collect()
@@ -255,7 +255,7 @@ impl Control {
     }
 }
 
-/// What expires soon.
+/// Warnings of certificates that expire soon.
 fn warnings(authority: u64, roots: &[RootStatus]) -> Vec<String> {
     let soon = |end: u64| end < now().saturating_add(ALARM.as_secs());
     let in_words = |end: u64| match end.saturating_sub(now()) {

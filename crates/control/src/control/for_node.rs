@@ -9,13 +9,13 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 impl Control {
-    /// The state, for something that a node said. It is taken from the node's share.
+    /// The state, for a node's message. The time is charged to the node's share.
     pub(crate) fn state_for<'a>(&'a self, node: &'a Arc<str>) -> ForNode<'a> {
         let state = self.state();
         ForNode { state, shares: &self.0.shares, node, since: Instant::now() }
     }
 
-    /// How much of the state's time nodes have.
+    /// The shares of the state's time that nodes have.
     pub(crate) fn shares(&self) -> &Shares {
         &self.0.shares
     }
@@ -25,14 +25,14 @@ impl Control {
         self.state_for(node).load(node, session, loads, now);
     }
 
-    /// A node asks for another term of its leases.
+    /// Renews the term of a node's leases.
     pub(crate) fn renew_leases(&self, node: &Arc<str>, session: u64) -> bool {
         let now = self.0.begin.elapsed();
         self.state_for(node).renew(node, session, now)
     }
 }
 
-/// The state, while something that a node said is taken in.
+/// The state, while a node's message is applied.
 pub(crate) struct ForNode<'a> {
     state: MutexGuard<'a, State>,
     shares: &'a Shares,

@@ -29,7 +29,7 @@ impl Control {
         self.admit_at(node, admission, &[])
     }
 
-    /// Admits a node of this process, which can be reached at these addresses as well.
+    /// Admits a node of this process, which can also be reached at these addresses.
     pub fn admit_at(&self, node: &str, admission: Admission, addresses: &[IpAddr]) -> Result<Membership, AdmitError> {
         check_node_name(node)?;
         let failed = |error: &dyn fmt::Display| AdmitError::Certificate(error.to_string());
@@ -56,21 +56,22 @@ impl Control {
         Membership::new(identity, trust_domain, svids).map_err(|error| failed(&error))
     }
 
-    /// The addresses of the mesh's machines that are known: of nodes, and of the control plane as
-    /// nodes reach it.
+    /// The known addresses of the mesh's machines: of nodes, and of the control plane as nodes
+    /// reach it.
     pub fn machine_addresses(&self) -> Vec<IpAddr> {
         self.state().machine_addresses()
     }
 
     /// Makes a token with which a machine can join once. Blocks on the store. `noted` is stored
-    /// with it or not at all, here and in what follows.
+    /// atomically with it, here and in the methods below.
     pub fn grant(&self, grant: TokenGrant, noted: Transaction) -> Result<JoinToken, AdmitError> {
-        // Of the authority by which the control plane can be known until the end of a rotation.
+        // The token names the authority by which machines can verify the control plane until the
+        // end of a rotation.
         let authority = self.trust().own_signer().map_err(|error| AdmitError::Certificate(error.to_string()))?;
         let bundle = authority.bundle();
         let root = bundle.roots().next().ok_or_else(|| AdmitError::Certificate("there is no root".to_owned()))?;
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        // Changed in a copy, and in force only when it is stored.
+        // The change is made in a copy, which is in force only when it is stored.
         let before = self.members().clone();
         let mut members = before.clone();
         let token = members.grant(grant, RootPin::of(root), bundle.trust_domain(), SystemTime::now())?;
@@ -79,7 +80,8 @@ impl Control {
         Ok(token)
     }
 
-    /// Makes a machine a node: the chain of its certificate, leaf first. Blocks on the store.
+    /// Makes a machine a node. Returns the chain of its certificate, leaf first. Blocks on the
+    /// store.
     pub(crate) fn join(
         &self,
         secret: &[u8],
@@ -88,7 +90,7 @@ impl Control {
     ) -> Result<Vec<CertificateDer<'static>>, JoinError> {
         let request = |error: &dyn fmt::Display| JoinError::Request(error.to_string());
         let identity = SpiffeId::node(&self.0.trust_domain, name).map_err(|error| request(&error))?;
-        // Without a token, a request costs a hash, and nothing that changes of documents need.
+        // A request without a token costs a hash, and no lock that changes of documents need.
         if !self.members().knows_token(secret, SystemTime::now()) {
             return Err(JoinRefused::Token.into());
         }
@@ -134,8 +136,8 @@ impl Control {
         if !self.members().revoke(node, SystemTime::now(), longest_proof) {
             return Ok(false);
         }
-        // Requests of nodes are answered while the store is waited for, so the lock is not held
-        // then.
+        // The control plane answers requests of nodes while it waits for the store, so it does not
+        // hold the lock then.
         let after = self.members().clone();
         let mut state = self.state();
         state.expel(node);

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use tokio::net::TcpListener;
 
-/// So that a broken test fails instead of hanging.
+/// A broken test fails instead of hanging.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
@@ -38,7 +38,8 @@ async fn nodes_are_served_while_a_change_takes_long() {
     let connected = connection.wait_for(|connection| *connection == Connection::Connected);
     tokio::time::timeout(TIMEOUT, connected).await.unwrap().unwrap();
 
-    // It ends when this thread says so, which it cannot if the server waits for the lock on it.
+    // The change ends when this thread signals it, which it cannot if the server blocks the thread
+    // on the lock.
     let (end, ended) = mpsc::channel::<()>();
     let changing = thread::spawn({
         let control = control.clone();

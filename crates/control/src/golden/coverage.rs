@@ -1,4 +1,4 @@
-//! The fields and variants that golden files have.
+//! The fields and variants that occur in golden files.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub(super) fn note(of: &'static str, name: &'static str, written: bool) {
     SEEN.with_borrow_mut(|seen| *seen.entry((of, name)).or_default() |= written);
 }
 
-/// The fields and variants that a decoder looked for and that no input had.
+/// The fields and variants that a decoder knows and that no input had.
 pub(super) fn missing() -> Vec<String> {
     let missing = |((of, name), seen): (&(_, _), &bool)| (!seen).then(|| format!("{of}::{name}"));
     SEEN.with_borrow(|seen| seen.iter().filter_map(missing).collect())

@@ -12,8 +12,8 @@ use leno_wire::{
 use prost::Message;
 use std::time::Duration;
 
-/// A message is read as this one, and written as it was read. `name` is the file's, `kind` the
-/// message's.
+/// Checks that a message is read as this one, and written unchanged. `name` is the file's, `kind`
+/// the message's.
 fn message<M: Message + Default + PartialEq + std::fmt::Debug>(name: &str, kind: &str, expected: &M) {
     let encoded = file(&format!("{name}.pb"), || expected.encode_to_vec());
     let read = M::decode(&*encoded).unwrap();

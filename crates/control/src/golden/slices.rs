@@ -1,4 +1,4 @@
-//! Slices that together use every field and every variant.
+//! Function configurations that together use every field and every variant.
 
 use super::programs::{inbound, outbound};
 use leno_model::revision::{Latency, Plan, Revision, Revisions, Rollout, Split, Target, Template};
@@ -13,7 +13,7 @@ use leno_policy::spec::{Cidr, Direction, KeyId, KeyPart, ProgramSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A function of processes, with a rollout and everything that policies can say.
+/// A function of processes, with a rollout and all features of policies.
 pub(super) fn command() -> FunctionConfig {
     let template = Template { run: component(), protocol: AppProtocol::Grpc, concurrency: 10, scale: scale() };
     let target = |revision, percent| Target {
@@ -73,19 +73,19 @@ pub(super) fn command() -> FunctionConfig {
     }
 }
 
-/// A function whose instances are watched in another way than usual.
+/// A function with other probes than usual.
 pub(super) fn watched() -> FunctionConfig {
     let liveness = Some(Liveness { interval: Duration::from_secs(2), failures: 5 });
     FunctionConfig { run: Run::Command(Command { liveness, ..processes() }), ..command() }
 }
 
-/// A function with an authorizer that wants headers as they came.
+/// A function with an authorizer that gets headers unchanged.
 pub(super) fn raw() -> FunctionConfig {
     let authorizer = Authorizer { raw_headers: true, ..authorizer(AuthorizerProtocol::Grpc) };
     FunctionConfig { authorizers: vec![authorizer], ..command() }
 }
 
-/// A function that gets paths as they came, as its callees do.
+/// A function that gets paths unchanged, as its callees do.
 pub(super) fn as_received() -> FunctionConfig {
     let mut slice = command();
     let targets = slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets);
@@ -110,13 +110,13 @@ pub(super) fn chained() -> FunctionConfig {
     }
 }
 
-/// A member of one whose calls the kernel may judge.
+/// A member of a chain whose calls the kernel may judge.
 pub(super) fn direct() -> FunctionConfig {
     let chain = chained().chain.map(|chain| ChainLink { direct: true, ..chain });
     FunctionConfig { chain, ..chained() }
 }
 
-/// A member of one with large pages.
+/// A member of a chain with large pages.
 pub(super) fn large() -> FunctionConfig {
     let chain = chained().chain.map(|chain| ChainLink { large_pages: true, ..chain });
     FunctionConfig { chain, ..chained() }
@@ -313,7 +313,7 @@ fn ports() -> Vec<Port> {
     ]
 }
 
-/// Empty values are values.
+/// Empty values count as values.
 fn env() -> BTreeMap<String, String> {
     BTreeMap::from([("DEBUG".to_owned(), String::new()), ("MODE".to_owned(), "live".to_owned())])
 }

@@ -13,7 +13,7 @@ fn numbers(history: &History) -> Vec<u32> {
     history.kept.iter().map(|kept| kept.number).collect()
 }
 
-/// Own revision, its content, and the shares of all.
+/// The primary revision, its content, and the shares of all revisions.
 fn resolved(history: &History, plan: &Plan) -> (u32, u32, Vec<(u32, u8)>) {
     let slice = history.slice_for_delivery(&slice(0, plan)).unwrap();
     let split = slice.revisions.split.unwrap_or_default();

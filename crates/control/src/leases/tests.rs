@@ -127,7 +127,7 @@ proptest! {
                         *held = share.parts.max(*held);
                     }
                 }
-                // The node's term is over before the control plane takes its share as free.
+                // The node's term ends before the control plane treats its share as free.
                 Step::Expire(node) => {
                     ends[node] = End::default();
                     leases.forget(&name(node));

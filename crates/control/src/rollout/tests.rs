@@ -52,8 +52,8 @@ fn what_is_worse_is_rolled_back_at_once_and_what_is_as_bad_is_not() {
     assert_eq!(reason.to_string(), "10.0 % of 30 requests failed, and 1.0 % with the revision before it");
 }
 
-/// Requests of a service that is looked at every second, with failures at these rates, from a fixed
-/// seed: after how many seconds it is rolled back, or through with how many steps.
+/// Simulates a service whose rollout is judged every second, with failures at these rates, from a
+/// fixed seed. Returns the number of steps to the end, or the second of the rollback.
 fn simulate(new_rate: f64, old_rate: f64, per_second: u64, seed: u64) -> Result<usize, u64> {
     let rollout = rollout();
     let mut random = seed;

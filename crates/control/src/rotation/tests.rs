@@ -76,15 +76,16 @@ fn from_one_authority_to_the_other() {
 #[test]
 fn a_node_that_is_away_is_waited_for_as_long_as_its_certificates_are_valid() {
     let rotation = begun(false);
-    // It had a certificate renewed during this phase.
+    // A certificate of the node was renewed during this phase.
     let away = Seen { away_since: Some(5000), ..Seen::default() };
     let seen = nodes([("one", ready(&[1])), ("two", away)]);
     let later = 5000 + LIFETIME.as_secs() + MARGIN.as_secs();
     assert_eq!(waits_for(&rotation, &seen, later - 1), ["two"]);
-    // Its certificates have expired, so it has to join again. It is not waited for a second time.
+    // Its certificates have expired, so it has to join again. The rotation does not wait for it a
+    // second time.
     let rotation = next(&rotation, &seen, later);
     assert_eq!(waits_for(&rotation, &seen, later), ["one"]);
-    // After a restart it is not known since when it is away.
+    // After a restart the control plane does not know since when the node is away.
     let seen = nodes([("one", ready(&[2])), ("two", Seen::default())]);
     let latest = later + LIFETIME.as_secs() + MARGIN.as_secs();
     assert_eq!(waits_for(&rotation, &seen, latest - 1), ["two"]);
@@ -173,7 +174,7 @@ enum Event {
     TakeBundle(usize),
     Prove(usize),
     Renew(usize),
-    /// The control plane forgets what nodes said, but for those that say it again when they return.
+    /// The control plane loses the nodes' reports. Nodes that return report again.
     Restart,
     Abort,
     Wait(u64),
@@ -248,7 +249,7 @@ proptest! {
                 Event::Prove(node) if mesh[node].connected && mesh[node].speaks && mesh[node].bundle == bundle => mesh[node].proved = true,
                 Event::Renew(node) if mesh[node].connected && mesh[node].ends > now => {
                     let node = &mut mesh[node];
-                    // A node takes no certificate that its own roots do not cover.
+                    // A node accepts no certificate that its own roots do not cover.
                     if node.bundle.contains(&vec![signs]) {
                         (node.issuer, node.ends) = (signs, now + lifetime);
                         node.said = if node.speaks { issuers(&[node.issuer]) } else { BTreeSet::new() };

@@ -226,7 +226,7 @@ fn check(scheduler: &Scheduler) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A node that says to be as large as it likes, and to keep every image, does not get everything.
+/// A node that claims any capacity, and every image, does not get all functions.
 #[test]
 fn a_node_that_claims_the_most_gets_no_more_than_its_part() {
     let mut scheduler = Scheduler::default();
@@ -253,7 +253,7 @@ fn a_node_that_claims_the_most_gets_no_more_than_its_part() {
     let on = |scheduler: &Scheduler, number| ids.iter().filter(|id| scheduler.is_on(id, &name(number))).count();
     assert!(on(&scheduler, 0) <= 2 * 200 / 4 + SLACK + 1, "{}", on(&scheduler, 0));
     assert!((1..4).all(|number| on(&scheduler, number) >= 20));
-    // An operator has said that it is that large.
+    // An operator has set this capacity.
     scheduler.set_node(&name(0), NodeState { sized: true, ..claims });
     let more: FunctionId = "a/more".parse().unwrap();
     scheduler.set_function(&more, demand, false);

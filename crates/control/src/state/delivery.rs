@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
-/// Payload bytes after which a delta is sent and another begun.
+/// Payload bytes after which a delta ends and another one begins.
 const DELTA_BYTES: usize = 512 << 10;
 /// Maximum number of unacknowledged deltas of a node. Changes are merged meanwhile, so the node
 /// never gets a long history.

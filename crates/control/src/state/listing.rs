@@ -51,7 +51,7 @@ impl State {
         self.nodes.all.iter().filter(has_it).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The part of one node: itself, and the functions that it hosts.
+    /// The status of one node: itself, and the functions that it hosts.
     pub(crate) fn status_for(&self, name: &str) -> Status {
         let own = self.nodes.all.get_key_value(name);
         let hosted = own.into_iter().flat_map(|(_, node)| &node.hosted);

@@ -53,7 +53,7 @@ struct Peer {
     /// Resources that the node refused and was not offered anew since.
     refused: BTreeMap<Subject, Version>,
     instances: BTreeMap<FunctionId, Vec<Instance>>,
-    /// Read, not answered.
+    /// Deltas that the node has read and not answered.
     read: Vec<v1::Delta>,
 }
 
@@ -113,7 +113,7 @@ impl World {
                 slice = slices::exposed(slice);
             }
             self.slices.insert(slice.id.clone(), slice.clone());
-            // One alone, or all at once: it must come to the same.
+            // One function alone, or all at once: both must have the same result.
             let history = self.state.histories().record_one(&slice, 0).unwrap();
             let resolved = history.slice_for_delivery(&slice).unwrap();
             if random.one_in(2)
@@ -149,7 +149,7 @@ impl World {
         let peer = self.peers.get_mut(name).unwrap();
         peer.read.clear();
         peer.refused.clear();
-        // Where a function is no more, its instances have ended.
+        // If a function is removed, its instances have ended.
         peer.instances.retain(|id, _| self.placements[name].hosts(id) && self.slices.contains_key(id));
         let greeting = Hello {
             subscribe: peer.explicit.iter().cloned().collect(),
@@ -166,7 +166,7 @@ impl World {
         let Some(session) = peer.session.take() else { return };
         peer.read.clear();
         if random.one_in(4) {
-            // It was started again, and knows nothing.
+            // The process was restarted, and has no state.
             *peer = Peer { explicit: mem::take(&mut peer.explicit), ..Peer::default() };
         }
         self.state.disconnect(name, session);
@@ -187,7 +187,7 @@ impl World {
         };
         let (add, remove) = (any(), any());
         peer.explicit.remove(&remove);
-        // Slices and endpoints follow from the placement alone.
+        // Function configurations and endpoints follow from the placement alone.
         if !matches!(add, Subject::Slice(_) | Subject::Endpoints(_)) {
             peer.explicit.insert(add.clone());
         }
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Whether there was something to read.
+    /// Reads a delta. Returns whether there was one.
     fn read(&mut self, name: &'static str) -> bool {
         let peer = self.peers.get_mut(name).unwrap();
         let Some(session) = peer.session else { return false };
@@ -271,7 +271,7 @@ impl World {
         self.state.acknowledge(name, session, delta.nonce, rejected);
     }
 
-    /// Everybody reads and answers until nothing is left to say.
+    /// All nodes read and answer until no message is left.
     fn settle(&mut self, random: &mut Random) {
         for name in NODES {
             if self.peers[name].session.is_none() {
@@ -378,8 +378,8 @@ fn every_history_ends_with_everybody_having_what_they_should() {
     }
 }
 
-/// A control plane that was started again, and three nodes that have not come back yet: the first
-/// one's function calls that of the others.
+/// A control plane after a restart, and three nodes that have not come back yet. The first one's
+/// function calls those of the others.
 fn caller_and_two_hosts() -> World {
     let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut world = World::new(&bundle);
@@ -465,7 +465,7 @@ fn what_an_earlier_stream_left_unanswered_does_not_count() {
     world.peers.get_mut(caller).unwrap().held.clear();
     world.connect(caller);
     assert!(world.read(caller) && !world.state.is_up_to_date(caller));
-    // The stream ends, and its answer with it.
+    // The stream ends before its answer arrives.
     world.come_back(caller);
     let counters = world.state.counters(caller).unwrap();
     assert!(counters.acks < counters.messages && world.state.is_up_to_date(caller));

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 /// Keeps entries: texts with values, and a revision that grows with each commit. Methods block on
 /// the file or the network.
 pub trait Backend: Send + Sync {
-    /// What errors call it: the path of a file, or the address of a server.
+    /// The name for errors: the path of a file, or the address of a server.
     fn name(&self) -> String;
 
     /// Whether other control planes use the same entries.
@@ -22,16 +22,16 @@ pub trait Backend: Send + Sync {
     /// All entries whose keys begin with `prefix`, ordered by key, as they were at one moment.
     fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
 
-    /// Does everything in the transaction or nothing. Returns the revision, which is also the
-    /// version of each entry that was put.
+    /// Commits a transaction atomically. Returns the revision, which is also the version of each
+    /// entry that was put.
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError>;
 
     /// Commits after the revision `after` that change entries whose keys begin with `prefix`. The
     /// watch ends when it misses any.
     fn watch(&self, prefix: &str, after: u64) -> Result<Watch, StoreError>;
 
-    /// Tries once to become the one control plane that may commit. `address` is where users find
-    /// this one. `None`: another one leads.
+    /// Tries once to become the control plane that may commit. `address` is where users find this
+    /// one. `None`: another one leads.
     fn try_lead(&self, address: &str) -> Result<Option<Term>, StoreError>;
 
     /// The address of the control plane that leads; `None`: none does, or there can be only this
@@ -59,8 +59,8 @@ pub struct Listing {
     pub entries: Vec<Entry>,
 }
 
-/// Changes that are done together, if entries are still as they were seen. No key may be changed
-/// twice.
+/// Changes that are committed together, if the expected entries are unchanged. No key may be
+/// changed twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
     /// Keys and the versions that they must have; 0: there must be none.
@@ -104,9 +104,9 @@ impl Transaction {
 /// The limits of one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries.
+    /// Maximum number of entries.
     pub changes: usize,
-    /// Bytes of their keys and values.
+    /// Maximum number of bytes of their keys and values.
     pub bytes: usize,
 }
 
@@ -147,7 +147,7 @@ impl Term {
     /// on.
     pub async fn lost(&mut self) {
         if self.lost.wait_for(|lost| *lost).await.is_err() {
-            // Its holder is gone, so it never ends.
+            // The holder of the sender is gone, so the term never ends.
             std::future::pending().await
         }
     }
@@ -179,7 +179,7 @@ pub enum StoreError {
         found: String,
         /// The format that this release reads and writes.
         expected: &'static str,
-        /// What to do.
+        /// The remedy.
         fix: &'static str,
     },
     /// An entry cannot be decoded.
@@ -220,7 +220,7 @@ pub enum StoreError {
         /// The store.
         store: String,
     },
-    /// The transaction is more than the store takes at once. Nothing was written.
+    /// The transaction exceeds the limits of the store. Nothing was written.
     #[error(
         "{changes} changes of {bytes} bytes are too much for one transaction; at most {} of {} bytes in all",
         limits.changes, limits.bytes

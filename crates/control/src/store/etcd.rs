@@ -1,7 +1,7 @@
 //! Entries in etcd, for several control planes of which one leads.
 //!
-//! Who leads is an entry with a lease. Each commit compares the revision that created that entry,
-//! so a control plane that lost its lease without noticing commits nothing.
+//! The leader is named by an entry with a lease. Each commit compares the revision that created
+//! that entry, so a control plane that lost its lease without noticing commits nothing.
 
 use crate::store::backend::{Backend, Commit, Entry, Limits, Listing, StoreError, Term, Transaction, Watch};
 use etcd_client::{
@@ -16,28 +16,28 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tonic::Code;
 
-/// Format of the entries. It changes when an older release could not read them.
+/// Format of the entries. It changes with each change that an older release cannot read.
 const FORMAT: &str = "2";
 const KEY_FORMAT: &str = "format";
 const KEY_LEADER: &str = "leader";
-/// How long one operation may take.
+/// Longest time of one operation.
 const LONGEST: Duration = Duration::from_secs(5);
-/// Entries of one answer to a listing.
+/// Maximum number of entries in one answer to a listing.
 const PAGE: i64 = 128;
-/// An answer: a page of the largest entries that etcd takes has 192 MiB.
+/// Maximum size of an answer: a page of the largest entries that etcd accepts has 192 MiB.
 const LARGEST_ANSWER: usize = 256 << 20;
 /// etcd by default refuses more than 128 operations and 1.5 MiB. A few are for the lease and the
 /// framing.
 const LIMITS: Limits = Limits { changes: 120, bytes: 1 << 20 };
-/// Commits that a watch may be behind.
+/// Maximum number of commits that a watch may be behind.
 const BEHIND: usize = 256;
 
-/// Where etcd is and how it is asked.
+/// The address of etcd, and the settings of its client.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdOptions {
     /// `https://HOST:PORT`, or `http://` on a loopback address.
     pub endpoints: Vec<String>,
-    /// What all keys begin with, such as `/leno`.
+    /// Prefix of all keys, such as `/leno`.
     pub prefix: String,
     /// PEM of the authorities that may have signed etcd's certificate.
     pub ca: Option<Vec<u8>>,
@@ -52,8 +52,8 @@ pub struct Etcd(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    /// Operations run here, so that callers may be threads of any runtime or of none. `None` while
-    /// it is dropped.
+    /// The async runtime of operations, so that callers may be on threads of any runtime or of
+    /// none. `None` while it is dropped.
     runtime: Option<Runtime>,
     options: EtcdOptions,
     /// The revision that created the entry of this leader; `None`: this one does not lead.
@@ -94,7 +94,7 @@ enum BadOptions {
     Lease(Duration),
 }
 
-/// Definitions hold the environment of functions, so they cross no network in the clear.
+/// Definitions contain the environment of functions, so they must not cross a network unencrypted.
 fn check(options: &EtcdOptions) -> Result<(), BadOptions> {
     if options.endpoints.is_empty() {
         return Err(BadOptions::NoEndpoint);
@@ -120,7 +120,8 @@ fn connect_options(options: &EtcdOptions) -> ConnectOptions {
         .with_connect_timeout(LONGEST)
         .with_keep_alive(LONGEST, LONGEST)
         .with_keep_alive_while_idle(true)
-        // A member that is cut off from the others ends its watches instead of keeping quiet.
+        // A member that is cut off from the others ends its watches, instead of leaving them
+        // silent.
         .with_require_leader(true);
     if options.endpoints.iter().any(|endpoint| endpoint.starts_with("https://")) {
         let mut tls = TlsOptions::new();
@@ -144,13 +145,13 @@ fn wait<T: Send + 'static>(
     runtime.spawn(async move {
         let late = || Error::GRpcStatus(tonic::Status::deadline_exceeded(format!("no answer within {LONGEST:?}")));
         let outcome = timeout(LONGEST, operation).await.unwrap_or_else(|_| Err(late()));
-        // Who asked waits for this.
+        // The caller waits for this.
         let _ = sender.send(outcome);
     });
     receiver.recv().unwrap_or_else(|_| Err(Error::Internal("the operation was given up".to_owned())))
 }
 
-/// Without the debugging form that the library prints.
+/// Describes an error without the debugging form that the library prints.
 fn words(error: &Error) -> String {
     match error {
         Error::GRpcStatus(status) => format!("{} ({:?})", status.message(), status.code()),
@@ -228,7 +229,8 @@ impl Inner {
         *self.term.lock().unwrap_or_else(PoisonError::into_inner) = term;
     }
 
-    /// The first entry that is not as expected; `None`: all are, so this one no longer leads.
+    /// The first entry with an unexpected version; `None`: all are as expected, so this control
+    /// plane no longer leads.
     fn conflict(&self, expected: &[(String, u64)]) -> Result<Option<String>, StoreError> {
         for (key, version) in expected {
             if self.get(key)?.map_or(0, |entry| entry.version) != *version {
@@ -268,7 +270,7 @@ impl Backend for Etcd {
         let (mut listing, mut next) = (Listing::default(), prefix.clone());
         loop {
             let (mut kv, from, prefix) = (self.0.kv(), next.clone(), prefix.clone());
-            // All pages are of the moment of the first one.
+            // All pages show the moment of the first one.
             let revision = i64::try_from(listing.revision).unwrap_or(i64::MAX);
             let options = GetOptions::new()
                 .with_range(after_prefix(&prefix))
@@ -285,7 +287,7 @@ impl Backend for Etcd {
                 listing.entries.push(self.0.entry(found)?);
             }
             match listing.entries.last() {
-                // The key that comes next after this one.
+                // The key that follows this one.
                 Some(last) if more => next = format!("{}\0", self.0.key(&last.key)),
                 _ => return Ok(listing),
             }
@@ -374,7 +376,7 @@ impl Backend for Etcd {
             _ => None,
         };
         let Some(revision) = revision else {
-            // Should the entry be there after all, it goes with its lease.
+            // If the entry was created after all, it ends with its lease.
             self.0.revoke(lease);
             return answer.map(|_| None).map_err(|error| self.0.failed(&error));
         };
@@ -415,7 +417,7 @@ impl Etcd {
 }
 
 impl Inner {
-    /// Ends a lease as far as possible; it ends by itself otherwise.
+    /// Tries to end a lease; otherwise it expires.
     fn revoke(&self, lease: i64) {
         let mut leases = self.client.lease_client();
         if let Err(error) = self.wait(async move { leases.revoke(lease).await }) {
@@ -501,7 +503,8 @@ fn commits(prefix: &str, events: &[etcd_client::Event]) -> Vec<Commit> {
     commits
 }
 
-/// The first key after all that begin with `prefix`, which is not empty and ASCII at its end.
+/// The first key after all keys that begin with `prefix`, which is not empty and ends with an ASCII
+/// character.
 fn after_prefix(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     if let Some(last) = end.last_mut() {

@@ -5,9 +5,9 @@
 //! There are two back ends: [`Redb`], a file of one control plane, and [`Etcd`], which several
 //! control planes share. In etcd, the store has only entries that the documents do not imply.
 //!
-//! The authority's private key is never stored. Its root certificate is: the next process trusts it
-//! beside its own new root, until the certificates that it signed have expired. The phase of a
-//! rotation is stored too.
+//! The authority's private key is never stored. Its root certificate is stored: the next process
+//! trusts it beside its own new root, until the certificates that it signed have expired. The phase
+//! of a rotation is stored too.
 
 mod backend;
 mod etcd;
@@ -51,7 +51,7 @@ const REVOCATIONS: &str = "revocations/";
 pub struct Store(Option<Arc<dyn Backend>>);
 
 impl Store {
-    /// A store that stores nothing. Everything is forgotten when the process ends.
+    /// A store in memory only. Its entries end with the process.
     pub fn memory() -> Self {
         Self(None)
     }
@@ -160,7 +160,7 @@ impl Store {
         self.change(&[(slice, history)], &[])
     }
 
-    /// Adds, replaces and removes functions, as [`Store::save`] saves them.
+    /// Adds, replaces and removes functions, in the way of [`Store::save`].
     pub(crate) fn change(
         &self,
         kept: &[(&FunctionConfig, &History)],
@@ -194,7 +194,7 @@ impl Store {
         self.put_one(&format!("{REVISIONS}{id}"), history)
     }
 
-    /// Forgets the revisions of all functions, which were those of another trust domain.
+    /// Removes the revisions of all functions, which belong to another trust domain.
     pub(crate) fn forget_histories(&self) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let mut transaction = Transaction::default();
@@ -208,7 +208,7 @@ impl Store {
     }
 
     /// Nodes that joined, join tokens, and revoked memberships. A node or a token whose entry
-    /// cannot be read is none; the log says which. A revocation that cannot be read is an error:
+    /// cannot be read is skipped and logged. A revocation that cannot be read is an error, because
     /// the node would be trusted again.
     pub(crate) fn members(&self) -> Result<Members, StoreError> {
         let Some(backend) = &self.0 else { return Ok(Members::default()) };
@@ -233,7 +233,7 @@ impl Store {
         Ok(members)
     }
 
-    /// Saves what differs. Nodes that were admitted within the process end with it and are not
+    /// Saves the differences. Nodes that were admitted within the process end with it and are not
     /// saved.
     pub(crate) fn save_members(
         &self,
@@ -313,7 +313,8 @@ fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
     for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
-    // No other text is an entry of the same bytes, which would be left when the entry is removed.
+    // Only the canonical text of these bytes is accepted. Another one would stay when the entry is
+    // removed.
     (hex(&bytes) == text).then_some(bytes)
 }
 
@@ -339,7 +340,7 @@ fn commit_in_parts(backend: &dyn Backend, transaction: Transaction) -> Result<()
     backend.commit(&part).map(drop)
 }
 
-/// Names of fields are stored, so that a field that is added does not make entries unreadable.
+/// Names of fields are stored, so that entries stay readable when a field is added.
 fn encode(backend: &dyn Backend, value: &impl Serialize) -> Result<Vec<u8>, StoreError> {
     let encoded = to_bytes(value);
     encoded.map_err(|error| StoreError::Failed { store: backend.name(), reason: error.to_string() })
@@ -371,7 +372,7 @@ fn revocation(backend: &dyn Backend, entry: &Entry) -> Result<(MembershipMark, R
     Ok((MembershipMark(mark), decode(backend, entry)?))
 }
 
-/// The function that an entry is about.
+/// The function of an entry.
 fn function(backend: &dyn Backend, entry: &Entry, prefix: &str) -> Result<FunctionId, StoreError> {
     let id = entry.key.strip_prefix(prefix).and_then(|id| id.parse().ok());
     id.ok_or_else(|| damaged(backend, entry, "its key names no function"))

@@ -13,19 +13,20 @@ const ENTRIES: TableDefinition<'static, &'static str, &'static [u8]> = TableDefi
 const META: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
 const KEY_FORMAT: &str = "format";
 const KEY_REVISION: &str = "revision";
-/// In the first format there is the release that wrote the file instead.
+/// The first format has no format number, but this key with the release that wrote the file.
 const KEY_RELEASE: &str = "release";
-/// Format of the file and of the entries. It changes when an older release could not read them.
+/// Format of the file and of the entries. It changes with each change that an older release cannot
+/// read.
 const FORMAT: &str = "2";
-/// Commits that a watch may be behind.
+/// Maximum number of commits that a watch may be behind.
 const BEHIND: usize = 256;
 
-/// A store in an embedded database. Its owner only can read the file, because definitions hold the
-/// environment of functions.
+/// A store in an embedded database. Only its owner can read the file, because definitions contain
+/// the environment of functions.
 pub struct Redb {
     database: Database,
     path: PathBuf,
-    /// Who wants to know of commits to entries whose keys begin with what.
+    /// The watches, each with the prefix of its keys.
     watches: Mutex<Vec<(String, mpsc::Sender<Commit>)>>,
 }
 
@@ -151,7 +152,7 @@ impl Backend for Redb {
 
     fn commit(&self, transaction: &Transaction) -> Result<u64, StoreError> {
         transaction.check(self.limits())?;
-        // Held over the commit, so that watches see commits in their order.
+        // Locked during the commit, so that watches see commits in their order.
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         let revision = {
@@ -186,7 +187,7 @@ impl Backend for Redb {
         watches.retain(|(prefix, watch)| {
             let changes = transaction.changes.iter().filter(|(key, _)| key.starts_with(prefix));
             let changes: Vec<_> = changes.cloned().collect();
-            // Who does not keep up lists again.
+            // The watch of a reader that does not keep up ends, and the reader lists again.
             if changes.is_empty() { !watch.is_closed() } else { watch.try_send(Commit { revision, changes }).is_ok() }
         });
         Ok(revision)
@@ -195,7 +196,7 @@ impl Backend for Redb {
     fn watch(&self, prefix: &str, after: u64) -> Result<Watch, StoreError> {
         let (sender, receiver) = mpsc::channel(BEHIND);
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        // Earlier commits are not kept: where some were missed, the watch ends at once.
+        // Earlier commits are not kept: if some were missed, the watch ends at once.
         if after == self.revision()? {
             watches.push((prefix.to_owned(), sender));
         }
@@ -203,7 +204,7 @@ impl Backend for Redb {
     }
 
     fn try_lead(&self, _address: &str) -> Result<Option<Term>, StoreError> {
-        // The file is this process's alone.
+        // Only this process has the file, so the term is never lost.
         let (held, lost) = watch::channel(false);
         Ok(Some(Term { lost, _resign: Box::new(held) }))
     }

@@ -1,4 +1,4 @@
-//! What every back end of the store has to do, and what etcd has to do besides.
+//! Properties that every back end of the store must have, and further ones of etcd.
 
 use leno_control::{Backend, Etcd, EtcdOptions, Listing, Redb, StoreError, Term, Transaction};
 use leno_testkit::{EtcdServer, eventually};
@@ -294,7 +294,7 @@ async fn who_cannot_renew_its_lease_stops_writing() {
     let (one, two) = (connect(&server), connect(&server));
     let mut term = one.try_lead("https://one").unwrap().unwrap();
     server.signal("-STOP");
-    // It knows by its own clock, while nothing answers.
+    // The term ends by the control plane's own clock, while etcd does not answer.
     term.lost().await;
     assert!(matches!(one.commit(&put("a", "1")), Err(StoreError::NotLeader { .. })));
     let unanswered = two.get("a").unwrap_err();

@@ -1,4 +1,4 @@
-//! Who gets what, when, and how often, over real sockets.
+//! Which node gets which resources, when, and how often, over real sockets.
 
 use crate::support::slices::{delivered, exposed, function, mesh, slice};
 use crate::support::*;
@@ -438,7 +438,7 @@ async fn a_second_stream_of_a_node_ends_the_first() {
     second.subscribe([Subject::Hosted]);
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), Subject::Hosted]);
     drop(first);
-    // Whichever of the two was last stays; the one that is left does.
+    // The process that is left keeps the stream of the node.
     eventually_async("the node to be connected", || control.status().nodes[0].connected).await;
     control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
     loop {
@@ -492,7 +492,7 @@ async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
-    // One delivery for both, first of all.
+    // One delivery for both, before any other.
     let first = accepted(&mut updates).await;
     let Some(Change::Set(Resource::Module(named, bytes))) = first.first() else { panic!("{:?}", subjects(&first)) };
     assert!(*named == hash && *bytes == *module);
@@ -501,10 +501,10 @@ async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
         seen.extend(subjects(&accepted(&mut updates).await));
     }
     assert_eq!(seen, [Subject::Module(hash), slice_of(FRONTEND), slice_of(ORDERS), Subject::Hosted]);
-    // A slice that changes does not bring its module again.
+    // A changed function configuration does not deliver its module again.
     control.publish(&with(2)).unwrap();
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
-    // Nothing names it any more.
+    // No function names the module any more.
     control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 1)])).unwrap();
     let changes = accepted(&mut updates).await;
     assert_eq!(subjects(&changes), [slice_of(FRONTEND), slice_of(ORDERS), Subject::Module(hash)]);

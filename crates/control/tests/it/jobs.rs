@@ -1,4 +1,4 @@
-//! Which node runs a job, and what becomes of it.
+//! The choice of a job's node, and the outcome of the job.
 
 use crate::support::slices::{function, identity, job, slice};
 use crate::support::*;
@@ -80,7 +80,7 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
     assert_eq!((state(&control), status(&control).node), (JobState::Pending, None));
     let (two, mut updates_two) = joined(&control, &served, &member_two, 2).await;
     let (one, mut updates_one) = joined(&control, &served, &member_one, 1).await;
-    // The first that was there keeps it, and only that one may speak in its name.
+    // The first node keeps the job, and only this node may report in its name.
     assert_eq!((has_job(&one), has_job(&two)), (false, true));
     assert_eq!(status(&control).node.as_deref(), Some("two"));
     let key = leno_identity::SvidStore::new(control.bundle().as_ref().clone());
@@ -103,7 +103,7 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
     let events: Vec<_> = status(&control).events.into_iter().map(|event| (event.from, event.to)).collect();
     assert_eq!(events, [(JobState::Pending, JobState::Running), (JobState::Running, JobState::Succeeded)]);
 
-    // A change of something else is no new run; a change of the job is.
+    // A change of another function begins no new run; a change of the job does.
     control.publish(&definitions([slice(SERVER, &[], 2), job(REPORT, &[SERVER], 1)])).unwrap();
     assert_eq!(state(&control), JobState::Succeeded);
     assert!(control.put(&job(REPORT, &[SERVER], 2)).unwrap());
@@ -153,7 +153,7 @@ async fn how_it_ended_is_known_after_a_restart() {
     served.stop().await;
     drop(control);
 
-    // The streams of the first one may take a moment to let go of the file.
+    // The streams of the first control plane may take a moment to release the file.
     let reopened = || Store::open(&path).ok();
     let mut store = None;
     eventually_async("the store to be closed by its last user", || {

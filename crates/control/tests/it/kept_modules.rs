@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const ORDERS: &str = "orders/order-service";
 
-/// The function as this component, half of whose requests go to its first revision.
+/// The function with this component, half of whose requests go to its first revision.
 fn edition(component: &[u8], half: bool) -> Definitions {
     let module = ModuleHash::of(component);
     let (memory, env, secrets, grace) = (1 << 20, BTreeMap::new(), Vec::new(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Who may speak to the control plane, how a machine becomes a node, and how a node ceases to be one.
+//! Access to the control plane, the way of a machine to become a node, and the end of a membership.
 
 use crate::support::slices::{function, identity, slice};
 use crate::support::*;
@@ -91,7 +91,8 @@ async fn what_a_join_is_refused_for() {
     let elsewhere = JoinOptions { address: "10.1.2.3".parse().ok(), ..joins(&served, &token(&control, None), "four") };
     let address = refusal(&elsewhere).await;
     assert!(address.contains("does not allow the address 10.1.2.3"), "{address}");
-    // A token of another mesh, that is, of another root: this is not the control plane that it names, so nothing is sent to it.
+    // A token of another mesh, that is, of another root: the machine sends nothing, because the
+    // token names another control plane.
     let stranger = published();
     let options = joins(&served, &token(&stranger, None), "five");
     let attempt = tokio::time::timeout(Duration::from_millis(500), enrol(&options, BACKOFF)).await;
@@ -121,7 +122,7 @@ async fn those_without_a_certificate_take_no_nodes_place() {
     let refused = loop {
         let stream = TcpStream::connect(served.address).await.unwrap();
         let mut guest = TlsConnector::from(config.clone()).connect(name.clone(), stream).await.unwrap();
-        // Who is served gets the server's settings first.
+        // The server sends its settings first to a client that it serves.
         let greeted = patient(tokio::io::AsyncReadExt::read_u8(&mut guest)).await.is_ok();
         if !greeted || guests.len() > 1000 {
             break !greeted;
@@ -158,7 +159,7 @@ async fn a_request_that_never_ends_does_not_keep_the_control_plane_from_stopping
         let path = "/leno.v1.Membership/Join".parse().unwrap();
         client.client_streaming(tonic::Request::new(tokio_stream::pending()), path, codec).await.map(drop)
     });
-    // A connection after it was accepted, so the first one was too.
+    // This connection was accepted after the first one, so that one was accepted too.
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
@@ -199,7 +200,7 @@ async fn a_functions_certificate_is_no_nodes_and_a_strangers_is_none() {
     let of_function = channel_as(&served, member.svids(), &frontend);
     assert_eq!(codes(of_function).await, [Code::PermissionDenied; 3]);
 
-    // One of the same name, signed by another root.
+    // An authority of the same name with another root.
     let stranger = Authority::new(&"orders.example".parse().unwrap()).unwrap();
     let store = SvidStore::new(control.bundle().merge(stranger.bundle()).unwrap());
     let request = KeyRequest::new(member.identity()).unwrap();
@@ -343,8 +344,8 @@ async fn membership_of(agent: &Agent) -> Option<MembershipMark> {
     MembershipMark::of(&agent.sign(&frontend, request.csr().to_vec()).await.unwrap()[0])
 }
 
-/// Nodes refuse the certificates of a node that is revoked or replaced: those that are connected at once, others when they connect, and the control plane knows
-/// it from its store.
+/// Nodes refuse the certificates of a node that is revoked or replaced: connected nodes at once,
+/// others when they connect. The control plane reads revocations from its store.
 #[tokio::test]
 async fn nodes_hear_of_memberships_that_end() {
     let folder = tempfile::tempdir().unwrap();
@@ -371,7 +372,7 @@ async fn nodes_hear_of_memberships_that_end() {
     patient(heard.changed()).await.unwrap();
     assert!(witness.svids().is_revoked(first));
 
-    // The machine that has the name next is not it, until another one takes its place.
+    // The next machine with the name has another membership, until a further machine replaces it.
     let next = join("one", token(&control, None)).await;
     let (agent, _updates) = node(&served, &next, 3);
     let second = membership_of(&agent).await;
@@ -382,7 +383,7 @@ async fn nodes_hear_of_memberships_that_end() {
     let third = replaced_by.svids().current(replaced_by.identity()).map(of_svid).unwrap();
     assert!(third.is_some() && !witness.svids().is_revoked(third));
 
-    // One that joins later, and the control plane that is started again.
+    // A node that joins later, and the control plane after a restart.
     drop(witness_agent);
     served.stop().await;
     drop(control);

@@ -129,7 +129,8 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     served.stop().await;
     away(&agent).await;
 
-    // Wanted and there: nothing to do. Wanted and not there: refused, while the other goes on.
+    // If an identity is wanted and has a certificate, nothing happens. If one is wanted and
+    // refused, the other one continues.
     assert_eq!(identities.pass(&wanted).await, Default::default());
     let more = BTreeSet::from([frontend.clone(), identity(ORDERS).parse().unwrap()]);
     let failed = identities.pass(&more).await.failed;
@@ -213,7 +214,7 @@ async fn only_what_a_node_hosts_is_signed() {
     }
     let other: SpiffeId = identity(FRONTEND).replace("orders.example", "other.example").parse().unwrap();
     assert!(matches!(sign(other.as_str()).await.unwrap_err(), SignFailure::Refused(_)));
-    // A request for one identity that asks for another.
+    // A request for one identity that contains another one.
     let frontend: SpiffeId = identity(FRONTEND).parse().unwrap();
     let request = leno_identity::KeyRequest::new(&identity(ORDERS).parse().unwrap()).unwrap();
     let error = agent.sign(&frontend, request.csr().to_vec()).await.unwrap_err();

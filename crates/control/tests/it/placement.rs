@@ -1,4 +1,5 @@
-//! Several nodes of the scheduler on real sockets: where functions go, how many instances each node may have, and what happens when nodes come and go.
+//! Several nodes of the scheduler on real sockets: the placement of functions, the bounds of each
+//! node, and the effects when nodes come and go.
 
 use crate::support::slices::{function, slice};
 use crate::support::*;
@@ -145,7 +146,7 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     let two = Node::join(&control, &served, &members[1], 2).await;
     assert_eq!((homes(&control, FRONTEND), homes(&control, ORDERS)), (vec!["one".to_owned()], vec!["one".to_owned()]));
 
-    // A cordoned node's functions go elsewhere, and then it has nothing left.
+    // The functions of a cordoned node move to other nodes, and then it has none left.
     assert!(control.cordon("one", true, Transaction::default()).unwrap());
     eventually_async("the function to be placed", || {
         homes(&control, FRONTEND) == ["two"] && two.has(&slice_of(ORDERS))

@@ -1,4 +1,4 @@
-//! The protocol itself: who may speak it, and what happens to those who speak it badly.
+//! The protocol itself: the clients that may use it, and the treatment of clients that violate it.
 
 use crate::support::slices::{function, identity, slice};
 use crate::support::*;
@@ -149,7 +149,7 @@ async fn a_node_is_asked_and_answers_once() {
     node.next().await;
     let answering = async {
         let question = loop {
-            // Other messages may come first, such as who signs.
+            // Other messages may come first, such as the signing authority.
             if let v1::to_node::Message::Question(question) = node.next().await {
                 break question;
             }
@@ -264,7 +264,8 @@ async fn versions_name_contents() {
     let sent = delta.resources[0].clone();
     drop(node);
 
-    // Known in this version: only the other thing is sent. Known in another: sent. Known and gone: removed.
+    // If the node has the version, only the other resource is sent. If it has another version, the
+    // resource is sent. If the resource is gone, it is removed.
     let held = |version: bytes::Bytes, name: &str| v1::Held { subject: Some(subject(v1::Kind::Slice, name)), version };
     let both = [subject(v1::Kind::Bundle, ""), subject(v1::Kind::Hosted, "")];
     let known = v1::Hello { held: vec![held(sent.version.clone(), FRONTEND)], ..hello(&both) };
@@ -292,7 +293,8 @@ async fn answers_to_nothing_change_nothing() {
     let rejection =
         |name: &str| v1::Rejection { subject: Some(subject(v1::Kind::Slice, name)), reason: "no".to_owned() };
     node.send(Message::Ack(v1::Ack { nonce: delta.nonce + 1, rejected: vec![rejection(FRONTEND)] })).await;
-    // Of this delta, but about something that was not in it; and then the same answer again.
+    // A rejection in this delta's answer of a resource that was not in it; and then the same answer
+    // again.
     node.send(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection("orders/other")] })).await;
     node.send(Message::Ack(v1::Ack { nonce: delta.nonce, rejected: vec![rejection(FRONTEND)] })).await;
     node.send(Message::Report(v1::Report { function: FRONTEND.to_owned(), instances: vec![] })).await;

@@ -54,7 +54,8 @@ impl Later {
         let (conversations, nodes) = mpsc::channel(4);
         let server = tonic::transport::Server::builder().add_service(DiscoveryServer::new(Service(conversations)));
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-        // A control plane of this release admits the node, and its authority certifies the other one.
+        // A control plane of this release admits the node, and its authority certifies the later
+        // control plane.
         let authority = Authority::new(&DOMAIN.parse().unwrap()).unwrap();
         let identity = SpiffeId::control(&DOMAIN.parse().unwrap()).unwrap();
         let (svids, request) = (SvidStore::new(authority.bundle().clone()), KeyRequest::new(&identity).unwrap());
@@ -130,7 +131,7 @@ fn golden() -> Vec<u8> {
     std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/slice-command.msgpack")).unwrap()
 }
 
-/// The slice as a later release writes it, with this field of its inbound program.
+/// The function configuration as a later release writes it, with this field of its inbound program.
 fn later(field: &str, value: Value) -> Vec<u8> {
     let mut slice = rmpv::decode::read_value(&mut &*golden()).unwrap();
     let Value::Map(fields) = &mut slice else { panic!("a slice is a map") };
@@ -158,7 +159,7 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     let mut node = control.node().await;
     node.welcome(1).await;
 
-    // A slice that uses nothing new is that of this release.
+    // A function configuration without new fields has the format of this release.
     node.slice(1, golden()).await;
     let update = next(&mut updates).await;
     assert_eq!(queue(&update), 1000);
@@ -180,7 +181,7 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     assert_eq!((ack.nonce, ack.rejected.len(), &ack.rejected[0].reason), (2, 1, &reason));
     assert_eq!(held(&agent), before, "the old version stays in force");
 
-    // A change of what both know goes on.
+    // Changes of fields that both releases know continue.
     node.slice(3, golden()).await;
     next(&mut updates).await.accept();
     assert_eq!(node.ack().await, v1::Ack { nonce: 3, rejected: vec![] });

@@ -1,4 +1,5 @@
-//! A gradual rollout over real sockets: a node reports what becomes of requests, and the control plane decides.
+//! A gradual rollout over real sockets: a node reports the outcomes of requests, and the control
+//! plane decides.
 
 use crate::support::slices::{function, slice};
 use crate::support::*;
@@ -95,7 +96,8 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     let RolloutEvent { revision, reason: why, .. } = control.rollout_events().pop().unwrap();
     assert_eq!((revision.as_str(), why), ("order-service-00003", format!("rolled back: {reason}")));
 
-    // A change of something else than the template does not bring it back, and a restart does not either.
+    // A change outside of the template does not begin the rollout again, and a restart does not
+    // either.
     let moved = FunctionConfig { queue: 7, ..with_content(3) };
     control.publish(&definitions([moved.clone()])).unwrap();
     assert_eq!(shares(&mut updates).await, (2, vec![]));

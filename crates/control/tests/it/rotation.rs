@@ -321,7 +321,7 @@ async fn a_rotation_outlasts_the_control_plane_in_each_phase() {
     assert_eq!(hand.take_roots().await, 2);
     mesh.control().rotate_without(&BTreeSet::from(["two".to_owned(), "four".to_owned()])).unwrap();
 
-    // Now that is not waited for, but one that does not answer.
+    // Now the rotation does not wait for that node, but for one that does not answer.
     eventually_async("the phase withdraw to wait for three", || {
         mesh.phase() == Some(Phase::Withdraw) && mesh.waits_for() == ["three"]
     })
@@ -337,7 +337,8 @@ async fn a_rotation_outlasts_the_control_plane_in_each_phase() {
     eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
     assert_eq!(mesh.signs(), second);
     eventually_async("the other root to go", || node.roots().len() == 1 && node.issuers() == [second.clone()]).await;
-    // Two keys are in the file until it is tidied; another start knows which one counts.
+    // Two keys are in the file until it is rewritten; after a restart the control plane knows which
+    // one counts.
     mesh.restart().await;
     assert_eq!((mesh.signs(), mesh.control().bundle().roots().count()), (second, 1));
 }
@@ -349,7 +350,7 @@ async fn a_node_that_was_not_waited_for_has_to_join_again() {
     mesh.rotate(false);
     mesh.control().abort_rotation().unwrap();
     eventually_async("the end of the rotation", || mesh.phase().is_none()).await;
-    // It has gone back at once: nothing was signed by the candidate.
+    // It has gone back at once, because the candidate had signed no certificate.
     assert_eq!(node.roots().len(), 1);
     let two = mesh.member("two").await;
     mesh.rotate(false);
@@ -401,7 +402,7 @@ async fn a_drill_proves_the_candidate_and_changes_no_certificate() {
     eventually_async("the other root to go", || node.roots().len() == 1).await;
     assert_eq!((mesh.signs(), node.issuers()), (first.clone(), vec![first.clone()]));
 
-    // With one that is away.
+    // With a node that is away.
     let away = Node::start(&mesh, mesh.member("two").await);
     eventually_async("certificates of the authority in force", || away.issuers() == [first.clone()]).await;
     away.leave();
@@ -458,7 +459,7 @@ async fn a_control_plane_does_not_lead_with_an_authority_that_is_not_the_meshs()
         let store = Store::open(&mesh.path("store")).unwrap();
         Control::with_authorities(authorities, store, Default::default())
     };
-    // The file of before the rotation, another one, and none at all.
+    // A file from before the rotation, another file, and none at all.
     let error = open(&copy, false).unwrap_err().to_string();
     assert!(error.contains("copy.pem does not have the authority") && error.contains("is changing"), "{error}");
     let error = open(&mesh.path("other.pem"), false).unwrap_err().to_string();

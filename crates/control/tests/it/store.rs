@@ -65,7 +65,7 @@ fn modules_survive_with_the_slices_that_name_them() {
     assert!(matches!(error, PublishError::Definitions(DefinitionsError::Module { .. })), "{error}");
     definitions.modules.insert(ModuleHash::of(b"a module"), b"a module"[..].into());
     control_at(&path).publish(&definitions).unwrap();
-    // Without its module the slice could not be read again.
+    // Without its module, the function configuration could not be read again.
     assert_eq!(functions(&control_at(&path)), [FRONTEND]);
     control_at(&path).publish(&crate::support::definitions([])).unwrap();
     assert_eq!(functions(&control_at(&path)), [""; 0]);
@@ -216,7 +216,7 @@ fn a_store_of_another_format_or_with_damage_is_refused() {
 
 use crate::support::slices;
 
-/// The slice with another template.
+/// The function configuration with another template.
 fn with_content(content: u32) -> FunctionConfig {
     FunctionConfig { concurrency: content, ..slice(ORDERS, &[], 1) }
 }

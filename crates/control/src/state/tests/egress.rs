@@ -81,7 +81,7 @@ impl Mesh {
         self.state.put(prepared, history);
     }
 
-    /// Everybody takes what there is, but for slices that `refuse` refuses.
+    /// All nodes accept all deliveries, except configurations that `refuse` refuses.
     fn settle_but(&mut self, refuse: impl Fn(&str, &Subject) -> bool) {
         let mut quiet = false;
         while !quiet {
@@ -113,7 +113,7 @@ impl Mesh {
         self.settle_but(|_, _| false);
     }
 
-    /// The nodes that have the slice, and those that get a certificate.
+    /// The nodes that have the configuration, and those that get a certificate.
     fn carriers(&self) -> (Vec<&str>, Vec<&str>) {
         let slice = Subject::Slice(slices::function(OUTSIDE));
         let identity = slices::identity(OUTSIDE).parse().unwrap();
@@ -122,7 +122,7 @@ impl Mesh {
         (has.collect(), signed.collect())
     }
 
-    /// Where the caller's node sends its calls.
+    /// The nodes to which the caller's node sends its calls.
     fn endpoints(&self) -> Vec<String> {
         match self.ends["home"].held.get(&Subject::Endpoints(slices::function(OUTSIDE))) {
             Some(Resource::Endpoints(_, endpoints)) => {
@@ -140,7 +140,7 @@ fn only_nodes_with_the_role_get_what_egress_nodes_connect_to() {
     mesh.settle();
     assert_eq!(mesh.carriers(), (vec!["exit", "out"], vec!["exit", "out"]));
     assert_eq!(mesh.endpoints(), ["exit", "out"]);
-    // The caller's own slice has its names, and no node gets more by asking.
+    // The configuration of the caller names the service, and a node gets no more by subscribing.
     let slice = Subject::Slice(slices::function(OUTSIDE));
     let session = mesh.ends["home"].session;
     mesh.state.subscribe("home", session, vec![slice.clone()], &[]);
@@ -159,7 +159,7 @@ fn without_the_role_nobody_carries_it() {
     mesh.settle();
     assert_eq!(mesh.carriers(), (vec![], vec![]));
     assert_eq!(mesh.endpoints(), [""; 0]);
-    // A node that hosts everything is none, until it is made one.
+    // A node that hosts everything is no egress node, until it gets the role.
     mesh.admit("all", Placement::Everything, true);
     mesh.settle();
     assert_eq!((mesh.carriers().0, mesh.endpoints()), (vec!["all"], vec!["all".to_owned()]));
@@ -187,7 +187,7 @@ fn calls_go_to_nodes_that_have_it_in_force_and_leave_those_that_are_cordoned() {
     mesh.state.cordon("exit", false);
     mesh.settle();
     assert_eq!(mesh.endpoints(), ["exit"]);
-    // It goes away without a word.
+    // The node disconnects.
     let session = mesh.ends["exit"].session;
     mesh.state.disconnect("exit", session);
     assert_eq!(mesh.state.forget("exit", session, Wait::Last), Departure::Settled);
@@ -202,7 +202,8 @@ fn callers_own_nodes_connect_where_the_mesh_says_so_and_answer_nobody() {
     mesh.settle();
     mesh.put(&outside(false));
     mesh.settle();
-    // `home` is not the scheduler's, and its list does not name it.
+    // The scheduler does not place functions on `home`, and its placement does not name the
+    // service.
     assert_eq!(mesh.carriers(), (vec!["all"], vec![]));
     assert_eq!(mesh.endpoints(), [""; 0]);
     mesh.put(&outside(true));

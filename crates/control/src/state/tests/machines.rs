@@ -1,4 +1,4 @@
-//! Which addresses of machines nodes hear of.
+//! The addresses of machines that nodes receive.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn nodes_hear_of_the_addresses_of_all_machines_and_of_changes() {
     assert_eq!(machines(&mut state, "one", one), Some(addresses(&all)));
     assert_eq!(machines(&mut state, "one", one), None, "said once");
 
-    // A node of an earlier release does not know the message, and its stream comes from yet another
+    // A node of an earlier release does not know the message, and its stream has yet another source
     // address.
     let two = state.connect("two", greeting(leno_wire::AUTHORITIES, "192.0.2.22"), Arc::default()).unwrap();
     assert_eq!(machines(&mut state, "two", two), None);

@@ -72,7 +72,7 @@ impl Mesh {
         }
     }
 
-    /// Reads and acknowledges everything. Returns the functions that are removed, and those that
+    /// Reads and acknowledges all deltas. Returns the functions that are removed, and those that
     /// are withdrawn.
     fn read(&mut self) -> (Vec<String>, Vec<String>) {
         let (mut removed, mut withdrawn) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ fn a_function_that_goes_with_its_policy_is_withdrawn() {
     let mut mesh = Mesh::new(&format!("{one}{two}{first}{second}"));
     mesh.publish(&format!("{two}{second}"));
     assert_eq!(mesh.read(), told(&["a/one"], &["a/one"]));
-    // A name that had to go with its function withdraws nothing.
+    // A policy whose name of a function had to go with the function withdraws no permission.
     let both = policy("both", "functions: [one, two]", "one");
     mesh.publish(&format!("{one}{two}{both}"));
     mesh.read();
@@ -130,7 +130,7 @@ fn a_permission_that_went_before_the_function_is_withdrawn() {
     assert_eq!(mesh.read(), told(&["a/one"], &["a/one"]));
 }
 
-/// Another control plane has taken over, and does not know what there was.
+/// Another control plane has taken over, and does not know the earlier functions.
 #[test]
 fn a_function_that_nobody_knows_any_more_is_withdrawn() {
     let (one, all) = (function("one"), policy("all", OF_ALL, "everything"));
@@ -148,7 +148,7 @@ fn a_withdrawal_is_said_again_on_a_new_stream() {
     mesh.publish(&format!("{two}{all}"));
     mesh.read();
     mesh.publish(&format!("{two}{}", policy("all", OF_ALL, "another")));
-    // It is sent, and its answer is lost.
+    // The delta is sent, and its answer is lost.
     assert_eq!(mesh.next().unwrap().withdrawn, ["a/one"]);
     mesh.connect(Vec::new());
     assert_eq!(mesh.read().1, ["a/one"]);
@@ -174,7 +174,7 @@ fn a_node_that_does_not_answer_is_behind_and_still_gets_changes() {
     assert!(!status(&mesh).behind);
     pass(&mut mesh, BEHIND);
     assert!(status(&mesh).behind && status(&mesh).unacknowledged_seconds >= BEHIND.as_secs());
-    // Far more than a node may leave unanswered otherwise.
+    // More deltas than another node may leave unanswered.
     let mut others = Vec::new();
     for number in 0..20 {
         mesh.publish(&(one.clone() + &function("two") + &function(&format!("other-{number}"))));

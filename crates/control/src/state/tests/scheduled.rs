@@ -1,4 +1,4 @@
-//! Random histories of nodes whose functions the scheduler places: at no moment do present nodes
+//! Random histories of nodes on which the scheduler places functions. At no moment do present nodes
 //! have more instances in force than a function's maximum, and in the end each function is on a
 //! node that has it.
 
@@ -170,7 +170,7 @@ impl Mesh {
                 }
             }
             Step::Restart(node) => {
-                // The machine dies, and comes back with nothing.
+                // The machine dies, and comes back without state.
                 let end = mem::take(self.ends.get_mut(NODES[node]).unwrap());
                 if let Some(session) = end.session {
                     self.state.disconnect(NODES[node], session);
@@ -268,7 +268,7 @@ proptest! {
     }
 }
 
-/// A mesh with one function of which no node is known yet, as after a restart of the control plane.
+/// A mesh with one function whose node is not known, as after a restart of the control plane.
 fn restarted() -> (Mesh, FunctionId) {
     let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut mesh = Mesh::new(&bundle);
@@ -349,7 +349,7 @@ fn nodes_that_are_away_together_keep_their_functions_for_a_while() {
     });
     let host = NODES.iter().position(|name| mesh.state.nodes.all[*name].hosted.contains(&id)).unwrap();
     let forget = |mesh: &mut Mesh, node: usize, patience| mesh.state.forget(NODES[node], sessions[node], patience);
-    // All of them. The one that comes back first gets nothing that another one had.
+    // All nodes disconnect. The first one that comes back gets no function of another one.
     NODES.iter().zip(sessions).for_each(|(name, session)| mesh.state.disconnect(name, session));
     assert_eq!(forget(&mut mesh, host, Wait::Again), Departure::Open);
     let other = NODES[(host + 1) % NODES.len()];
@@ -357,7 +357,7 @@ fn nodes_that_are_away_together_keep_their_functions_for_a_while() {
     assert!(
         mesh.state.nodes.all[NODES[host]].hosted.contains(&id) && !mesh.state.nodes.all[other].hosted.contains(&id)
     );
-    // After a while it is the nodes' own fault.
+    // After a while, the nodes count as the cause.
     for node in [host, (host + 2) % NODES.len()] {
         assert_eq!(forget(&mut mesh, node, Wait::Last), Departure::Settled);
     }

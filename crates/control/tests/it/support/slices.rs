@@ -1,4 +1,5 @@
-//! Slices as the configuration would make them, as far as the control plane looks at them.
+//! Function configurations as documents would give them, with the fields that the control plane
+//! reads.
 
 use leno_model::{
     AccessLogSink, AppProtocol, Callee, Expose, Extension, Isolation, Job, Limits, Process, Resources, Run,
@@ -46,7 +47,8 @@ pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> FunctionConfi
     }
 }
 
-/// The slice as it is delivered: all editions are the first revision of their function.
+/// The function configuration as it is delivered: all editions are the first revision of their
+/// function.
 pub(crate) fn delivered(mut slice: FunctionConfig) -> FunctionConfig {
     slice.revisions.number = 1;
     slice
@@ -69,7 +71,7 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> FunctionConfig 
     FunctionConfig { run: Run::Job(job), ..slice(name, callees, 1) }
 }
 
-/// The slice with an extension of this module.
+/// The function configuration with an extension of this module.
 pub(crate) fn extended(mut slice: FunctionConfig, module: &[u8]) -> FunctionConfig {
     slice.inbound_extensions.push(Extension {
         name: "p/extensions/x".to_owned(),
