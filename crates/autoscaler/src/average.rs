@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// An average over less time says nothing yet: a single request that has just begun would look like a hundred.
+/// Shortest time of a meaningful average: over less time, a single request that has just begun
+/// would look like a hundred.
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Samples of a total that only grows and whose slope is the load. The total holds all load, so none is missed however rarely it is sampled. Times
-/// are measured from any fixed moment.
+/// Samples of a total that only grows and whose slope is the load. The total includes all load, so
+/// rare samples miss none. Times are measured from any fixed moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Averages {
     samples: VecDeque<(Duration, f64)>,

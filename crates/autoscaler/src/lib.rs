@@ -125,7 +125,8 @@ impl Autoscaler {
         self.desired.max(self.scale.min).min(self.scale.max)
     }
 
-    /// Whether there is nothing to decide until the next request: no load in the window, and no more instances than the minimum.
+    /// Whether no decision is due until the next request: there is no load in the window, and there
+    /// are no more instances than the minimum.
     pub fn rests(&self) -> bool {
         let settled = self.panic.is_none() && self.load.over(self.scale.window) == 0.0;
         settled && self.initialised && self.desired == self.scale.min.min(self.scale.max)

@@ -1,4 +1,4 @@
-//! The autoscaler against recorded series of load. Nothing here runs: time is a number.
+//! The autoscaler against recorded series of load. No real time passes: time is a number.
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn the_first_request_starts_one_instance_and_a_steady_load_what_it_needs() {
     let mut simulation = Simulation::new(tens(), 0);
     simulation.load(300, 8);
     assert_eq!(simulation.counts(), [(0, 1)]);
-    // 0.7 of the target: 8 requests are one too many for one instance.
+    // With 0.7 of the target, 8 requests are one too many for one instance.
     let mut simulation = Simulation::new(Scale { utilization: 0.7, ..tens() }, 0);
     simulation.load(300, 8);
     assert_eq!(simulation.changes, [(0, 1, Mode::Stable), (2, 2, Mode::Panic)]);
@@ -122,7 +122,8 @@ fn further_requests_that_wait_are_a_burst_only_past_the_threshold() {
         let mut autoscaler = Autoscaler::new(Scale { min: 10, ..scale }, 1, Duration::ZERO);
         autoscaler.decide(Duration::ZERO, &seen)
     };
-    // One more than ten can take is a matter for the average; as many again are not.
+    // One request more than ten instances can take counts in the average only; the same holds for
+    // nine more.
     assert_eq!((desired(seen(10, 10, 1)).desired, desired(seen(10, 10, 9)).desired), (10, 10));
     assert_eq!((desired(seen(10, 10, 10)).desired, desired(seen(10, 10, 10)).mode), (20, Mode::Panic));
     assert_eq!(desired(seen(10, 10, 290)).desired, 300);
@@ -211,7 +212,8 @@ fn minimum_initial_and_activation_scale() {
     assert_eq!(initial.autoscaler.desired(), 4);
     initial.start = 5;
     initial.load(300, 0);
-    // Reached at 5; then there is nothing to do for four, and the window and the grace period hold the last one.
+    // The initial scale is reached at 5. Then there is no load, and the window and the grace period
+    // hold the last instance.
     assert_eq!(initial.counts(), [(6, 2), (8, 1), (90, 0)]);
 
     let mut active = Simulation::new(Scale { activation: 3, ..tens() }, 0);

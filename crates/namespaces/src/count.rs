@@ -55,7 +55,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// Takes one, which [`Count::give_back`] returns. `false`: the bound is reached.
+    /// Takes one unit, which [`Count::give_back`] returns. `false`: the bound is reached.
     pub fn take(&self) -> bool {
         // A refused unit is never counted as used, not even for a moment in which another thread
         // looks.
@@ -67,12 +67,12 @@ impl Count {
         taken
     }
 
-    /// Takes one beyond the bound too, for what cannot be refused any more.
+    /// Takes one unit, even beyond the bound, for a use that cannot be refused any more.
     pub fn take_anyway(&self) {
         self.used.fetch_add(1, Relaxed);
     }
 
-    /// Returns one.
+    /// Returns one unit.
     pub fn give_back(&self) {
         self.used.fetch_sub(1, Relaxed);
     }
@@ -112,7 +112,7 @@ impl Count {
     }
 }
 
-/// One of a resource, until it is dropped.
+/// One unit of a resource, until this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     namespace: Arc<Namespace>,

@@ -1,7 +1,7 @@
 //! The bounds of each namespace on one node, and its present use of them.
 //!
-//! A [`Namespace`] is found once, when a function is loaded, and reached by pointer from then on: a request or a connection costs an atomic counter,
-//! and no look-up.
+//! A [`Namespace`] is looked up once, when a function is loaded, and reached by pointer from then
+//! on: a request or a connection costs an atomic counter, and no look-up.
 #![forbid(unsafe_code)]
 
 mod count;
@@ -131,12 +131,14 @@ impl Namespace {
         &self.counts[resource as usize]
     }
 
-    /// Takes one of a resource until the permit is dropped. `None`: the bound is reached, which is counted.
+    /// Takes one unit of a resource until the permit is dropped. `None`: the bound is reached, and
+    /// the refusal is counted.
     pub fn take(self: &Arc<Self>, resource: Resource) -> Option<Permit> {
         self.count(resource).take().then(|| Permit::new(self.clone(), resource))
     }
 
-    /// Takes one of a resource beyond the bound too, in place of one that is about to end.
+    /// Takes one unit of a resource, even beyond the bound, in place of a unit that is about to be
+    /// returned.
     pub fn take_anyway(self: &Arc<Self>, resource: Resource) -> Permit {
         self.count(resource).take_anyway();
         Permit::new(self.clone(), resource)
@@ -219,10 +221,10 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// The name under which the node counts what belongs to no namespace.
+    /// The name under which the node counts usage that belongs to no namespace.
     pub const NONE: &str = "-";
 
-    /// The namespace of this name. One that was not known has the default bounds.
+    /// The namespace of this name. A namespace without settings has the default bounds.
     pub fn of(&self, name: &str) -> Arc<Namespace> {
         if let Some(known) = self.all.read().unwrap_or_else(PoisonError::into_inner).get(name) {
             return known.clone();
@@ -241,13 +243,14 @@ impl Namespaces {
         namespace
     }
 
-    /// Says how many connections the node may have, those that it opens included. A namespace without a bound of connections gets an eighth, and none gets
-    /// more than half.
+    /// Sets how many connections the node may have, outgoing ones included. A namespace without a
+    /// bound of connections gets an eighth, and none gets more than half.
     pub fn limit_connections(&self, all: u64) {
         self.connections.store(all, Relaxed);
     }
 
-    /// Says how many bytes and files the node's image store may have. A namespace without bounds of images gets a quarter.
+    /// Sets how many bytes and files the node's image store may have. A namespace without bounds of
+    /// images gets a quarter.
     pub fn limit_images(&self, bytes: u64, files: u64) {
         self.images[0].store(bytes, Relaxed);
         self.images[1].store(files, Relaxed);

@@ -36,7 +36,8 @@ impl Source {
     }
 }
 
-/// The priority of a line where there is not room for all. Lower priorities leave a part of the burst to higher ones.
+/// The priority of a line when the burst is not large enough for all. Lower priorities leave a part
+/// of the burst to higher ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Importance {
     /// Output of a function.

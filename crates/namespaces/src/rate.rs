@@ -45,7 +45,7 @@ impl Rate {
         takes
     }
 
-    /// Takes bytes in any case. Returns how long to wait before the next ones.
+    /// Takes bytes, even beyond the rate. Returns how long to wait before the next ones.
     pub fn owe(&self, bytes: u64, now: Instant) -> Duration {
         let mut bucket = self.bucket();
         bucket.fill(now);

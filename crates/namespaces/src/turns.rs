@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// Turns for work. Each namespace may have so many at a time, and all together so many. The namespace that has the fewest is next; of several, the one
-/// that has waited longest.
+/// Turns for work, limited for each namespace and for all together. The namespace that has the
+/// fewest is next; among several, the one that has waited longest.
 #[derive(Debug)]
 pub struct Turns {
     all: usize,
@@ -46,7 +46,8 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Turns of which all namespaces together have `all` at a time, each has `each`, and each for one subject `of_one`.
+    /// Turns, of which all namespaces together have at most `all` at a time, each namespace at most
+    /// `each`, and each subject of a namespace at most `of_one`.
     pub fn new(all: usize, each: usize, of_one: usize) -> Arc<Self> {
         Arc::new(Self { all, each, of_one, state: Mutex::default() })
     }

@@ -37,13 +37,14 @@ pub enum BadQuestion {
     )]
     #[allow(missing_docs, reason = "the message names them")]
     TooLarge { functions: usize, bytes: usize },
-    /// A candidate has something that this release does not know. The error names the field.
+    /// A candidate has a field or variant that this release does not know. The error names the
+    /// field.
     #[error("a candidate cannot be read: {0}")]
     Candidate(EncodingError),
     /// A candidate cannot be encoded.
     #[error(transparent)]
     Encoding(EncodingError),
-    /// The question is about something that is not the name of a function.
+    /// The question has an invalid function name.
     #[error(transparent)]
     Function(#[from] BadFunctionId),
     /// A later release has this kind of question.
@@ -51,13 +52,13 @@ pub enum BadQuestion {
     Unknown,
 }
 
-/// An answer that is not one to the question.
+/// An answer that does not fit the question.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadAnswer {
     /// A later release has this kind of answer.
     #[error("the answer is of a kind that this release does not know")]
     Unknown,
-    /// The answer names something that is not the name of a function.
+    /// The answer has an invalid function name.
     #[error(transparent)]
     Function(#[from] BadFunctionId),
     /// A time in the answer is not representable.

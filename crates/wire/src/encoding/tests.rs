@@ -126,7 +126,7 @@ fn what_is_not_exactly_a_value_is_refused() {
     assert!(from_bytes::<[u8; 2]>(&[0xc4, 3, 1, 2, 3]).is_err());
     assert_eq!(refusal::<Choice>(b"\xa3One"), "the variant `One` of Choice has no content");
     assert_eq!(refusal::<Choice>(b"\x81\xa4Unit\x01"), "the variant `Unit` of Choice has content");
-    // Lengths that promise more than there is reserve nothing.
+    // Lengths beyond the end of the input reserve no memory.
     assert_eq!(refusal::<Vec<u64>>(&[0xdd, 0xff, 0xff, 0xff, 0xff]), "[0]: it is cut off");
     #[derive(Debug, Serialize, Deserialize)]
     struct Needs {
