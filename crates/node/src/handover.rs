@@ -7,7 +7,7 @@
 //! connections, and the parent drains. Until then the parent is the node, even if the child fails.
 //!
 //! ```text
-//! predecessor                          successor
+//! parent                               child
 //!     sockets, Start, Ready… ─────────▶   engines, identity, settings of the mesh
 //!     updates, as they come  ─────────▶   in force, certified, instances started
 //!                            ◀─────────   Ready

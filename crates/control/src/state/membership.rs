@@ -50,8 +50,8 @@ pub(crate) struct Hello {
 }
 
 impl State {
-    /// Waits for these nodes, which an earlier process knew, before their functions are placed
-    /// elsewhere.
+    /// Waits for these nodes, which an earlier process knew, before their functions are placed on
+    /// other nodes.
     pub(crate) fn await_nodes(&mut self, names: impl IntoIterator<Item = Arc<str>>) {
         self.hosting.awaited.extend(names);
         self.hosting.awaiting |= !self.hosting.awaited.is_empty();
@@ -105,7 +105,8 @@ impl State {
         self.offer(&name);
     }
 
-    /// Removes a node with its endpoints, and ends its stream. Its functions are placed elsewhere.
+    /// Removes a node with its endpoints, and ends its stream. Its functions are placed on other
+    /// nodes.
     pub(crate) fn expel(&mut self, name: &str) {
         let Some((key, node)) = self.nodes.all.get_key_value(name) else { return };
         let (name, locality) = (key.clone(), node.admission.locality.clone());
@@ -243,7 +244,7 @@ impl State {
     }
 
     /// Withdraws a node that has not reconnected since the session `number`: its endpoints go, and
-    /// its functions are placed elsewhere.
+    /// its functions are placed on other nodes.
     ///
     /// If half of all nodes or more are away at once, the control plane itself is probably cut off.
     /// A node would come back to find its functions on their previous node. So [`Wait::Again`]

@@ -40,7 +40,7 @@ struct Quota {
     stale: bool,
     /// When the shares were computed.
     shared_at: Duration,
-    /// Instances that nodes may have, whichever bounds they have applied.
+    /// Instances that nodes may have, for all bounds that they may have applied.
     granted: u64,
     /// Functions that have less than their share until others have fewer instances.
     waiting: BTreeSet<FunctionId>,

@@ -198,7 +198,8 @@ impl Earlier {
         self.to_control.send(v1::FromNode { message: Some(message) }).await.unwrap();
     }
 
-    /// The next roots, which it acknowledges, and whatever else a node of that release knows.
+    /// Takes the next roots and acknowledges them, and reads other messages that a node of that
+    /// release knows.
     async fn take_roots(&mut self) -> usize {
         let (nonce, payload) = self.see_roots().await;
         self.send(from_node::Message::Ack(v1::Ack { nonce, rejected: Vec::new() })).await;
@@ -311,7 +312,8 @@ async fn a_rotation_outlasts_the_control_plane_in_each_phase() {
     mesh.restart().await;
     assert_eq!((mesh.phase(), mesh.signs()), (Some(Phase::Renew), second.clone()));
     assert_eq!(mesh.control().bundle().roots().count(), 2);
-    // A node that knows the first root alone can still come, whatever its certificate is of.
+    // A node that only knows the first root can still come, regardless of the issuer of its
+    // certificate.
     let late = patient(enrol(&mesh.joins(&mesh.token(), "four"), BACKOFF)).await.unwrap();
     assert_eq!(
         late.svids().issuers().iter().map(AuthorityKeyId::to_string).collect::<Vec<_>>(),

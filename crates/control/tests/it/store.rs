@@ -84,7 +84,7 @@ fn the_next_root_overlaps_with_the_last() {
     let third = roots(&control_at(&path));
     assert_eq!((third.len(), &third[1]), (2, &second[0]), "one predecessor is enough");
 
-    // Of another trust domain it is no predecessor.
+    // A control plane of another trust domain does not continue from this store.
     let other = Authority::new(&"other.example".parse().unwrap()).unwrap();
     let other = leno_control::Control::new(other, Store::open(&path).unwrap(), Default::default()).unwrap();
     assert_eq!(roots(&other).len(), 1);

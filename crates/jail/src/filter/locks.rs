@@ -45,8 +45,8 @@ impl RecordLocks {
     }
 }
 
-/// The number of locks of the jail's processes, up to the limit. A lock is a line like `1: POSIX
-/// ADVISORY  WRITE 3 00:2b:4 0 EOF`.
+/// The number of locks of the jail's processes, up to the limit. Each lock is one line:
+/// `1: POSIX  ADVISORY  WRITE 3 00:2b:4 0 EOF`.
 fn held() -> io::Result<usize> {
     let mut lines = BufReader::new(File::open("/proc/locks")?).lines();
     let posix = |line: &String| line.split_ascii_whitespace().nth(1) == Some("POSIX");
