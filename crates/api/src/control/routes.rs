@@ -261,7 +261,7 @@ async fn logs(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct Last {
-    /// How many entries, at most 1000; 100 unless it is said.
+    /// Number of entries, at most 1000; without it 100.
     limit: Option<usize>,
 }
 
@@ -456,7 +456,7 @@ async fn metrics(caller: Caller, State(service): State<Arc<Service>>) -> Result<
     Ok(([("content-type", CONTENT_TYPE)], expiry::metrics(&service)).into_response())
 }
 
-/// Whether this control plane leads and what is stored is in force, or follows one that it knows. Takes no token.
+/// Whether this control plane leads and its stored documents are in force, or follows a leader that it knows. Takes no token.
 #[utoipa::path(
     get, path = "/readyz",
     responses(

@@ -1,4 +1,4 @@
-//! What the API takes and gives, as JSON.
+//! JSON of the API's requests and responses.
 
 mod authority;
 mod namespaces;
@@ -43,10 +43,10 @@ pub struct ChangeRequest {
     /// Versions that documents must still have.
     #[serde(default)]
     pub expect: Vec<Expected>,
-    /// Only tell what would change.
+    /// Report the changes without making them.
     #[serde(default)]
     pub dry_run: bool,
-    /// Also tell which recorded requests would have been decided differently. In dry runs only.
+    /// Also report which recorded requests would have been decided differently. In dry runs only.
     #[serde(default)]
     pub replay: bool,
 }
@@ -55,7 +55,7 @@ pub struct ChangeRequest {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// What problems call it.
+    /// Its name in reported problems.
     pub name: String,
     /// Its documents, separated by `---`.
     pub text: String,
@@ -67,33 +67,33 @@ pub struct File {
 pub struct Expected {
     /// The document.
     pub document: Name,
-    /// As it was listed.
+    /// The version as listed.
     pub version: u64,
 }
 
-/// What was done, or what would be.
+/// The changes that the request made, or would make in a dry run.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChangeAnswer {
-    /// The revision that it made; `null`: nothing changed.
+    /// The new revision; `null`: nothing changed.
     pub revision: Option<u64>,
     /// Each document of the request.
     pub documents: Vec<Changed>,
-    /// Functions, jobs and External documents whose configuration is another one.
+    /// Functions, jobs and External documents with a changed configuration.
     pub functions: Vec<String>,
-    /// What is allowed and very likely not meant, in the documents of the request.
+    /// Content of the documents that is valid and very likely not meant.
     pub warnings: Vec<Wrong>,
     /// Which recorded requests would have been decided differently, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<Replay>,
 }
 
-/// What became of one document.
+/// The change of one document.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct Changed {
     /// The document.
     pub document: Name,
-    /// What was done.
+    /// The kind of change.
     pub action: Action,
     /// Its text before; `null`: there was none. In dry runs only.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -103,7 +103,7 @@ pub struct Changed {
     pub after: Option<String>,
 }
 
-/// What is done to a document.
+/// The kind of a document's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -142,11 +142,11 @@ pub struct Documents {
     pub revision: u64,
     /// Ordered by kind, namespace and name.
     pub documents: Vec<Stored>,
-    /// Why the stored documents are not in force; what was before goes on. Empty: they are.
+    /// Why the stored documents are not in force, so that earlier ones still are. Empty: they are in force.
     pub not_in_force: Vec<Wrong>,
 }
 
-/// Something that somebody changed.
+/// A change in the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
     /// When, in seconds since 1970.
@@ -167,13 +167,13 @@ pub struct AuditEntry {
 pub struct AuditChange {
     /// `Function demo/shop`, `token 8c1f…`.
     pub what: String,
-    /// What was done.
+    /// The kind of change.
     pub action: Action,
     /// Its version before; 0: there was none.
     pub before: u64,
 }
 
-/// Something that is wrong.
+/// A problem of a document.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Wrong {
     /// The file, as the request names it; `Function demo/shop`: a stored document.
@@ -184,9 +184,9 @@ pub struct Wrong {
     pub column: u32,
     /// `spec.retry.attempts`; empty: the document as a whole.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
-    /// What would be right; empty: that is clear.
+    /// The right content; empty: the problem shows it.
     pub fix: String,
 }
 
@@ -195,7 +195,7 @@ pub struct Wrong {
 pub struct Refusal {
     /// In words.
     pub error: String,
-    /// What is wrong with documents.
+    /// The problems of documents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Wrong>,
     /// The address of the control plane that takes changes.

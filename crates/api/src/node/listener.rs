@@ -342,8 +342,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "as after a crash");
         let listener = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
-        // Somebody removes it and listens there: that socket stays when this one ends, and is not
-        // taken over.
+        // Another program removes it and listens there: its socket stays when this listener ends, and
+        // is not taken over.
         std::fs::remove_file(&path).unwrap();
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         drop(listener);
@@ -386,8 +386,8 @@ mod tests {
         }
         assert!(!Access::Denied.allows("/healthz", &HeaderMap::new()));
 
-        // A new token is in force with the next connection, and without a sound one nobody is told
-        // anything.
+        // A new token is in force with the next connection. Without a sound token file, the
+        // listener answers no request.
         let told = async |said: &str| {
             let _client = tokio::net::TcpStream::connect(address).await.unwrap();
             let (_, access) = listener.accept().await.unwrap();

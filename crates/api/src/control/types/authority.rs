@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
-/// What is to happen to the authority of the mesh.
+/// A step in the rotation of the mesh's authority.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RotationRequest {
-    /// What to do.
+    /// The step.
     pub action: RotationAction,
-    /// Names of nodes that are not waited for.
+    /// Names of nodes for which the rotation does not wait.
     #[serde(default)]
     pub without: Vec<String>,
 }
@@ -49,13 +49,13 @@ pub struct AuthorityAnswer {
     pub aborted: bool,
     /// When the phase began, in seconds since 1970; 0: there is none.
     pub since: u64,
-    /// The nodes that are waited for, and what each of them lacks.
+    /// The nodes for which the rotation waits, each with the missing step.
     pub waiting: BTreeMap<String, String>,
-    /// The nodes that are not waited for.
+    /// The nodes for which the rotation does not wait.
     pub without: BTreeSet<String>,
     /// How the last replacement or drill ended.
     pub last: Option<RotationEnd>,
-    /// What expires within 30 days.
+    /// Certificates that expire within 30 days.
     pub warnings: Vec<String>,
 }
 

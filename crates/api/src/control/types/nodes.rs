@@ -42,10 +42,10 @@ pub struct JoinTokenRequest {
     pub lifetime: Option<u64>,
 }
 
-/// A join token that was made. Nobody can ask for it again.
+/// A new join token. The API shows it only once.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct NewJoinToken {
-    /// What `leno node --join` wants, in a file.
+    /// The content of the file for `leno node --join`.
     pub token: String,
 }
 
@@ -53,6 +53,6 @@ pub struct NewJoinToken {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CordonRequest {
-    /// It gets nothing new, and what it hosts goes elsewhere.
+    /// The node gets no new functions, and its functions move to other nodes.
     pub cordoned: bool,
 }

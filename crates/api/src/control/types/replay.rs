@@ -31,7 +31,7 @@ pub struct FunctionReplay {
     pub skipped: u64,
     /// Some of the differences, the latest first.
     pub examples: Vec<ReplayExample>,
-    /// What the function has and was not replayed: rate limits, circuit breakers, external authorizers, extensions.
+    /// Policies of the function that a replay leaves out: rate limits, circuit breakers, external authorizers, extensions.
     pub left_out: Vec<String>,
     /// Nodes that host the function and did not replay, and why; or that no node hosts it.
     pub missing: Vec<String>,
@@ -66,9 +66,9 @@ pub struct ReplayExample {
     pub method: String,
     /// Path, without query.
     pub path: String,
-    /// What was decided.
+    /// The verdict at that time.
     pub before: ReplayVerdict,
-    /// What would have been.
+    /// The verdict by the new documents.
     pub after: ReplayVerdict,
 }
 

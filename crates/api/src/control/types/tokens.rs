@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use utoipa::ToSchema;
 
-/// What somebody may do.
+/// Permissions of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -20,7 +20,7 @@ pub enum Role {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenRequest {
-    /// What its bearer may do.
+    /// Permissions of its bearer.
     pub role: Role,
     /// Where; empty: everywhere.
     #[serde(default)]
@@ -28,17 +28,17 @@ pub struct TokenRequest {
     /// For how many seconds from now; `null`: until it is revoked.
     #[serde(default)]
     pub lifetime: Option<u64>,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default)]
     pub note: String,
 }
 
-/// A token that was made. Nobody can ask for it again.
+/// A new token. The API shows it only once.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct NewToken {
     /// Its public part.
     pub id: String,
-    /// What `Authorization: Bearer` wants.
+    /// The value for `Authorization: Bearer`.
     pub token: String,
 }
 
@@ -47,11 +47,11 @@ pub struct NewToken {
 pub struct TokenInfo {
     /// Its public part.
     pub id: String,
-    /// What its bearer may do.
+    /// Permissions of its bearer.
     pub role: Role,
     /// Where; empty: everywhere.
     pub namespaces: BTreeSet<String>,
-    /// What it is for.
+    /// Its purpose.
     pub note: String,
     /// Who made it.
     pub by: String,
