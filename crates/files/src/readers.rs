@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// How many files of one namespace are read at a time.
 pub const MAX_THREADS: usize = 4;
-/// How long a caller waits for a small file: longer than [`open::MAX_READ_TIME`] only if the file system hangs.
+/// How long a caller waits for a small file: longer than `open::MAX_READ_TIME` only if the file system hangs.
 pub const MAX_WAIT: Duration = Duration::from_secs(6);
 /// The namespace of files that the operator names, in the Mesh document or on a command line.
 pub const OPERATOR: &str = "";

@@ -26,8 +26,8 @@ const ROOT_LIFETIME: Duration = Duration::from_secs(3 * 365 * 24 * 3600);
 /// Certificates are valid from a little before they were made, for peers whose clocks run late.
 const CLOCK_SKEW: Duration = Duration::from_secs(120);
 
-/// A trust domain's certificate authority. Unless it was opened from a [file](Authority::open), its key exists in memory only, and a new process
-/// means a new root.
+/// A trust domain's certificate authority. Unless an [`AuthorityFile`](crate::AuthorityFile) has its
+/// key, the key exists in memory only, and a new process means a new root.
 pub struct Authority {
     trust_domain: TrustDomain,
     issuer: Issuer<'static, PrivateKey>,

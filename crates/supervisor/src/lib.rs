@@ -3,7 +3,7 @@
 //! Read in this order: [`Supervisor`] (the node's interface) and [`Function`] (a request's
 //! interface). Then the modules: `dispatcher` (ready instances and the queue of waiting requests),
 //! `slot` (an instance and its lease), `buffer` (the bound on waiting requests of the node), `load`
-//! (the sum of the requests); [`autoscaler`] (the number of instances that they need: a pure
+//! (the sum of the requests); [`leno_autoscaler`] (the number of instances that they need: a pure
 //! function) and `scaling` (the times of its decisions); `lifecycle` (starts missing instances and
 //! stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands
 //! that run to completion); `child` (a started process, of either kind), `container`, `tree` (a

@@ -60,7 +60,7 @@ pub struct Lease {
 pub struct LimitShare {
     /// Name of the limit's rule.
     pub limit: String,
-    /// In [`leno_policy::quota::PARTS`].
+    /// In `leno_policy::quota::PARTS`.
     pub parts: u32,
     /// No node has counted anything by this limit yet, so the share begins full.
     pub unused: bool,

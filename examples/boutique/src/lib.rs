@@ -1,6 +1,6 @@
 //! Three applications whose functions call each other a lot: a shop of ten functions, a motion sensor with its actuator, and a car park.
 //!
-//! The logic of a function is written once, against the trait [`Calls`]. One of the [`transport`]s
+//! The logic of a function is written once, against the trait [`calls::Calls`]. One of the [`transport`]s
 //! carries the calls between functions: HTTP/1.1 (with or without a mesh), gRPC, or the shared
 //! memory of a chain. A call is the same in each: a path, and a message in Protocol Buffers.
 #![forbid(unsafe_code)]

@@ -52,7 +52,7 @@ const COMPLAINTS: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Number of worker threads; `None`: one per core.
     pub workers: Option<NonZeroUsize>,
-    /// Maximum number of client connections, over all listeners of the node. [`descriptors::for_clients`] says how many the process can
+    /// Maximum number of client connections, over all listeners of the node. `descriptors::for_clients` says how many the process can
     /// have.
     pub connections: usize,
 }

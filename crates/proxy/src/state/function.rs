@@ -84,14 +84,14 @@ impl FunctionEntry {
         Self { elsewhere: true, ..Self::load(engine, route.into_config()) }
     }
 
-    /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread. If a program does not load,
-    /// [`LoadedProgram::image`] holds the error, and the program denies every request.
+    /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread.
+    /// A program that does not load keeps the error, and denies every request.
     pub fn load(engine: &Engine, slice: FunctionConfig) -> Self {
         Self::load_with(engine, &Modules::default(), slice, &ComponentSecrets::default())
     }
 
-    /// Like [`FunctionEntry::load`], with modules for extensions and components. If an extension's module is missing or does not start,
-    /// [`Extension::plugin`] holds the error; if a component cannot run, [`component::Component::program`] does.
+    /// Like [`FunctionEntry::load`], with modules for extensions and components. An extension whose
+    /// module is missing or does not start keeps the error, and so does a component that cannot run.
     pub fn load_with(engine: &Engine, modules: &Modules, slice: FunctionConfig, secrets: &ComponentSecrets) -> Self {
         let (name, share): (Arc<str>, _) = (slice.id.to_string().into(), Share::default());
         let hosts = |(index, callee): (usize, &leno_model::Callee)| {

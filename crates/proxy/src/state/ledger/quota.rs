@@ -21,7 +21,7 @@
 //!
 //! # Stores
 //! If the mesh has a quota store, the store keeps the counters, and this node takes from its
-//! [allowances](allowance) of them. Shares of the control plane then do not matter.
+//! allowances (`allowance`) of them. Shares of the control plane then do not matter.
 
 mod allowance;
 mod counters;
