@@ -31,12 +31,12 @@ test-stock-kernel: setup-checks ## Run the tests of jails as root on a stock Deb
 test-adjacent: setup-checks ## Run the tests of many nodes with control plane and nodes of two releases (REVISION=TAG: not the commit before this one).
 	@CARGO=$(CARGO) scripts/adjacent-release.sh $(REVISION)
 
-lint: setup-checks ## Check format, lints, scripts, spelling, links and prose (DOC=1: also that the documentation of the crates builds).
+lint: setup-checks ## Check format, lints, scripts, spelling, links, prose and the documentation of the crates.
 	@$(CARGO) fmt --all --check
 	@$(CARGO) fmt --manifest-path guest/Cargo.toml --check
 	@scripts/lint-text.sh
 	@$(CARGO) clippy --release --workspace --all-targets -- -D warnings
-	@[ -z "$(DOC)" ] || RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --release --workspace --no-deps
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --release --workspace --no-deps
 
 deny: ## Check licences, sources and the dependency rules of the architecture.
 	@"$$(CARGO=$(CARGO) scripts/cargo-deny.sh)" check bans licenses sources
