@@ -48,9 +48,9 @@ say "listing the crates inside"
 tool=target/tools/cargo-cyclonedx
 [[ "$("$tool/bin/cargo-cyclonedx" cyclonedx --version 2>/dev/null)" == *" $CYCLONEDX" ]] ||
   "$cargo" install --quiet --locked --debug --version $CYCLONEDX --root "$tool" cargo-cyclonedx
-"$tool/bin/cargo-cyclonedx" cyclonedx --quiet --format json --target $triple --override-filename sbom --manifest-path crates/leno/Cargo.toml
-find . -name sbom.json -not -path './target/*' -not -path './crates/leno/*' -delete
-mv crates/leno/sbom.json "$root/usr/share/doc/leno/leno.cdx.json"
+"$tool/bin/cargo-cyclonedx" cyclonedx --quiet --format json --target $triple --override-filename leno-dist-sbom --manifest-path crates/leno/Cargo.toml
+find . -name leno-dist-sbom.json -not -path './target/*' -not -path './crates/leno/*' -delete
+mv crates/leno/leno-dist-sbom.json "$root/usr/share/doc/leno/leno.cdx.json"
 find "$root" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 
 say "writing the Debian package"

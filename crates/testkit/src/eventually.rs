@@ -7,7 +7,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The result of one look: `bool`, or an `Option` of the value that the test waits for.
 pub trait Condition {
-    /// What the wait returns.
+    /// The value that the wait returns.
     type Value;
 
     /// The value, if the condition holds.
