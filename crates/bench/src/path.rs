@@ -12,7 +12,7 @@ use crate::rig::Rig;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
 use leno_ebpf::Interception;
-use leno_jail::{Kept, Launcher, Prepare, Program, Room, Rooms};
+use leno_jail::{Launcher, ListenerGuard, Prepare, Program, Room, Rooms};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -97,7 +97,7 @@ pub(crate) async fn open(ahead: usize) -> anyhow::Result<Rooms> {
 
 /// As `leno up` does it: connections to every port arrive at the node.
 fn prepare() -> Prepare {
-    Arc::new(|entrances, network| Some(Kept::new(Interception::begin(network, entrances.http.as_fd()).ok()?)))
+    Arc::new(|entrances, network| Some(ListenerGuard::new(Interception::begin(network, entrances.http.as_fd()).ok()?)))
 }
 
 /// Runs this program in a room. Returns the room and what the program writes.

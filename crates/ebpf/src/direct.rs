@@ -195,7 +195,7 @@ impl Channels {
     ///
     /// # Errors
     /// There are 16384 channels already, or the kernel has no memory.
-    pub fn open(self: &Arc<Self>, networks: [&PrivateNetwork; 2], limits: &Limits) -> Result<Opened, Error> {
+    pub fn open(self: &Arc<Self>, networks: [&PrivateNetwork; 2], limits: &Limits) -> Result<OpenChannel, Error> {
         let [caller, callee] = networks;
         let (caller, callee) = (caller.end()?, callee.end()?);
         let given = [caller.try_clone()?, callee.try_clone()?];
@@ -218,7 +218,7 @@ impl Channels {
             }
         }
         let [caller, callee] = given.map(OwnedFd::from);
-        Ok(Opened { channel, caller, callee })
+        Ok(OpenChannel { channel, caller, callee })
     }
 }
 
@@ -235,7 +235,7 @@ fn state(limits: &Limits) -> Vec<u8> {
 
 /// An open channel.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenChannel {
     /// The node's part of it.
     pub channel: Channel,
     /// The caller's end.

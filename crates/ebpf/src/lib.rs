@@ -44,12 +44,12 @@ mod splice;
 
 use std::sync::OnceLock;
 
-pub use direct::{Channel, ChannelViolation, Channels, Counts, Limits, Opened};
+pub use direct::{Channel, ChannelViolation, Channels, Counts, Limits, OpenChannel};
 pub use intercept::Interception;
 pub use mesh::{Mesh, Network, Rule, Transport, Verdict};
 pub use private::PrivateNetwork;
 pub use refusals::{Refusal, Refusals};
-pub use splice::{Expected, Splice};
+pub use splice::{SocketWatch, Splice};
 
 /// Sends libbpf's log messages to `say` instead of standard error. Functions of this crate also
 /// return their errors.

@@ -48,12 +48,12 @@ impl Ends {
 /// Makes the kernel watch for the program's end of a connection that the node is about to open,
 /// until this is dropped.
 #[derive(Debug)]
-pub struct Expected {
+pub struct SocketWatch {
     mesh: Arc<Mesh>,
     key: Vec<u8>,
 }
 
-impl Drop for Expected {
+impl Drop for SocketWatch {
     fn drop(&mut self) {
         let _ = self.mesh.expected.delete(&self.key);
     }
@@ -74,11 +74,11 @@ impl Mesh {
     ///
     /// # Errors
     /// The socket is not bound to an IPv4 address, or the kernel has no memory.
-    pub fn expect(self: &Arc<Self>, socket: impl AsFd, bound: SocketAddr, port: u16) -> Result<Expected, Error> {
+    pub fn expect(self: &Arc<Self>, socket: impl AsFd, bound: SocketAddr, port: u16) -> Result<SocketWatch, Error> {
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
         let key = Ends::of(socket.as_fd(), to.into(), bound)?.key();
         self.expected.update(&key, &[1], MapFlags::ANY)?;
-        Ok(Expected { mesh: self.clone(), key })
+        Ok(SocketWatch { mesh: self.clone(), key })
     }
 
     /// Splices a caller's connection with the connection to its callee; their other ends are in two

@@ -53,7 +53,7 @@ pub struct AuthorityFile {
 }
 
 /// A key in the file and what follows it.
-struct Kept {
+struct KeyEntry {
     /// The key as it is in the file.
     sealed: Pem,
     key: PrivateKey,
@@ -159,10 +159,10 @@ impl AuthorityFile {
         Ok(authority)
     }
 
-    fn add_root(&self, mut kept: Vec<Kept>) -> Result<Authority, AuthorityFileError> {
+    fn add_root(&self, mut kept: Vec<KeyEntry>) -> Result<Authority, AuthorityFileError> {
         let key = PrivateKey::generate().map_err(SignError::from)?;
         let (authority, root) = Authority::new_root(&self.trust_domain, key.clone(), Arc::new(DefaultTimeProvider))?;
-        kept.push(Kept { chain: vec![root], ..self.seal(key)? });
+        kept.push(KeyEntry { chain: vec![root], ..self.seal(key)? });
         self.write(&kept)?;
         Ok(authority)
     }
@@ -191,14 +191,14 @@ impl AuthorityFile {
     }
 
     /// The keys and certificates in the file; `None`: there is no such file.
-    fn read(&self) -> Result<Option<Vec<Kept>>, AuthorityFileError> {
+    fn read(&self) -> Result<Option<Vec<KeyEntry>>, AuthorityFileError> {
         let Some(text) = read(&self.path)? else { return Ok(None) };
-        let mut all: Vec<Kept> = Vec::new();
+        let mut all: Vec<KeyEntry> = Vec::new();
         for section in pem::parse_many(text.as_slice()).map_err(|error| self.unusable(&error))? {
             match (section.tag(), all.last_mut()) {
                 (KEY, _) => {
                     let key = self.decrypt(&section)?;
-                    all.push(Kept { sealed: section, key, chain: Vec::new() });
+                    all.push(KeyEntry { sealed: section, key, chain: Vec::new() });
                 }
                 (CERTIFICATE, Some(kept)) => kept.chain.push(CertificateDer::from(section.into_contents())),
                 _ => {}
@@ -216,14 +216,14 @@ impl AuthorityFile {
         PrivateKey::from_pkcs8(decrypted.as_bytes()).map_err(|error| self.unusable(&error))
     }
 
-    fn seal(&self, key: PrivateKey) -> Result<Kept, AuthorityFileError> {
+    fn seal(&self, key: PrivateKey) -> Result<KeyEntry, AuthorityFileError> {
         let bytes = key.to_pkcs8().map_err(SignError::from)?;
         let info = PrivateKeyInfoRef::try_from(bytes.as_slice()).map_err(|error| self.unusable(&error))?;
         let encrypted = info.encrypt(&*self.passphrase).map_err(|error| self.unusable(&error))?;
-        Ok(Kept { sealed: Pem::new(KEY, encrypted.as_bytes()), key, chain: Vec::new() })
+        Ok(KeyEntry { sealed: Pem::new(KEY, encrypted.as_bytes()), key, chain: Vec::new() })
     }
 
-    fn write(&self, all: &[Kept]) -> Result<(), AuthorityFileError> {
+    fn write(&self, all: &[KeyEntry]) -> Result<(), AuthorityFileError> {
         let mut text = Zeroizing::new(String::new());
         for kept in all {
             text.push_str(&pem::encode(&kept.sealed));

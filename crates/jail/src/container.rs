@@ -2,7 +2,7 @@
 
 use crate::error::bad;
 use crate::overlay::{MOST_LAYERS, Root};
-use crate::wire::{Contained, MOST_DESCRIPTORS};
+use crate::wire::{ContainerTask, MOST_DESCRIPTORS};
 use crate::{SECRETS, shown};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -118,13 +118,13 @@ impl Default for Container {
 
 /// A container, divided into the part that the jail receives and the part that the node mounts for
 /// it.
-pub(crate) struct Prepared {
-    pub task: Contained,
+pub(crate) struct ContainerPlan {
+    pub task: ContainerTask,
     layers: Vec<PathBuf>,
     writable: u64,
 }
 
-impl Prepared {
+impl ContainerPlan {
     /// Checks a container.
     pub(crate) fn new(container: Container, runtime: PathBuf) -> io::Result<Self> {
         let Container { image, secrets, descriptors, hostname, read_only, own_group, writable, .. } = &container;
@@ -140,7 +140,7 @@ impl Prepared {
         for path in &container.visible {
             separate(path)?;
         }
-        let task = Contained {
+        let task = ContainerTask {
             argv: argv(&container)?,
             directory,
             user: container.user.clone().unwrap_or_else(|| image.user.clone()),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn refusal(container: Container) -> String {
-        Prepared::new(container, PathBuf::new()).err().unwrap().to_string()
+        ContainerPlan::new(container, PathBuf::new()).err().unwrap().to_string()
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::filter::{self, Listener, RecordLocks, RefusedCall};
 use crate::rights::{self, give_up_rights, limit};
 use crate::step::{During, Unmade};
 use crate::view::At;
-use crate::wire::{self, Contained, Event, Kind, MOST_DESCRIPTORS, Order, Task};
+use crate::wire::{self, ContainerTask, Event, Kind, MOST_DESCRIPTORS, Order, Task};
 use crate::{children, network, runtime, shown, view};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
@@ -29,7 +29,7 @@ use std::process::{Command, Stdio};
 
 /// User and group ID of a jail's processes, as they see it, unless it is for a container.
 pub(crate) const USER: u32 = 1000;
-/// Longest [`Task`] or [`Contained`], in bytes.
+/// Longest [`Task`] or [`ContainerTask`], in bytes.
 const LONGEST_TASK: u64 = 8 << 20;
 
 /// Longest reason why something is not started, in characters. It has to fit a message.
@@ -54,7 +54,7 @@ enum End {
 /// `has_account`: the node is root, and has given the jail IDs that it shares with no other.
 /// Returns when the jail is to end.
 pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Kind, filter: &BpfProgram) -> isize {
-    match prepare(gate, has_account, kind).and_then(|Prepared { sockets, shared, children }| {
+    match prepare(gate, has_account, kind).and_then(|JailSetup { sockets, shared, children }| {
         let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         wire::send(control, &Event::Made { shared }, &sockets, SendFlags::empty()).during("the node's socket")?;
         Ok(children)
@@ -69,7 +69,7 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Ki
 }
 
 /// A jail that is set up.
-struct Prepared {
+struct JailSetup {
     /// The sockets of its entrances, and a descriptor of its network.
     sockets: [OwnedFd; 3],
     /// The reason why it shares inodes of the machine's files with other jails, if it does.
@@ -79,7 +79,7 @@ struct Prepared {
 }
 
 /// Sets up the jail.
-fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Unmade> {
+fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<JailSetup, Unmade> {
     let mut opened = [0];
     if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
         return Err(io::Error::other("the launcher could not map them")).during("user and group IDs");
@@ -110,7 +110,7 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<Prepared, Un
     ];
     let shared = view::prepare(!has_account).during("the file system")?;
     bound_counts().during("the kernel's counts")?;
-    Ok(Prepared { sockets, shared, children: children::ended().during("signals")? })
+    Ok(JailSetup { sockets, shared, children: children::ended().during("signals")? })
 }
 
 /// Limits the objects that the kernel counts for each user of the jail, besides its counts for the
@@ -237,7 +237,7 @@ fn contain(descriptors: Vec<OwnedFd>, filter: &BpfProgram) -> Result<Program, Un
         return Err(io::Error::from(io::ErrorKind::InvalidData)).during("the task");
     };
     let mounts: Vec<OwnedFd> = descriptors.collect();
-    let task: Contained = read(task).during("the task")?;
+    let task: ContainerTask = read(task).during("the task")?;
     rustix::system::sethostname(task.hostname.as_bytes()).during("the host name")?;
     unshare(CloneFlags::CLONE_NEWCGROUP).during("the control group")?;
     let (pid, calls) = runtime::start(&task, &mounts, &output, &errors, filter)?;

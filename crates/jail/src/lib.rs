@@ -55,7 +55,7 @@ pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
 pub use error::NoRoom;
 pub use program::Program;
 pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
-pub use room::{Entrances, Exit, Inside, Kept, Prepare, Refusals, Refused, Room};
+pub use room::{Entrances, Exit, Inside, ListenerGuard, Prepare, Refusals, Room, SyscallRefusal};
 pub use rooms::{Launcher, Rooms};
 
 /// Processes and threads that a program may have by default.

@@ -5,7 +5,7 @@ mod inside;
 pub use inside::Inside;
 
 use crate::account::Account;
-use crate::container::{Container, Prepared, shown};
+use crate::container::{Container, ContainerPlan, shown};
 use crate::error::{LONGEST, NoRoom, bad};
 use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
@@ -39,29 +39,29 @@ pub struct Entrances {
     /// DNS queries.
     pub names: UdpSocket,
     /// The value that [`Prepare`] returned.
-    pub kept: Option<Kept>,
+    pub kept: Option<ListenerGuard>,
 }
 
 /// A value that is held as long as a jail's sockets are served. The mutex only makes it `Sync`, and
 /// is never locked.
-pub struct Kept(#[expect(dead_code, reason = "kept for what its drop does")] Mutex<Box<dyn Send>>);
+pub struct ListenerGuard(#[expect(dead_code, reason = "kept for what its drop does")] Mutex<Box<dyn Send>>);
 
-impl Kept {
+impl ListenerGuard {
     /// Holds this value.
     pub fn new(held: impl Send + 'static) -> Self {
         Self(Mutex::new(Box::new(held)))
     }
 }
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for ListenerGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Kept")
+        f.write_str("ListenerGuard")
     }
 }
 
 /// Called with the sockets of each new jail and a descriptor of its network namespace, ahead of
 /// need, to have more connections arrive at them. It may block.
-pub type Prepare = Arc<dyn Fn(&Entrances, BorrowedFd<'_>) -> Option<Kept> + Send + Sync>;
+pub type Prepare = Arc<dyn Fn(&Entrances, BorrowedFd<'_>) -> Option<ListenerGuard> + Send + Sync>;
 
 /// How a program ended, in the form of `wait(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,12 +75,12 @@ impl Exit {
 /// A jail. Dropping it ends it.
 #[derive(Debug)]
 pub struct Room {
-    shared: Arc<Shared>,
+    shared: Arc<JailState>,
     /// A pidfd of the first process: readable when it, and with it everything in the jail, has
     /// ended.
-    first: AsyncFd<Held>,
+    first: AsyncFd<WatchedFd>,
     pid: u32,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ProgramState>,
     entrances: Option<Entrances>,
     /// The OCI runtime, if the jail was made for a container.
     runtime: Option<PathBuf>,
@@ -88,9 +88,9 @@ pub struct Room {
 
 /// A descriptor that an async runtime watches. It is never replaced, as `AsyncFd` requires.
 #[derive(Debug)]
-struct Held(OwnedFd);
+struct WatchedFd(OwnedFd);
 
-impl AsRawFd for Held {
+impl AsRawFd for WatchedFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -98,7 +98,7 @@ impl AsRawFd for Held {
 
 /// The state of a jail that threads of the node share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct JailState {
     control: OwnedFd,
     sockets: Mutex<Sockets>,
     /// The program listens at `::1`, and not at 127.0.0.1.
@@ -126,7 +126,7 @@ struct Sockets {
 }
 
 /// A connection that waits for a socket, until it is dropped.
-struct Waiting<'a>(&'a Shared);
+struct Waiting<'a>(&'a JailState);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
@@ -136,7 +136,7 @@ impl Drop for Waiting<'_> {
 
 /// A system call that no jail allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct SyscallRefusal {
     /// Its name.
     pub call: String,
     /// Name of the program that made it.
@@ -146,11 +146,11 @@ pub struct Refused {
 }
 
 /// A callback for refused system calls. Each kind of call is reported once.
-pub struct Refusals(Box<dyn Fn(Refused) + Send + Sync>);
+pub struct Refusals(Box<dyn Fn(SyscallRefusal) + Send + Sync>);
 
 impl Refusals {
     /// Reports refused system calls to this function, which must not block.
-    pub fn to(tell: impl Fn(Refused) + Send + Sync + 'static) -> Self {
+    pub fn to(tell: impl Fn(SyscallRefusal) + Send + Sync + 'static) -> Self {
         Self(Box::new(tell))
     }
 }
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Refusals {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum ProgramState {
     Waiting,
     Running,
     Ended {
@@ -205,8 +205,8 @@ impl Room {
             });
             entrances = prepared.await.map_err(io::Error::other)?;
         }
-        let (changes, state) = watch::channel(State::Waiting);
-        let shared = Arc::new(Shared {
+        let (changes, state) = watch::channel(ProgramState::Waiting);
+        let shared = Arc::new(JailState {
             control,
             sockets: Mutex::default(),
             at_ipv6: AtomicBool::new(false),
@@ -248,7 +248,7 @@ impl Room {
         // The task that reads its end may not have run yet.
         let mut ended = [PollFd::new(&self.first.get_ref().0, PollFlags::IN)];
         let has_ended = poll(&mut ended, Some(&Timespec::default())).is_ok_and(|number| number > 0);
-        has_ended || *self.state.borrow() != State::Waiting
+        has_ended || *self.state.borrow() != ProgramState::Waiting
     }
 
     /// Runs the program, with these files as its standard output and standard error. Returns when
@@ -288,7 +288,7 @@ impl Room {
             return Err(bad("this room was not made for a container".to_owned()));
         };
         let namespace = container.namespace.clone();
-        let (prepared, owner) = (Prepared::new(container, runtime)?, account.first);
+        let (prepared, owner) = (ContainerPlan::new(container, runtime)?, account.first);
         for pipe in [&output, &errors] {
             // So that the container can open /dev/stdout and /dev/stderr, to which images link their logs.
             if FileType::from_raw_mode(fstat(pipe)?.st_mode) == FileType::Fifo {
@@ -326,7 +326,7 @@ impl Room {
         let mut descriptors = vec![file.as_fd(), output.as_fd(), errors.as_fd()];
         descriptors.extend(mounts.iter().map(AsFd::as_fd));
         wire::send(&self.shared.control, order, &descriptors, SendFlags::DONTWAIT)?;
-        let state = tokio::time::timeout(LONGEST, self.state.wait_for(|state| *state != State::Waiting)).await;
+        let state = tokio::time::timeout(LONGEST, self.state.wait_for(|state| *state != ProgramState::Waiting)).await;
         let Ok(state) = state else {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -335,8 +335,8 @@ impl Room {
         };
         match state.as_deref() {
             // The program may have ended before this task ran.
-            Ok(State::Running | State::Ended { started: true, .. }) => Ok(()),
-            Ok(State::Ended { reason: Some(reason), .. }) => Err(io::Error::other(reason.clone())),
+            Ok(ProgramState::Running | ProgramState::Ended { started: true, .. }) => Ok(()),
+            Ok(ProgramState::Ended { reason: Some(reason), .. }) => Err(io::Error::other(reason.clone())),
             _ => Err(io::Error::other("its room has ended")),
         }
     }
@@ -349,7 +349,7 @@ impl Room {
 
     /// Waits until the program has ended, or the jail. It can be called again, and is cancel-safe.
     pub async fn exited(&self) {
-        let _ = self.state.clone().wait_for(|state| matches!(state, State::Ended { .. })).await;
+        let _ = self.state.clone().wait_for(|state| matches!(state, ProgramState::Ended { .. })).await;
     }
 
     /// Kills all processes in the jail and waits until it is gone. Returns how the program ended.
@@ -360,9 +360,9 @@ impl Room {
         let _ = self.first.readable().await.map(|mut ready| ready.retain_ready());
         let mut state = self.state.clone();
         // The last message may not have been read yet.
-        let state = state.wait_for(|state| matches!(state, State::Ended { .. })).await;
+        let state = state.wait_for(|state| matches!(state, ProgramState::Ended { .. })).await;
         match state.as_deref() {
-            Ok(State::Ended { exit: Some(exit), .. }) => *exit,
+            Ok(ProgramState::Ended { exit: Some(exit), .. }) => *exit,
             _ => Exit::KILLED,
         }
     }
@@ -379,7 +379,7 @@ impl Drop for Room {
     }
 }
 
-impl Shared {
+impl JailState {
     fn order(&self, order: &Order) -> io::Result<()> {
         wire::send(&self.control, order, &[], SendFlags::DONTWAIT)
     }
@@ -462,7 +462,7 @@ impl Shared {
 }
 
 /// Reads the events of a jail until it has ended.
-async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: watch::Sender<State>) {
+async fn listen(control: AsyncFd<WatchedFd>, shared: std::sync::Weak<JailState>, state: watch::Sender<ProgramState>) {
     let (mut started, mut exit, mut reason) = (false, None, None);
     // An error means that the jail is gone.
     while let Ok((event, descriptors)) = next(&control).await {
@@ -482,11 +482,11 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
             }
             Event::Started => {
                 started = true;
-                state.send_replace(State::Running);
+                state.send_replace(ProgramState::Running);
             }
             Event::Refused { call, program, killed } => {
                 if let Some(refusals) = shared.upgrade().as_ref().and_then(|shared| shared.refusals.get()) {
-                    refusals.0(Refused { call, program, killed });
+                    refusals.0(SyscallRefusal { call, program, killed });
                 }
             }
             Event::Ended(status) => exit = Some(Exit(status)),
@@ -494,7 +494,7 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
             Event::Born { .. } | Event::Made { .. } => {}
         }
     }
-    state.send_replace(State::Ended { started, exit, reason });
+    state.send_replace(ProgramState::Ended { started, exit, reason });
     if let Some(shared) = shared.upgrade() {
         shared.over.store(true, Ordering::Release);
         shared.supplied.notify_waiters();
@@ -503,13 +503,13 @@ async fn listen(control: AsyncFd<Held>, shared: std::sync::Weak<Shared>, state: 
 }
 
 #[expect(deprecated, reason = "its successor is unsafe to call; what that asks for, `OwnedFd` guarantees")]
-fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<Held>> {
-    AsyncFd::with_interest(Held(descriptor), Interest::READABLE)
+fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<WatchedFd>> {
+    AsyncFd::with_interest(WatchedFd(descriptor), Interest::READABLE)
 }
 
 /// Receives the next event of a jail.
-async fn next(control: &AsyncFd<Held>) -> io::Result<(Event, Vec<OwnedFd>)> {
-    let receive = |control: &Held| wire::receive(&control.0, RecvFlags::DONTWAIT);
+async fn next(control: &AsyncFd<WatchedFd>) -> io::Result<(Event, Vec<OwnedFd>)> {
+    let receive = |control: &WatchedFd| wire::receive(&control.0, RecvFlags::DONTWAIT);
     control.async_io(Interest::READABLE, receive).await?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 

@@ -12,7 +12,7 @@ use crate::rights::{self, give_up_rights_but};
 use crate::step::{During, Unmade};
 use crate::user::{self, User};
 use crate::view::{self, At};
-use crate::wire::{Contained, receive_descriptor};
+use crate::wire::{ContainerTask, receive_descriptor};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use nix::sched::{CloneFlags, setns};
@@ -68,7 +68,7 @@ const MASKED_PATHS: [&str; 9] = [
 /// Creates the container and starts its program. `mounts`: the root, and the visible paths. Returns
 /// the program, and the listener for its system calls.
 pub(crate) fn start(
-    task: &Contained,
+    task: &ContainerTask,
     mounts: &[OwnedFd],
     output: &OwnedFd,
     errors: &OwnedFd,
@@ -155,7 +155,7 @@ fn arrived(connection: impl AsFd) -> io::Result<OwnedFd> {
 }
 
 /// The configuration of the OCI runtime.
-fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
+fn bundle(task: &ContainerTask, user: &User, filter: &BpfProgram) -> Value {
     let mut environment = task.environment.clone();
     environment.entry("HOME".to_owned()).or_insert_with(|| user.home.clone().unwrap_or_else(|| "/".to_owned()));
     let environment: Vec<String> = environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -193,7 +193,7 @@ fn bundle(task: &Contained, user: &User, filter: &BpfProgram) -> Value {
 }
 
 /// The mounts of the container, in this order.
-fn mounts(task: &Contained) -> Vec<Value> {
+fn mounts(task: &ContainerTask) -> Vec<Value> {
     let bind = |from: &Path, to: &Path, kind: &str| json!({"destination": to, "source": from, "type": "bind", "options": [kind, "ro", "nosuid", "nodev"]});
     let mut mounts = vec![
         json!({"destination": "/proc", "source": "proc", "type": "proc", "options": ["nosuid", "nodev", "noexec"]}),

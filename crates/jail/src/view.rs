@@ -5,7 +5,7 @@
 //! The base is created ahead of need. Where the node cannot make the mounts of a function's own
 //! paths ([`tree`]), the machine's tree stays under [`HOST`] until the function is known.
 
-use crate::wire::Contained;
+use crate::wire::ContainerTask;
 use rustix::fs::{CWD, FileType, RawMode};
 use rustix::mount::{MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::mount::{mount, mount_bind_recursive, mount_change, move_mount, open_tree, unmount};
@@ -170,7 +170,7 @@ pub(crate) fn complete(
 
 /// Provides the files of a container, for a runtime to mount. `mounts`: its root, and the paths of
 /// the machine that it sees.
-pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
+pub(crate) fn contain(task: &ContainerTask, mounts: &[OwnedFd]) -> io::Result<()> {
     let (root, visible) = mounts.split_first().ok_or(io::ErrorKind::InvalidData)?;
     DirBuilder::new().mode(0o700).create(BUNDLE).at(BUNDLE)?;
     attach(root, Path::new(CONTAINER_ROOT)).at("/")?;
@@ -187,7 +187,7 @@ pub(crate) fn contain(task: &Contained, mounts: &[OwnedFd]) -> io::Result<()> {
         let mut file = File::options().write(true).create_new(true).mode(0o444).open(&path).at(name)?;
         io::Write::write_all(&mut file, contents).at(name)?;
     }
-    let Contained { hostname, .. } = task;
+    let ContainerTask { hostname, .. } = task;
     fs::write("/etc/hostname", format!("{hostname}\n")).at("/etc/hostname")?;
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost\n");
     fs::write("/etc/hosts", hosts).at("/etc/hosts")?;

@@ -43,7 +43,7 @@ pub(crate) enum Order {
     /// Run a program. Comes with a file that holds a [`Task`], with the program's standard output
     /// and standard error, and with a mount for each visible path, unless the node may not mount.
     Run,
-    /// Run a container. Comes with a file that holds a [`Contained`], with the standard output and
+    /// Run a container. Comes with a file that holds a [`ContainerTask`], with the standard output and
     /// standard error, with the mount of its root, and with one for each visible path of the
     /// machine.
     Contain,
@@ -118,7 +118,7 @@ pub(crate) struct Task {
 
 /// A container that a jail is to run. It cannot be printed: it holds secrets.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Contained {
+pub(crate) struct ContainerTask {
     pub argv: Vec<String>,
     /// The working directory. It is created if it is missing.
     pub directory: PathBuf,

@@ -1,7 +1,7 @@
 //! The jails of this node: the start of its jailer, and the log entry if jails are not available.
 
 use leno_ebpf::Interception;
-use leno_jail::{Entrances, Half, Kept, Launcher, NoRoom};
+use leno_jail::{Entrances, Half, Launcher, ListenerGuard, NoRoom};
 use leno_supervisor::Rooms;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
@@ -40,7 +40,7 @@ async fn try_open(half: Half) -> Result<leno_jail::Rooms, NoRoom> {
 
 /// Redirects connections to every port of a jail to the node. Without interception, only those to
 /// port 80 arrive, and the kernel refuses all others.
-fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<Kept> {
+fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<ListenerGuard> {
     // Whether interception worked for the first jail.
     static EVERY_PORT: OnceLock<bool> = OnceLock::new();
     let begun = Interception::begin(network, entrances.http.as_fd());
@@ -55,5 +55,5 @@ fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<Kept> {
         }
         _ => {}
     }
-    begun.ok().map(Kept::new)
+    begun.ok().map(ListenerGuard::new)
 }

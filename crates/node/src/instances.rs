@@ -14,8 +14,8 @@ use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
 use leno_shm::{Link, Settings};
 use leno_supervisor::{
-    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Refused, Stream,
-    Supervisor,
+    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Stream, Supervisor,
+    SyscallRefusal,
 };
 use leno_telemetry::flows::Refusal;
 use std::net::SocketAddr;
@@ -290,8 +290,8 @@ impl Host for InstanceHost {
         })
     }
 
-    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
-        let Refused { call, program, killed } = refused;
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &SyscallRefusal) {
+        let SyscallRefusal { call, program, killed } = refused;
         let name = instance.name(function);
         let reason = if *killed { "no room allows it: the process was killed" } else { "no room allows it: it failed" };
         if self.may_log(function, &name) {

@@ -7,7 +7,7 @@ mod check;
 mod coding;
 mod patience;
 
-pub(crate) use blob::Abandoned;
+pub(crate) use blob::ReceiverGone;
 pub use check::AddressCheck;
 
 use crate::manifest::{self, Document, INDEX_TYPES, MANIFEST_TYPES};

@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, WeakShared, try_join_all};
 use leno_namespaces::{Namespace, Namespaces, Turns};
 use shares::HeldLayer;
-use source::{Fetched, Source, blocking, resolve};
+use source::{FetchedLayer, Source, blocking, resolve};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -259,19 +259,19 @@ impl Inner {
         below: Option<Flight>,
         progress: Arc<LayerProgress>,
     ) -> Result<Vec<Arc<HeldLayer>>> {
-        enum Found {
+        enum LayerLookup {
             /// Held from here on, so that it is not removed to make space.
             Here(Arc<HeldLayer>),
-            Fetched(Fetched),
+            Fetched(FetchedLayer),
         }
         let found = match self.disk.layer(chain) {
             Some(layer) => {
                 let (disk, owner) = (self.disk.clone(), source.share.clone());
-                Found::Here(blocking(move || disk.hold(&owner, layer)).await?)
+                LayerLookup::Here(blocking(move || disk.hold(&owner, layer)).await?)
             }
             None => {
                 let _turn = self.turns.take(source.namespace(), &source.key).await;
-                Found::Fetched(source.layer(&self.disk, blob, diff_id, self.layer_limits(), &progress).await?)
+                LayerLookup::Fetched(source.layer(&self.disk, blob, diff_id, self.layer_limits(), &progress).await?)
             }
         };
         let mut layers = match below {
@@ -279,8 +279,8 @@ impl Inner {
             None => Vec::new(),
         };
         let layer = match found {
-            Found::Here(layer) => layer,
-            Found::Fetched(Fetched { temp, mut room, mut omitted }) => {
+            LayerLookup::Here(layer) => layer,
+            LayerLookup::Fetched(FetchedLayer { temp, mut room, mut omitted }) => {
                 let _turn = self.turns.take(source.namespace(), &source.key).await;
                 let (disk, lower, owner) = (self.disk.clone(), layers.clone(), source.share.clone());
                 blocking(move || {

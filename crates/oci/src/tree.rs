@@ -70,7 +70,7 @@ struct Place {
 }
 
 /// The file that is visible at a name.
-enum Seen {
+enum Entry {
     /// This layer has hidden the file of the layers below.
     Hidden,
     Folder,
@@ -146,10 +146,10 @@ impl<'a> Tree<'a> {
             let at = parent.path.join(name)?;
             self.forget(&parent);
             match self.seen(&parent, name)? {
-                Seen::Folder => {}
-                Seen::Below(Below::Folder(lower)) => self.make_folder(&parent, name, lower, attributes.mtime)?,
-                Seen::Below(_) => self.make_folder(&parent, name, Vec::new(), attributes.mtime)?,
-                Seen::Hidden | Seen::Symlink(_) | Seen::Other => {
+                Entry::Folder => {}
+                Entry::Below(Below::Folder(lower)) => self.make_folder(&parent, name, lower, attributes.mtime)?,
+                Entry::Below(_) => self.make_folder(&parent, name, Vec::new(), attributes.mtime)?,
+                Entry::Hidden | Entry::Symlink(_) | Entry::Other => {
                     self.remove(&parent, name)?;
                     self.make_folder(&parent, name, Vec::new(), attributes.mtime)?;
                     self.separate(&parent, name)?;
@@ -192,15 +192,17 @@ impl<'a> Tree<'a> {
             return wrong("it is a hard link to itself");
         }
         match self.seen(&folder, target_name)? {
-            Seen::Symlink(_) | Seen::Other => {}
-            Seen::Below(Below::Symlink(layer, _) | Below::Other(layer)) => self.copy_up(&folder, target_name, layer)?,
-            Seen::Folder | Seen::Below(Below::Folder(_)) => return wrong(no_file("is no file")),
+            Entry::Symlink(_) | Entry::Other => {}
+            Entry::Below(Below::Symlink(layer, _) | Below::Other(layer)) => {
+                self.copy_up(&folder, target_name, layer)?
+            }
+            Entry::Folder | Entry::Below(Below::Folder(_)) => return wrong(no_file("is no file")),
             // The target is a device that was left out.
-            Seen::Hidden | Seen::Below(Below::Nothing) if self.devices.contains(&folder.path.join(target_name)?) => {
+            Entry::Hidden | Entry::Below(Below::Nothing) if self.devices.contains(&folder.path.join(target_name)?) => {
                 self.omitted.device(path.as_path().as_os_str().as_encoded_bytes());
                 return self.leave_out(path);
             }
-            Seen::Hidden | Seen::Below(Below::Nothing) => {
+            Entry::Hidden | Entry::Below(Below::Nothing) => {
                 return wrong(no_file("neither this layer nor those below it have"));
             }
         }
@@ -228,12 +230,12 @@ impl<'a> Tree<'a> {
         let (parent, name) = path.split();
         let parent = self.resolve(&parent, true)?;
         match self.seen(&parent, name)? {
-            Seen::Folder => {
+            Entry::Folder => {
                 let folder = self.open(parent.path.join(name)?)?;
                 self.opaque(&folder)
             }
-            Seen::Below(_) => self.hide(&parent, name),
-            Seen::Hidden | Seen::Symlink(_) | Seen::Other => Ok(()),
+            Entry::Below(_) => self.hide(&parent, name),
+            Entry::Hidden | Entry::Symlink(_) | Entry::Other => Ok(()),
         }
     }
 
@@ -241,14 +243,14 @@ impl<'a> Tree<'a> {
     /// the mark.
     fn hide(&mut self, parent: &Place, name: &[u8]) -> Outcome<()> {
         match self.seen(parent, name)? {
-            Seen::Below(Below::Nothing) => Ok(()),
-            Seen::Below(_) => {
+            Entry::Below(Below::Nothing) => Ok(()),
+            Entry::Below(_) => {
                 rustix::fs::mknodat(&*parent.fd, name, FileType::CharacterDevice, Mode::empty(), 0)?;
                 rustix::fs::utimensat(&*parent.fd, name, &times((0, 0)), AtFlags::SYMLINK_NOFOLLOW)?;
                 self.last = None;
                 Ok(())
             }
-            Seen::Hidden | Seen::Folder | Seen::Symlink(_) | Seen::Other => Ok(()),
+            Entry::Hidden | Entry::Folder | Entry::Symlink(_) | Entry::Other => Ok(()),
         }
     }
 
@@ -429,21 +431,21 @@ impl<'a> Tree<'a> {
         let shown = |parent: &Place| parent.path.join(name).map(|path| path.as_path().display().to_string());
         let seen = self.seen(&parent, name)?;
         match seen {
-            Seen::Folder => {}
-            Seen::Symlink(target) | Seen::Below(Below::Symlink(_, target)) => return Ok(Some(target)),
-            Seen::Below(Below::Folder(lower)) => self.imply_folder(&parent, name, lower)?,
-            Seen::Other | Seen::Below(Below::Other(_)) => {
+            Entry::Folder => {}
+            Entry::Symlink(target) | Entry::Below(Below::Symlink(_, target)) => return Ok(Some(target)),
+            Entry::Below(Below::Folder(lower)) => self.imply_folder(&parent, name, lower)?,
+            Entry::Other | Entry::Below(Below::Other(_)) => {
                 return wrong(format!("it is below `{}`, which is no folder", shown(&parent)?));
             }
-            Seen::Hidden | Seen::Below(Below::Nothing) if !make => {
+            Entry::Hidden | Entry::Below(Below::Nothing) if !make => {
                 return wrong(format!("it leads through `{}`, which the image does not have", shown(&parent)?));
             }
-            Seen::Hidden => {
+            Entry::Hidden => {
                 self.remove(&parent, name)?;
                 self.imply_folder(&parent, name, Vec::new())?;
                 self.separate(&parent, name)?;
             }
-            Seen::Below(Below::Nothing) => self.imply_folder(&parent, name, Vec::new())?,
+            Entry::Below(Below::Nothing) => self.imply_folder(&parent, name, Vec::new())?,
         }
         Ok(None)
     }
@@ -453,17 +455,17 @@ impl<'a> Tree<'a> {
         Ok(Place { path, fd })
     }
 
-    fn seen(&mut self, folder: &Place, name: &[u8]) -> Outcome<Seen> {
+    fn seen(&mut self, folder: &Place, name: &[u8]) -> Outcome<Entry> {
         let Some(stat) = stat(folder.fd.as_fd(), name)? else {
             self.count_look_ups(self.folders.get(&folder.path).map_or(0, |folder| folder.lower.len()))?;
             let lower = self.folders.get(&folder.path).map(|folder| &*folder.lower).unwrap_or_default();
-            return Ok(Seen::Below(self.lower.look_up(&folder.path, lower, name)?));
+            return Ok(Entry::Below(self.lower.look_up(&folder.path, lower, name)?));
         };
         Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Seen::Folder,
-            FileType::Symlink => Seen::Symlink(rustix::fs::readlinkat(&*folder.fd, name, Vec::new())?.into_bytes()),
-            _ if is_whiteout(&stat) => Seen::Hidden,
-            _ => Seen::Other,
+            FileType::Directory => Entry::Folder,
+            FileType::Symlink => Entry::Symlink(rustix::fs::readlinkat(&*folder.fd, name, Vec::new())?.into_bytes()),
+            _ if is_whiteout(&stat) => Entry::Hidden,
+            _ => Entry::Other,
         })
     }
 

@@ -46,8 +46,8 @@ pub use engine::Engine;
 pub use error::{EngineError, LoadError};
 pub use fault::{Access, Fault};
 pub use image::Image;
-pub use output::Malformed;
-pub use pool::{Clean, Pool, RunError, Sandbox, Used};
+pub use output::OutputError;
+pub use pool::{Clean, FinishedRun, Pool, RunError, Sandbox};
 
 /// Encodes a program for [`Engine::load`].
 pub fn encode(program: &leno_policy::spec::ProgramSpec) -> Result<Vec<u8>, postcard::Error> {

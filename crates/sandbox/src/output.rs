@@ -26,7 +26,7 @@ const FORBIDDEN: [&str; 9] = [
 
 /// Why an output is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum OutputError {
     /// It is not the encoding of an output.
     #[error("it cannot be decoded: {0}")]
     Encoding(postcard::Error),
@@ -57,13 +57,13 @@ pub enum Malformed {
 /// Decodes and validates. It accepts any bytes, and is bounded: every element of the result takes
 /// at least one of at most [`MAX_OUTPUT`] bytes, and the decoder never reserves more than a
 /// mebibyte in advance.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Output, Malformed> {
+pub(crate) fn decode(bytes: &[u8]) -> Result<Output, OutputError> {
     if bytes.len() > MAX_OUTPUT {
-        return Err(Malformed::Excess(bytes.len() - MAX_OUTPUT));
+        return Err(OutputError::Excess(bytes.len() - MAX_OUTPUT));
     }
-    let (output, rest) = postcard::take_from_bytes::<Output>(bytes).map_err(Malformed::Encoding)?;
+    let (output, rest) = postcard::take_from_bytes::<Output>(bytes).map_err(OutputError::Encoding)?;
     if !rest.is_empty() {
-        return Err(Malformed::Excess(rest.len()));
+        return Err(OutputError::Excess(rest.len()));
     }
     match &output {
         Output::Request(Outcome::Decided(decision)) => decided(decision)?,
@@ -81,23 +81,23 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Output, Malformed> {
     Ok(output)
 }
 
-fn decided(decision: &Decision) -> Result<(), Malformed> {
+fn decided(decision: &Decision) -> Result<(), OutputError> {
     match &decision.verdict {
         Verdict::Allow { rule } => short(rule, MAX_RULE, "the rule's name")?,
         Verdict::Deny(found) => denial(found)?,
     }
     short(decision.principal.as_deref().unwrap_or_default(), MAX_PRINCIPAL, "the principal")?;
     if decision.path.as_ref().is_some_and(|path| !is_path(path)) {
-        return Err(Malformed::Path);
+        return Err(OutputError::Path);
     }
     few(decision.takes.len(), "counters")?;
     edits(&decision.request_edits)?;
     edits(&decision.response_edits)
 }
 
-fn denial(denial: &leno_policy::outcome::Denial) -> Result<(), Malformed> {
+fn denial(denial: &leno_policy::outcome::Denial) -> Result<(), OutputError> {
     if !(400..=599).contains(&denial.status) {
-        return Err(Malformed::Status(denial.status));
+        return Err(OutputError::Status(denial.status));
     }
     short(&denial.rule, MAX_RULE, "the rule's name")?;
     short(&denial.clause, MAX_CLAUSE, "the clause")?;
@@ -105,7 +105,7 @@ fn denial(denial: &leno_policy::outcome::Denial) -> Result<(), Malformed> {
     denial.headers.iter().try_for_each(|(name, value)| header(name, value))
 }
 
-fn edits(edits: &[HeaderEdit]) -> Result<(), Malformed> {
+fn edits(edits: &[HeaderEdit]) -> Result<(), OutputError> {
     few(edits.len(), "header edits")?;
     edits.iter().try_for_each(|edit| match edit {
         HeaderEdit::Set(name, value) | HeaderEdit::Append(name, value) => header(name, value),
@@ -113,22 +113,22 @@ fn edits(edits: &[HeaderEdit]) -> Result<(), Malformed> {
     })
 }
 
-fn few(count: usize, what: &'static str) -> Result<(), Malformed> {
-    if count > MAX_EDITS { Err(Malformed::TooMany(what)) } else { Ok(()) }
+fn few(count: usize, what: &'static str) -> Result<(), OutputError> {
+    if count > MAX_EDITS { Err(OutputError::TooMany(what)) } else { Ok(()) }
 }
 
-fn short(text: &str, most: usize, what: &'static str) -> Result<(), Malformed> {
-    if text.len() > most { Err(Malformed::TooLong(what)) } else { Ok(()) }
+fn short(text: &str, most: usize, what: &'static str) -> Result<(), OutputError> {
+    if text.len() > most { Err(OutputError::TooLong(what)) } else { Ok(()) }
 }
 
-fn header(name: &str, value: &str) -> Result<(), Malformed> {
+fn header(name: &str, value: &str) -> Result<(), OutputError> {
     let token = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() || name.len() > 256 || !name.bytes().all(token) || FORBIDDEN.contains(&name) {
-        return Err(Malformed::HeaderName(name.chars().take(64).collect()));
+        return Err(OutputError::HeaderName(name.chars().take(64).collect()));
     }
     let visible = |byte: u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
     if value.len() > MAX_VALUE || !value.bytes().all(visible) {
-        return Err(Malformed::HeaderValue(name.to_owned()));
+        return Err(OutputError::HeaderValue(name.to_owned()));
     }
     Ok(())
 }

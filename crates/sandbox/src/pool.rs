@@ -1,13 +1,13 @@
 //! A worker thread's sandboxes.
 //!
 //! Types express their life cycle: a [`Sandbox`] is clean and can be run once; running it makes it
-//! a [`Used`], which holds the output; only resetting that returns a value that the pool takes
+//! a [`FinishedRun`], which holds the output; only resetting that returns a value that the pool takes
 //! back.
 
 use crate::error::EngineError;
 use crate::fault::Fault;
 use crate::image::{Body, Image};
-use crate::output::{self, Malformed};
+use crate::output::{self, OutputError};
 use crate::{inline, microvm, wasm};
 use leno_policy::input::{Input, MAX_INPUT};
 use leno_policy::outcome::Output;
@@ -30,7 +30,7 @@ pub struct Pool {
     buffers: Vec<inline::Buffers>,
     /// The sandbox of the last run. Its output has been read, and no request waits for it to be
     /// erased.
-    dirty: Option<Spent>,
+    dirty: Option<FinishedSandbox>,
     lent: Rc<Cell<usize>>,
     cap: usize,
 }
@@ -43,7 +43,7 @@ pub enum RunError {
     Fault(Fault),
     /// Its output is invalid.
     #[error("the sidecar's output is invalid: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] OutputError),
     /// The request head is larger than the input of a sidecar may be.
     #[error("the input is larger than the {MAX_INPUT} bytes that a sidecar takes")]
     InputTooLarge,
@@ -95,7 +95,7 @@ impl Pool {
 
     /// Erases the data of the last run: for an idle worker.
     pub fn tidy(&mut self) {
-        if let Some(vacant) = self.dirty.take().and_then(Spent::reset) {
+        if let Some(vacant) = self.dirty.take().and_then(FinishedSandbox::reset) {
             self.keep(vacant);
         }
     }
@@ -130,7 +130,7 @@ impl Pool {
         })
     }
 
-    /// Takes back the result of [`Used::reset`]. `None`, a sandbox that could not be reset, is
+    /// Takes back the result of [`FinishedRun::reset`]. `None`, a sandbox that could not be reset, is
     /// replaced when the next one is needed.
     pub fn give_back(&mut self, clean: Option<Clean>) {
         if let Some(clean) = clean {
@@ -192,7 +192,7 @@ enum Vacant {
 
 impl Sandbox {
     /// Runs the program once, from the state that its initialisation left.
-    pub fn run(self, input: &[u8], deadline: Duration) -> Used {
+    pub fn run(self, input: &[u8], deadline: Duration) -> FinishedRun {
         let Self { vacant, image, permit } = self;
         let copy = |area: &mut [u8]| match area.get_mut(..input.len()) {
             Some(area) => {
@@ -202,7 +202,7 @@ impl Sandbox {
             None => Err(Fault::InputTooLong { length: input.len(), limit: MAX_INPUT }),
         };
         let spent = vacant.run(image.body(), deadline, copy);
-        Used { spent: spent.unwrap_or_else(|(vacant, fault)| Spent::Unused(vacant, fault)), permit }
+        FinishedRun { spent: spent.unwrap_or_else(|(vacant, fault)| FinishedSandbox::Unused(vacant, fault)), permit }
     }
 }
 
@@ -215,21 +215,21 @@ impl Vacant {
         body: &Body,
         deadline: Duration,
         mut write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Spent, (Option<Self>, E)> {
+    ) -> Result<FinishedSandbox, (Option<Self>, E)> {
         match (self, body) {
             (Self::Shell(shell), Body::Microvm(_, snapshot)) => {
                 let spent = shell.run(snapshot, deadline, write);
-                spent.map(Spent::Microvm).map_err(|(shell, error)| (shell.map(Self::Shell), error))
+                spent.map(FinishedSandbox::Microvm).map_err(|(shell, error)| (shell.map(Self::Shell), error))
             }
             (Self::Instance(instance), Body::Wasm(_, snapshot)) => {
                 let spent = instance.run(snapshot, deadline, write);
-                spent.map(Spent::Wasm).map_err(|(instance, error)| (instance.map(Self::Instance), error))
+                spent.map(FinishedSandbox::Wasm).map_err(|(instance, error)| (instance.map(Self::Instance), error))
             }
             (Self::Buffers(mut buffers), Body::Inline(program, _) | Body::Constant(program)) => {
                 match write(&mut buffers.input) {
                     Ok(length) => {
                         buffers.run(program, length);
-                        Ok(Spent::Inline(buffers))
+                        Ok(FinishedSandbox::Inline(buffers))
                     }
                     Err(error) => Err((Some(Self::Buffers(buffers)), error)),
                 }
@@ -240,20 +240,20 @@ impl Vacant {
 }
 
 /// A sandbox after its run.
-pub struct Used {
-    spent: Spent,
+pub struct FinishedRun {
+    spent: FinishedSandbox,
     permit: Permit,
 }
 
-enum Spent {
-    Microvm(microvm::Spent),
-    Wasm(wasm::Spent),
+enum FinishedSandbox {
+    Microvm(microvm::FinishedShell),
+    Wasm(wasm::FinishedInstance),
     Inline(inline::Buffers),
     /// A sandbox that was not run.
     Unused(Option<Vacant>, Fault),
 }
 
-impl Used {
+impl FinishedRun {
     /// The output, not validated, or the reason why there is none.
     pub fn output(&self) -> Result<&[u8], Fault> {
         self.spent.output()
@@ -266,7 +266,7 @@ impl Used {
     }
 }
 
-impl Spent {
+impl FinishedSandbox {
     fn output(&self) -> Result<&[u8], Fault> {
         match self {
             Self::Microvm(spent) => spent.output(),

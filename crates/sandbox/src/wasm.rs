@@ -6,7 +6,7 @@ mod initial;
 mod instance;
 mod snapshot;
 
-pub(crate) use instance::{Instance, Spent};
+pub(crate) use instance::{FinishedInstance, Instance};
 pub(crate) use snapshot::{Changes, Snapshot};
 
 use crate::deadline::{self, Deadline};

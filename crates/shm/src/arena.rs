@@ -14,9 +14,9 @@ pub const GRAIN: u64 = 64 << 10;
 
 /// A memory file that may still be mapped for writing.
 #[derive(Debug)]
-pub struct Unsealed(OwnedFd);
+pub struct UnsealedMemfd(OwnedFd);
 
-impl Unsealed {
+impl UnsealedMemfd {
     /// Makes a file of so many bytes, rounded up to a multiple of [`GRAIN`]. The kernel allocates
     /// memory on the first write.
     ///
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_sealed_arena_is_written_by_nobody_but_who_has_mapped_it() {
-        let arena = Unsealed::create("test", 1).unwrap();
+        let arena = UnsealedMemfd::create("test", 1).unwrap();
         let writable = arena.file().try_clone().unwrap();
         assert_eq!(ftruncate(&writable, 0), Err(Errno::PERM), "it cannot shrink under a reader");
         let producer = Mapping::writable(&writable, GRAIN).unwrap();
@@ -123,14 +123,14 @@ mod tests {
 
     #[test]
     fn who_seals_an_arena_first_has_none() {
-        let arena = Unsealed::create("test", 1).unwrap();
+        let arena = UnsealedMemfd::create("test", 1).unwrap();
         fcntl_add_seals(arena.file(), SealFlags::SEAL).unwrap();
         assert!(arena.seal().is_err());
     }
 
     #[test]
     fn nothing_is_read_beyond_the_end() {
-        let arena = Unsealed::create("test", 1).unwrap();
+        let arena = UnsealedMemfd::create("test", 1).unwrap();
         let mapping = Mapping::readable(arena.file(), GRAIN).unwrap();
         let mut two = [0; 2];
         assert!(mapping.read(GRAIN - 2, &mut two).is_ok());

@@ -89,7 +89,7 @@ impl RequestHead {
     /// # Errors
     /// If the bytes are no fields, or not those that there must be.
     pub fn decode(bytes: Bytes) -> Result<Self, BadHead> {
-        let mut parsed = Parsed::new(bytes, &[":method", ":authority", ":path"])?;
+        let mut parsed = RawHead::new(bytes, &[":method", ":authority", ":path"])?;
         let value = |name: &'static str| move |_| BadHead::Value(name.to_owned());
         let method = Method::from_bytes(&parsed.take(0)?).map_err(|_| BadHead::Value(":method".into()))?;
         let authority = Authority::from_maybe_shared(parsed.take(1)?).map_err(value(":authority"))?;
@@ -164,7 +164,7 @@ impl ResponseHead {
     /// # Errors
     /// If the bytes are no fields, or not those that there must be.
     pub fn decode(bytes: Bytes) -> Result<Self, BadHead> {
-        let mut parsed = Parsed::new(bytes, &[":status"])?;
+        let mut parsed = RawHead::new(bytes, &[":status"])?;
         let status = StatusCode::from_bytes(&parsed.take(0)?).map_err(|_| BadHead::Value(":status".into()))?;
         Ok(Self { status, headers: parsed.headers })
     }
@@ -217,13 +217,13 @@ fn push(into: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 }
 
 /// A head whose fields with a colon are not validated yet.
-struct Parsed {
+struct RawHead {
     wanted: &'static [&'static str],
     values: [Option<Bytes>; 3],
     headers: HeaderMap,
 }
 
-impl Parsed {
+impl RawHead {
     fn new(mut bytes: Bytes, wanted: &'static [&'static str]) -> Result<Self, BadHead> {
         let mut parsed = Self { wanted, values: [None, None, None], headers: HeaderMap::new() };
         while let Some((name, value)) = field(&mut bytes)? {

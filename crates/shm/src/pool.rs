@@ -28,7 +28,7 @@ impl Pool {
     /// # Errors
     /// If the kernel does not make or map it.
     pub fn create(name: &str, bytes: u64) -> io::Result<(Arc<Self>, OwnedFd)> {
-        let file = arena::Unsealed::create(name, bytes)?;
+        let file = arena::UnsealedMemfd::create(name, bytes)?;
         let mapping = Mapping::writable(file.file(), arena::size(bytes))?;
         let file = file.seal()?;
         // SAFETY: no other process has had the file, and it is sealed.

@@ -29,7 +29,7 @@ pub fn send(socket: impl AsFd, packet: &[u8], files: &[BorrowedFd<'_>], flags: S
 
 /// A received packet.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct Packet {
     /// Bytes of the packet; 0: the other end is closed.
     pub bytes: usize,
     /// The files that came with it. They are closed on exec.
@@ -42,7 +42,7 @@ pub struct Received {
 ///
 /// # Errors
 /// The error of `recvmsg(2)`, such as [`io::ErrorKind::WouldBlock`].
-pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Packet> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     receive_with(socket, into, flags, &mut RecvAncillaryBuffer::new(&mut space))
 }
@@ -51,7 +51,7 @@ pub fn receive(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Resu
 ///
 /// # Errors
 /// As for [`receive`].
-pub fn receive_bytes(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Received> {
+pub fn receive_bytes(socket: impl AsFd, into: &mut [u8], flags: RecvFlags) -> io::Result<Packet> {
     receive_with(socket, into, flags, &mut RecvAncillaryBuffer::default())
 }
 
@@ -60,7 +60,7 @@ fn receive_with(
     into: &mut [u8],
     flags: RecvFlags,
     ancillary: &mut RecvAncillaryBuffer<'_>,
-) -> io::Result<Received> {
+) -> io::Result<Packet> {
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let mut into = [IoSliceMut::new(into)];
     let message = loop {
@@ -71,7 +71,7 @@ fn receive_with(
             received => break received?,
         }
     };
-    let mut received = Received { bytes: message.bytes, ..Received::default() };
+    let mut received = Packet { bytes: message.bytes, ..Packet::default() };
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(files) = message {
             received.files.extend(files);

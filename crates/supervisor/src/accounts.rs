@@ -10,10 +10,10 @@ const MAX_ACCOUNTS: u32 = 10_000;
 
 /// Chooses the account of each instance. Clones give the same accounts.
 #[derive(Clone, Debug, Default)]
-pub struct Accounts(Option<Arc<Given>>);
+pub struct Accounts(Option<Arc<AccountTable>>);
 
 #[derive(Debug)]
-struct Given {
+struct AccountTable {
     first: u32,
     /// User IDs by namespace. An account is never reassigned: files that a namespace has written
     /// must not become another's.
@@ -29,7 +29,7 @@ impl Accounts {
     /// Each namespace gets its own account, with numbers from `first` on. Only root can start
     /// programs under other accounts.
     pub fn per_namespace(first: u32) -> Self {
-        Self(Some(Arc::new(Given { first, accounts: Mutex::default() })))
+        Self(Some(Arc::new(AccountTable { first, accounts: Mutex::default() })))
     }
 
     /// User ID, and ID of the only group, of a function's instances; `None`: the node's account.
@@ -79,7 +79,7 @@ mod tests {
 
         let full = Accounts::per_namespace(70_000);
         let function = |namespace: u32| FunctionId::new(&format!("n{namespace}"), "f").unwrap();
-        let given = Given {
+        let given = AccountTable {
             first: 70_000,
             accounts: Mutex::new((0..MAX_ACCOUNTS).map(|n| (format!("n{n}"), 70_000 + n)).collect()),
         };

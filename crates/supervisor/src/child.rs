@@ -1,7 +1,7 @@
 //! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
 use crate::cgroup::{Cgroup, Cgroups, RoomLimits};
-use crate::container::Contained;
+use crate::container::RunnableContainer;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
@@ -61,16 +61,16 @@ type Readers = [Option<tokio::task::JoinHandle<()>>; 2];
 /// The resources of a process. They are released shortly after the process has ended.
 pub(crate) struct Belongings {
     readers: Readers,
-    confined: Confined,
+    confined: ProcessCgroup,
     /// Its limit on memory, in bytes.
     memory: u64,
     _secrets: Secrets,
     /// Keeps the image's files in place while the process runs.
-    _container: Option<Contained>,
+    _container: Option<RunnableContainer>,
 }
 
 /// The control group of a process. When it ends, everything in it ends.
-enum Confined {
+enum ProcessCgroup {
     /// Control groups are not available.
     No,
     Joined(Cgroup),
@@ -171,7 +171,7 @@ impl Owner {
             }
         };
         let reach = Reach::Room(room.inside());
-        let confined = limits.map_or(Confined::No, Confined::Room);
+        let confined = limits.map_or(ProcessCgroup::No, ProcessCgroup::Room);
         let memory = program.resources.memory;
         let _container = program.container.cloned();
         let belongings = Belongings { readers, confined, memory, _secrets: Secrets::default(), _container };
@@ -265,9 +265,11 @@ impl Owner {
                 .map_err(|error| explain_start(program, account, &error))?;
         let namespace = &self.function.namespace;
         let confined = match (cgroup, &self.cgroups) {
-            (Some(cgroup), _) => Confined::Joined(cgroup),
-            (None, Some(cgroups)) => Confined::Joining(cgroups.move_running(namespace, self.id.number, group.pid())),
-            (None, None) => Confined::No,
+            (Some(cgroup), _) => ProcessCgroup::Joined(cgroup),
+            (None, Some(cgroups)) => {
+                ProcessCgroup::Joining(cgroups.move_running(namespace, self.id.number, group.pid()))
+            }
+            (None, None) => ProcessCgroup::No,
         };
         let members = self.cgroups.as_ref().map(|cgroups| cgroups.members(namespace, self.id.number));
         let processes = Arc::new(Processes::of(group.pid(), members)?);
@@ -338,9 +340,9 @@ impl Belongings {
         let was_killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
         let told = process::describe(status);
         let no_memory = match &self.confined {
-            Confined::Joined(group) => group.ran_out_of_memory(),
-            Confined::Room(limits) => limits.ran_out_of_memory(),
-            Confined::No | Confined::Joining(_) => false,
+            ProcessCgroup::Joined(group) => group.ran_out_of_memory(),
+            ProcessCgroup::Room(limits) => limits.ran_out_of_memory(),
+            ProcessCgroup::No | ProcessCgroup::Joining(_) => false,
         };
         if was_killed && no_memory && self.memory == 0 {
             format!("{told}: out of memory, its namespace has no more on this node")
@@ -354,10 +356,10 @@ impl Belongings {
     /// Kills all processes that the process left behind, inside its control group and outside.
     /// Waits for the last lines of output, and removes the secrets.
     pub(crate) async fn end(mut self) {
-        let cgroup = match std::mem::replace(&mut self.confined, Confined::No) {
-            Confined::No | Confined::Room(_) => None,
-            Confined::Joined(cgroup) => Some(cgroup),
-            Confined::Joining(cgroup) => cgroup.await.ok(),
+        let cgroup = match std::mem::replace(&mut self.confined, ProcessCgroup::No) {
+            ProcessCgroup::No | ProcessCgroup::Room(_) => None,
+            ProcessCgroup::Joined(cgroup) => Some(cgroup),
+            ProcessCgroup::Joining(cgroup) => cgroup.await.ok(),
         };
         if let Some(cgroup) = cgroup {
             cgroup.end().await;

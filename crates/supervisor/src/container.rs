@@ -38,7 +38,7 @@ pub struct ContainerSpec {
 pub trait ImageSource: Send + Sync + 'static {
     /// The image, as soon as it is on this machine, or why it is not. Begins the pull, unless that
     /// is under way. A caller that drops the future does not end the pull.
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>>;
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>>;
 
     /// The progress of the pull.
     fn state(&self) -> ImageState;
@@ -83,15 +83,15 @@ impl PartialEq for Source {
 
 /// An image on this machine.
 #[derive(Clone)]
-pub struct Unpacked {
+pub struct LocalImage {
     /// The image.
     pub image: Image,
     /// Held until the last instance that uses it has ended.
     pub lease: Lease,
 }
 
-impl ImageSource for Unpacked {
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>> {
+impl ImageSource for LocalImage {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>> {
         Box::pin(std::future::ready(Ok(self.clone())))
     }
 
@@ -119,9 +119,9 @@ impl fmt::Debug for Lease {
 
 /// A container whose image is here.
 #[derive(Clone)]
-pub(crate) struct Contained {
+pub(crate) struct RunnableContainer {
     spec: Arc<ContainerSpec>,
-    unpacked: Unpacked,
+    unpacked: LocalImage,
 }
 
 impl ContainerSpec {
@@ -131,13 +131,13 @@ impl ContainerSpec {
     }
 
     /// The container, as soon as its image is here.
-    pub(crate) async fn ready(self: &Arc<Self>) -> Result<Contained, String> {
+    pub(crate) async fn ready(self: &Arc<Self>) -> Result<RunnableContainer, String> {
         let unpacked = self.source.0.image().await?;
-        Ok(Contained { spec: Arc::clone(self), unpacked })
+        Ok(RunnableContainer { spec: Arc::clone(self), unpacked })
     }
 }
 
-impl Contained {
+impl RunnableContainer {
     /// The container of one instance. `visible`: files and folders of the machine that it sees.
     pub(crate) fn instance(
         &self,

@@ -3,7 +3,7 @@
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 use crate::processes::Processes;
-use leno_jail::{Entrances, Refused};
+use leno_jail::{Entrances, SyscallRefusal};
 use leno_model::FunctionId;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ pub trait Host: Send + Sync + 'static {
 
     /// A process of an instance made a system call that no jail allows. The supervisor reports each
     /// kind of call once.
-    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &SyscallRefusal) {
         let _ = (function, instance, refused);
     }
 

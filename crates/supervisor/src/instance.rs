@@ -1,7 +1,7 @@
 //! One instance, from start to end.
 
 use crate::child::{Belongings, Owner};
-use crate::container::{Contained, ContainerSpec, ImageState};
+use crate::container::{ContainerSpec, ImageState, RunnableContainer};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::error::AcquireError;
@@ -81,7 +81,7 @@ impl Instance {
     /// Runs the instance from start to end.
     pub(crate) async fn live(mut self) {
         match self.begin().await {
-            Ok(Started { tree, reach, address, mut belongings, port }) => {
+            Ok(StartingProcess { tree, reach, address, mut belongings, port }) => {
                 self.serve(tree, reach, address, &mut belongings).await;
                 belongings.end().await;
                 drop(port);
@@ -105,7 +105,7 @@ impl Instance {
     }
 
     /// Starts it, once its image is here. `None`: the instance is not wanted any more.
-    async fn begin(&mut self) -> Result<Started, Option<AcquireError>> {
+    async fn begin(&mut self) -> Result<StartingProcess, Option<AcquireError>> {
         let contained = match self.container.clone() {
             Some(container) => Some(self.image(&container).await?),
             None => None,
@@ -115,7 +115,7 @@ impl Instance {
     }
 
     /// Waits for the image, however long that takes: requests have their own time limits.
-    async fn image(&mut self, container: &Arc<ContainerSpec>) -> Result<Contained, Option<AcquireError>> {
+    async fn image(&mut self, container: &Arc<ContainerSpec>) -> Result<RunnableContainer, Option<AcquireError>> {
         if !matches!(container.state(), ImageState::Here(_)) {
             self.note(InstanceState::Pulling, None, SocketAddr::from((in_a_room(self.owner.id), 0)));
         }
@@ -126,7 +126,7 @@ impl Instance {
         }
     }
 
-    async fn start(&mut self, contained: Option<&Contained>) -> std::io::Result<Started> {
+    async fn start(&mut self, contained: Option<&RunnableContainer>) -> std::io::Result<StartingProcess> {
         let port = if self.command.port.is_none() { Some(Port::take()?) } else { None };
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
@@ -143,7 +143,7 @@ impl Instance {
             Isolation::Process => address,
         };
         self.note(InstanceState::Starting, Some((child.tree.pid(), child.isolation)), address);
-        Ok(Started { tree: child.tree, reach: child.reach, address, belongings: child.belongings, port })
+        Ok(StartingProcess { tree: child.tree, reach: child.reach, address, belongings: child.belongings, port })
     }
 
     fn note(&self, state: InstanceState, process: Option<(u32, Isolation)>, address: SocketAddr) {
@@ -301,7 +301,7 @@ fn in_a_room(id: InstanceId) -> Ipv4Addr {
 }
 
 /// A process that is not ready yet.
-struct Started {
+struct StartingProcess {
     tree: ProcessTree,
     reach: Reach,
     address: SocketAddr,

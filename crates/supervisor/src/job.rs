@@ -6,7 +6,7 @@ use crate::cgroup::Cgroups;
 use crate::container::{ContainerSpec, ImageState};
 use crate::host::Host;
 use crate::instance::TargetState;
-use crate::output::{Kept, LogLine};
+use crate::output::{LogLine, OutputBuffer};
 use crate::spec::Settings;
 use crate::status::Board;
 use leno_files::FileAccess;
@@ -79,7 +79,7 @@ pub struct JobStatus {
 
 /// Shared by all jobs of a supervisor.
 #[derive(Clone)]
-pub(crate) struct Shared {
+pub(crate) struct JobContext {
     pub settings: Arc<Settings>,
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
@@ -91,7 +91,7 @@ pub(crate) struct Shared {
 
 /// The jobs of a node.
 pub(crate) struct Jobs {
-    shared: Shared,
+    shared: JobContext,
     entries: Mutex<Entries>,
 }
 
@@ -123,7 +123,7 @@ struct RunStatus {
 }
 
 impl Jobs {
-    pub(crate) fn new(shared: Shared) -> Self {
+    pub(crate) fn new(shared: JobContext) -> Self {
         Self { shared, entries: Mutex::default() }
     }
 
@@ -178,7 +178,7 @@ impl Jobs {
     pub(crate) fn output(&self, id: &FunctionId) -> Vec<LogLine> {
         let entries = self.entries();
         let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
-        entry.run_status.board.notes().output.values().flat_map(Kept::lines).cloned().collect()
+        entry.run_status.board.notes().output.values().flat_map(OutputBuffer::lines).cloned().collect()
     }
 
     /// The board with the output of a job's processes.

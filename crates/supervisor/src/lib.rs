@@ -75,7 +75,7 @@ mod tree;
 
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, sweep_groups};
-pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, Source, Unpacked};
+pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, LocalImage, Source};
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use function::Function;
@@ -83,7 +83,7 @@ pub use host::{Host, LinkEnd, Linking};
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};
-pub use leno_jail::{Entrances, Refused};
+pub use leno_jail::{Entrances, SyscallRefusal};
 pub use orphans::{Apart, end_orphans, start_apart};
 pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};

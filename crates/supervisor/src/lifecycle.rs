@@ -39,7 +39,7 @@ pub(crate) enum Order {
 }
 
 /// Shared between a function's task and the supervisor.
-pub(crate) struct Shared {
+pub(crate) struct FunctionContext {
     pub settings: Arc<Settings>,
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
 
 /// The state of a function's task.
 pub(crate) struct Lifecycle {
-    shared: Shared,
+    shared: FunctionContext,
     namespace: Arc<Namespace>,
     spec: FunctionSpec,
     /// Rises with each change that needs new processes.
@@ -95,7 +95,7 @@ impl Running {
 }
 
 impl Lifecycle {
-    pub(crate) fn new(shared: Shared, spec: FunctionSpec) -> Self {
+    pub(crate) fn new(shared: FunctionContext, spec: FunctionSpec) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
         let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.board);
         Self {

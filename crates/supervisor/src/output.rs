@@ -45,7 +45,7 @@ pub(crate) const LINE: usize = 64;
 
 /// The latest output of one instance, bounded in bytes.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct OutputBuffer {
     /// Distinguishes it from the output of another instance with the same number, which a restarted
     /// node may have.
     began: SystemTime,
@@ -101,7 +101,7 @@ impl Read {
     }
 
     /// Reads further output of one instance.
-    pub(crate) fn take(&mut self, instance: InstanceId, kept: &Kept, reading: &Reading) {
+    pub(crate) fn take(&mut self, instance: InstanceId, kept: &OutputBuffer, reading: &Reading) {
         let began_ms = millis(kept.began);
         let is_it = |mark: &&Mark| (mark.instance, mark.began_ms) == (instance.number, began_ms);
         let first = kept.pushed - kept.lines.len() as u64;
@@ -129,7 +129,7 @@ impl Read {
     }
 }
 
-impl Kept {
+impl OutputBuffer {
     pub(crate) fn new(began: SystemTime) -> Self {
         Self { began, lines: VecDeque::new(), bytes: 0, pushed: 0 }
     }
@@ -222,7 +222,7 @@ mod tests {
         LogLine { function, instance, at: SystemTime::UNIX_EPOCH, stream: Stream::Stdout, text: text.to_owned() }
     }
 
-    fn read(kept: &Kept, reading: &Reading) -> (Vec<String>, Read) {
+    fn read(kept: &OutputBuffer, reading: &Reading) -> (Vec<String>, Read) {
         let mut read = Read::default();
         read.take(InstanceId { number: 1, revision: 0 }, kept, reading);
         (read.lines.iter().map(|line| line.text.clone()).collect(), read)
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_latest_lines_are_kept_and_what_a_reader_missed_is_counted() {
-        let mut kept = Kept::new(SystemTime::UNIX_EPOCH);
+        let mut kept = OutputBuffer::new(SystemTime::UNIX_EPOCH);
         let all = Reading { limit: usize::MAX, ..Reading::default() };
         for number in 0..3 {
             kept.push(line(1, &number.to_string()), 1000);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_reader_gets_so_much_at_a_time_and_loses_nothing() {
-        let mut kept = Kept::new(SystemTime::UNIX_EPOCH);
+        let mut kept = OutputBuffer::new(SystemTime::UNIX_EPOCH);
         (0..50).for_each(|number| kept.push(line(1, &number.to_string()), 100_000));
         let (mut found, mut after) = (Vec::new(), Vec::new());
         loop {
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn another_instance_of_the_same_number_is_read_from_its_first_line() {
-        let mut kept = Kept::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+        let mut kept = OutputBuffer::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
         kept.push(line(1, "new"), 1000);
         let after = vec![Mark { instance: 1, began_ms: 0, next: 70 }];
         assert_eq!(read(&kept, &Reading { after, limit: 1000, ..Reading::default() }).0, ["new"]);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_line_longer_than_all_that_is_kept_is_kept_alone() {
-        let mut kept = Kept::new(SystemTime::UNIX_EPOCH);
+        let mut kept = OutputBuffer::new(SystemTime::UNIX_EPOCH);
         (0..3).for_each(|_| kept.push(line(1, &"x".repeat(5000)), 1000));
         assert_eq!((kept.lines.len(), kept.pushed), (1, 3));
     }

@@ -1,6 +1,6 @@
 //! A process group: the child that the node starts, and its descendants.
 
-use crate::container::Contained;
+use crate::container::RunnableContainer;
 use crate::orphans;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, prlimit};
 use std::ffi::OsString;
@@ -29,12 +29,12 @@ pub(crate) struct Program<'a> {
     pub isolation: Isolation,
     pub read_only_paths: &'a [PathBuf],
     /// The container that runs in place of `argv`.
-    pub container: Option<&'a Contained>,
+    pub container: Option<&'a RunnableContainer>,
 }
 
 impl<'a> Program<'a> {
     /// The same program, with the container that runs in its place.
-    pub(crate) fn contained(self, container: Option<&'a Contained>) -> Self {
+    pub(crate) fn contained(self, container: Option<&'a RunnableContainer>) -> Self {
         Self { container, ..self }
     }
 }

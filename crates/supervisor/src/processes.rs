@@ -26,7 +26,7 @@ pub struct Processes {
     leader: Process,
     /// The file that lists the members of the instance's control group, if it has one.
     group: Option<PathBuf>,
-    known: Mutex<Known>,
+    known: Mutex<ProcessCache>,
     /// Locked while a connection is checked.
     checking: tokio::sync::Mutex<()>,
 }
@@ -34,7 +34,7 @@ pub struct Processes {
 /// Sockets and processes that are known to be the instance's. They save a scan of all processes for
 /// each connection.
 #[derive(Debug, Default)]
-struct Known {
+struct ProcessCache {
     /// Inodes of listeners. The kernel gives each socket a new number, so none is by accident another socket's.
     listeners: BTreeSet<u64>,
     /// Processes other than the leader that had a connection.
@@ -249,7 +249,7 @@ impl Processes {
         Ok(processes.keys().copied().filter(|number| belongs(*number)).collect())
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn known(&self) -> std::sync::MutexGuard<'_, ProcessCache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

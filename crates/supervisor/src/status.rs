@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::container::{ContainerSpec, ImageState};
 use crate::instance_id::InstanceId;
-use crate::output::{Kept, LogLine, Read, Reading};
+use crate::output::{LogLine, OutputBuffer, Read, Reading};
 use leno_autoscaler::{Mode, Reason};
 
 /// Lifecycle state of an instance.
@@ -189,7 +189,7 @@ pub(crate) struct Board(Mutex<Notes>);
 #[derive(Default)]
 pub(crate) struct Notes {
     pub instances: BTreeMap<InstanceId, InstanceStatus>,
-    pub output: BTreeMap<InstanceId, Kept>,
+    pub output: BTreeMap<InstanceId, OutputBuffer>,
     /// The instance that ended last. Its output is kept until another one ends.
     pub last_ended: Option<InstanceId>,
     pub restarts: u32,
@@ -292,7 +292,7 @@ impl Board {
     pub(crate) fn keep_line(&self, line: LogLine, most: usize) {
         let mut notes = self.notes();
         let at = line.at;
-        notes.output.entry(line.instance).or_insert_with(|| Kept::new(at)).push(line, most);
+        notes.output.entry(line.instance).or_insert_with(|| OutputBuffer::new(at)).push(line, most);
     }
 
     /// Reads further output of the instances that the query names.

@@ -9,13 +9,13 @@ use crate::function::Function;
 use crate::host::{Host, Linking};
 use crate::instance_id::InstanceId;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
-use crate::lifecycle::{Lifecycle, Order, Shared};
+use crate::lifecycle::{FunctionContext, Lifecycle, Order};
 use crate::orphans;
 use crate::output::{LogLine, Read, Reading};
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, Rooms, Settings};
 use crate::status::{FunctionLoad, FunctionStatus, InstanceStatus, LossEvent, ScaleEvent};
-use leno_jail::{Entrances, Refused};
+use leno_jail::{Entrances, SyscallRefusal};
 use leno_model::FunctionId;
 use leno_model::NamespaceBounds;
 use leno_namespaces::Turns;
@@ -103,7 +103,7 @@ impl Supervisor {
         let next_instance = Arc::new(AtomicU64::new(settings.first_instance));
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let starts = Turns::new(4 * cores, 2 * cores, 2 * cores);
-        let jobs = job::Shared {
+        let jobs = job::JobContext {
             settings: Arc::clone(&settings),
             host: Arc::clone(&host),
             next_instance: Arc::clone(&next_instance),
@@ -217,7 +217,7 @@ impl Supervisor {
             self.ending().iter().filter(|(id, _)| *id == spec.id).map(|(_, task)| task.clone().ended()).collect();
         // A request may come before the task runs for the first time.
         function.dispatcher.configure(spec.concurrency, spec.queue, spec.longest_wait());
-        let shared = Shared {
+        let shared = FunctionContext {
             settings: Arc::clone(&self.inner.settings),
             host: Arc::clone(&self.inner.host),
             next_instance: Arc::clone(&self.inner.next_instance),
@@ -485,7 +485,7 @@ impl<H: Host> Host for Announcing<H> {
         self.host.entered(function, instance, entrances);
     }
 
-    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &Refused) {
+    fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &SyscallRefusal) {
         self.host.refused(function, instance, refused);
     }
 

@@ -20,12 +20,12 @@ use tokio::net::{TcpListener, TcpStream};
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// The requests that the stand-in has seen: user, version, method, address.
-type Seen = Arc<Mutex<Vec<(String, Version, Method, String)>>>;
+type RequestLog = Arc<Mutex<Vec<(String, Version, Method, String)>>>;
 
 struct Application {
     children: BTreeMap<&'static str, Child>,
     frontend: SocketAddr,
-    seen: Seen,
+    seen: RequestLog,
 }
 
 impl Drop for Application {
@@ -52,7 +52,7 @@ async fn start() -> Application {
         addresses.insert(name, address);
         children.insert(name, child);
     }
-    let seen = Seen::default();
+    let seen = RequestLog::default();
     tokio::spawn(carry(listener, addresses.clone(), Arc::clone(&seen)));
     Application { children, frontend: addresses["frontend-api"], seen }
 }
@@ -78,7 +78,7 @@ async fn start_program(name: &str, program: &str, proxy: SocketAddr) -> (SocketA
     panic!("{name} does not start");
 }
 
-async fn carry(listener: TcpListener, addresses: BTreeMap<&'static str, SocketAddr>, seen: Seen) {
+async fn carry(listener: TcpListener, addresses: BTreeMap<&'static str, SocketAddr>, seen: RequestLog) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (addresses, seen) = (addresses.clone(), Arc::clone(&seen));
@@ -96,7 +96,7 @@ async fn carry(listener: TcpListener, addresses: BTreeMap<&'static str, SocketAd
 async fn forward(
     mut request: Request<Incoming>,
     addresses: &BTreeMap<&'static str, SocketAddr>,
-    seen: &Seen,
+    seen: &RequestLog,
 ) -> Response<Body> {
     let credentials = request.headers_mut().remove("proxy-authorization").expect("credentials");
     let credentials = BASE64_STANDARD.decode(credentials.to_str().unwrap().strip_prefix("Basic ").unwrap()).unwrap();

@@ -7,8 +7,8 @@ mod boundary;
 
 use boundary::{FAILED, Failure, LATEST, array, free, given, guard, invalid, make, put, take};
 use leno_sdk::{
-    Answer, Buffer, Call, Chain, Error, HeaderMap, HeaderName, HeaderValue, OnFull, Payload, Pending, Received,
-    RequestHead, ResponseHead, Shared, StatusCode,
+    Answer, Buffer, Call, Chain, Error, HeaderMap, HeaderName, HeaderValue, OnFull, Payload, Pending, ReceivedBody,
+    RequestHead, ResponseHead, SharedBody, StatusCode,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -62,7 +62,7 @@ pub struct Memory(Mutex<State>);
 
 enum State {
     Writable(Buffer),
-    Sent(Shared),
+    Sent(SharedBody),
     /// A state between the two.
     Neither,
 }
@@ -104,7 +104,7 @@ unsafe fn request(head: *const Head) -> Result<RequestHead, Failure> {
     }
 }
 
-fn part<'a>(received: Received<'a>, body: &Body) -> Result<Received<'a>, Failure> {
+fn part<'a>(received: ReceivedBody<'a>, body: &Body) -> Result<ReceivedBody<'a>, Failure> {
     let end = body.start.checked_add(body.length).filter(|end| *end <= received.len());
     let end = end.ok_or_else(|| invalid("this is no part of the body"))?;
     Ok(received.part(body.start..end))

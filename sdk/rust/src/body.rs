@@ -17,7 +17,7 @@ pub struct Buffer {
 
 /// A body that is complete. Clones are the same memory, so it can be sent to many.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct SharedBody {
     part: Arc<Part>,
     start: usize,
     length: usize,
@@ -26,14 +26,14 @@ pub struct Shared {
 /// A received body, at its original address. It is valid as long as the [`crate::Call`] or
 /// [`crate::Answer`] that it came with. As a [`Payload`] it is passed on without a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Received<'a> {
+pub struct ReceivedBody<'a> {
     bytes: &'a [u8],
     place: Place,
     /// The call with which it came on a channel; a body from the node has no number.
     from: Number,
 }
 
-/// The body of a message that is sent: none, a [`Buffer`], a [`Shared`] one, or one that was [`Received`].
+/// The body of a message that is sent: none, a [`Buffer`], a [`SharedBody`] one, or one that was [`ReceivedBody`].
 #[derive(Debug, Default)]
 pub struct Payload<'a>(pub(crate) Kind<'a>);
 
@@ -41,8 +41,8 @@ pub struct Payload<'a>(pub(crate) Kind<'a>);
 pub(crate) enum Kind<'a> {
     #[default]
     Empty,
-    Shared(Shared),
-    Received(Received<'a>),
+    Shared(SharedBody),
+    Received(ReceivedBody<'a>),
 }
 
 /// The memory that holds a message.
@@ -66,7 +66,7 @@ impl Memory {
     }
 
     /// The body at a place that was checked when it was received.
-    pub(crate) fn show(&self, place: Place) -> Received<'_> {
+    pub(crate) fn show(&self, place: Place) -> ReceivedBody<'_> {
         // SAFETY: messages are not written to after they were sent: this library does not do so,
         // and the functions of a chain are trusted with it, as the crate's documentation says.
         #[expect(unsafe_code, reason = "see above")]
@@ -77,7 +77,7 @@ impl Memory {
             // No other instance knows that it is kept.
             Self::Kept(_) => Number { way: u32::MAX, number: 0 },
         };
-        Received { bytes: bytes.unwrap_or_default(), place, from }
+        ReceivedBody { bytes: bytes.unwrap_or_default(), place, from }
     }
 }
 
@@ -96,8 +96,8 @@ impl Buffer {
 
     /// Makes a body that may be sent several times. It is read-only from then on.
     #[must_use]
-    pub fn share(self) -> Shared {
-        Shared { start: 0, length: self.length, part: Arc::new(self.part) }
+    pub fn share(self) -> SharedBody {
+        SharedBody { start: 0, length: self.length, part: Arc::new(self.part) }
     }
 }
 
@@ -115,7 +115,7 @@ impl DerefMut for Buffer {
     }
 }
 
-impl Shared {
+impl SharedBody {
     /// A part of it.
     ///
     /// # Panics
@@ -137,7 +137,7 @@ impl Shared {
     }
 }
 
-impl Deref for Shared {
+impl Deref for SharedBody {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -145,7 +145,7 @@ impl Deref for Shared {
     }
 }
 
-impl<'a> Received<'a> {
+impl<'a> ReceivedBody<'a> {
     /// A part of it.
     ///
     /// # Panics
@@ -174,7 +174,7 @@ impl<'a> Received<'a> {
     }
 }
 
-impl Deref for Received<'_> {
+impl Deref for ReceivedBody<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -211,20 +211,20 @@ impl From<Buffer> for Payload<'_> {
     }
 }
 
-impl From<Shared> for Payload<'_> {
-    fn from(shared: Shared) -> Self {
+impl From<SharedBody> for Payload<'_> {
+    fn from(shared: SharedBody) -> Self {
         Self(Kind::Shared(shared))
     }
 }
 
-impl From<&Shared> for Payload<'_> {
-    fn from(shared: &Shared) -> Self {
+impl From<&SharedBody> for Payload<'_> {
+    fn from(shared: &SharedBody) -> Self {
         Self(Kind::Shared(shared.clone()))
     }
 }
 
-impl<'a> From<Received<'a>> for Payload<'a> {
-    fn from(received: Received<'a>) -> Self {
+impl<'a> From<ReceivedBody<'a>> for Payload<'a> {
+    fn from(received: ReceivedBody<'a>) -> Self {
         Self(Kind::Received(received))
     }
 }

@@ -1,9 +1,9 @@
 //! Incoming calls, which this program answers.
 
-use crate::body::{Memory, Payload, Received};
+use crate::body::{Memory, Payload, ReceivedBody};
 use crate::error::Error;
 use crate::link::Link;
-use crate::state::{Arrived, NODE, Number};
+use crate::state::{InboundMessage, NODE, Number};
 use http::{HeaderMap, Method};
 use leno_shm::head::{RequestHead, ResponseHead};
 use leno_shm::message::Place;
@@ -21,7 +21,7 @@ pub struct Call {
 
 impl Link {
     /// Accepts a call; `None`: it is invalid, and over.
-    pub(crate) fn accept(self: &Arc<Self>, number: Number, arrived: Arrived) -> Option<Call> {
+    pub(crate) fn accept(self: &Arc<Self>, number: Number, arrived: InboundMessage) -> Option<Call> {
         let call = Call::new(self, number, arrived);
         match call {
             Some(_) => {}
@@ -35,7 +35,7 @@ impl Link {
 
 impl Call {
     /// `None`: its head is invalid.
-    pub(crate) fn new(link: &Arc<Link>, number: Number, arrived: Arrived) -> Option<Self> {
+    pub(crate) fn new(link: &Arc<Link>, number: Number, arrived: InboundMessage) -> Option<Self> {
         let head = link.request_head(number, &arrived)?;
         Some(Self { link: link.clone(), number, head, body: arrived.body, open: true })
     }
@@ -72,7 +72,7 @@ impl Call {
 
     /// Its body, at its original address.
     #[must_use]
-    pub fn body(&self) -> Received<'_> {
+    pub fn body(&self) -> ReceivedBody<'_> {
         show(self.body.as_ref())
     }
 
@@ -97,7 +97,7 @@ impl Call {
     /// As above.
     pub fn answer_with<F>(self, head: impl Into<ResponseHead>, body: F) -> Result<(), Error>
     where
-        F: for<'a> FnOnce(Received<'a>) -> Payload<'a>,
+        F: for<'a> FnOnce(ReceivedBody<'a>) -> Payload<'a>,
     {
         // The payload refers to memory of the call, which is held until the answer is sent.
         let held = self.body.clone();
@@ -118,7 +118,7 @@ impl Call {
     /// As above.
     pub fn forward_with<F>(self, head: &RequestHead, body: F) -> Result<(), Error>
     where
-        F: for<'a> FnOnce(Received<'a>) -> Payload<'a>,
+        F: for<'a> FnOnce(ReceivedBody<'a>) -> Payload<'a>,
     {
         let held = self.body.clone();
         self.close_with_call(head, &body(show(held.as_ref())))
@@ -148,7 +148,7 @@ impl Call {
 }
 
 /// The received part of a message's body, if any.
-pub(crate) fn show(body: Option<&(Memory, Place)>) -> Received<'_> {
+pub(crate) fn show(body: Option<&(Memory, Place)>) -> ReceivedBody<'_> {
     body.map(|(memory, place)| memory.show(*place)).unwrap_or_default()
 }
 

@@ -42,13 +42,13 @@ pub(crate) struct Channel {
     places: [u32; PLACES as usize],
     last: u32,
     /// Messages that the other instance may still read, by the call's number.
-    pub(crate) sent: HashMap<u32, Sent>,
+    pub(crate) sent: HashMap<u32, SentMessage>,
     /// Answers that are not read any more, but whose release has not been sent to the callee yet.
     later: Vec<u32>,
 }
 
 /// A message and its body.
-pub(crate) struct Sent {
+pub(crate) struct SentMessage {
     pub(crate) _message: Part,
     pub(crate) body: Option<Arc<Part>>,
 }
@@ -180,7 +180,7 @@ impl Channel {
     }
 
     /// Ends a call that was answered. If it has no answer to release, its place is free.
-    pub(crate) fn answered(&mut self, descriptor: &Descriptor) -> Option<Sent> {
+    pub(crate) fn answered(&mut self, descriptor: &Descriptor) -> Option<SentMessage> {
         if descriptor.length == 0 {
             *self.place(descriptor.number) = 0;
         }

@@ -31,7 +31,7 @@ pub enum ConnectError {
 }
 
 /// A link that has been established.
-pub(crate) struct Connected {
+pub(crate) struct LinkParts {
     pub(crate) socket: OwnedFd,
     pub(crate) own: Arc<Pool>,
     pub(crate) node: Mapping,
@@ -56,7 +56,7 @@ pub(crate) fn accept(port: u16) -> Result<OwnedFd, ConnectError> {
 }
 
 /// Receives the node's welcome, and answers it.
-pub(crate) fn begin(socket: OwnedFd) -> Result<Connected, ConnectError> {
+pub(crate) fn begin(socket: OwnedFd) -> Result<LinkParts, ConnectError> {
     let mut packet = [0; MOST_BYTES];
     let received = socket::receive(&socket, &mut packet, RecvFlags::empty())?;
     let welcome = Welcome::decode(&packet[..received.bytes])?;
@@ -70,7 +70,7 @@ pub(crate) fn begin(socket: OwnedFd) -> Result<Connected, ConnectError> {
     // SAFETY: this program maps it once, and the node seals it against other writable mappings.
     #[expect(unsafe_code, reason = "the node made the memory")]
     let own = unsafe { Pool::new(own) };
-    Ok(Connected { socket, own, node, head: welcome.head })
+    Ok(LinkParts { socket, own, node, head: welcome.head })
 }
 
 /// The user ID of the peer.

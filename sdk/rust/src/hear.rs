@@ -4,7 +4,7 @@ use crate::arena::Part;
 use crate::body::Memory;
 use crate::channel::Channel;
 use crate::link::{Link, PACKET};
-use crate::state::{Arrived, Head, NODE, Number, State, Written};
+use crate::state::{Head, InboundMessage, NODE, Number, StagedMessage, State};
 use bytes::Bytes;
 use http::HeaderName;
 use http::header::HeaderValue;
@@ -13,7 +13,7 @@ use leno_shm::handshake::{Announcement, End, MOST_TEXT, Offer};
 use leno_shm::head::RequestHead;
 use leno_shm::mapping::Mapping;
 use leno_shm::message::{self, Message, Place};
-use leno_shm::socket::{self, Received};
+use leno_shm::socket::{self, Packet};
 use rustix::net::RecvFlags;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -70,7 +70,7 @@ impl Link {
     }
 
     /// Records a packet of the node, or that the link has ended.
-    pub(crate) fn take(&self, state: &mut State, packet: &[u8], received: io::Result<Received>) {
+    pub(crate) fn take(&self, state: &mut State, packet: &[u8], received: io::Result<Packet>) {
         let received = received.ok().filter(|received| received.bytes > 0 && !received.cut);
         if received.and_then(|received| self.hear(state, packet, received)).is_none() {
             state.end();
@@ -78,7 +78,7 @@ impl Link {
     }
 
     /// Handles a packet of the node; `None`: it is invalid.
-    fn hear(&self, state: &mut State, packet: &[u8], received: Received) -> Option<()> {
+    fn hear(&self, state: &mut State, packet: &[u8], received: Packet) -> Option<()> {
         let packet = &packet[..received.bytes];
         if Announcement::is(packet) {
             let announcement = Announcement::decode(packet).ok()?;
@@ -176,7 +176,7 @@ impl Link {
     }
 
     /// A call of this program has ended.
-    fn answered(&self, state: &mut State, number: Number, arrived: Option<Arrived>) {
+    fn answered(&self, state: &mut State, number: Number, arrived: Option<InboundMessage>) {
         match state.asked.get_mut(&number) {
             Some(asked) if asked.answer.is_none() => state.waiters.wake_task(asked.settle(arrived)),
             _ => {
@@ -188,8 +188,8 @@ impl Link {
     }
 
     /// Answers a call that came on a channel and was forwarded.
-    fn send_back(&self, state: &mut State, origin: Number, number: Number, arrived: Option<Arrived>) {
-        let copy = |arrived: &Arrived| {
+    fn send_back(&self, state: &mut State, origin: Number, number: Number, arrived: Option<InboundMessage>) {
+        let copy = |arrived: &InboundMessage| {
             let body = arrived.body.as_ref().map(|(memory, place)| memory.show(*place)).unwrap_or_default();
             let mut part = if body.is_empty() { None } else { Some(self.own.allocate(body.len() as u64).ok()?) };
             if let Some(part) = &mut part {
@@ -202,7 +202,7 @@ impl Link {
             let (fixed, rest) = message.bytes_mut().split_at_mut(message::BYTES);
             fixed.copy_from_slice(&Message { head: head.len() as u32, parent: 0, body: place }.encode());
             rest[..head.len()].copy_from_slice(&head);
-            Some(Written { message, body: part.map(Arc::new), length: (message::BYTES + head.len()) as u32 })
+            Some(StagedMessage { message, body: part.map(Arc::new), length: (message::BYTES + head.len()) as u32 })
         };
         match arrived.as_ref().and_then(copy) {
             // If the channel has ended, so has the call.
@@ -227,7 +227,7 @@ impl Link {
     }
 
     /// The message of a node's descriptor; `Some(None)`: it has none.
-    fn arrived(&self, state: &State, descriptor: &Descriptor) -> Option<Option<Arrived>> {
+    fn arrived(&self, state: &State, descriptor: &Descriptor) -> Option<Option<InboundMessage>> {
         if descriptor.length == 0 {
             return Some(None);
         }
@@ -235,7 +235,7 @@ impl Link {
         let head = Head::There { slot, length: message.head };
         let body = message.body;
         if body.length == 0 {
-            return Some(Some(Arrived { head, body: None, held: true }));
+            return Some(Some(InboundMessage { head, body: None, held: true }));
         }
         let memory = match body.arena {
             message::INSTANCE => Memory::Own(self.own.pool().clone()),
@@ -243,11 +243,11 @@ impl Link {
             number => Memory::Other(state.arenas.get(&number)?.clone()),
         };
         memory.mapping().check(body.offset, body.length).ok()?;
-        Some(Some(Arrived { head, body: Some((memory, body)), held: true }))
+        Some(Some(InboundMessage { head, body: Some((memory, body)), held: true }))
     }
 
     /// A copy of a message's head.
-    pub(crate) fn head(&self, arrived: &Arrived) -> Bytes {
+    pub(crate) fn head(&self, arrived: &InboundMessage) -> Bytes {
         match &arrived.head {
             Head::Here(head) => head.clone(),
             Head::There { slot, length } => {
@@ -261,7 +261,7 @@ impl Link {
 
     /// The head of a call; `None`: it is invalid, or it came on a channel although only a sidecar
     /// may let it pass.
-    pub(crate) fn request_head(&self, number: Number, arrived: &Arrived) -> Option<RequestHead> {
+    pub(crate) fn request_head(&self, number: Number, arrived: &InboundMessage) -> Option<RequestHead> {
         let mut head = RequestHead::decode(self.head(arrived)).ok()?;
         if number.way != NODE {
             head.check(arrived.body_bytes()).ok().filter(|()| head.is_plain())?;
@@ -287,7 +287,7 @@ fn read(from: &Mapping, descriptor: &Descriptor) -> Option<Message> {
 impl Channel {
     /// The message of a descriptor from the other end; `None`: it has none, or is invalid. `sent`
     /// is the body of the call that it answers.
-    fn message(&self, way: u32, descriptor: &Descriptor, sent: Option<Arc<Part>>) -> Option<Arrived> {
+    fn message(&self, way: u32, descriptor: &Descriptor, sent: Option<Arc<Part>>) -> Option<InboundMessage> {
         if descriptor.length == 0 {
             return None;
         }
@@ -310,6 +310,6 @@ impl Channel {
             }
             _ => return None,
         };
-        Some(Arrived { head, body, held: true })
+        Some(InboundMessage { head, body, held: true })
     }
 }

@@ -14,7 +14,7 @@
 //! Messages are judged by the mesh like those over HTTP: a call to a function that is no callee of
 //! this one is answered with 403. The difference is that bodies stay in place. A [`Buffer`] is in
 //! memory that the other functions of the chain can read and this program alone can write. A
-//! received body may be [passed on](Received), as a whole or in part, without a copy.
+//! received body may be [passed on](ReceivedBody), as a whole or in part, without a copy.
 //!
 //! # Threads
 //! All types may be used by many threads at once. One waiting thread reads the socket for all
@@ -25,7 +25,7 @@
 //! # Trust
 //! Received bodies are shown in place. If a function of the chain writes to a body after sending
 //! it, its readers see the change; this library never does so. A program that does not trust the
-//! other functions of the chain that far copies a body before it reads it ([`Received::bytes`] is a
+//! other functions of the chain that far copies a body before it reads it ([`ReceivedBody::bytes`] is a
 //! slice like any other).
 #![deny(unsafe_code)] // allowed one call at a time: the peer of a socket, and memory that others write
 
@@ -44,7 +44,7 @@ mod state;
 mod wait;
 
 pub use arena::OnFull;
-pub use body::{Buffer, Payload, Received, Shared};
+pub use body::{Buffer, Payload, ReceivedBody, SharedBody};
 pub use call::Call;
 pub use chain::Chain;
 pub use connect::ConnectError;

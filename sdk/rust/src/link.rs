@@ -2,10 +2,10 @@
 
 use crate::arena::{Arena, OnFull, Part};
 use crate::body::{Kind as Body, Payload};
-use crate::channel::{Channel, Sent, Unsent};
-use crate::connect::Connected;
+use crate::channel::{Channel, SentMessage, Unsent};
+use crate::connect::LinkParts;
 use crate::error::Error;
-use crate::state::{Asked, Locked, NODE, Number, State, Written};
+use crate::state::{NODE, Number, PendingCall, StagedMessage, State, StateGuard};
 use crate::wait::Interest;
 use leno_shm::descriptor::{BYTES, Descriptor, Kind, MOST};
 use leno_shm::mapping::Mapping;
@@ -38,7 +38,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(Connected { socket, own, node, head }: Connected) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(LinkParts { socket, own, node, head }: LinkParts) -> io::Result<Arc<Self>> {
         let (own, node) = (Arena::new(own), Arc::new(node));
         let (waits_when_full, state) = (AtomicBool::new(false), Mutex::default());
         let calls = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
@@ -77,7 +77,7 @@ impl Link {
         head: &[u8],
         parent: u32,
         payload: &Payload<'_>,
-    ) -> Result<Written, Error> {
+    ) -> Result<StagedMessage, Error> {
         let length = u32::try_from(head.len()).ok().filter(|length| *length <= self.head);
         let length = length.ok_or(Error::TooLong(head.len(), self.head))?;
         let (place, body) = match &payload.0 {
@@ -103,7 +103,7 @@ impl Link {
         let (fixed, rest) = part.bytes_mut().split_at_mut(message::BYTES);
         fixed.copy_from_slice(&Message { head: length, parent, body: place }.encode());
         rest[..head.len()].copy_from_slice(head);
-        Ok(Written { message: part, body, length: message::BYTES as u32 + length })
+        Ok(StagedMessage { message: part, body, length: message::BYTES as u32 + length })
     }
 
     /// Calls a function, over a channel to a function of that name if there is one. Returns the
@@ -130,15 +130,15 @@ impl Link {
     }
 
     /// Begins a call on a channel; `None`: the channel must not be used for it.
-    pub(crate) fn begin(&self, way: u32, written: Written) -> Option<Number> {
+    pub(crate) fn begin(&self, way: u32, written: StagedMessage) -> Option<Number> {
         let mut state = self.lock();
         let channel = state.channels.get_mut(&way)?;
         match channel.call(written.message.slot(), written.length) {
             Ok(number) => {
-                channel.sent.insert(number, Sent { _message: written.message, body: written.body });
+                channel.sent.insert(number, SentMessage { _message: written.message, body: written.body });
                 let deadline = channel.timeout.map(|timeout| Instant::now() + timeout);
                 let number = Number { way, number };
-                state.asked.insert(number, Asked { deadline, ..Asked::default() });
+                state.asked.insert(number, PendingCall { deadline, ..PendingCall::default() });
                 Some(number)
             }
             // The call is sent to the node instead, which reports the reason if it refuses the
@@ -152,11 +152,11 @@ impl Link {
     }
 
     /// Sends a call to the node. Returns its number.
-    fn ask(&self, state: &mut State, written: Written) -> Result<Number, Error> {
+    fn ask(&self, state: &mut State, written: StagedMessage) -> Result<Number, Error> {
         let number = state.next_number();
         self.send(state, Kind::Call, number, written)?;
         let number = Number { way: NODE, number };
-        state.asked.insert(number, Asked::default());
+        state.asked.insert(number, PendingCall::default());
         Ok(number)
     }
 
@@ -186,9 +186,9 @@ impl Link {
         Ok(())
     }
 
-    pub(crate) fn send(&self, state: &mut State, kind: Kind, number: u32, written: Written) -> Result<(), Error> {
+    pub(crate) fn send(&self, state: &mut State, kind: Kind, number: u32, written: StagedMessage) -> Result<(), Error> {
         let slot = written.message.slot();
-        state.sent.insert(slot, Sent { _message: written.message, body: written.body });
+        state.sent.insert(slot, SentMessage { _message: written.message, body: written.body });
         self.tell(state, Descriptor::message(kind, number, slot, written.length))
     }
 
@@ -313,7 +313,7 @@ impl Link {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
-    pub(crate) fn lock(&self) -> Locked<'_> {
-        Locked(Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)))
+    pub(crate) fn lock(&self) -> StateGuard<'_> {
+        StateGuard(Some(self.state.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }

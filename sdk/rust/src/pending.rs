@@ -1,10 +1,10 @@
 //! Outgoing calls, and their answers.
 
-use crate::body::{Memory, Received};
+use crate::body::{Memory, ReceivedBody};
 use crate::call::show;
 use crate::error::Error;
 use crate::link::Link;
-use crate::state::{Arrived, NODE, Number};
+use crate::state::{InboundMessage, NODE, Number};
 use crate::wait::Interest;
 use http::{HeaderMap, StatusCode};
 use leno_shm::head::ResponseHead;
@@ -111,7 +111,7 @@ impl Drop for Pending {
 }
 
 impl Answer {
-    fn new(link: Arc<Link>, number: Number, arrived: Option<Arrived>) -> Result<Self, Error> {
+    fn new(link: Arc<Link>, number: Number, arrived: Option<InboundMessage>) -> Result<Self, Error> {
         let arrived = arrived.ok_or(Error::Failed)?;
         let head = ResponseHead::decode(link.head(&arrived)).ok();
         // Answers from the node have been checked by it.
@@ -144,7 +144,7 @@ impl Answer {
 
     /// Its body, at its original address.
     #[must_use]
-    pub fn body(&self) -> Received<'_> {
+    pub fn body(&self) -> ReceivedBody<'_> {
         show(self.body.as_ref())
     }
 }

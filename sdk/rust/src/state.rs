@@ -2,7 +2,7 @@
 
 use crate::arena::Part;
 use crate::body::Memory;
-use crate::channel::{Channel, Sent, Unsent};
+use crate::channel::{Channel, SentMessage, Unsent};
 use crate::error::Error;
 use crate::wait::{Waiters, Wake};
 use bytes::Bytes;
@@ -31,11 +31,11 @@ pub(crate) struct Number {
 #[derive(Default)]
 pub(crate) struct State {
     /// Incoming calls that no thread has taken.
-    pub(crate) calls: VecDeque<(Number, Arrived)>,
+    pub(crate) calls: VecDeque<(Number, InboundMessage)>,
     /// Calls that are being handled, but whose callers do not wait any more.
     pub(crate) cancelled: HashSet<Number>,
     /// Outgoing calls, until their answers are taken.
-    pub(crate) asked: HashMap<Number, Asked>,
+    pub(crate) asked: HashMap<Number, PendingCall>,
     /// Outgoing calls whose answers are the answers to incoming calls, which were forwarded.
     pub(crate) forwarded: HashMap<Number, Number>,
     last_asked: u32,
@@ -43,9 +43,9 @@ pub(crate) struct State {
     pub(crate) channels: HashMap<u32, Channel>,
     /// Messages that were sent on channels that have ended, by the number of the other end's arena:
     /// the receiver may read them until the node announces that its arena is gone.
-    pub(crate) left: HashMap<u32, Vec<Sent>>,
+    pub(crate) left: HashMap<u32, Vec<SentMessage>>,
     /// Messages that the node may still read, by slot.
-    pub(crate) sent: HashMap<u32, Sent>,
+    pub(crate) sent: HashMap<u32, SentMessage>,
     /// Descriptors that are sent to the node together with the next one, or before this program
     /// waits.
     pub(crate) later: Vec<Descriptor>,
@@ -56,25 +56,25 @@ pub(crate) struct State {
 }
 
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct PendingCall {
     /// Set once the call is over. The inner `None` means that there is no answer.
-    pub(crate) answer: Option<Option<Arrived>>,
+    pub(crate) answer: Option<Option<InboundMessage>>,
     /// The time at which this program gives the call up, and answers it with status 504.
     pub(crate) deadline: Option<Instant>,
     /// The task that waits for the answer.
     pub(crate) waker: Option<Waker>,
 }
 
-impl Asked {
+impl PendingCall {
     /// Ends the call. Returns the task that waits for it.
-    pub(crate) fn settle(&mut self, answer: Option<Arrived>) -> Option<Waker> {
+    pub(crate) fn settle(&mut self, answer: Option<InboundMessage>) -> Option<Waker> {
         self.answer = Some(answer);
         self.waker.take()
     }
 }
 
 /// A received message.
-pub(crate) struct Arrived {
+pub(crate) struct InboundMessage {
     pub(crate) head: Head,
     pub(crate) body: Option<(Memory, Place)>,
     /// The sender gets a release when the message is not read any more.
@@ -89,7 +89,7 @@ pub(crate) enum Head {
 }
 
 /// A message that has been written to the arena, but not sent yet.
-pub(crate) struct Written {
+pub(crate) struct StagedMessage {
     pub(crate) message: Part,
     pub(crate) body: Option<Arc<Part>>,
     pub(crate) length: u32,
@@ -97,9 +97,9 @@ pub(crate) struct Written {
 
 /// The locked state. Dropping it unlocks the state first and then wakes threads and tasks, so that
 /// they need not wait for the lock.
-pub(crate) struct Locked<'a>(pub(crate) Option<MutexGuard<'a, State>>);
+pub(crate) struct StateGuard<'a>(pub(crate) Option<MutexGuard<'a, State>>);
 
-impl Deref for Locked<'_> {
+impl Deref for StateGuard<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -107,13 +107,13 @@ impl Deref for Locked<'_> {
     }
 }
 
-impl DerefMut for Locked<'_> {
+impl DerefMut for StateGuard<'_> {
     fn deref_mut(&mut self) -> &mut State {
         self.0.as_mut().expect("it is there until it is dropped")
     }
 }
 
-impl Drop for Locked<'_> {
+impl Drop for StateGuard<'_> {
     fn drop(&mut self) {
         let woken = self.waiters.take_woken();
         drop(self.0.take());
@@ -122,7 +122,7 @@ impl Drop for Locked<'_> {
 }
 
 impl State {
-    pub(crate) fn take_call(&mut self) -> Option<(Number, Arrived)> {
+    pub(crate) fn take_call(&mut self) -> Option<(Number, InboundMessage)> {
         self.calls.pop_front()
     }
 
@@ -135,7 +135,7 @@ impl State {
     }
 
     /// The answer to one of these calls, with the call's index in the list.
-    pub(crate) fn take_answer(&mut self, numbers: &[Number]) -> Option<(usize, Option<Arrived>)> {
+    pub(crate) fn take_answer(&mut self, numbers: &[Number]) -> Option<(usize, Option<InboundMessage>)> {
         let place = numbers.iter().position(|number| self.is_answered(*number))?;
         Some((place, self.asked.remove(&numbers[place])?.answer?))
     }
@@ -161,7 +161,7 @@ impl State {
             if asked.answer.is_none() && asked.deadline.is_some_and(|deadline| deadline <= now) {
                 let mut head = Vec::new();
                 ResponseHead::new(StatusCode::GATEWAY_TIMEOUT).encode(&mut head);
-                let answer = Arrived { head: Head::Here(head.into()), body: None, held: false };
+                let answer = InboundMessage { head: Head::Here(head.into()), body: None, held: false };
                 self.waiters.wake_task(asked.settle(Some(answer)));
                 late.push(*number);
             }
@@ -196,13 +196,13 @@ impl State {
         }
     }
 
-    pub(crate) fn answer_on_channel(&mut self, to: Number, written: Written) -> Result<(), Error> {
+    pub(crate) fn answer_on_channel(&mut self, to: Number, written: StagedMessage) -> Result<(), Error> {
         self.closed(to);
         let channel = self.channels.get_mut(&to.way).ok_or(Error::Failed)?;
         let descriptor = Descriptor::message(Kind::Answer, to.number, written.message.slot(), written.length);
         match channel.tell(descriptor) {
             Ok(()) => {
-                channel.sent.insert(to.number, Sent { _message: written.message, body: written.body });
+                channel.sent.insert(to.number, SentMessage { _message: written.message, body: written.body });
                 Ok(())
             }
             Err(Unsent::Refused) => Err(Error::Failed),
@@ -262,7 +262,7 @@ impl State {
     }
 }
 
-impl Arrived {
+impl InboundMessage {
     pub(crate) fn body_bytes(&self) -> u64 {
         self.body.as_ref().map_or(0, |(_, place)| place.length)
     }

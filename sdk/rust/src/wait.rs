@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::state::{NODE, Number, State};
 use leno_shm::descriptor::{BYTES, MOST};
 use leno_shm::handshake::End;
-use leno_shm::socket::{self, Received};
+use leno_shm::socket::{self, Packet};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::RecvFlags;
@@ -76,7 +76,7 @@ enum Got {
     /// These ways can be read.
     Ready(Vec<u32>),
     /// A packet of the node.
-    Packet(io::Result<Received>),
+    Packet(io::Result<Packet>),
     /// Bytes of a channel; `None`: it has ended.
     Bytes(Option<usize>),
     /// A call may have exceeded its deadline.
@@ -176,7 +176,7 @@ impl Link {
         result
     }
 
-    fn wait_for_packet(&self, packet: &mut [u8]) -> io::Result<Received> {
+    fn wait_for_packet(&self, packet: &mut [u8]) -> io::Result<Packet> {
         socket::receive(self.socket(), packet, RecvFlags::empty())
     }
 

@@ -6,7 +6,7 @@ use crate::sample::Sample;
 use anyhow::{Context, ensure};
 use leno_policy::input::Input;
 use leno_sandbox::extension::{
-    Extensions, Given, Headers, Module, Outcome, Plugin, Request, Run, Settings, SharedData,
+    Extensions, Headers, Module, Outcome, Plugin, Request, Run, RunInputs, Settings, SharedData,
 };
 use std::path::Path;
 use std::process::Command;
@@ -53,7 +53,7 @@ fn time_runs(plugin: &Plugin, count: usize) -> anyhow::Result<Sample> {
     let mut random = 0;
     Sample::of(count, || {
         random += 1;
-        let given = Given { now_ms: 1_800_000_000_000, random, shared: shared.clone() };
+        let given = RunInputs { now_ms: 1_800_000_000_000, random, shared: shared.clone() };
         let mut run = Run::start(plugin, given, plugin.deadline())?;
         let outcome = run.request(shown(&sample.input())?)?;
         run.end()?;

@@ -1,7 +1,7 @@
 //! Messages that pass between two programs of a chain, and messages that the kernel refuses.
 
 use crate::networks::may_run;
-use leno_ebpf::{Channel, ChannelViolation, Channels, Counts, Limits, Opened, PrivateNetwork};
+use leno_ebpf::{Channel, ChannelViolation, Channels, Counts, Limits, OpenChannel, PrivateNetwork};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{ErrorKind, IoSlice, IoSliceMut, Read};
@@ -131,7 +131,7 @@ struct Pair {
 
 impl Pair {
     fn new(channels: &Arc<Channels>, networks: &[PrivateNetwork; 2]) -> Self {
-        let Opened { channel, caller, callee } = channels.open(networks.each_ref(), &LIMITS).unwrap();
+        let OpenChannel { channel, caller, callee } = channels.open(networks.each_ref(), &LIMITS).unwrap();
         Self { channel, caller: End::new(caller), callee: End::new(callee) }
     }
 

@@ -68,13 +68,13 @@ pub(crate) fn renew(authority: &Authority, store: &SvidStore, id: &SpiffeId) {
 
 /// The view that one side has of the other after an exchange of bytes.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct PeerView {
     pub identity: Option<SpiffeId>,
     pub leaf: Option<CertificateDer<'static>>,
     pub alpn: Option<Vec<u8>>,
 }
 
-impl Seen {
+impl PeerView {
     fn of(connection: &rustls::CommonState) -> Self {
         Self {
             identity: peer_identity(connection),
@@ -86,7 +86,7 @@ impl Seen {
 
 pub(crate) struct Client {
     pub stream: StreamOwned<ClientConnection, TcpStream>,
-    server: JoinHandle<io::Result<Seen>>,
+    server: JoinHandle<io::Result<PeerView>>,
 }
 
 /// Starts an echo server for one connection, and connects. Nothing is sent yet, so nothing has failed yet.
@@ -106,7 +106,7 @@ fn patient(socket: TcpStream) -> TcpStream {
     socket
 }
 
-fn echo(mut stream: StreamOwned<ServerConnection, TcpStream>) -> io::Result<Seen> {
+fn echo(mut stream: StreamOwned<ServerConnection, TcpStream>) -> io::Result<PeerView> {
     let mut word = [0; 4];
     let mut seen = None;
     loop {
@@ -114,21 +114,21 @@ fn echo(mut stream: StreamOwned<ServerConnection, TcpStream>) -> io::Result<Seen
             Ok(()) => stream.write_all(&word)?,
             Err(error) => return seen.ok_or(error),
         }
-        seen = Some(Seen::of(&stream.conn));
+        seen = Some(PeerView::of(&stream.conn));
     }
 }
 
 impl Client {
-    pub(crate) fn echo(&mut self, word: &[u8; 4]) -> io::Result<Seen> {
+    pub(crate) fn echo(&mut self, word: &[u8; 4]) -> io::Result<PeerView> {
         self.stream.write_all(word)?;
         let mut back = [0; 4];
         self.stream.read_exact(&mut back)?;
         assert_eq!(&back, word);
-        Ok(Seen::of(&self.stream.conn))
+        Ok(PeerView::of(&self.stream.conn))
     }
 
     /// Closes, and returns the server's view.
-    pub(crate) fn finish(mut self) -> io::Result<Seen> {
+    pub(crate) fn finish(mut self) -> io::Result<PeerView> {
         self.stream.conn.send_close_notify();
         let _ = self.stream.flush();
         drop(self.stream);
@@ -141,7 +141,7 @@ pub(crate) fn exchange(
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     name: &str,
-) -> (Result<Seen, String>, Result<Seen, String>) {
+) -> (Result<PeerView, String>, Result<PeerView, String>) {
     let mut client = connect(server, client, name);
     let client_saw = client.echo(b"ping");
     (client_saw.map_err(complaint), client.finish().map_err(complaint))

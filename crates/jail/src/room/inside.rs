@@ -1,6 +1,6 @@
 //! Connections of the node to a jail's program.
 
-use super::Shared;
+use super::JailState;
 use crate::wire::Order;
 use rustix::net::SocketAddrUnix;
 use std::io;
@@ -13,11 +13,11 @@ use tokio::net::TcpSocket;
 /// Connects to a jail's program, from any thread and any runtime.
 #[derive(Clone, Debug)]
 pub struct Inside {
-    shared: Arc<Shared>,
+    shared: Arc<JailState>,
 }
 
 impl Inside {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<JailState>) -> Self {
         Self { shared }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! They need root, the packages `busybox-static` and `crun`, and a file system under the temporary folder that has idmapped mounts.
 
-use leno_jail::{Container, Exit, Image, Launcher, Refusals, Refused, Room, Rooms, Volume};
+use leno_jail::{Container, Exit, Image, Launcher, Refusals, Room, Rooms, SyscallRefusal, Volume};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{PipeReader, Read};
@@ -434,7 +434,7 @@ async fn refused_calls_are_told() {
     has(&text, "after 137");
     assert!(text.contains("unshare: unshare(0x20000): Operation not permitted"), "{text}");
     room.end().await;
-    let refused = |call: &str, killed| Refused { call: call.to_owned(), program: call.to_owned(), killed };
+    let refused = |call: &str, killed| SyscallRefusal { call: call.to_owned(), program: call.to_owned(), killed };
     let mut all = Vec::new();
     while let Some(refused) = told.recv().await {
         all.push(refused);

@@ -4,7 +4,7 @@ use super::{Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_namespaces::Namespace;
 use leno_oci::{Image, Progress, Snapshot, Stage};
-use leno_supervisor::{ImageLease, ImageSource, ImageState, Unpacked};
+use leno_supervisor::{ImageLease, ImageSource, ImageState, LocalImage};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,7 +49,7 @@ enum State {
     Elsewhere,
     Pulling(Progress),
     /// With a description of the parts of the image that are left out.
-    Here(Unpacked, Option<String>),
+    Here(LocalImage, Option<String>),
     Failed(String),
 }
 
@@ -106,7 +106,7 @@ impl Drop for Pull {
 }
 
 impl ImageSource for Pull {
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>> {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>> {
         Box::pin(async {
             self.begin();
             let mut state = self.inner.state.subscribe();
@@ -176,7 +176,7 @@ impl Inner {
 }
 
 /// The image in the form that a jail takes. It is also its own lease.
-fn unpacked(image: Image) -> Unpacked {
+fn unpacked(image: Image) -> LocalImage {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     let of_room = leno_jail::Image {
         layers: image.layers(),
@@ -187,7 +187,7 @@ fn unpacked(image: Image) -> Unpacked {
         directory: text(image.working_dir()),
         stop_signal: text(image.stop_signal()),
     };
-    Unpacked { image: of_room, lease: ImageLease::new(image) }
+    LocalImage { image: of_room, lease: ImageLease::new(image) }
 }
 
 /// `34/200 MiB`

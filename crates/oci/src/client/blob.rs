@@ -25,7 +25,7 @@ const ADVANCE: u64 = 64 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 /// The receiver of a blob has gone, so the rest is not needed.
-pub(crate) struct Abandoned;
+pub(crate) struct ReceiverGone;
 
 /// A blob that is being downloaded.
 struct Download<'a> {
@@ -51,7 +51,7 @@ impl Client {
         digest: Digest,
         size: u64,
         (to, rate): (Sender<Bytes>, Option<&Rate>),
-    ) -> Result<std::result::Result<(), Abandoned>> {
+    ) -> Result<std::result::Result<(), ReceiverGone>> {
         let url = endpoint.url(&format!("blobs/{digest}"))?;
         let (pace, is_encoded) = (Pace::default(), false);
         let mut download = Download { client: self, endpoint, url, size, offset: 0, is_encoded, pace, to, rate };
@@ -59,7 +59,7 @@ impl Client {
         loop {
             let error = match download.part().await? {
                 End::Complete => return Ok(Ok(())),
-                End::Abandoned => return Ok(Err(Abandoned)),
+                End::Abandoned => return Ok(Err(ReceiverGone)),
                 End::Broken(error) => error,
             };
             if download.offset >= advanced_at + ADVANCE {

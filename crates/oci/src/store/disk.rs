@@ -50,13 +50,13 @@ pub(crate) struct Disk {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) layers: HashMap<Digest, Arc<Layer>>,
-    pub(super) images: HashMap<Digest, Stored>,
+    pub(super) images: HashMap<Digest, StoredImage>,
     /// The space taken by layers, images and unfinished files.
     pub(super) used: Space,
     pub(super) holdings: HashMap<Arc<str>, Holding>,
 }
 
-pub(super) struct Stored {
+pub(super) struct StoredImage {
     pub(super) config: Arc<Command>,
     /// The layers, bottom to top.
     pub(super) layers: Vec<Digest>,
@@ -67,7 +67,7 @@ pub(super) struct Stored {
     pub(super) leases: HashMap<Arc<str>, Weak<Lease>>,
 }
 
-impl Stored {
+impl StoredImage {
     pub(super) fn is_idle(&self) -> bool {
         self.leases.values().all(|lease| lease.strong_count() == 0)
     }
@@ -369,7 +369,7 @@ impl Disk {
             sync(&self.folder.join("images")).map_err(Error::io("cannot write", &place))?;
             let layers = layers.iter().map(|held| held.layer.chain).collect();
             let (config, documents) = (Arc::new(config.into()), documents.space());
-            entry.insert(Stored { config, layers, documents, leases: HashMap::new() });
+            entry.insert(StoredImage { config, layers, documents, leases: HashMap::new() });
             room.keep(&mut state);
         } else {
             drop(state);

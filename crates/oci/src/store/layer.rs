@@ -32,7 +32,7 @@ pub(crate) fn read(
     progress: &LayerProgress,
 ) -> Result<Omissions> {
     let wrong = |reason: String| Error::Layer { layer: blob.digest, reason };
-    let mut compressed = Checked::new(source, blob.size, Some(progress));
+    let mut compressed = DigestReader::new(source, blob.size, Some(progress));
     let outcome = read_archive(&mut compressed, folder, limits, room);
     if outcome.is_ok() || compressed.left <= MAX_REST && !matches!(outcome, Err(Failure::Write(..))) {
         // If the blob is not even the right one, that is the error to report, rather than the fault
@@ -74,14 +74,14 @@ pub(crate) fn build(
 }
 
 fn read_archive(
-    compressed: &mut Checked<'_, impl Read>,
+    compressed: &mut DigestReader<'_, impl Read>,
     folder: &Path,
     limits: Limits,
     room: &mut Room,
 ) -> std::result::Result<(Omissions, Digest), Failure> {
     let blob = BufReader::with_capacity(64 << 10, compressed);
     let archive = decompress(blob).map_err(Failure::Read)?;
-    let mut archive = Checked::new(archive, limits.file_bytes, None);
+    let mut archive = DigestReader::new(archive, limits.file_bytes, None);
     let omitted = unpack::read(&mut archive, folder, limits, &mut |space| room.take(space).map_err(io::Error::other))?;
     unpack::trailing(&mut archive)?;
     Ok((omitted, archive.hasher.finish()))
@@ -104,7 +104,7 @@ fn read_error(error: io::Error, blob: Blob) -> Error {
 }
 
 /// Reads at most the expected length, and computes the digest.
-struct Checked<'a, R> {
+struct DigestReader<'a, R> {
     source: R,
     hasher: Hasher,
     most: u64,
@@ -112,13 +112,13 @@ struct Checked<'a, R> {
     progress: Option<&'a LayerProgress>,
 }
 
-impl<'a, R> Checked<'a, R> {
+impl<'a, R> DigestReader<'a, R> {
     fn new(source: R, most: u64, progress: Option<&'a LayerProgress>) -> Self {
         Self { source, hasher: Hasher::default(), most, left: most, progress }
     }
 }
 
-impl<R: Read> Read for Checked<'_, R> {
+impl<R: Read> Read for DigestReader<'_, R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(into)?;
         let Some(left) = self.left.checked_sub(count as u64) else {
@@ -134,19 +134,19 @@ impl<R: Read> Read for Checked<'_, R> {
 }
 
 /// The bytes of a download, as they arrive.
-pub(crate) struct Received {
+pub(crate) struct DownloadReader {
     from: Receiver<Bytes>,
     piece: Bytes,
     left: u64,
 }
 
-impl Received {
+impl DownloadReader {
     pub(crate) fn new(from: Receiver<Bytes>, size: u64) -> Self {
         Self { from, piece: Bytes::new(), left: size }
     }
 }
 
-impl Read for Received {
+impl Read for DownloadReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.piece.is_empty() {
             match self.from.blocking_recv() {

@@ -1,6 +1,6 @@
 //! Images and layers as they are read from the disk when the store is opened.
 
-use super::disk::{HOLDER, Layer, LayerFile, Stored};
+use super::disk::{HOLDER, Layer, LayerFile, StoredImage};
 use crate::Digest;
 use crate::beneath::is_opaque;
 use crate::manifest::{self, Configuration, Descriptor, Document};
@@ -46,7 +46,7 @@ pub(super) fn load_layer(path: &Path) -> Option<Layer> {
     Some(Layer { chain, root, space, opaque, omitted: file.omitted })
 }
 
-pub(super) fn load_image(path: &Path) -> Option<(Digest, Stored)> {
+pub(super) fn load_image(path: &Path) -> Option<(Digest, StoredImage)> {
     let digest = Digest::from_hex(path.file_name()?.to_str()?)?;
     let name = digest.to_string();
     let mut next = digest;
@@ -78,7 +78,7 @@ pub(super) fn load_image(path: &Path) -> Option<(Digest, Stored)> {
     let files = ["manifest.json", "config.json"].into_iter().filter_map(|name| fs::metadata(path.join(name)).ok());
     let documents = documents_space(files.chain(indexes).map(|found| found.len()));
     let (config, layers) = (Arc::new(config.into()), Digest::chain(&diff_ids));
-    Some((digest, Stored { config, layers, documents, leases: HashMap::new() }))
+    Some((digest, StoredImage { config, layers, documents, leases: HashMap::new() }))
 }
 
 /// The file name of an index at this depth.

@@ -1,10 +1,10 @@
 //! The sources of an image's parts: a registry with its mirrors, or an OCI layout on this machine.
 
 use super::disk::{Disk, Temp};
-use super::layer::{self, Received};
+use super::layer::{self, DownloadReader};
 use super::shares::{Owner, Room};
 use crate::attributes::Omissions;
-use crate::client::{Abandoned, Client, Endpoint};
+use crate::client::{Client, Endpoint, ReceiverGone};
 use crate::decompress::decompress;
 use crate::manifest::{self, Blob, Descriptor, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
 use crate::platform::Platform;
@@ -45,7 +45,7 @@ pub(crate) struct Source {
 }
 
 /// A layer that has been read, but not yet been built on top of others.
-pub(crate) struct Fetched {
+pub(crate) struct FetchedLayer {
     pub(crate) temp: Temp,
     pub(crate) room: Room,
     pub(crate) omitted: Omissions,
@@ -102,7 +102,7 @@ impl Source {
     async fn resolve(&self, tag: Option<&str>) -> Result<Digest> {
         match &self.kind {
             Kind::Registry { client, endpoints } => {
-                let manifest = self.ask(client, endpoints, Wanted::Tag(tag.unwrap_or("latest"))).await?;
+                let manifest = self.ask(client, endpoints, Selector::Tag(tag.unwrap_or("latest"))).await?;
                 Ok(Digest::of(&manifest))
             }
             Kind::Layout(layout) => {
@@ -115,7 +115,7 @@ impl Source {
     /// Fetches and verifies a manifest or an index.
     pub(crate) async fn manifest(&self, digest: Digest) -> Result<Vec<u8>> {
         match &self.kind {
-            Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Manifest(digest)).await,
+            Kind::Registry { client, endpoints } => self.ask(client, endpoints, Selector::Manifest(digest)).await,
             Kind::Layout(layout) => self.local(layout, digest, MAX_MANIFEST_BYTES).await,
         }
     }
@@ -123,7 +123,7 @@ impl Source {
     /// Fetches and verifies a configuration.
     pub(crate) async fn config(&self, blob: Blob) -> Result<Vec<u8>> {
         let bytes = match &self.kind {
-            Kind::Registry { client, endpoints } => self.ask(client, endpoints, Wanted::Config(blob.digest)).await?,
+            Kind::Registry { client, endpoints } => self.ask(client, endpoints, Selector::Config(blob.digest)).await?,
             Kind::Layout(layout) => self.local(layout, blob.digest, MAX_CONFIG_BYTES).await?,
         };
         // If a tool has left out the size, the digest still holds.
@@ -135,16 +135,16 @@ impl Source {
     }
 
     /// Asks one endpoint after another.
-    async fn ask(&self, client: &Client, endpoints: &[Endpoint], wanted: Wanted<'_>) -> Result<Vec<u8>> {
+    async fn ask(&self, client: &Client, endpoints: &[Endpoint], wanted: Selector<'_>) -> Result<Vec<u8>> {
         let mut answer = Err(nobody());
         for (others, endpoint) in (0..endpoints.len()).rev().zip(endpoints) {
             answer = match wanted {
-                Wanted::Tag(tag) => client.tag(endpoint, tag, &self.image, MAX_MANIFEST_BYTES).await,
-                Wanted::Manifest(digest) => {
+                Selector::Tag(tag) => client.tag(endpoint, tag, &self.image, MAX_MANIFEST_BYTES).await,
+                Selector::Manifest(digest) => {
                     let bytes = client.manifest(endpoint, digest, MAX_MANIFEST_BYTES).await;
                     bytes.and_then(|bytes| self.verified(digest, bytes))
                 }
-                Wanted::Config(digest) => {
+                Selector::Config(digest) => {
                     let bytes = client.small_blob(endpoint, digest, MAX_CONFIG_BYTES).await;
                     bytes.and_then(|bytes| self.verified(digest, bytes))
                 }
@@ -179,14 +179,14 @@ impl Source {
         diff_id: Digest,
         limits: Limits,
         progress: &Arc<LayerProgress>,
-    ) -> Result<Fetched> {
+    ) -> Result<FetchedLayer> {
         let unpack = |disk: Arc<Disk>, progress: Arc<LayerProgress>, open: OpenBlob| {
             let owner = self.share.clone();
             move || {
                 let source = open()?;
                 let (temp, mut room) = (disk.temp()?, disk.room(&owner));
                 let omitted = layer::read(source, blob, diff_id, &temp.path, limits, &mut room, &progress)?;
-                Ok(Fetched { temp, room, omitted })
+                Ok(FetchedLayer { temp, room, omitted })
             }
         };
         match &self.kind {
@@ -200,7 +200,7 @@ impl Source {
                 let mut answer = Err(nobody());
                 for (others, endpoint) in (0..endpoints.len()).rev().zip(endpoints) {
                     let (to, from) = mpsc::channel(PIECES_AHEAD);
-                    let open: OpenBlob = Box::new(move || Ok(Box::new(Received::new(from, blob.size))));
+                    let open: OpenBlob = Box::new(move || Ok(Box::new(DownloadReader::new(from, blob.size))));
                     let unpacked = blocking(unpack(disk.clone(), progress.clone(), open));
                     let downloaded = client.blob(
                         endpoint,
@@ -211,7 +211,7 @@ impl Source {
                     let (unpacked, downloaded) = futures_util::future::join(unpacked, downloaded).await;
                     answer = match downloaded {
                         // The unpacker ended last, or it ended first and its result has the cause.
-                        Ok(Ok(()) | Err(Abandoned)) => unpacked,
+                        Ok(Ok(()) | Err(ReceiverGone)) => unpacked,
                         Err(error) => Err(error),
                     };
                     if counts(&answer, endpoint, others) {
@@ -225,7 +225,7 @@ impl Source {
 }
 
 #[derive(Clone, Copy)]
-enum Wanted<'a> {
+enum Selector<'a> {
     Tag(&'a str),
     Manifest(Digest),
     Config(Digest),

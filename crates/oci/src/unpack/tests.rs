@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use tar_core::builder::EntryBuilder;
 
 #[derive(Clone, Debug)]
-struct Wanted {
+struct EntrySpec {
     kind: EntryType,
     path: String,
     target: String,
@@ -37,18 +37,18 @@ fn target() -> impl Strategy<Value = String> {
     ]
 }
 
-fn wanted() -> impl Strategy<Value = Wanted> {
+fn wanted() -> impl Strategy<Value = EntrySpec> {
     let kind = prop_oneof![
         5 => Just(EntryType::Regular), 5 => Just(EntryType::Directory), 5 => Just(EntryType::Symlink), 3 => Just(EntryType::Link),
         1 => Just(EntryType::Fifo), 1 => Just(EntryType::Char),
     ];
     (kind, path(), target(), prop::collection::vec(any::<u8>(), 0..600)).prop_map(|(kind, path, target, content)| {
         let content = if kind == EntryType::Regular && !path.ends_with('/') { content } else { Vec::new() };
-        Wanted { kind, path, target, content }
+        EntrySpec { kind, path, target, content }
     })
 }
 
-fn archive(entries: &[Wanted]) -> Vec<u8> {
+fn archive(entries: &[EntrySpec]) -> Vec<u8> {
     let mut archive = Vec::new();
     for entry in entries {
         let mut header = EntryBuilder::new_gnu();
@@ -132,7 +132,7 @@ fn unpack(archive: &[u8], folder: &Path, lower: &[&Path]) -> Result<Space, Failu
     Ok(taken)
 }
 
-fn layers() -> impl Strategy<Value = Vec<Vec<Wanted>>> {
+fn layers() -> impl Strategy<Value = Vec<Vec<EntrySpec>>> {
     prop::collection::vec(prop::collection::vec(wanted(), 1..8), 1..4)
 }
 

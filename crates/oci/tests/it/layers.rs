@@ -156,9 +156,9 @@ async fn whiteouts_are_what_overlayfs_wants() {
 }
 
 /// The overlayfs mount of layers, until it is dropped.
-struct Mounted(PathBuf);
+struct OverlayMount(PathBuf);
 
-fn mount(folder: &Path, layers: &[PathBuf]) -> Mounted {
+fn mount(folder: &Path, layers: &[PathBuf]) -> OverlayMount {
     let place = folder.join("merged");
     fs::create_dir(&place).unwrap();
     let lower: Vec<String> = layers.iter().rev().map(|layer| layer.display().to_string()).collect();
@@ -169,10 +169,10 @@ fn mount(folder: &Path, layers: &[PathBuf]) -> Mounted {
     support::run(
         support::tool("mount").args(["-t", "overlay", "overlay", "-o", &format!("lowerdir={lower}")]).arg(&place),
     );
-    Mounted(place)
+    OverlayMount(place)
 }
 
-impl Drop for Mounted {
+impl Drop for OverlayMount {
     fn drop(&mut self) {
         support::run(support::tool("umount").arg(&self.0));
     }

@@ -46,7 +46,7 @@ pub(crate) async fn pull(store: &Store, reference: &str) -> Result<Image> {
 
 /// The visible properties of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct FileProperties {
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) mtime: (i64, i64),
@@ -59,13 +59,13 @@ pub(crate) struct Seen {
 }
 
 /// All files in a folder, and the folder itself.
-pub(crate) fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
+pub(crate) fn tree(root: &Path) -> BTreeMap<PathBuf, FileProperties> {
     let (mut seen, mut inodes) = (BTreeMap::new(), BTreeMap::new());
     walk(root, root, &mut seen, &mut inodes);
     seen
 }
 
-fn walk(root: &Path, path: &Path, seen: &mut BTreeMap<PathBuf, Seen>, inodes: &mut BTreeMap<u64, PathBuf>) {
+fn walk(root: &Path, path: &Path, seen: &mut BTreeMap<PathBuf, FileProperties>, inodes: &mut BTreeMap<u64, PathBuf>) {
     let metadata = fs::symlink_metadata(path).unwrap();
     let name = path.strip_prefix(root).unwrap().to_owned();
     let content = if metadata.is_symlink() {
@@ -78,7 +78,7 @@ fn walk(root: &Path, path: &Path, seen: &mut BTreeMap<PathBuf, Seen>, inodes: &m
     let same_as = inodes.entry(metadata.ino()).or_insert_with(|| name.clone()).clone();
     seen.insert(
         name,
-        Seen {
+        FileProperties {
             mode: metadata.mode(),
             owner: (metadata.uid(), metadata.gid()),
             mtime: (metadata.mtime(), metadata.mtime_nsec()),

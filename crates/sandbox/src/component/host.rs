@@ -1,6 +1,6 @@
 //! The node's side of an instance: its inputs, and its counted resources.
 
-use super::outside::{Body, Broken, Outside};
+use super::outside::{Body, Outside, StreamError};
 use super::program::Settings;
 use super::stdio::Output;
 use http::uri::Scheme;
@@ -108,7 +108,8 @@ impl WasiHttpHooks for Calls {
         options: Option<RequestOptions>,
         _: Io,
     ) -> Box<dyn Future<Output = Result<(Response<WasiBody>, Io), Error>> + Send> {
-        let request: Request<Body> = request.map(|body| body.map_err(|error| Broken(error.to_string())).boxed_unsync());
+        let request: Request<Body> =
+            request.map(|body| body.map_err(|error| StreamError(error.to_string())).boxed_unsync());
         let sending = self.0.send(request);
         let limit = options.and_then(|options| options.first_byte_timeout);
         Box::new(async move {
@@ -116,7 +117,7 @@ impl WasiHttpHooks for Calls {
                 Some(limit) => tokio::time::timeout(limit, sending).await.map_err(|_| Error::ConnectionReadTimeout)?,
                 None => sending.await,
             };
-            let response = sent.map_err(|Broken(reason)| Error::InternalError(Some(reason)))?;
+            let response = sent.map_err(|StreamError(reason)| Error::InternalError(Some(reason)))?;
             let done: Io = Box::new(std::future::ready(Ok(())));
             Ok((response.map(|body| body.map_err(|_| Error::ConnectionTerminated).boxed_unsync()), done))
         })

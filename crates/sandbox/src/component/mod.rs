@@ -17,6 +17,6 @@ mod stdio;
 
 pub use engine::Components;
 pub use failure::{CompileError, Failure};
-pub use outside::{Body, Broken, Outside, Sending};
+pub use outside::{Body, Outside, Sending, StreamError};
 pub use program::{Component, LARGEST_COMPONENT, Program, Settings};
 pub use run::Answer;

@@ -7,15 +7,15 @@ use std::future::Future;
 use std::pin::Pin;
 
 /// A body that an instance reads or writes, frame by frame.
-pub type Body = UnsyncBoxBody<Bytes, Broken>;
+pub type Body = UnsyncBoxBody<Bytes, StreamError>;
 
 /// The reason why a body or a call broke off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Broken(pub String);
+pub struct StreamError(pub String);
 
 /// A future of the response.
-pub type Sending = Pin<Box<dyn Future<Output = Result<Response<Body>, Broken>> + Send>>;
+pub type Sending = Pin<Box<dyn Future<Output = Result<Response<Body>, StreamError>> + Send>>;
 
 /// Receives an instance's outgoing calls: everything that leaves the instance goes through here.
 pub trait Outside: Send + 'static {

@@ -12,9 +12,9 @@ pub const LARGEST_COMPONENT: usize = 48 * 1024 * 1024;
 
 /// A compiled component. Cloning is cheap.
 #[derive(Clone)]
-pub struct Component(pub(super) Arc<Compiled>);
+pub struct Component(pub(super) Arc<CompiledComponent>);
 
-pub(super) struct Compiled {
+pub(super) struct CompiledComponent {
     pub engine: Arc<Inner>,
     pub ready: ProxyPre<Host>,
 }
@@ -30,7 +30,7 @@ impl Component {
         let linked =
             inner.linker.instantiate_pre(&component).map_err(|error| CompileError::Import(format!("{error:#}")))?;
         let ready = ProxyPre::new(linked).map_err(|error| CompileError::Export(format!("{error:#}")))?;
-        Ok(Self(Arc::new(Compiled { engine: inner, ready })))
+        Ok(Self(Arc::new(CompiledComponent { engine: inner, ready })))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::host::Host;
-use super::outside::{Body, Broken, Outside};
+use super::outside::{Body, Outside, StreamError};
 use super::program::Program;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -27,7 +27,7 @@ const MOST_HANDLES: usize = 4096;
 type Outlet = Arc<Mutex<Option<oneshot::Sender<Result<Response<Answer>, Failure>>>>>;
 
 /// Why a run failed, for a body that the run did not finish.
-type Ended = Arc<OnceLock<Failure>>;
+type RunFailure = Arc<OnceLock<Failure>>;
 
 impl Program {
     /// Runs a fresh instance for a request, to its end. Sends its answer as soon as the head is
@@ -41,7 +41,7 @@ impl Program {
         outside: Box<dyn Outside>,
         answer: oneshot::Sender<Result<Response<Answer>, Failure>>,
     ) -> Result<(), Failure> {
-        let (outlet, ended): (Outlet, Ended) = (Arc::new(Mutex::new(Some(answer))), Ended::default());
+        let (outlet, ended): (Outlet, RunFailure) = (Arc::new(Mutex::new(Some(answer))), RunFailure::default());
         let mut store = self.store(outside);
         let result = {
             let clock = &self.component.0.engine.clock;
@@ -90,10 +90,10 @@ impl Program {
         store: &mut Store<Host>,
         request: Request<Body>,
         outlet: Outlet,
-        ended: Ended,
+        ended: RunFailure,
     ) -> Result<(), Wrong> {
         let scheme = if request.uri().scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
-        let request = request.map(|body| body.map_err(|_: Broken| Error::ConnectionTerminated));
+        let request = request.map(|body| body.map_err(|_: StreamError| Error::ConnectionTerminated));
         let shown = store.data_mut().http().new_incoming_request(scheme, request);
         let shown = shown.map_err(|error| Wrong::Failure(Failure::Request(format!("{error:#}"))))?;
         let given = store.data_mut().http().new_response_outparam_from_callback(move |response| {
@@ -125,18 +125,18 @@ impl From<wasmtime::Error> for Wrong {
 /// The body of an answer, which the instance writes while it runs.
 pub struct Answer {
     body: HyperOutgoingBody,
-    ended: Ended,
+    ended: RunFailure,
 }
 
 impl http_body::Body for Answer {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = StreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamError>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         Poll::Ready(match (frame, self.ended.get()) {
-            (Some(frame), _) => Some(frame.map_err(|error| Broken(error.to_string()))),
-            (None, Some(failure)) => Some(Err(Broken(format!("the component {failure}")))),
+            (Some(frame), _) => Some(frame.map_err(|error| StreamError(error.to_string()))),
+            (None, Some(failure)) => Some(Err(StreamError(format!("the component {failure}")))),
             (None, None) => None,
         })
     }

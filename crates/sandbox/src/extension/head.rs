@@ -57,7 +57,7 @@ pub struct Response {
 
 /// The other inputs of a run.
 #[derive(Clone, Debug)]
-pub struct Given {
+pub struct RunInputs {
     /// The time, which stands still: milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// The seed of the module's random numbers.

@@ -19,7 +19,7 @@ pub(super) type Field = (Box<[u8]>, Box<[u8]>);
 
 /// Why bytes are no list of header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum FieldListError {
     /// It ends too early, or continues after its end.
     #[error("the list's length is not what its parts add up to")]
     Length,
@@ -109,20 +109,20 @@ impl Headers {
     }
 
     /// Decodes the flat encoding. An empty input is an empty list.
-    pub fn decode(flat: &[u8]) -> Result<Self, Malformed> {
+    pub fn decode(flat: &[u8]) -> Result<Self, FieldListError> {
         let mut rest = flat;
         if rest.is_empty() {
             return Ok(Self::default());
         }
         let count = word(&mut rest)?;
         if count > MOST_FIELDS {
-            return Err(Malformed::TooLarge);
+            return Err(FieldListError::TooLarge);
         }
         let mut lengths = Vec::with_capacity(count);
         for _ in 0..count {
             let (name, value) = (word(&mut rest)?, word(&mut rest)?);
             if name > LONGEST_NAME || value > LONGEST_VALUE {
-                return Err(Malformed::TooLarge);
+                return Err(FieldListError::TooLarge);
             }
             lengths.push((name, value));
         }
@@ -131,7 +131,7 @@ impl Headers {
             let (name, value) = (text(&mut rest, name)?, text(&mut rest, value)?);
             headers.push(name, value);
         }
-        if rest.is_empty() { Ok(headers) } else { Err(Malformed::Length) }
+        if rest.is_empty() { Ok(headers) } else { Err(FieldListError::Length) }
     }
 }
 
@@ -143,21 +143,21 @@ impl<N: AsRef<[u8]>, V: AsRef<[u8]>> FromIterator<(N, V)> for Headers {
     }
 }
 
-fn word(rest: &mut &[u8]) -> Result<usize, Malformed> {
-    let (word, after) = rest.split_first_chunk().ok_or(Malformed::Length)?;
+fn word(rest: &mut &[u8]) -> Result<usize, FieldListError> {
+    let (word, after) = rest.split_first_chunk().ok_or(FieldListError::Length)?;
     *rest = after;
-    usize::try_from(u32::from_le_bytes(*word)).map_err(|_| Malformed::TooLarge)
+    usize::try_from(u32::from_le_bytes(*word)).map_err(|_| FieldListError::TooLarge)
 }
 
-fn text<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], Malformed> {
-    let (text, after) = rest.split_at_checked(length).ok_or(Malformed::Length)?;
+fn text<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], FieldListError> {
+    let (text, after) = rest.split_at_checked(length).ok_or(FieldListError::Length)?;
     match after.split_first() {
         Some((0, after)) => {
             *rest = after;
             Ok(text)
         }
-        Some(_) => Err(Malformed::Terminator),
-        None => Err(Malformed::Length),
+        Some(_) => Err(FieldListError::Terminator),
+        None => Err(FieldListError::Length),
     }
 }
 
@@ -177,15 +177,15 @@ mod tests {
     fn what_is_no_list_is_refused() {
         let good = Headers::from_iter([("x-a", "1")]).encode();
         for end in 1..good.len() {
-            assert_eq!(Headers::decode(&good[..end]), Err(Malformed::Length), "{end}");
+            assert_eq!(Headers::decode(&good[..end]), Err(FieldListError::Length), "{end}");
         }
-        assert_eq!(Headers::decode(&[&good[..], &[0]].concat()), Err(Malformed::Length));
+        assert_eq!(Headers::decode(&[&good[..], &[0]].concat()), Err(FieldListError::Length));
         let mut unterminated = good;
         *unterminated.last_mut().unwrap() = 1;
-        assert_eq!(Headers::decode(&unterminated), Err(Malformed::Terminator));
-        assert_eq!(Headers::decode(&[0xff; 4]), Err(Malformed::TooLarge));
+        assert_eq!(Headers::decode(&unterminated), Err(FieldListError::Terminator));
+        assert_eq!(Headers::decode(&[0xff; 4]), Err(FieldListError::TooLarge));
         let long = [1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0];
-        assert_eq!(Headers::decode(&long), Err(Malformed::TooLarge));
+        assert_eq!(Headers::decode(&long), Err(FieldListError::TooLarge));
     }
 
     #[test]

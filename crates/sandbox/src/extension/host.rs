@@ -2,7 +2,7 @@
 //! that comes from a module is trusted: every address is checked, every length bounded.
 
 use super::failure::Failure;
-use super::head::{Given, Request, Response};
+use super::head::{Request, Response, RunInputs};
 use super::headers::{Field, Headers};
 use super::logging::MOST_LINES;
 use super::plugin::Settings;
@@ -34,13 +34,13 @@ pub(super) enum Status {
 /// The reason of a call that ends the run.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Refused(pub String);
+pub(super) struct Violation(pub String);
 
-pub(super) type Called = Result<u32, wasmtime::Error>;
+pub(super) type CallResult = Result<u32, wasmtime::Error>;
 
 /// Ends the run.
 pub(super) fn refuse<T>(what: impl Into<String>) -> Result<T, wasmtime::Error> {
-    Err(wasmtime::Error::new(Refused(what.into())))
+    Err(wasmtime::Error::new(Violation(what.into())))
 }
 
 /// The state on which the calls of one instance work.
@@ -61,7 +61,7 @@ pub(super) struct Host {
     pub changes: Vec<RawEdit>,
     pub local: Option<Local>,
     pub resumed: bool,
-    pub given: Option<Given>,
+    pub given: Option<RunInputs>,
     pub random: u64,
     pub properties: Vec<Field>,
     /// The module asked for a value that differs from instance to instance.
@@ -109,7 +109,7 @@ impl Host {
     }
 
     /// Takes the inputs of the run.
-    pub(super) fn take(&mut self, given: Given) {
+    pub(super) fn take(&mut self, given: RunInputs) {
         self.random = given.random;
         self.given = Some(given);
     }
@@ -208,7 +208,7 @@ pub(super) fn write(memory: &mut [u8], address: u32, bytes: &[u8]) -> Result<(),
 }
 
 /// Writes a word into the module's memory.
-pub(super) fn put(caller: &mut Caller<'_, Host>, address: u32, word: u32) -> Called {
+pub(super) fn put(caller: &mut Caller<'_, Host>, address: u32, word: u32) -> CallResult {
     let (memory, _) = parts(caller)?;
     write(memory, address, &word.to_le_bytes())?;
     Ok(Status::Ok as u32)
@@ -216,8 +216,8 @@ pub(super) fn put(caller: &mut Caller<'_, Host>, address: u32, word: u32) -> Cal
 
 /// Passes bytes to the module, in memory from its own allocator, and writes their address and
 /// length to the given places.
-pub(super) fn give(caller: &mut Caller<'_, Host>, bytes: &[u8], at: u32, length_at: u32) -> Called {
-    let length = u32::try_from(bytes.len()).map_err(|_| wasmtime::Error::new(Refused("too much to give".into())))?;
+pub(super) fn give(caller: &mut Caller<'_, Host>, bytes: &[u8], at: u32, length_at: u32) -> CallResult {
+    let length = u32::try_from(bytes.len()).map_err(|_| wasmtime::Error::new(Violation("too much to give".into())))?;
     let address = match length {
         0 => 0,
         length => allocate(caller, length)?,
@@ -250,7 +250,7 @@ fn allocate(caller: &mut Caller<'_, Host>, length: u32) -> Result<u32, wasmtime:
 pub(super) fn failure(error: &wasmtime::Error, host: &Host) -> Failure {
     use crate::fault::Fault;
     use wasmtime::Trap;
-    if let Some(Refused(what)) = error.downcast_ref::<Refused>() {
+    if let Some(Violation(what)) = error.downcast_ref::<Violation>() {
         return match host.complaint() {
             Some(complaint) if what.starts_with("`proc_exit`") => Failure::Fault(Fault::Panicked(complaint)),
             _ if host.starved && what.starts_with("its allocator") => Failure::Fault(Fault::OutOfMemory),

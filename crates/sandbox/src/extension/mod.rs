@@ -27,8 +27,8 @@ mod shared;
 
 pub use engine::{Extensions, MOST_INSTANCES};
 pub use failure::{CompileError, Failure, StartError};
-pub use head::{Direction, Given, Request, Response};
-pub use headers::{Headers, Malformed};
+pub use head::{Direction, Request, Response, RunInputs};
+pub use headers::{FieldListError, Headers};
 pub use module::{LARGEST_MODULE, Module};
 pub use plugin::{LARGEST_MEMORY, Plugin, SMALLEST_MEMORY, Settings};
 pub use run::{Local, Outcome, Run};

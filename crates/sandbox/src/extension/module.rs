@@ -14,9 +14,9 @@ pub const LARGEST_MODULE: usize = 8 * 1024 * 1024;
 
 /// A compiled module. Cloning is cheap.
 #[derive(Clone)]
-pub struct Module(pub(super) Arc<Compiled>);
+pub struct Module(pub(super) Arc<CompiledModule>);
 
-pub(super) struct Compiled {
+pub(super) struct CompiledModule {
     pub engine: Arc<Inner>,
     pub ready: InstancePre<Host>,
     pub memory: ModuleExport,
@@ -79,7 +79,7 @@ impl Module {
         let globals = portable.globals.map(|names| names.iter().map(|name| module.get_export_index(name)).collect());
         let ready = linker.instantiate_pre(&module).map_err(invalid)?;
         let globals = globals.flatten();
-        Ok(Self(Arc::new(Compiled { engine: inner, ready, memory, first_memory, allocate, entries, globals })))
+        Ok(Self(Arc::new(CompiledModule { engine: inner, ready, memory, first_memory, allocate, entries, globals })))
     }
 
     /// Whether it has callbacks for requests.

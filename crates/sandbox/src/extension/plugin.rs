@@ -3,7 +3,7 @@
 
 use super::engine::Inner;
 use super::failure::{Failure, StartError};
-use super::head::Given;
+use super::head::RunInputs;
 use super::host::{self, Host};
 use super::logging::Budget;
 use super::module::Module;
@@ -79,7 +79,7 @@ impl Plugin {
         let mut store = engine.store(Host::new(settings.clone()), START_DEADLINE);
         // This start is not for a request: its time is zero, and its shared data is discarded
         // afterwards.
-        store.data_mut().given = Some(Given { now_ms: 0, random: 0, shared: Arc::new(SharedData::default()) });
+        store.data_mut().given = Some(RunInputs { now_ms: 0, random: 0, shared: Arc::new(SharedData::default()) });
         let _counting = engine.clock.count();
         let mut instance = Instance::new(module, &mut store).map_err(StartError::Failed)?;
         let before = instance.memory.data(&store).to_vec();
@@ -118,7 +118,7 @@ impl Plugin {
     }
 
     /// A new instance that has been started.
-    pub(super) fn instance(&self, given: Given, deadline: Duration) -> Result<(Store<Host>, Instance), Failure> {
+    pub(super) fn instance(&self, given: RunInputs, deadline: Duration) -> Result<(Store<Host>, Instance), Failure> {
         let engine: &Inner = &self.module.0.engine;
         let mut host = Host::new(self.settings.clone());
         host.take(given);

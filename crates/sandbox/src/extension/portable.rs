@@ -15,7 +15,7 @@ pub(super) struct Portable {
 
 /// The findings about a module.
 #[derive(Default)]
-struct Found {
+struct Findings {
     /// The mutable globals, by index.
     mutable: Vec<u32>,
     globals: u32,
@@ -81,8 +81,8 @@ fn header(module: &[u8], content: usize) -> usize {
     content
 }
 
-fn find(module: &[u8]) -> Result<Found, wasmparser::BinaryReaderError> {
-    let mut found = Found::default();
+fn find(module: &[u8]) -> Result<Findings, wasmparser::BinaryReaderError> {
+    let mut found = Findings::default();
     for payload in Parser::new(0).parse_all(module) {
         match payload? {
             Payload::ImportSection(imports) => {

@@ -3,7 +3,7 @@
 
 use super::engine::Inner;
 use super::failure::{Failure, StartError};
-use super::head::{Given, Request, Response};
+use super::head::{Request, Response, RunInputs};
 use super::headers::Headers;
 use super::host::{self, Host, Stage};
 use super::module::Module;
@@ -51,7 +51,7 @@ pub struct Run {
 impl Run {
     /// Starts a fresh instance, with `deadline` of processor time for a request, and the same again
     /// for its response.
-    pub fn start(plugin: &Plugin, given: Given, deadline: Duration) -> Result<Self, Failure> {
+    pub fn start(plugin: &Plugin, given: RunInputs, deadline: Duration) -> Result<Self, Failure> {
         let _counting = plugin.module.0.engine.clock.count();
         let (mut store, mut instance) = plugin.instance(given, deadline)?;
         store.data_mut().stage = Stage::Request;

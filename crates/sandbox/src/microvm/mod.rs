@@ -13,7 +13,7 @@ mod shell;
 mod snapshot;
 mod system;
 
-pub(crate) use shell::{Shell, Spent};
+pub(crate) use shell::{FinishedShell, Shell};
 pub(crate) use snapshot::Snapshot;
 
 use crate::error::{EngineError, LoadError};

@@ -1,6 +1,6 @@
 //! A shell: one micro-VM with one vCPU, not specific to a program, reused. A [`Shell`] is clean,
 //! that is, all memory that a guest can reach and that is not shared and read-only is zero. Running
-//! one makes it a [`Spent`], and only [`Spent::reset`] makes that a shell again.
+//! one makes it a [`FinishedShell`], and only [`FinishedShell::reset`] makes that a shell again.
 
 use super::elf::Guest;
 use super::layout::{self, PAGE, status, task};
@@ -31,7 +31,7 @@ pub(super) fn writable(guest: &Guest, view: View) -> [Range<u64>; 4] {
 pub(crate) struct Shell(Box<Vm>);
 
 /// A shell after a run.
-pub(crate) struct Spent {
+pub(crate) struct FinishedShell {
     vm: Box<Vm>,
     /// Length of the output, or why there is none.
     outcome: Result<usize, Fault>,
@@ -111,7 +111,7 @@ impl Shell {
         snapshot: &Snapshot,
         deadline: Duration,
         write: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Spent, (Option<Shell>, E)> {
+    ) -> Result<FinishedShell, (Option<Shell>, E)> {
         let mut vm = self.0;
         vm.written = layout::INPUT_SIZE as usize;
         match write(vm.area(layout::INPUT, layout::INPUT_SIZE)) {
@@ -119,15 +119,15 @@ impl Shell {
                 vm.written = length.min(layout::INPUT_SIZE as usize);
                 Ok(vm.run(snapshot, deadline))
             }
-            Err(error) => Err((Spent { vm, outcome: Ok(0) }.reset(), error)),
+            Err(error) => Err((FinishedShell { vm, outcome: Ok(0) }.reset(), error)),
         }
     }
 
     /// Builds the program that `blob` encodes; its memory can be read from the result.
-    pub(super) fn init(self, blob: &[u8], deadline: Duration) -> Spent {
+    pub(super) fn init(self, blob: &[u8], deadline: Duration) -> FinishedShell {
         let mut vm = self.0;
         let Some(area) = vm.blob.as_mut().and_then(|memory| memory.bytes_mut().get_mut(..blob.len())) else {
-            return Spent { vm, outcome: Err(Fault::Host("the program does not fit".into())) };
+            return FinishedShell { vm, outcome: Err(Fault::Host("the program does not fit".into())) };
         };
         area.copy_from_slice(blob);
         vm.written = blob.len();
@@ -138,7 +138,7 @@ impl Shell {
     }
 }
 
-impl Spent {
+impl FinishedShell {
     /// The output of a run, or the fault, if there is no output.
     pub(crate) fn output(&self) -> Result<&[u8], Fault> {
         let length = self.outcome.clone()?;
@@ -170,7 +170,7 @@ impl Vm {
     /// Runs with as much heap as the program usually needs, and again with the largest if that was
     /// not enough. A program is a pure function, so the second run makes no difference to its
     /// result.
-    fn run(self: Box<Self>, snapshot: &Snapshot, deadline: Duration) -> Spent {
+    fn run(self: Box<Self>, snapshot: &Snapshot, deadline: Duration) -> FinishedShell {
         let started = Instant::now();
         let usual = View::Run(snapshot.class);
         let largest = View::Run(HeapClass::MAX);
@@ -183,7 +183,7 @@ impl Vm {
         vm.run_in(largest, snapshot, deadline.saturating_sub(started.elapsed()))
     }
 
-    fn run_in(mut self: Box<Self>, view: View, snapshot: &Snapshot, deadline: Duration) -> Spent {
+    fn run_in(mut self: Box<Self>, view: View, snapshot: &Snapshot, deadline: Duration) -> FinishedShell {
         self.area(layout::DATA, snapshot.data.len() as u64).copy_from_slice(&snapshot.data);
         self.area(layout::HEAP, snapshot.heap.len() as u64).copy_from_slice(&snapshot.heap);
         let length = self.written;
@@ -191,7 +191,7 @@ impl Vm {
     }
 
     /// Enters the guest with every register as in a new machine.
-    fn enter(mut self: Box<Self>, task: u64, view: View, length: usize, deadline: Duration) -> Spent {
+    fn enter(mut self: Box<Self>, task: u64, view: View, length: usize, deadline: Duration) -> FinishedShell {
         self.view = view;
         self.sregs.cr3 = view.root();
         let shared = self.vcpu.sync_regs_mut();
@@ -211,7 +211,7 @@ impl Vm {
         self.vcpu.set_sync_dirty_reg(SyncReg::SystemRegister);
         self.vcpu.set_sync_dirty_reg(SyncReg::VcpuEvents);
         let outcome = self.go(deadline).and_then(|word| self.outcome(word));
-        Spent { vm: self, outcome }
+        FinishedShell { vm: self, outcome }
     }
 
     /// Runs until the guest exits; returns the word that it wrote to the exit port.

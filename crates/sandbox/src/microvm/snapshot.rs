@@ -1,7 +1,7 @@
 //! The memory that initialisation left: everything in which two programs differ.
 
 use super::layout;
-use super::shell::Spent;
+use super::shell::FinishedShell;
 use super::system::HeapClass;
 
 /// The least heap that every program has for its runs. A run that needs more is repeated with the
@@ -20,7 +20,7 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads it from a shell in which a program was initialised. `None`: the program leaves no
     /// space on the largest heap.
-    pub(super) fn take(spent: &Spent) -> Option<Self> {
+    pub(super) fn take(spent: &FinishedShell) -> Option<Self> {
         let data = used(spent.memory(layout::DATA, layout::DATA_SIZE));
         let heap = used(spent.memory(layout::HEAP, layout::HEAP_SIZE));
         let class = HeapClass::holding(heap.len() as u64 + ROOM)?;

@@ -28,11 +28,11 @@ fn refusal(status: u16, headers: &[(&str, &str)]) -> Denial {
     }
 }
 
-fn check(output: &Output) -> Result<Output, Malformed> {
+fn check(output: &Output) -> Result<Output, OutputError> {
     decode(&postcard::to_stdvec(output).unwrap())
 }
 
-fn decided(change: impl FnOnce(&mut Decision)) -> Result<Output, Malformed> {
+fn decided(change: impl FnOnce(&mut Decision)) -> Result<Output, OutputError> {
     let mut decision = decision();
     change(&mut decision);
     check(&Output::Request(Outcome::Decided(decision)))
@@ -55,7 +55,7 @@ fn header_names_that_programs_may_not_touch() {
         ["", "X-Upper", "a b", "a:b", ":path", "a\r\nb", "connection", "transfer-encoding", "content-length", "te", "ä"]
     {
         let edit = HeaderEdit::Set(name.into(), "1".into());
-        let expected = Err(Malformed::HeaderName(name.into()));
+        let expected = Err(OutputError::HeaderName(name.into()));
         assert_eq!(
             decided(|decision| decision.request_edits = vec![edit.clone()]),
             expected,
@@ -76,7 +76,7 @@ fn header_names_that_programs_may_not_touch() {
 fn header_values_cannot_end_their_line() {
     for value in ["a\r\nx-evil: 1", "a\nb", "a\0b", "a\x7fb", "\x1b[2J"] {
         let edit = HeaderEdit::Append("x-a".into(), value.into());
-        let expected = Err(Malformed::HeaderValue("x-a".into()));
+        let expected = Err(OutputError::HeaderValue("x-a".into()));
         assert_eq!(decided(|decision| decision.request_edits = vec![edit]), expected, "{value:?}");
     }
     let long = HeaderEdit::Set("x-a".into(), "v".repeat(MAX_VALUE + 1));
@@ -87,23 +87,23 @@ fn header_values_cannot_end_their_line() {
 fn words_are_short() {
     let long = |most: usize| "w".repeat(most + 1);
     let rule = Verdict::Allow { rule: long(MAX_RULE) };
-    assert_eq!(decided(|decision| decision.verdict = rule), Err(Malformed::TooLong("the rule's name")));
+    assert_eq!(decided(|decision| decision.verdict = rule), Err(OutputError::TooLong("the rule's name")));
     let denials = [
         (Denial { rule: long(MAX_RULE), ..refusal(403, &[]) }, "the rule's name"),
         (Denial { clause: long(MAX_CLAUSE), ..refusal(403, &[]) }, "the clause"),
     ];
     for (denial, what) in denials {
-        assert_eq!(decided(|decision| decision.verdict = Verdict::Deny(denial)), Err(Malformed::TooLong(what)));
+        assert_eq!(decided(|decision| decision.verdict = Verdict::Deny(denial)), Err(OutputError::TooLong(what)));
     }
     let principal = Some(long(MAX_PRINCIPAL));
-    assert_eq!(decided(|decision| decision.principal = principal), Err(Malformed::TooLong("the principal")));
-    assert_eq!(check(&Output::Unreadable(long(MAX_CLAUSE))), Err(Malformed::TooLong("the reason")));
+    assert_eq!(decided(|decision| decision.principal = principal), Err(OutputError::TooLong("the principal")));
+    assert_eq!(check(&Output::Unreadable(long(MAX_CLAUSE))), Err(OutputError::TooLong("the reason")));
 }
 
 #[test]
 fn paths_cannot_end_the_request_line() {
     for path in ["", "a", "/a b", "/a\r\n", "/ä", "http://x/"] {
-        assert_eq!(decided(|decision| decision.path = Some(path.into())), Err(Malformed::Path), "{path:?}");
+        assert_eq!(decided(|decision| decision.path = Some(path.into())), Err(OutputError::Path), "{path:?}");
     }
 }
 
@@ -113,21 +113,21 @@ fn a_refusal_refuses() {
         let denial = refusal(status, &[]);
         assert_eq!(
             decided(|decision| decision.verdict = Verdict::Deny(denial.clone())),
-            Err(Malformed::Status(status))
+            Err(OutputError::Status(status))
         );
         let signature =
             SignatureWant { keys: vec![KeyId([1; 32])], algorithm: Algorithm::ES256, denial, failure: Vec::new() };
         let wants = Wants { signature: Some(signature), ..Wants::default() };
-        assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::Status(status)));
+        assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(OutputError::Status(status)));
     }
 }
 
 #[test]
 fn floods_are_refused() {
     let edits = vec![HeaderEdit::Remove("a".into()); MAX_EDITS + 1];
-    assert_eq!(check(&Output::Response(edits)), Err(Malformed::TooMany("header edits")));
+    assert_eq!(check(&Output::Response(edits)), Err(OutputError::TooMany("header edits")));
     let wants = Wants { quotas: vec![(0, String::new()); MAX_EDITS + 1], ..Wants::default() };
-    assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(Malformed::TooMany("counters")));
+    assert_eq!(check(&Output::Request(Outcome::Wants(wants))), Err(OutputError::TooMany("counters")));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn any_bytes_are_decoded_or_refused() {
     }
     let mut longer = sound.clone();
     longer.push(0);
-    assert_eq!(decode(&longer), Err(Malformed::Excess(1)));
+    assert_eq!(decode(&longer), Err(OutputError::Excess(1)));
     // Every byte is replaced by every value: false lengths, unknown variants, broken UTF-8.
     for at in 0..sound.len() {
         for value in 0..=255 {

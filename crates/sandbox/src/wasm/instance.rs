@@ -1,6 +1,6 @@
 //! An instance, not specific to a program, reused. An [`Instance`] is as new: its memory and its
 //! stack pointer have their initial values, and the guest has no other lasting state (a test reads
-//! the image). Running one makes it a [`Spent`], and only [`Spent::reset`] makes that an instance
+//! the image). Running one makes it a [`FinishedInstance`], and only [`FinishedInstance::reset`] makes that an instance
 //! again. If a run failed or took more memory, the instance is dropped instead, and the engine
 //! makes another one.
 
@@ -28,7 +28,7 @@ struct Parts {
 }
 
 /// An instance after a run.
-pub(crate) struct Spent {
+pub(crate) struct FinishedInstance {
     parts: Box<Parts>,
     /// The place of the output, or why there is none.
     outcome: Result<Range<usize>, Fault>,
@@ -69,16 +69,16 @@ impl Instance {
         snapshot: &Snapshot,
         deadline: Duration,
         write: impl FnMut(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Spent, (Option<Self>, E)> {
+    ) -> Result<FinishedInstance, (Option<Self>, E)> {
         let mut parts = self.0;
         match parts.run(snapshot, deadline, write) {
-            Ok(outcome) => Ok(Spent { parts, outcome }),
+            Ok(outcome) => Ok(FinishedInstance { parts, outcome }),
             Err(error) => Err((parts.erased(), error)),
         }
     }
 }
 
-impl Spent {
+impl FinishedInstance {
     /// The output, or why there is none.
     pub(crate) fn output(&self) -> Result<&[u8], Fault> {
         let range = self.outcome.clone()?;

@@ -5,7 +5,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
 use leno_sandbox::component::{
-    Answer, Body, Broken, Component, Components, Failure, Outside, Program, Sending, Settings,
+    Answer, Body, Component, Components, Failure, Outside, Program, Sending, Settings, StreamError,
 };
 use std::future::poll_fn;
 use std::path::Path;
@@ -72,7 +72,7 @@ async fn whole(
     let answered = async {
         let response = receiver.await.unwrap().map_err(|failure| failure.to_string())?;
         let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|Broken(reason)| reason)?.to_bytes();
+        let bytes = response.into_body().collect().await.map_err(|StreamError(reason)| reason)?.to_bytes();
         Ok((status, String::from_utf8(bytes.to_vec()).unwrap()))
     };
     let run = program.run(request, Box::new(Calls::default()), sender);
@@ -134,7 +134,7 @@ fn calls_are_handed_to_the_outside_and_to_nobody_else() {
 #[test]
 fn bodies_stream_both_ways() {
     let program = program(&[]);
-    let (mut frames, pieces) = Channel::<Bytes, Broken>::new(1);
+    let (mut frames, pieces) = Channel::<Bytes, StreamError>::new(1);
     let request = Request::post("http://probe/echo").body(pieces.boxed_unsync()).unwrap();
     let (sender, receiver) = oneshot::channel();
     runtime().block_on(async {

@@ -2,7 +2,7 @@
 
 use crate::support::misbehaving::{self, order};
 use crate::support::{AMPLE, empty, load, request};
-use leno_sandbox::{Access, Engine, Fault, Image, Malformed, Pool, RunError};
+use leno_sandbox::{Access, Engine, Fault, Image, OutputError, Pool, RunError};
 use std::time::Duration;
 
 /// The deadline of a loop. Any sound run on a busy machine is shorter; if it is not, it is run with
@@ -219,7 +219,7 @@ fn an_output_that_is_none_is_refused() {
         prisoner.serves("a lie");
     }
     // Malformed output is an error of the run, as the type shows too.
-    let error = RunError::from(Malformed::Excess(1));
+    let error = RunError::from(OutputError::Excess(1));
     assert_eq!(error.to_string(), "the sidecar's output is invalid: 1 bytes follow its end");
 }
 

@@ -8,7 +8,7 @@ mod works;
 
 use leno_policy::outcome::RawEdit;
 use leno_sandbox::extension::{
-    Extensions, Failure, Given, Headers, Module, Outcome, Plugin, Request, Run, Settings, SharedData,
+    Extensions, Failure, Headers, Module, Outcome, Plugin, Request, Run, RunInputs, Settings, SharedData,
 };
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,8 +37,8 @@ fn plugin(configuration: &str, deadline: Duration) -> Plugin {
     Plugin::start(&prisoner(), settings).unwrap()
 }
 
-fn given(shared: &Arc<SharedData>) -> Given {
-    Given { now_ms: 1_800_000_000_000, random: 7, shared: shared.clone() }
+fn given(shared: &Arc<SharedData>) -> RunInputs {
+    RunInputs { now_ms: 1_800_000_000_000, random: 7, shared: shared.clone() }
 }
 
 fn request(path: &str, fields: &[(&str, &str)]) -> Request {

@@ -1,6 +1,6 @@
 //! Calls of the node to the instance.
 
-use super::state::{Asked, Inner};
+use super::state::{Inner, PendingCall};
 use super::{CallError, Context, End, SendError};
 use crate::descriptor::{Descriptor, Kind};
 use crate::head::{RequestHead, ResponseHead};
@@ -46,7 +46,7 @@ impl Inner {
             }
             let number = state.next_call();
             let held = self.write(state, (Kind::Call, number), &bytes, body)?;
-            state.calls.insert(number, Asked { held, context, answer: Some(sender) });
+            state.calls.insert(number, PendingCall { held, context, answer: Some(sender) });
             Ok(number)
         })?;
         Ok(Call { link: self.clone(), number, answer, answered: false })

@@ -1,14 +1,14 @@
 //! Reads the packets of the instance. All of them are untrusted input.
 
-use super::open::{Held, watch};
+use super::open::{WatchedSocket, watch};
 use super::reply::Reply;
-use super::state::{Discarded, Inner, State};
+use super::state::{DeferredDrop, Inner, State};
 use super::{Answer, CallError, Context, End};
 use crate::descriptor::{self, BYTES, Descriptor, Kind, MOST, UNIT};
 use crate::head::{RequestHead, ResponseHead};
 use crate::message::{self, Message};
 use crate::region::Body;
-use crate::socket::{self, Received};
+use crate::socket::{self, Packet};
 use crate::statistics::Violation;
 use bytes::Bytes;
 use rustix::net::RecvFlags;
@@ -54,7 +54,7 @@ pub struct Parent {
 pub struct Incoming {
     link: Arc<Inner>,
     /// Registered with the runtime that reads first.
-    socket: Option<AsyncFd<Held>>,
+    socket: Option<AsyncFd<WatchedSocket>>,
     calls: VecDeque<IncomingCall>,
     later: Option<Pin<Box<Sleep>>>,
     waits: bool,
@@ -105,7 +105,7 @@ impl Incoming {
             biased;
             ready = socket.readable() => {
                 let mut packet = [0; BYTES * MOST];
-                let receive = |socket: &AsyncFd<Held>| {
+                let receive = |socket: &AsyncFd<WatchedSocket>| {
                     socket::receive_bytes(&socket.get_ref().0, &mut packet, RecvFlags::DONTWAIT)
                 };
                 match ready.map_err(failed)?.try_io(receive) {
@@ -131,7 +131,7 @@ impl Incoming {
         Ok(())
     }
 
-    fn read(&mut self, packet: &[u8], received: &Received) {
+    fn read(&mut self, packet: &[u8], received: &Packet) {
         let packet = &packet[..received.bytes];
         if received.cut || !packet.len().is_multiple_of(BYTES) {
             self.link
@@ -232,7 +232,7 @@ impl Inner {
             let body = self.body(state, slot, &message)?;
             state.last_incoming = number;
             if state.incoming.len() >= self.settings.open_calls {
-                state.discard(Discarded::Body { _body: body });
+                state.discard(DeferredDrop::Body { _body: body });
                 state.outbound.push(Descriptor::number(Kind::Answer, number));
                 return Ok(None);
             }
@@ -266,7 +266,7 @@ impl Inner {
             };
             if let Some(mut call) = state.close(number) {
                 state.resolve(call.answer.take(), answer);
-                state.discard(Discarded::Asked { _call: call });
+                state.discard(DeferredDrop::Call { _call: call });
             }
             result
         })
@@ -289,7 +289,7 @@ impl Inner {
             let request = request.and_then(|(message, head)| Ok((self.body(state, descriptor.slot, &message)?, head)));
             let Some(mut call) = state.close(number) else { return Ok(None) };
             let (waiting, context) = (call.answer.take(), call.context.clone());
-            state.discard(Discarded::Asked { _call: call });
+            state.discard(DeferredDrop::Call { _call: call });
             let (body, head) = match request {
                 Ok(request) => request,
                 Err(refusal) => {
@@ -298,7 +298,7 @@ impl Inner {
                 }
             };
             let Some(waiting) = waiting else {
-                state.discard(Discarded::Body { _body: body });
+                state.discard(DeferredDrop::Body { _body: body });
                 return Ok(None);
             };
             let (parent, reply) = (Some(Parent { number, context }), Reply::to_node(self.clone(), waiting));

@@ -2,7 +2,7 @@
 
 use super::Settings;
 use super::state::Inner;
-use crate::arena::{self, Unsealed};
+use crate::arena::{self, UnsealedMemfd};
 use crate::domain::Domain;
 use crate::handshake::{BadPacket, MOST_BYTES, Ready, Welcome};
 use crate::mapping::Mapping;
@@ -42,7 +42,7 @@ pub(super) async fn open(
     name: String,
     settings: &Settings,
 ) -> Result<Arc<Inner>, OpenError> {
-    let unsealed = Unsealed::create("leno-chain-instance", settings.instance_arena).map_err(OpenError::Arena)?;
+    let unsealed = UnsealedMemfd::create("leno-chain-instance", settings.instance_arena).map_err(OpenError::Arena)?;
     let (pool, for_readers) = Pool::create("leno-chain-node", settings.node_arena).map_err(OpenError::Arena)?;
     let welcome = Welcome {
         instance: arena::size(settings.instance_arena),
@@ -73,7 +73,7 @@ pub(super) async fn open(
 
 async fn ready(socket: &Arc<OwnedFd>) -> Result<Ready, OpenError> {
     let mut packet = [0; MOST_BYTES];
-    let receive = |socket: &Held| socket::receive_bytes(&socket.0, &mut packet, RecvFlags::DONTWAIT);
+    let receive = |socket: &WatchedSocket| socket::receive_bytes(&socket.0, &mut packet, RecvFlags::DONTWAIT);
     let socket = watch(socket.clone()).map_err(OpenError::Socket)?;
     let received = socket.async_io(Interest::READABLE, receive).await.map_err(OpenError::Socket)?;
     if received.bytes == 0 {
@@ -83,9 +83,9 @@ async fn ready(socket: &Arc<OwnedFd>) -> Result<Ready, OpenError> {
 }
 
 /// A socket that a runtime watches.
-pub(super) struct Held(pub(super) Arc<OwnedFd>);
+pub(super) struct WatchedSocket(pub(super) Arc<OwnedFd>);
 
-impl AsRawFd for Held {
+impl AsRawFd for WatchedSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
@@ -93,6 +93,6 @@ impl AsRawFd for Held {
 
 /// Watches a socket on the runtime of the caller.
 #[expect(deprecated, reason = "its successor is unsafe to call; what that asks for, `OwnedFd` guarantees")]
-pub(super) fn watch(socket: Arc<OwnedFd>) -> io::Result<AsyncFd<Held>> {
-    AsyncFd::with_interest(Held(socket), Interest::READABLE | Interest::WRITABLE)
+pub(super) fn watch(socket: Arc<OwnedFd>) -> io::Result<AsyncFd<WatchedSocket>> {
+    AsyncFd::with_interest(WatchedSocket(socket), Interest::READABLE | Interest::WRITABLE)
 }

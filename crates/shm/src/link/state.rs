@@ -37,9 +37,9 @@ pub(super) struct Inner {
 #[derive(Default)]
 pub(super) struct State {
     /// Calls to the instance that it has not answered.
-    pub(super) calls: HashMap<u32, Asked>,
+    pub(super) calls: HashMap<u32, PendingCall>,
     /// Answers to the instance's calls that it has not released.
-    pub(super) answers: HashMap<u32, Held>,
+    pub(super) answers: HashMap<u32, OutboundMessage>,
     /// Calls of the instance that have no answer yet. The sender reports that a call was cancelled.
     pub(super) incoming: HashMap<u32, oneshot::Sender<()>>,
     /// The number of the instance's latest call.
@@ -57,11 +57,11 @@ pub(super) struct State {
     last_channel: u32,
     /// Values to drop once the lock is released: dropping the last clone of a body locks the state
     /// of the link of its producer.
-    discarded: Vec<Discarded>,
+    discarded: Vec<DeferredDrop>,
 }
 
 /// A message that the node wrote and the instance holds.
-pub(super) struct Held {
+pub(super) struct OutboundMessage {
     /// Given back on drop.
     _message: Allocation,
     /// The body, and the number of its arena.
@@ -69,16 +69,16 @@ pub(super) struct Held {
 }
 
 /// A call to the instance.
-pub(super) struct Asked {
-    pub(super) held: Held,
+pub(super) struct PendingCall {
+    pub(super) held: OutboundMessage,
     pub(super) context: Option<Context>,
     /// `None`: it was cancelled.
     pub(super) answer: Option<oneshot::Sender<Result<Answer, CallError>>>,
 }
 
-pub(super) enum Discarded {
-    Asked { _call: Asked },
-    Held { _held: Held },
+pub(super) enum DeferredDrop {
+    Call { _call: PendingCall },
+    Message { _message: OutboundMessage },
     Answer { _answer: Result<Answer, CallError> },
     Body { _body: Option<Body> },
 }
@@ -140,9 +140,9 @@ impl Inner {
         let calls: Vec<_> = state.calls.drain().map(|(_, call)| call).collect();
         for mut call in calls {
             state.resolve(call.answer.take(), Err(end.into()));
-            state.discard(Discarded::Asked { _call: call });
+            state.discard(DeferredDrop::Call { _call: call });
         }
-        let answers: Vec<_> = state.answers.drain().map(|(_, held)| Discarded::Held { _held: held }).collect();
+        let answers: Vec<_> = state.answers.drain().map(|(_, held)| DeferredDrop::Message { _message: held }).collect();
         state.discarded.extend(answers);
         for (_, cancelled) in state.incoming.drain() {
             let _ = cancelled.send(());
@@ -210,7 +210,7 @@ impl Inner {
         (kind, number): (Kind, u32),
         head: &[u8],
         body: Option<&Body>,
-    ) -> Result<Held, SendError> {
+    ) -> Result<OutboundMessage, SendError> {
         let length = message::BYTES + head.len();
         let bytes = body.map_or(0, Body::len);
         if state.held_bytes.saturating_add(bytes) > self.settings.held_bytes {
@@ -235,7 +235,7 @@ impl Inner {
         }
         state.held_bytes += bytes;
         state.outbound.push(Descriptor::message(kind, number, allocation.slot(), length as u32));
-        Ok(Held { _message: allocation, body })
+        Ok(OutboundMessage { _message: allocation, body })
     }
 
     /// The number of an arena on this link. Announces the arena before its first use.
@@ -332,12 +332,12 @@ impl State {
     }
 
     /// Defers dropping a value until the lock is released.
-    pub(super) fn discard(&mut self, discarded: Discarded) {
+    pub(super) fn discard(&mut self, discarded: DeferredDrop) {
         self.discarded.push(discarded);
     }
 
     /// Removes a call that is no longer open.
-    pub(super) fn close(&mut self, number: u32) -> Option<Asked> {
+    pub(super) fn close(&mut self, number: u32) -> Option<PendingCall> {
         let call = self.calls.remove(&number)?;
         self.held_bytes -= call.held.bytes();
         Some(call)
@@ -347,7 +347,7 @@ impl State {
     pub(super) fn release(&mut self, number: u32) -> bool {
         let Some(held) = self.answers.remove(&number) else { return false };
         self.held_bytes -= held.bytes();
-        self.discard(Discarded::Held { _held: held });
+        self.discard(DeferredDrop::Message { _message: held });
         true
     }
 
@@ -362,7 +362,7 @@ impl State {
             None => Some(answer),
         };
         if let Some(answer) = unwanted {
-            self.discard(Discarded::Answer { _answer: answer });
+            self.discard(DeferredDrop::Answer { _answer: answer });
         }
     }
 
@@ -415,7 +415,7 @@ impl State {
     }
 }
 
-impl Held {
+impl OutboundMessage {
     fn bytes(&self) -> u64 {
         self.body.as_ref().map_or(0, |(_, body)| body.len())
     }

@@ -1,6 +1,6 @@
 //! One run of a job, from its first process to its end.
 
-use super::{JobSpec, JobState, RunStatus, Shared};
+use super::{JobContext, JobSpec, JobState, RunStatus};
 use crate::child::Owner;
 use crate::container::ContainerSpec;
 use crate::error::AcquireError;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 pub(super) struct Run {
-    shared: Shared,
+    shared: JobContext,
     spec: JobSpec,
     process: Arc<Process>,
     run_status: Arc<RunStatus>,
@@ -58,7 +58,7 @@ enum End {
 
 impl Run {
     pub(super) fn new(
-        shared: Shared,
+        shared: JobContext,
         spec: JobSpec,
         run_status: Arc<RunStatus>,
         target: watch::Receiver<TargetState>,

@@ -5,7 +5,7 @@ use leno_jail::{DEFAULT_WRITABLE, Image, Launcher};
 use leno_model::{Command, Isolation, Job, Process, Resources};
 use leno_supervisor::{
     AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, InstanceState, JobSpec, JobState,
-    Rooms, Settings, Source, Supervisor, Unpacked,
+    LocalImage, Rooms, Settings, Source, Supervisor,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,8 +43,8 @@ impl Busybox {
         }
     }
 
-    fn unpacked(&self, lease: ImageLease) -> Unpacked {
-        Unpacked { image: Image { layers: vec![self.0.clone()], ..Image::default() }, lease }
+    fn unpacked(&self, lease: ImageLease) -> LocalImage {
+        LocalImage { image: Image { layers: vec![self.0.clone()], ..Image::default() }, lease }
     }
 
     fn leased(&self, lease: ImageLease) -> Source {
@@ -83,9 +83,9 @@ const WEB: &str = "busybox mkdir /www; echo $GREETING > /www/index.html; echo be
     exec busybox httpd -f -h /www -p 127.0.0.1:$PORT";
 
 /// Notices when it is dropped.
-struct Watched(Arc<AtomicBool>);
+struct DropFlag(Arc<AtomicBool>);
 
-impl Drop for Watched {
+impl Drop for DropFlag {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl Drop for Watched {
 async fn a_function_can_be_a_container() {
     let (witness, busybox, gone) = (Witness::default(), Busybox::new(), Arc::new(AtomicBool::new(false)));
     let supervisor = supervisor(&witness).await;
-    let lease = ImageLease::new(Watched(Arc::clone(&gone)));
+    let lease = ImageLease::new(DropFlag(Arc::clone(&gone)));
     let container = ContainerSpec { source: busybox.leased(lease), ..busybox.run(WEB) };
     let env = BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]);
     let function = supervisor.apply(contained(container, Command { env, ..nothing() }));
@@ -211,11 +211,11 @@ async fn a_container_runs_in_a_room_or_not_at_all() {
 
 /// An image that comes when the test lets it.
 struct Slow {
-    image: tokio::sync::watch::Receiver<Option<Result<Unpacked, String>>>,
+    image: tokio::sync::watch::Receiver<Option<Result<LocalImage, String>>>,
 }
 
 impl ImageSource for Slow {
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<Unpacked, String>> + Send + '_>> {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>> {
         let mut image = self.image.clone();
         Box::pin(async move {
             let image = image.wait_for(Option::is_some).await.unwrap();

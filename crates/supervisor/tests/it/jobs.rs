@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A job that runs a shell script, in a temporary folder.
-struct Scripted {
+struct ScriptJob {
     folder: PathBuf,
     spec: JobSpec,
 }
 
-impl Scripted {
+impl ScriptJob {
     fn new(script: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("leno-job-{:032x}", fastrand::u128(..)));
         std::fs::create_dir(&folder).unwrap();
@@ -44,7 +44,7 @@ impl Scripted {
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptJob {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.folder);
     }
@@ -70,7 +70,7 @@ fn number(folder: &Path, file: &str) -> Option<u32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_runs_once_and_its_end_is_told() {
-    let (witness, job) = (Witness::default(), Scripted::new("echo working; echo in vain >&2"));
+    let (witness, job) = (Witness::default(), ScriptJob::new("echo working; echo in vain >&2"));
     let supervisor = supervisor(&witness);
     let mut changes = supervisor.job_changes();
     supervisor.apply_job(job.spec.clone());
@@ -95,7 +95,7 @@ async fn a_job_runs_once_and_its_end_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_are_tried_again_up_to_the_limit() {
-    let (witness, job) = (Witness::default(), Scripted::new("exit 3").with(|job| job.backoff_limit = 2));
+    let (witness, job) = (Witness::default(), ScriptJob::new("exit 3").with(|job| job.backoff_limit = 2));
     let supervisor = supervisor(&witness);
     supervisor.apply_job(job.spec.clone());
     let failed = ended(&supervisor).await;
@@ -107,7 +107,7 @@ async fn failures_are_tried_again_up_to_the_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_try_may_succeed() {
-    let (witness, job) = (Witness::default(), Scripted::new("[ -e tried ] || { touch tried; kill -9 $$; }"));
+    let (witness, job) = (Witness::default(), ScriptJob::new("[ -e tried ] || { touch tried; kill -9 $$; }"));
     let job = job.with(|job| job.backoff_limit = 1);
     let supervisor = supervisor(&witness);
     supervisor.apply_job(job.spec.clone());
@@ -119,7 +119,7 @@ async fn a_later_try_may_succeed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_is_not_there_is_named() {
-    let mut job = Scripted::new("");
+    let mut job = ScriptJob::new("");
     job.spec.job.process.argv = vec!["./no-such-program".to_owned()];
     let supervisor = supervisor(&Witness::default());
     supervisor.apply_job(job.spec.clone());
@@ -131,7 +131,7 @@ async fn a_program_that_is_not_there_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_command_left_behind_ends_with_it() {
-    let job = Scripted::new("sleep 1000 & echo $! > sleeper");
+    let job = ScriptJob::new("sleep 1000 & echo $! > sleeper");
     let supervisor = supervisor(&Witness::default());
     supervisor.apply_job(job.spec.clone());
     // A process that holds the output open does not keep the job alive.
@@ -145,7 +145,7 @@ async fn what_the_command_left_behind_ends_with_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_deadline_the_whole_group_ends_and_nothing_is_tried_again() {
     let script = "trap '' TERM; sleep 1000 & echo $! > sleeper; echo $$ > leader; while :; do wait; done";
-    let job = Scripted::new(script).with(|job| {
+    let job = ScriptJob::new(script).with(|job| {
         job.backoff_limit = 5;
         // Long enough for both to be there; if not, there is nothing to see, and nothing wrong either.
         job.active_deadline = Some(Duration::from_secs(1));
@@ -166,7 +166,7 @@ async fn at_the_deadline_the_whole_group_ends_and_nothing_is_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_deadline_holds_during_a_pause_too() {
-    let job = Scripted::new("exit 1").with(|job| {
+    let job = ScriptJob::new("exit 1").with(|job| {
         job.backoff_limit = 5;
         job.active_deadline = Some(Duration::from_millis(100));
     });
@@ -181,7 +181,7 @@ async fn as_many_run_at_a_time_as_wanted() {
     // Two processes succeed only if both run at the same time.
     let script = "mkdir run-$$; while [ $(ls | grep -c run-) -lt 2 ] && [ ! -e met ]; do sleep 0.01; done; touch met; \
                   echo $(ls | grep -c run-); rmdir run-$$";
-    let job = Scripted::new(script).with(|job| (job.parallelism, job.completions) = (2, 5));
+    let job = ScriptJob::new(script).with(|job| (job.parallelism, job.completions) = (2, 5));
     let witness = Witness::default();
     let supervisor = supervisor(&witness);
     supervisor.apply_job(job.spec.clone());
@@ -194,7 +194,7 @@ async fn as_many_run_at_a_time_as_wanted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_run_waits_for_the_end_of_the_one_before() {
     let script = "trap 'sleep 0.1; echo first ends; exit 0' TERM; touch up; while :; do sleep 0.02; done";
-    let (witness, first) = (Witness::default(), Scripted::new(script));
+    let (witness, first) = (Witness::default(), ScriptJob::new(script));
     let supervisor = supervisor(&witness);
     supervisor.apply_job(first.spec.clone());
     eventually_async("the first run", || first.folder.join("up").exists()).await;
@@ -214,7 +214,7 @@ async fn the_next_run_waits_for_the_end_of_the_one_before() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_is_let_go_of_ends_and_so_does_one_of_a_node_that_ends() {
     for remove in [true, false] {
-        let job = Scripted::new("echo $$ > leader; exec sleep 1000");
+        let job = ScriptJob::new("echo $$ > leader; exec sleep 1000");
         let supervisor = supervisor(&Witness::default());
         supervisor.apply_job(job.spec.clone());
         eventually_async("the job", || number(&job.folder, "leader").is_some()).await;

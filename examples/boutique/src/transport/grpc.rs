@@ -53,7 +53,7 @@ impl Calls for Grpc {
         let mut client = tonic::client::Grpc::new(self.channel(callee)?);
         client.ready().await.map_err(|error| Failure::unreachable(callee, error))?;
         let path = PathAndQuery::from_static(path);
-        match client.unary(tonic::Request::new(bytes), path, Encoded).await {
+        match client.unary(tonic::Request::new(bytes), path, RawCodec).await {
             Ok(answer) => Ok(answer.into_inner()),
             Err(status) => Err(Failure::Status { callee, status: to_http(status.code()) }),
         }
@@ -74,7 +74,7 @@ pub async fn serve<C: Calls + 'static>(function: Function, calls: C, listener: T
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
             let path = request.uri().path().to_owned();
             let method = Unary { both: both.clone(), path };
-            async move { Ok::<_, Infallible>(tonic::server::Grpc::new(Encoded).unary(method, request).await) }
+            async move { Ok::<_, Infallible>(tonic::server::Grpc::new(RawCodec).unary(method, request).await) }
         });
         let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .serve_connection(TokioIo::new(stream), service);
@@ -129,9 +129,9 @@ fn to_http(code: Code) -> StatusCode {
 
 /// The codec of messages that are already encoded.
 #[derive(Clone, Copy, Debug, Default)]
-struct Encoded;
+struct RawCodec;
 
-impl Codec for Encoded {
+impl Codec for RawCodec {
     type Encode = Bytes;
     type Decode = Bytes;
     type Encoder = Self;
@@ -146,7 +146,7 @@ impl Codec for Encoded {
     }
 }
 
-impl Encoder for Encoded {
+impl Encoder for RawCodec {
     type Item = Bytes;
     type Error = Status;
 
@@ -156,7 +156,7 @@ impl Encoder for Encoded {
     }
 }
 
-impl Decoder for Encoded {
+impl Decoder for RawCodec {
     type Item = Bytes;
     type Error = Status;
 

@@ -1,7 +1,7 @@
 //! An image as a folder in memory, to which layers are applied as containerd applies them, and the
 //! files that overlayfs shows of layers.
 
-use super::{Mark, Wanted, mark};
+use super::{EntrySpec, Mark, mark};
 use crate::path::Inside;
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,7 +60,7 @@ impl Node {
 
 impl Model {
     /// Applies a layer, or returns that it is refused.
-    pub(super) fn layer(&mut self, entries: &[Wanted]) -> Result<(), ()> {
+    pub(super) fn layer(&mut self, entries: &[EntrySpec]) -> Result<(), ()> {
         self.layer += 1;
         self.devices.clear();
         // The real unpacker finds faults of a single entry before it applies any; the outcome is
@@ -72,7 +72,7 @@ impl Model {
         path.iter().fold(&mut self.root, |node, name| node.entries().get_mut(name).unwrap())
     }
 
-    fn entry(&mut self, entry: &Wanted) -> Result<(), ()> {
+    fn entry(&mut self, entry: &EntrySpec) -> Result<(), ()> {
         let layer = self.layer;
         let path = Inside::new(entry.path.as_bytes()).map_err(|_| ())?;
         let names = |path: &Inside| -> Vec<Name> { path.names().map(<[u8]>::to_vec).collect() };

@@ -23,7 +23,7 @@ async fn seen(layers: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<String, Str
     let folder = tempfile::tempdir().unwrap();
     let layers = unpack(folder.path(), layers).await.unwrap();
     let merged = mount(folder.path(), &layers);
-    let shown = |(path, seen): (std::path::PathBuf, crate::support::Seen)| {
+    let shown = |(path, seen): (std::path::PathBuf, crate::support::FileProperties)| {
         (path.display().to_string(), String::from_utf8(seen.content).unwrap())
     };
     tree(&merged.0).into_iter().map(shown).collect()

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use leno_http::body::Body;
-use leno_sandbox::component::{self, Broken};
+use leno_sandbox::component::{self, StreamError};
 use send_wrapper::SendWrapper;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,10 +19,10 @@ struct InstanceInput(SendWrapper<Body>);
 
 impl http_body::Body for InstanceInput {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = StreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
-        Pin::new(&mut *self.0).poll_frame(cx).map_err(|error| Broken(error.to_string()))
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, StreamError>>> {
+        Pin::new(&mut *self.0).poll_frame(cx).map_err(|error| StreamError(error.to_string()))
     }
 
     fn is_end_stream(&self) -> bool {

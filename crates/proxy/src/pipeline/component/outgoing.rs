@@ -12,7 +12,7 @@ use leno_http::body::{Body, InstanceBody};
 use leno_http::peer::Peer;
 use leno_policy::input::TraceContext;
 use leno_runtime::schedule;
-use leno_sandbox::component::{self, Broken, Outside, Sending};
+use leno_sandbox::component::{self, Outside, Sending, StreamError};
 use send_wrapper::SendWrapper;
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -89,7 +89,7 @@ impl Outside for OutgoingCalls {
             let _ = answer.send(SendWrapper::new(response));
         });
         Box::pin(async move {
-            let response = answered.await.map_err(|_| Broken("the node is ending".to_owned()))?;
+            let response = answered.await.map_err(|_| StreamError("the node is ending".to_owned()))?;
             Ok(response.take().map(lend))
         })
     }

@@ -12,7 +12,7 @@ use leno_http::edits::BadOutput;
 use leno_http::peer::TrafficDirection;
 use leno_policy::spec::ProgramSpec;
 use leno_runtime::schedule::Class;
-use leno_sandbox::extension::{Failure, Given, Outcome, Request, Run};
+use leno_sandbox::extension::{Failure, Outcome, Request, Run, RunInputs};
 use leno_telemetry::exchange::{Ended, Observation, RecordedVerdict};
 use leno_telemetry::record::Record;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ enum PendingRun {
     /// The extension saw the request. Its instance waits for the response.
     Running(Box<Run>),
     /// The extension sees the response only. Its instance has not started.
-    Fresh(Box<Request>, Given),
+    Fresh(Box<Request>, RunInputs),
 }
 
 impl std::fmt::Debug for ResponseExtensions {
@@ -92,7 +92,8 @@ impl Judge {
             id: record.request_id(),
             bodiless: input.bodiless,
         };
-        let given = || Given { now_ms: record.started().1, random: self.random.next(), shared: state.shared.clone() };
+        let given =
+            || RunInputs { now_ms: record.started().1, random: self.random.next(), shared: state.shared.clone() };
         for (index, extension) in extensions(input.entry, input.direction).iter().enumerate() {
             if extension.request {
                 self.show_others(&input, &context, permitted, extension, &given, record)?;
@@ -131,7 +132,7 @@ impl Judge {
         context: &Context<'_>,
         permitted: &Permitted,
         extension: &Extension,
-        given: &dyn Fn() -> Given,
+        given: &dyn Fn() -> RunInputs,
         record: &Record,
     ) -> Result<(), Box<(RecordedVerdict, Refusal)>> {
         let others = permitted.other_heads().map_err(|error| {
@@ -210,7 +211,7 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    fn start(&self, extension: &Extension, given: Given) -> Result<Run, NoRun> {
+    fn start(&self, extension: &Extension, given: RunInputs) -> Result<Run, NoRun> {
         let plugin = extension.plugin.as_ref().map_err(|reason| NoRun::NotLoaded(reason.clone()))?;
         let deadline = self.judge.deadline_budgets.deadline(self.class, plugin.deadline(), self.now);
         Ok(Run::start(plugin, given, deadline)?)
@@ -221,7 +222,7 @@ fn request_run(
     starting: &Starting<'_>,
     extension: &Extension,
     shown: Request,
-    given: Given,
+    given: RunInputs,
     running: &mut Option<Box<Run>>,
 ) -> Result<Outcome, NoRun> {
     let mut run = starting.start(extension, given)?;

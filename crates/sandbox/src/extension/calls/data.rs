@@ -1,6 +1,6 @@
 //! Calls that read properties, buffers and times, and those on the data that instances share.
 
-use crate::extension::host::{Called, Host, Status, give, parts, piece, put, refuse, write};
+use crate::extension::host::{CallResult, Host, Status, give, parts, piece, put, refuse, write};
 use crate::extension::shared::NotStored;
 use wasmtime::{Caller, Linker};
 
@@ -23,7 +23,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
     Ok(())
 }
 
-fn buffer(mut caller: Caller<'_, Host>, buffer: u32, start: u32, most: u32, at: u32, length_at: u32) -> Called {
+fn buffer(mut caller: Caller<'_, Host>, buffer: u32, start: u32, most: u32, at: u32, length_at: u32) -> CallResult {
     let settings = caller.data().settings.clone();
     let whole: &[u8] = match buffer {
         VM_CONFIGURATION => &[],
@@ -36,7 +36,7 @@ fn buffer(mut caller: Caller<'_, Host>, buffer: u32, start: u32, most: u32, at: 
     }
 }
 
-fn property(mut caller: Caller<'_, Host>, path: u32, length: u32, at: u32, length_at: u32) -> Called {
+fn property(mut caller: Caller<'_, Host>, path: u32, length: u32, at: u32, length_at: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let path = piece(memory, path, length)?;
     if path.len() > LONGEST_PATH {
@@ -74,7 +74,13 @@ fn lookup(host: &mut Host, path: &[u8]) -> Option<Vec<u8>> {
     of_request.or_else(|| host.response.as_ref()?.property(&segments))
 }
 
-fn set_property(mut caller: Caller<'_, Host>, path: u32, path_length: u32, value: u32, value_length: u32) -> Called {
+fn set_property(
+    mut caller: Caller<'_, Host>,
+    path: u32,
+    path_length: u32,
+    value: u32,
+    value_length: u32,
+) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let (path, value) = (piece(memory, path, path_length)?, piece(memory, value, value_length)?);
     if path.len() > LONGEST_PATH || value.len() > LONGEST_VALUE {
@@ -90,7 +96,7 @@ fn set_property(mut caller: Caller<'_, Host>, path: u32, path_length: u32, value
     Ok(Status::Ok as u32)
 }
 
-fn shared(mut caller: Caller<'_, Host>, key: u32, length: u32, at: u32, length_at: u32, number_at: u32) -> Called {
+fn shared(mut caller: Caller<'_, Host>, key: u32, length: u32, at: u32, length_at: u32, number_at: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let key = piece(memory, key, length)?;
     host.impure = true;
@@ -110,7 +116,7 @@ fn set_shared(
     value: u32,
     value_length: u32,
     number: u32,
-) -> Called {
+) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let (key, value) = (piece(memory, key, key_length)?, piece(memory, value, value_length)?);
     host.impure = true;
@@ -122,7 +128,7 @@ fn set_shared(
     } as u32)
 }
 
-fn now(mut caller: Caller<'_, Host>, at: u32) -> Called {
+fn now(mut caller: Caller<'_, Host>, at: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     write(memory, at, &host.now().to_le_bytes())?;
     Ok(Status::Ok as u32)

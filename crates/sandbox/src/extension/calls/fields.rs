@@ -2,7 +2,7 @@
 //! checks them before it applies them to a message.
 
 use crate::extension::headers::{Headers, LONGEST_NAME, LONGEST_VALUE};
-use crate::extension::host::{Called, Host, Stage, Status, give, parts, piece, put, refuse};
+use crate::extension::host::{CallResult, Host, Stage, Status, give, parts, piece, put, refuse};
 use leno_policy::outcome::RawEdit;
 use wasmtime::{Caller, Linker};
 
@@ -54,17 +54,17 @@ fn is_for_modules(name: &[u8], value: &[u8]) -> Result<(), wasmtime::Error> {
     Ok(())
 }
 
-fn size(mut caller: Caller<'_, Host>, list: u32, at: u32) -> Called {
+fn size(mut caller: Caller<'_, Host>, list: u32, at: u32) -> CallResult {
     let bytes = readable(caller.data(), list)?.map_or(4, |headers| headers.encode().len());
     put(&mut caller, at, u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
-fn get_all(mut caller: Caller<'_, Host>, list: u32, at: u32, length_at: u32) -> Called {
+fn get_all(mut caller: Caller<'_, Host>, list: u32, at: u32, length_at: u32) -> CallResult {
     let flat = readable(caller.data(), list)?.map_or_else(|| Headers::default().encode(), Headers::encode);
     give(&mut caller, &flat, at, length_at)
 }
 
-fn get(mut caller: Caller<'_, Host>, list: u32, name: u32, length: u32, at: u32, length_at: u32) -> Called {
+fn get(mut caller: Caller<'_, Host>, list: u32, name: u32, length: u32, at: u32, length_at: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let name = piece(memory, name, length)?;
     match readable(host, list)?.and_then(|headers| headers.joined(name)) {
@@ -73,14 +73,21 @@ fn get(mut caller: Caller<'_, Host>, list: u32, name: u32, length: u32, at: u32,
     }
 }
 
-fn add(mut caller: Caller<'_, Host>, list: u32, name: u32, name_length: u32, value: u32, value_length: u32) -> Called {
+fn add(
+    mut caller: Caller<'_, Host>,
+    list: u32,
+    name: u32,
+    name_length: u32,
+    value: u32,
+    value_length: u32,
+) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let (name, value) = (piece(memory, name, name_length)?, piece(memory, value, value_length)?);
     editable(host, list)?;
     append(host, name, value)
 }
 
-fn append(host: &mut Host, name: &[u8], value: &[u8]) -> Called {
+fn append(host: &mut Host, name: &[u8], value: &[u8]) -> CallResult {
     is_for_modules(name, value)?;
     if !host.list().has_room(name, value) {
         return refuse("more header fields than a message has");
@@ -97,14 +104,14 @@ fn replace(
     name_length: u32,
     value: u32,
     value_length: u32,
-) -> Called {
+) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let (name, value) = (piece(memory, name, name_length)?, piece(memory, value, value_length)?);
     editable(host, list)?;
     set(host, name, value)
 }
 
-fn set(host: &mut Host, name: &[u8], value: &[u8]) -> Called {
+fn set(host: &mut Host, name: &[u8], value: &[u8]) -> CallResult {
     is_for_modules(name, value)?;
     host.list().remove(name);
     if !host.list().has_room(name, value) {
@@ -115,14 +122,14 @@ fn set(host: &mut Host, name: &[u8], value: &[u8]) -> Called {
     Ok(Status::Ok as u32)
 }
 
-fn remove(mut caller: Caller<'_, Host>, list: u32, name: u32, length: u32) -> Called {
+fn remove(mut caller: Caller<'_, Host>, list: u32, name: u32, length: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let name = piece(memory, name, length)?;
     editable(host, list)?;
     drop_all(host, name)
 }
 
-fn drop_all(host: &mut Host, name: &[u8]) -> Called {
+fn drop_all(host: &mut Host, name: &[u8]) -> CallResult {
     is_for_modules(name, b"")?;
     if host.list().values(name).next().is_some() {
         host.list().remove(name);
@@ -133,7 +140,7 @@ fn drop_all(host: &mut Host, name: &[u8]) -> Called {
 
 /// Sets the whole list at once. Only fields that differ are edited, so that a module may pass back
 /// fields that it cannot change.
-fn set_all(mut caller: Caller<'_, Host>, list: u32, address: u32, length: u32) -> Called {
+fn set_all(mut caller: Caller<'_, Host>, list: u32, address: u32, length: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let Ok(new) = Headers::decode(piece(memory, address, length)?) else {
         return Ok(Status::SerializationFailure as u32);

@@ -1,7 +1,7 @@
 //! Calls that resume a stream, send a local answer, and log.
 
 use crate::extension::headers::Headers;
-use crate::extension::host::{Called, Host, Stage, Status, parts, piece, put, refuse};
+use crate::extension::host::{CallResult, Host, Stage, Status, parts, piece, put, refuse};
 use crate::extension::run::Local;
 use crate::fault::printable;
 use wasmtime::{Caller, Linker};
@@ -17,10 +17,14 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
         put(&mut caller, at, LEVEL)
     })?;
     linker.func_wrap(super::ENV, "proxy_send_local_response", answer)?;
-    linker.func_wrap(super::ENV, "proxy_continue_stream", |mut caller: Caller<'_, Host>, _stream: u32| -> Called {
-        caller.data_mut().resumed = true;
-        Ok(Status::Ok as u32)
-    })?;
+    linker.func_wrap(
+        super::ENV,
+        "proxy_continue_stream",
+        |mut caller: Caller<'_, Host>, _stream: u32| -> CallResult {
+            caller.data_mut().resumed = true;
+            Ok(Status::Ok as u32)
+        },
+    )?;
     // A route is chosen before policies judge, and by the head as it was received.
     linker.func_wrap(super::ENV, "proxy_clear_route_cache", || Status::Ok as u32)?;
     linker.func_wrap(super::ENV, "proxy_set_effective_context", |context: u32| match context {
@@ -32,7 +36,7 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
     Ok(())
 }
 
-fn log(mut caller: Caller<'_, Host>, level: u32, text: u32, length: u32) -> Called {
+fn log(mut caller: Caller<'_, Host>, level: u32, text: u32, length: u32) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     host.log(level, piece(memory, text, length)?);
     Ok(Status::Ok as u32)
@@ -49,7 +53,7 @@ fn answer(
     fields: u32,
     fields_length: u32,
     grpc_status: i32,
-) -> Called {
+) -> CallResult {
     let (memory, host) = parts(&mut caller)?;
     let details = printable(piece(memory, details, details_length)?);
     let body = piece(memory, body, body_length)?;

@@ -2,7 +2,7 @@
 //! environment; the clock stands still, random numbers come from a seed of the host, and output is
 //! logged.
 
-use crate::extension::host::{Called, Host, parts, piece, refuse, write};
+use crate::extension::host::{CallResult, Host, parts, piece, refuse, write};
 use wasmtime::{Caller, Linker};
 
 const SUCCESS: u32 = 0;
@@ -21,11 +21,15 @@ pub(super) fn link(linker: &mut Linker<Host>) -> Result<(), wasmtime::Error> {
 
 fn link_as(linker: &mut Linker<Host>, wasi: &str) -> Result<(), wasmtime::Error> {
     linker.func_wrap(wasi, "fd_write", print)?;
-    linker.func_wrap(wasi, "clock_time_get", |mut caller: Caller<'_, Host>, _: u32, _: u64, at: u32| -> Called {
-        let (memory, host) = parts(&mut caller)?;
-        write(memory, at, &host.now().to_le_bytes())?;
-        Ok(SUCCESS)
-    })?;
+    linker.func_wrap(
+        wasi,
+        "clock_time_get",
+        |mut caller: Caller<'_, Host>, _: u32, _: u64, at: u32| -> CallResult {
+            let (memory, host) = parts(&mut caller)?;
+            write(memory, at, &host.now().to_le_bytes())?;
+            Ok(SUCCESS)
+        },
+    )?;
     linker.func_wrap(wasi, "random_get", random)?;
     linker.func_wrap(wasi, "environ_get", |_: u32, _: u32| SUCCESS)?;
     linker.func_wrap(wasi, "environ_sizes_get", no_strings)?;
@@ -41,7 +45,7 @@ fn link_as(linker: &mut Linker<Host>, wasi: &str) -> Result<(), wasmtime::Error>
 }
 
 /// Logs standard output as information, and standard error as an error.
-fn print(mut caller: Caller<'_, Host>, descriptor: u32, pieces: u32, count: u32, written_at: u32) -> Called {
+fn print(mut caller: Caller<'_, Host>, descriptor: u32, pieces: u32, count: u32, written_at: u32) -> CallResult {
     if !matches!(descriptor, 1 | 2) {
         return Ok(BAD_DESCRIPTOR);
     }
@@ -63,7 +67,7 @@ fn print(mut caller: Caller<'_, Host>, descriptor: u32, pieces: u32, count: u32,
     Ok(SUCCESS)
 }
 
-fn random(mut caller: Caller<'_, Host>, address: u32, length: u32) -> Called {
+fn random(mut caller: Caller<'_, Host>, address: u32, length: u32) -> CallResult {
     if length > MOST_RANDOM {
         return refuse(format!("{length} random bytes at once"));
     }
@@ -74,7 +78,7 @@ fn random(mut caller: Caller<'_, Host>, address: u32, length: u32) -> Called {
     Ok(SUCCESS)
 }
 
-fn no_strings(mut caller: Caller<'_, Host>, count_at: u32, size_at: u32) -> Called {
+fn no_strings(mut caller: Caller<'_, Host>, count_at: u32, size_at: u32) -> CallResult {
     let (memory, _) = parts(&mut caller)?;
     write(memory, count_at, &[0; 4])?;
     write(memory, size_at, &[0; 4])?;

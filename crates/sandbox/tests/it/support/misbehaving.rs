@@ -5,7 +5,7 @@
 mod guest;
 
 use guest::Form;
-use leno_sandbox::{Engine, Fault, Image, Pool, Used};
+use leno_sandbox::{Engine, Fault, FinishedRun, Image, Pool};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) fn order(
 }
 
 /// Runs one order.
-pub(crate) fn start(pool: &mut Pool, image: &Image, order: &str, argument: &[u8], deadline: Duration) -> Used {
+pub(crate) fn start(pool: &mut Pool, image: &Image, order: &str, argument: &[u8], deadline: Duration) -> FinishedRun {
     let input = [format!("misbehave:{order}:").as_bytes(), argument].concat();
     pool.take(image).unwrap().run(&input, deadline)
 }
