@@ -1,11 +1,11 @@
 //! The batch exporter: passes items of workers to a background thread. Workers never wait for it.
 //!
-//! Each worker appends to its own buffer. The first append sets the thread's [`Alarm`] a little
+//! Each worker appends to its own buffer. The first append sets the thread's [`Wakeup`] a little
 //! ahead, so that more items come together. The thread then takes all of them at once. A busy node
 //! thus pays one wake-up for many items, and an idle node pays none. The thread wakes early when
 //! there are enough items, because recently written items are still in the processor's caches.
 
-use leno_wakeup::Alarm;
+use leno_wakeup::Wakeup;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,7 @@ struct Shared<T> {
     buffers: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
     bounds: Bounds,
     /// Wakes the thread.
-    alarm: Alarm,
+    wakeup: Wakeup,
     /// Something was appended since the thread last looked.
     pending: AtomicBool,
     dropped: AtomicU64,
@@ -68,7 +68,7 @@ impl<T: Send + 'static> BatchExporter<T> {
         let shared = Arc::new(Shared {
             buffers: Mutex::default(),
             bounds,
-            alarm: Alarm::new()?,
+            wakeup: Wakeup::new()?,
             pending: AtomicBool::new(false),
             dropped: AtomicU64::new(0),
             state: Mutex::default(),
@@ -97,7 +97,7 @@ impl<T: Send + 'static> BatchExporter<T> {
         let mut state = lock(&self.shared.state);
         state.flushes_requested += 1;
         let flushes_requested = state.flushes_requested;
-        self.shared.alarm.wake();
+        self.shared.wakeup.wake();
         self.shared.wait(state, |state| state.flushes_done >= flushes_requested)
     }
 }
@@ -107,7 +107,7 @@ impl<T> Drop for BatchExporter<T> {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.stop = true;
-        self.shared.alarm.wake();
+        self.shared.wakeup.wake();
         self.shared.wait(state, |state| state.stopped);
     }
 }
@@ -126,10 +126,10 @@ impl<T> BatchBuffer<T> {
         let enough = (before + 1..=buffer.len()).contains(&self.shared.bounds.enough);
         drop(buffer);
         if !self.shared.pending.load(Ordering::Relaxed) && !self.shared.pending.swap(true, Ordering::AcqRel) {
-            self.shared.alarm.wake_after(self.shared.bounds.pause);
+            self.shared.wakeup.wake_after(self.shared.bounds.pause);
         }
         if enough {
-            self.shared.alarm.wake();
+            self.shared.wakeup.wake();
         }
     }
 }
@@ -158,8 +158,8 @@ impl<T> Shared<T> {
         let _leaving = Leaving(self);
         let mut items = Vec::new();
         loop {
-            self.alarm.sleep();
-            // Reset first, so that an append from now on sets the alarm again.
+            self.wakeup.sleep();
+            // Reset first, so that an append from now on sets the wakeup again.
             self.pending.swap(false, Ordering::AcqRel);
             let State { flushes_requested, stop, .. } = *lock(&self.state);
             let buffers = lock(&self.buffers).clone();

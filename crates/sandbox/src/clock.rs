@@ -1,9 +1,9 @@
 //! The deadline of extensions and the turns of components: compiled code compares a counter of the
 //! engine with its own limit at every function entry and loop, and a thread of this module counts.
 //! The thread sleeps without a timeout while nothing runs. A run does not wake it directly but sets
-//! its [`Alarm`]: most runs are over before the first tick.
+//! its [`Wakeup`]: most runs are over before the first tick.
 
-use leno_wakeup::Alarm;
+use leno_wakeup::Wakeup;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -22,10 +22,10 @@ const MEMORY: u32 = 400;
 pub(crate) struct Clock(Arc<State>);
 
 struct State {
-    alarm: Alarm,
+    wakeup: Wakeup,
     /// The number of runs that have not ended.
     running: AtomicU64,
-    /// The thread sleeps until a run sets the alarm.
+    /// The thread sleeps until a run sets the wakeup.
     asleep: AtomicBool,
     /// How many of the next ticks are to be short.
     short: AtomicU32,
@@ -39,7 +39,7 @@ impl Clock {
     /// Starts counting for `engine`.
     pub(crate) fn start(engine: &Engine) -> io::Result<Self> {
         let state = Arc::new(State {
-            alarm: Alarm::new()?,
+            wakeup: Wakeup::new()?,
             running: AtomicU64::new(0),
             asleep: AtomicBool::new(true),
             short: AtomicU32::new(0),
@@ -54,7 +54,7 @@ impl Clock {
     pub(crate) fn count(&self) -> Counting<'_> {
         self.0.running.fetch_add(1, SeqCst);
         if self.0.asleep.load(SeqCst) && self.0.asleep.swap(false, SeqCst) {
-            self.0.alarm.wake_after(self.0.tick());
+            self.0.wakeup.wake_after(self.0.tick());
         }
         Counting(&self.0)
     }
@@ -94,19 +94,19 @@ impl Drop for Counting<'_> {
 impl Drop for Clock {
     fn drop(&mut self) {
         self.0.stopped.store(true, SeqCst);
-        self.0.alarm.wake();
+        self.0.wakeup.wake();
     }
 }
 
 impl State {
     fn count(&self, engine: &Engine) {
-        self.alarm.sleep();
+        self.wakeup.sleep();
         while !self.stopped.load(SeqCst) {
             engine.increment_epoch();
             let tick = self.tick();
             let _ = self.short.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
             if self.may_rest() {
-                self.alarm.sleep();
+                self.wakeup.sleep();
             } else {
                 thread::sleep(tick);
             }
@@ -119,7 +119,7 @@ impl State {
 
     /// Whether nothing runs, so that the thread may sleep. A run increments `running` and then
     /// reads `asleep`; this function sets `asleep` and then reads `running`. So at least one of the
-    /// two sees the other, and a run that starts now sets the alarm.
+    /// two sees the other, and a run that starts now sets the wakeup.
     fn may_rest(&self) -> bool {
         self.asleep.store(true, SeqCst);
         self.running.load(SeqCst) == 0 || !self.asleep.swap(false, SeqCst)

@@ -1,7 +1,7 @@
 //! Wakes a background thread later, without waking it now.
 //!
 //! A condition variable would wake the background thread at once, only for it to wait again until
-//! its work may begin: two context switches on a core that has a request to serve. An [`Alarm`] is
+//! its work may begin: two context switches on a core that has a request to serve. A [`Wakeup`] is
 //! a timer of the kernel (timerfd) instead. A worker sets it in a microsecond, and the background
 //! thread sleeps on it.
 #![forbid(unsafe_code)]
@@ -18,14 +18,14 @@ const AT_ONCE: Duration = Duration::from_nanos(1);
 
 /// A timer that one thread sleeps on, and that any thread sets.
 #[derive(Debug)]
-pub struct Alarm {
+pub struct Wakeup {
     timer: OwnedFd,
-    /// A thread has called [`Alarm::wake`], and the sleeping thread has not woken yet.
+    /// A thread has called [`Wakeup::wake`], and the sleeping thread has not woken yet.
     urgent: AtomicBool,
 }
 
-impl Alarm {
-    /// An alarm that is not set. Fails if the process has no file descriptor left
+impl Wakeup {
+    /// A wakeup that is not set. Fails if the process has no file descriptor left
     /// (`timerfd_create(2)`).
     pub fn new() -> io::Result<Self> {
         let timer = rustix::time::timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
@@ -36,7 +36,7 @@ impl Alarm {
     /// once that is still pending takes precedence.
     pub fn wake_after(&self, time: Duration) {
         self.set(time.max(AT_ONCE));
-        // [`Alarm::wake`] sets the flag and then the timer; here the order is the reverse, so that
+        // [`Wakeup::wake`] sets the flag and then the timer; here the order is the reverse, so that
         // one of two concurrent calls sees the other.
         if self.urgent.load(SeqCst) {
             self.set(AT_ONCE);
@@ -51,7 +51,7 @@ impl Alarm {
     }
 
     /// Sleeps until the time that was set. Only one thread may call it. Writes that other threads
-    /// made before they called [`Alarm::wake`], and before the call of [`Alarm::wake_after`] whose
+    /// made before they called [`Wakeup::wake`], and before the call of [`Wakeup::wake_after`] whose
     /// time is up, are visible afterwards.
     pub fn sleep(&self) {
         let mut expirations = [0; 8];
@@ -81,36 +81,36 @@ mod tests {
 
     #[test]
     fn a_time_that_is_up_before_anybody_sleeps_is_not_lost() {
-        let alarm = Alarm::new().unwrap();
+        let wakeup = Wakeup::new().unwrap();
         for time in [Duration::ZERO, Duration::from_micros(300)] {
-            alarm.wake_after(time);
-            alarm.sleep();
+            wakeup.wake_after(time);
+            wakeup.sleep();
         }
-        alarm.wake();
-        alarm.sleep();
+        wakeup.wake();
+        wakeup.sleep();
     }
 
     #[test]
     fn the_time_set_last_counts_unless_somebody_is_in_a_hurry() {
-        let alarm = Alarm::new().unwrap();
-        alarm.wake_after(LONG);
-        alarm.wake_after(Duration::ZERO);
-        alarm.sleep();
-        alarm.wake();
-        alarm.wake_after(LONG);
-        alarm.sleep();
+        let wakeup = Wakeup::new().unwrap();
+        wakeup.wake_after(LONG);
+        wakeup.wake_after(Duration::ZERO);
+        wakeup.sleep();
+        wakeup.wake();
+        wakeup.wake_after(LONG);
+        wakeup.sleep();
     }
 
     #[test]
     fn whoever_is_in_a_hurry_is_served_whatever_others_set() {
-        let alarm = Arc::new(Alarm::new().unwrap());
+        let wakeup = Arc::new(Wakeup::new().unwrap());
         let (asked, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (sender, served) = mpsc::channel();
         let sleeper = {
-            let (alarm, asked, seen) = (alarm.clone(), asked.clone(), seen.clone());
+            let (wakeup, asked, seen) = (wakeup.clone(), asked.clone(), seen.clone());
             thread::spawn(move || {
                 while seen.load(SeqCst) < 2000 {
-                    alarm.sleep();
+                    wakeup.sleep();
                     let now = asked.load(SeqCst);
                     if now > seen.swap(now, SeqCst) {
                         sender.send(now).unwrap();
@@ -120,16 +120,16 @@ mod tests {
         };
         let stop = Arc::new(AtomicBool::new(false));
         let patient = {
-            let (alarm, stop) = (alarm.clone(), stop.clone());
+            let (wakeup, stop) = (wakeup.clone(), stop.clone());
             thread::spawn(move || {
                 while !stop.load(SeqCst) {
-                    alarm.wake_after(LONG);
+                    wakeup.wake_after(LONG);
                 }
             })
         };
         for round in 1..=2000 {
             asked.store(round, SeqCst);
-            alarm.wake();
+            wakeup.wake();
             // The thread never wakes if the wake-up was lost.
             while served.recv().unwrap() < round {}
         }
