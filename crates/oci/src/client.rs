@@ -5,7 +5,7 @@ mod authorization;
 mod blob;
 mod check;
 mod coding;
-mod patience;
+mod retry;
 
 pub(crate) use blob::ReceiverGone;
 pub use check::AddressCheck;
@@ -17,9 +17,9 @@ use authorization::Tokens;
 use check::Lookup;
 use coding::Coding;
 use leno_files::{FileAccess, MAX_SMALL_FILE};
-use patience::Patience;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, NoProxy, Proxy, Response, StatusCode, redirect};
+use retry::RetryBudget;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -206,10 +206,10 @@ impl Client {
         let request = manifest_request(endpoint, tag)?;
         let Registries { answer_timeout, mirror_timeout, .. } = self.settings.registries;
         let time = if endpoint.is_mirror { mirror_timeout.min(answer_timeout) } else { answer_timeout };
-        let mut patience = Patience::new(self, endpoint);
+        let mut budget = RetryBudget::new(self, endpoint);
         loop {
             match within(time, &request.url, self.understood(endpoint, &request, image, limit)).await {
-                Err(error) => patience.wait(error).await?,
+                Err(error) => budget.wait(error).await?,
                 Ok(bytes) => return Ok(bytes),
             }
         }
@@ -244,11 +244,11 @@ impl Client {
     }
 
     async fn small(&self, endpoint: &Endpoint, request: &Request<'_>, limit: usize) -> Result<Vec<u8>> {
-        let mut patience = Patience::new(self, endpoint);
+        let mut budget = RetryBudget::new(self, endpoint);
         loop {
             let answer = async { read(ok(self.send(endpoint, Access::Pull, request).await?).await?, limit).await };
             match self.whole(&request.url, answer).await {
-                Err(error) => patience.wait(error).await?,
+                Err(error) => budget.wait(error).await?,
                 Ok(bytes) => return Ok(bytes),
             }
         }
@@ -424,7 +424,7 @@ pub(crate) async fn refusal(mut response: Response) -> Error {
         message: String,
     }
     let (status, url) = (response.status(), without_query(response.url()));
-    let retry_after = patience::retry_after(response.headers());
+    let retry_after = retry::retry_after(response.headers());
     let mut text = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         if text.len() + chunk.len() > MAX_ERROR_BYTES {
@@ -471,7 +471,7 @@ async fn read(mut response: Response, limit: usize) -> Result<Vec<u8>> {
 }
 
 pub(crate) fn unreachable(url: &Url, error: reqwest::Error) -> Error {
-    let is_lost = patience::is_lost(&error);
+    let is_lost = retry::is_lost(&error);
     Error::Unreachable { url: without_query(url), reason: causes(&error.without_url()), is_lost }
 }
 

@@ -22,7 +22,7 @@ pub(crate) enum Refusal {
     /// This machine does not support it.
     System(io::Error),
     /// The store has no space for it.
-    NoRoom(io::Error),
+    NoSpace(io::Error),
 }
 
 impl From<Errno> for Refusal {

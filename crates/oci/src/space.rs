@@ -40,7 +40,7 @@ impl SubAssign for Space {
 }
 
 /// Called to reserve space on the disk before it is used.
-pub(crate) type TakeRoom<'a> = &'a mut dyn FnMut(Space) -> io::Result<()>;
+pub(crate) type ReserveSpace<'a> = &'a mut dyn FnMut(Space) -> io::Result<()>;
 
 /// The bytes on the disk of a file that does not share its blocks.
 pub(crate) fn blocks(length: usize) -> u64 {

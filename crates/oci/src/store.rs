@@ -280,13 +280,13 @@ impl Inner {
         };
         let layer = match found {
             LayerLookup::Here(layer) => layer,
-            LayerLookup::Fetched(FetchedLayer { temp, mut room, mut omitted }) => {
+            LayerLookup::Fetched(FetchedLayer { temp, mut reservation, mut omitted }) => {
                 let _turn = self.turns.take(source.namespace(), &source.key).await;
                 let (disk, lower, owner) = (self.disk.clone(), layers.clone(), source.share.clone());
                 blocking(move || {
                     let lower: Vec<&Path> = lower.iter().rev().map(|held| held.layer.root.as_path()).collect();
-                    layer::build(&temp.path, blob, &lower, &mut room, &mut omitted)?;
-                    disk.keep_layer(&owner, &temp, chain, (room, omitted))
+                    layer::build(&temp.path, blob, &lower, &mut reservation, &mut omitted)?;
+                    disk.keep_layer(&owner, &temp, chain, (reservation, omitted))
                 })
                 .await?
             }

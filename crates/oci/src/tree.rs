@@ -10,7 +10,7 @@ use crate::beneath::{OPAQUE, OPEN_FOLDER, is_whiteout, open_beneath, remove_tree
 use crate::lower::{Below, Lower};
 use crate::path::Inside;
 use crate::refusal::{Outcome, Refusal, wrong};
-use crate::space::{BLOCK, INODE, Space, TakeRoom};
+use crate::space::{BLOCK, INODE, ReserveSpace, Space};
 use crate::steps::{Action, Step};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
@@ -57,7 +57,7 @@ pub(crate) struct Tree<'a> {
     /// The parent that was used last, as written and as resolved: entries of one folder come one
     /// after another.
     last: Option<(Inside, Place)>,
-    room: TakeRoom<'a>,
+    reserve: ReserveSpace<'a>,
     omitted: &'a mut Omissions,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Tree<'a> {
         root: &Path,
         contents: &Path,
         lower: &[&Path],
-        room: TakeRoom<'a>,
+        reserve: ReserveSpace<'a>,
         omitted: &'a mut Omissions,
     ) -> io::Result<Self> {
         let root = rustix::fs::openat(CWD, root, OPEN_FOLDER, Mode::empty())?;
@@ -95,8 +95,18 @@ impl<'a> Tree<'a> {
         let merged = lower.root()?;
         let (root, folders) = (Arc::new(root), BTreeMap::new());
         let devices = BTreeSet::new();
-        let mut tree =
-            Self { root, contents, lower, folders, folder_names: 0, devices, look_ups: 0, last: None, room, omitted };
+        let mut tree = Self {
+            root,
+            contents,
+            lower,
+            folders,
+            folder_names: 0,
+            devices,
+            look_ups: 0,
+            last: None,
+            reserve,
+            omitted,
+        };
         let attributes = match merged.first() {
             Some(top) => tree.lower.folder(*top, &Inside::root()).and_then(|top| Attributes::of(top.as_fd())),
             None => Ok(Attributes { mode: 0o755, ..Attributes::default() }),
@@ -108,7 +118,7 @@ impl<'a> Tree<'a> {
         match applied {
             Ok(()) => Ok(tree),
             Err(Refusal::Entry(reason)) => Err(io::Error::other(reason)),
-            Err(Refusal::System(error) | Refusal::NoRoom(error)) => Err(error),
+            Err(Refusal::System(error) | Refusal::NoSpace(error)) => Err(error),
         }
     }
 
@@ -343,7 +353,7 @@ impl<'a> Tree<'a> {
 
     /// Makes a folder that the archive has no entry for: with the attributes that it has in the layers below.
     fn imply_folder(&mut self, parent: &Place, name: &[u8], lower: Vec<u16>) -> Outcome<()> {
-        (self.room)(Space { bytes: INODE + BLOCK, files: 1 }).map_err(Refusal::NoRoom)?;
+        (self.reserve)(Space { bytes: INODE + BLOCK, files: 1 }).map_err(Refusal::NoSpace)?;
         let path = parent.path.join(name)?;
         let Some(top) = lower.first() else { return self.make_folder(parent, name, lower, (0, 0)) };
         let attributes = Attributes::of(self.lower.folder(*top, &path)?.as_fd())?;
@@ -475,7 +485,7 @@ impl<'a> Tree<'a> {
         let Some(stat) = stat(from.as_fd(), name)? else { return Err(Errno::NOENT.into()) };
         let bytes = u64::try_from(stat.st_size).unwrap_or_default();
         let space = Space { bytes: INODE + bytes.next_multiple_of(BLOCK), files: 1 };
-        (self.room)(space).map_err(Refusal::NoRoom)?;
+        (self.reserve)(space).map_err(Refusal::NoSpace)?;
         let attributes = Attributes {
             uid: stat.st_uid,
             gid: stat.st_gid,

@@ -8,7 +8,7 @@ use crate::archive::{Archive, Entry, printable};
 use crate::attributes::{Attributes, Kind, Omissions, apply, kind};
 use crate::path::{Inside, MAX_PATH};
 use crate::refusal::{Failure, Outcome, Refusal, wrong};
-use crate::space::{BLOCK, INODE, Space, TakeRoom, blocks};
+use crate::space::{BLOCK, INODE, ReserveSpace, Space, blocks};
 use crate::steps::{Action, Step, StepReader, StepWriter};
 use crate::tree::Tree;
 use rustix::fs::{Mode, OFlags};
@@ -47,7 +47,7 @@ pub(crate) fn read(
     archive: impl Read,
     folder: &Path,
     limits: Limits,
-    room: TakeRoom<'_>,
+    reserve: ReserveSpace<'_>,
 ) -> Result<Omissions, Failure> {
     let write = |error| Failure::Write(".".to_owned(), error);
     let contents = folder.join(CONTENTS);
@@ -62,7 +62,7 @@ pub(crate) fn read(
         steps,
         omitted,
         limits,
-        room,
+        reserve,
         piece: vec![0; PIECE],
     };
     reader.run()
@@ -73,14 +73,14 @@ pub(crate) fn read(
 pub(crate) fn build(
     folder: &Path,
     lower: &[&Path],
-    room: TakeRoom<'_>,
+    reserve: ReserveSpace<'_>,
     omitted: &mut Omissions,
 ) -> Result<(), Failure> {
     let write = |error| Failure::Write(".".to_owned(), error);
     let root = folder.join(ROOT);
     std::fs::create_dir(&root).map_err(write)?;
     let contents = folder.join(CONTENTS);
-    let mut tree = Tree::new(&root, &contents, lower, room, omitted).map_err(write)?;
+    let mut tree = Tree::new(&root, &contents, lower, reserve, omitted).map_err(write)?;
     let mut steps = StepReader::open(&folder.join(STEPS)).map_err(write)?;
     while let Some(step) = steps.next().map_err(write)? {
         tree.step(&step).map_err(|refusal| refused(refusal, step.path.as_path().as_os_str().as_encoded_bytes()))?;
@@ -88,7 +88,7 @@ pub(crate) fn build(
     tree.finish().map_err(|refusal| match refusal {
         Refusal::Entry(reason) => Failure::Layer(reason),
         Refusal::System(error) => Failure::Write("a folder".to_owned(), error),
-        Refusal::NoRoom(error) => Failure::Read(error),
+        Refusal::NoSpace(error) => Failure::Read(error),
     })?;
     std::fs::remove_dir_all(&contents).and_then(|()| std::fs::remove_file(folder.join(STEPS))).map_err(write)
 }
@@ -97,7 +97,7 @@ fn refused(refusal: Refusal, path: &[u8]) -> Failure {
     match refusal {
         Refusal::Entry(reason) => Failure::Layer(format!("entry `{}`: {reason}", printable(path))),
         Refusal::System(error) => Failure::Write(printable(path), error),
-        Refusal::NoRoom(error) => Failure::Read(error),
+        Refusal::NoSpace(error) => Failure::Read(error),
     }
 }
 
@@ -149,7 +149,7 @@ struct Reader<'a, R> {
     steps: StepWriter,
     omitted: Omissions,
     limits: Limits,
-    room: TakeRoom<'a>,
+    reserve: ReserveSpace<'a>,
     piece: Vec<u8>,
 }
 
@@ -182,7 +182,7 @@ impl<R: Read> Reader<'_, R> {
     }
 
     fn take(&mut self, bytes: u64, files: u64) -> Result<(), Stop> {
-        if bytes == 0 && files == 0 { Ok(()) } else { (self.room)(Space { bytes, files }).map_err(Stop::Read) }
+        if bytes == 0 && files == 0 { Ok(()) } else { (self.reserve)(Space { bytes, files }).map_err(Stop::Read) }
     }
 
     fn entry(&mut self, entry: &Entry) -> Result<(), Stop> {

@@ -3,7 +3,7 @@
 //! node for long.
 
 use super::coding::{Coding, Decoder};
-use super::patience::is_passing;
+use super::retry::is_passing;
 use super::{Access, Client, Endpoint, Request, refusal, unreachable, without_query};
 use crate::registries::Registries;
 use crate::{Digest, Error, Result};

@@ -15,7 +15,7 @@
 
 use super::image::{Command, Image, Lease};
 use super::load::{documents_space, holders, index_name, load_image, load_layer, root_is_opaque};
-use super::shares::{self, HeldLayer, Holding, Owner, Room};
+use super::shares::{self, HeldLayer, Holding, Owner, Reservation};
 use crate::attributes::Omissions;
 use crate::beneath::OPAQUE;
 use crate::manifest::Config;
@@ -167,7 +167,7 @@ impl Disk {
         disk.load(namespaces)?;
         disk.changing(|state, moved| {
             // Nothing is in use yet, so all that is beyond the limit is removed.
-            let _ = disk.make_room(state, &None, Space::default(), moved);
+            let _ = disk.free_space(state, &None, Space::default(), moved);
             Ok(())
         })?;
         Ok(Arc::new(disk))
@@ -317,9 +317,9 @@ impl Disk {
         owner: &Owner,
         temp: &Temp,
         chain: Digest,
-        (room, omitted): (Room, Omissions),
+        (reservation, omitted): (Reservation, Omissions),
     ) -> Result<Arc<HeldLayer>> {
-        let (file, space) = (temp.path.join("layer.json"), room.used());
+        let (file, space) = (temp.path.join("layer.json"), reservation.used());
         let content = LayerFile { bytes: space.bytes, files: Some(space.files), omitted };
         fs::write(&file, serde_json::to_vec(&content).unwrap_or_default()).map_err(Error::io("cannot write", &file))?;
         let place = self.folder.join("layers").join(chain.hex());
@@ -331,14 +331,14 @@ impl Disk {
             None => {
                 fs::rename(&temp.path, &place).map_err(Error::io("cannot make", &place))?;
                 let layer = Arc::new(Layer { chain, root: place.join(ROOT), space, opaque, omitted: content.omitted });
-                room.keep(&mut state);
+                reservation.keep(&mut state);
                 state.layers.insert(chain, layer.clone());
                 return Ok(self.held(&mut state, owner, layer));
             }
         };
         let held = self.held(&mut state, owner, layer);
         drop(state);
-        drop(room);
+        drop(reservation);
         Ok(held)
     }
 
@@ -351,8 +351,8 @@ impl Disk {
         config: Config,
         layers: &[Arc<HeldLayer>],
     ) -> Result<Image> {
-        let mut room = self.room(owner);
-        room.take(documents.space())?;
+        let mut reservation = self.reservation(owner);
+        reservation.take(documents.space())?;
         let folder = File::open(&self.folder).map_err(Error::io("cannot open", &self.folder))?;
         rustix::fs::syncfs(&folder).map_err(Error::io("cannot write to the disk", &self.folder))?;
         let temp = self.temp()?;
@@ -370,10 +370,10 @@ impl Disk {
             let layers = layers.iter().map(|held| held.layer.chain).collect();
             let (config, documents) = (Arc::new(config.into()), documents.space());
             entry.insert(StoredImage { config, layers, documents, leases: HashMap::new() });
-            room.keep(&mut state);
+            reservation.keep(&mut state);
         } else {
             drop(state);
-            drop(room);
+            drop(reservation);
             state = self.state();
         }
         let missing = || Error::io("cannot find", &place)(io::Error::from(io::ErrorKind::NotFound));

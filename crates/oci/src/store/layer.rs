@@ -1,7 +1,7 @@
 //! Turns a blob into a folder: it is decompressed, parsed and verified in one pass, and built on
 //! top of the layers below it when these are there.
 
-use super::shares::Room;
+use super::shares::Reservation;
 use crate::attributes::Omissions;
 use crate::decompress::decompress;
 use crate::digest::Hasher;
@@ -28,12 +28,12 @@ pub(crate) fn read(
     diff_id: Digest,
     folder: &Path,
     limits: Limits,
-    room: &mut Room,
+    reservation: &mut Reservation,
     progress: &LayerProgress,
 ) -> Result<Omissions> {
     let wrong = |reason: String| Error::Layer { layer: blob.digest, reason };
     let mut compressed = DigestReader::new(source, blob.size, Some(progress));
-    let outcome = read_archive(&mut compressed, folder, limits, room);
+    let outcome = read_archive(&mut compressed, folder, limits, reservation);
     if outcome.is_ok() || compressed.left <= MAX_REST && !matches!(outcome, Err(Failure::Write(..))) {
         // If the blob is not even the right one, that is the error to report, rather than the fault
         // of its archive.
@@ -66,10 +66,10 @@ pub(crate) fn build(
     folder: &Path,
     blob: Blob,
     lower: &[&Path],
-    room: &mut Room,
+    reservation: &mut Reservation,
     omitted: &mut Omissions,
 ) -> Result<()> {
-    unpack::build(folder, lower, &mut |space| room.take(space).map_err(io::Error::other), omitted)
+    unpack::build(folder, lower, &mut |space| reservation.take(space).map_err(io::Error::other), omitted)
         .map_err(|failure| error_of(failure, blob))
 }
 
@@ -77,12 +77,13 @@ fn read_archive(
     compressed: &mut DigestReader<'_, impl Read>,
     folder: &Path,
     limits: Limits,
-    room: &mut Room,
+    reservation: &mut Reservation,
 ) -> std::result::Result<(Omissions, Digest), Failure> {
     let blob = BufReader::with_capacity(64 << 10, compressed);
     let archive = decompress(blob).map_err(Failure::Read)?;
     let mut archive = DigestReader::new(archive, limits.file_bytes, None);
-    let omitted = unpack::read(&mut archive, folder, limits, &mut |space| room.take(space).map_err(io::Error::other))?;
+    let omitted =
+        unpack::read(&mut archive, folder, limits, &mut |space| reservation.take(space).map_err(io::Error::other))?;
     unpack::trailing(&mut archive)?;
     Ok((omitted, archive.hasher.finish()))
 }

@@ -169,8 +169,8 @@ impl State {
 }
 
 impl Disk {
-    pub(crate) fn room(self: &Arc<Self>, owner: &Owner) -> Room {
-        Room { disk: Some(self.clone()), owner: owner.clone(), taken: Space::default(), used: Space::default() }
+    pub(crate) fn reservation(self: &Arc<Self>, owner: &Owner) -> Reservation {
+        Reservation { disk: Some(self.clone()), owner: owner.clone(), taken: Space::default(), used: Space::default() }
     }
 
     /// Holds a layer that is in the store for a pull of this namespace.
@@ -206,7 +206,7 @@ impl Disk {
             let taken = if piece.fits(free) { piece } else { space };
             if !taken.fits(free) {
                 self.bring_within(state, owner, moved, |_| space)?;
-                self.make_room(state, owner, space, moved)?;
+                self.free_space(state, owner, space, moved)?;
             }
             state.add(owner, taken);
             Ok(taken)
@@ -249,7 +249,7 @@ impl Disk {
                 let (namespace, bound) = (namespace.name().to_string(), resource.name());
                 return Err(Error::Quota { namespace, bound, limit, needed });
             };
-            tracing::info!(image = %oldest, namespace = name(owner), "an image that is not in use makes room for another of its namespace");
+            tracing::info!(image = %oldest, namespace = name(owner), "an image that is not in use makes space for another of its namespace");
             self.let_go(state, name(owner), oldest, moved)?;
         }
     }
@@ -268,7 +268,7 @@ impl Disk {
 
     /// Moves images and layers that are not in use out of the way, until there is space. The caller
     /// has to remove the moved files.
-    pub(super) fn make_room(
+    pub(super) fn free_space(
         &self,
         state: &mut State,
         owner: &Owner,
@@ -299,7 +299,7 @@ impl Disk {
                 state.images.get(&oldest).map(|stored| stored.leases.keys().cloned().collect()).unwrap_or_default();
             holders.iter().for_each(|holder| state.release_image(holder, oldest));
             self.forget_image(state, oldest, moved)?;
-            tracing::info!(image = %oldest, "an image that is not in use makes room for others");
+            tracing::info!(image = %oldest, "an image that is not in use makes space for others");
         }
     }
 
@@ -326,7 +326,7 @@ fn bound(owner: &Owner) -> Option<Space> {
 }
 
 /// Reserved space of the store, charged to a namespace, for a layer or image that is being made.
-pub(crate) struct Room {
+pub(crate) struct Reservation {
     /// `None` once a layer or an image has taken the space over.
     disk: Option<Arc<Disk>>,
     owner: Owner,
@@ -334,7 +334,7 @@ pub(crate) struct Room {
     used: Space,
 }
 
-impl Room {
+impl Reservation {
     pub(crate) fn take(&mut self, space: Space) -> Result<()> {
         let mut used = self.used;
         used += space;
@@ -361,7 +361,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(disk) = &self.disk {
             disk.state().subtract(&self.owner, self.taken);

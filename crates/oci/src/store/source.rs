@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, Temp};
 use super::layer::{self, DownloadReader};
-use super::shares::{Owner, Room};
+use super::shares::{Owner, Reservation};
 use crate::attributes::Omissions;
 use crate::client::{Client, Endpoint, ReceiverGone};
 use crate::decompress::decompress;
@@ -47,7 +47,7 @@ pub(crate) struct Source {
 /// A layer that has been read, but not yet been built on top of others.
 pub(crate) struct FetchedLayer {
     pub(crate) temp: Temp,
-    pub(crate) room: Room,
+    pub(crate) reservation: Reservation,
     pub(crate) omitted: Omissions,
 }
 
@@ -59,7 +59,7 @@ enum Kind {
 struct Layout {
     folder: Local,
     /// The folder of an unpacked archive, with its reserved space.
-    _temp: Option<(Temp, Room)>,
+    _temp: Option<(Temp, Reservation)>,
 }
 
 impl Source {
@@ -78,8 +78,8 @@ impl Source {
         let Place::Archive(file) = &reference.place else {
             return Ok(Self { share, ..Self::direct(reference, client)? });
         };
-        let (room, temp, key) = (disk.room(&share), disk.temp()?, reference.origin());
-        let layout = file.run(move |file| open_archive(file, temp, room, limits)).await?;
+        let (reservation, temp, key) = (disk.reservation(&share), disk.temp()?, reference.origin());
+        let layout = file.run(move |file| open_archive(file, temp, reservation, limits)).await?;
         Ok(Self { kind: Kind::Layout(Arc::new(layout)), image: reference.to_string(), key, share })
     }
 
@@ -184,9 +184,9 @@ impl Source {
             let owner = self.share.clone();
             move || {
                 let source = open()?;
-                let (temp, mut room) = (disk.temp()?, disk.room(&owner));
-                let omitted = layer::read(source, blob, diff_id, &temp.path, limits, &mut room, &progress)?;
-                Ok(FetchedLayer { temp, room, omitted })
+                let (temp, mut reservation) = (disk.temp()?, disk.reservation(&owner));
+                let omitted = layer::read(source, blob, diff_id, &temp.path, limits, &mut reservation, &progress)?;
+                Ok(FetchedLayer { temp, reservation, omitted })
             }
         };
         match &self.kind {
@@ -362,13 +362,13 @@ fn blob_path(digest: Digest) -> String {
 }
 
 /// Unpacks an archive of a layout next to the store's layers.
-fn open_archive(local: &Local, temp: Temp, mut room: Room, limits: Limits) -> Result<Layout> {
+fn open_archive(local: &Local, temp: Temp, mut reservation: Reservation, limits: Limits) -> Result<Layout> {
     let path = &local.path;
     let wrong = |reason: String| Error::Image { image: path.display().to_string(), reason };
     let file = local.open()?;
     let archive = decompress(BufReader::with_capacity(64 << 10, file)).map_err(Error::io("cannot read", path))?;
     let archive = archive.take(limits.file_bytes);
-    let mut take = |space| room.take(space).map_err(io::Error::other);
+    let mut take = |space| reservation.take(space).map_err(io::Error::other);
     let unpacked = unpack::read(archive, &temp.path, limits, &mut take)
         .and_then(|mut omitted| unpack::build(&temp.path, &[], &mut take, &mut omitted));
     unpacked.map_err(|failure| match failure {
@@ -381,7 +381,7 @@ fn open_archive(local: &Local, temp: Temp, mut room: Room, limits: Limits) -> Re
     })?;
     let folder = temp.path.join(unpack::ROOT);
     let folder = Local { path: folder, access: FileAccess::Any, ..local.clone() };
-    Ok(Layout { folder, _temp: Some((temp, room)) })
+    Ok(Layout { folder, _temp: Some((temp, reservation)) })
 }
 
 impl Local {

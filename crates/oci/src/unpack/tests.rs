@@ -123,12 +123,12 @@ fn inodes(folder: &Path) -> u64 {
 fn unpack(archive: &[u8], folder: &Path, lower: &[&Path]) -> Result<Space, Failure> {
     let limits = Limits { entries: 100, file_bytes: 1 << 20 };
     let mut taken = Space::default();
-    let mut room = |space| {
+    let mut reserve = |space| {
         taken += space;
         Ok(())
     };
-    let mut omitted = read(archive, folder, limits, &mut room)?;
-    build(folder, lower, &mut room, &mut omitted)?;
+    let mut omitted = read(archive, folder, limits, &mut reserve)?;
+    build(folder, lower, &mut reserve, &mut omitted)?;
     Ok(taken)
 }
 
@@ -159,10 +159,10 @@ proptest! {
                 only_what_an_image_may_have(&layer.join(ROOT));
             }
             match result {
-                Ok(room) => {
+                Ok(used) => {
                     prop_assert!(expected.is_ok(), "{} is not refused", at);
-                    prop_assert!(room.bytes >= entries.len() as u64 * INODE, "{:?}", room);
-                    prop_assert!(room.files >= inodes(&layer.join(ROOT)), "{:?}", room);
+                    prop_assert!(used.bytes >= entries.len() as u64 * INODE, "{:?}", used);
+                    prop_assert!(used.files >= inodes(&layer.join(ROOT)), "{:?}", used);
                 }
                 Err(Failure::Layer(reason)) => {
                     prop_assert!(reason.starts_with("entry `") || reason.ends_with("empty path"), "{}", reason);

@@ -333,7 +333,7 @@ async fn bombs_are_refused() {
 }
 
 #[tokio::test]
-async fn what_an_archive_says_of_no_file_takes_room_too() {
+async fn what_an_archive_says_of_no_file_takes_space_too() {
     // A name, an attribute and a comment can fill a disk or a processor as content can.
     let limits = Limits { image_bytes: 64 << 20, store_bytes: 1 << 20, ..Limits::default() };
     let many = |key: &str, length: usize| {

@@ -85,12 +85,12 @@ async fn a_slow_registry_of_one_namespace_keeps_no_other_waiting() {
     while under_way() < 3 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let (seen, patience) = (Progress::default(), Duration::from_secs(60));
+    let (seen, budget) = (Progress::default(), Duration::from_secs(60));
     let reference = store.reference(&format!("{}/x@{manifest}", good.host)).unwrap();
-    let pulled = tokio::time::timeout(patience, store.pull_for(Some(&shop), &reference, &seen));
+    let pulled = tokio::time::timeout(budget, store.pull_for(Some(&shop), &reference, &seen));
     pulled.await.expect("another namespace's registry is slow").unwrap();
     let reference = store.reference(&format!("{}/y@{manifest}", good.host)).unwrap();
-    let own = tokio::time::timeout(patience, store.pull_for(Some(&hostile), &reference, &seen));
+    let own = tokio::time::timeout(budget, store.pull_for(Some(&hostile), &reference, &seen));
     own.await.expect("its other registry is slow").unwrap();
     assert!(begun.iter().all(|(_, task)| !task.is_finished()));
     begun.into_iter().for_each(|(_, task)| task.abort());

@@ -34,7 +34,7 @@ fn layers(folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn the_least_recently_used_image_makes_room() {
+async fn the_least_recently_used_image_makes_space() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let store = open(folder, 4);
@@ -82,7 +82,7 @@ async fn what_is_in_use_stays() {
             pulled => break pulled.unwrap(),
         }
     };
-    assert!(store.image(other_digest).is_none(), "`xb` made room");
+    assert!(store.image(other_digest).is_none(), "`xb` made space");
     assert!(
         clone.layers().iter().all(|layer| fs::read_dir(layer).unwrap().count() == 1),
         "`x` is still used by the clone"

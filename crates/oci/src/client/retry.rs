@@ -52,7 +52,7 @@ pub(super) fn is_lost(error: &reqwest::Error) -> bool {
 }
 
 /// How long one request is repeated.
-pub(super) struct Patience {
+pub(super) struct RetryBudget {
     begin: Instant,
     pause: Duration,
     /// Requests to mirrors are not repeated: another endpoint can be asked after them.
@@ -60,7 +60,7 @@ pub(super) struct Patience {
     busy_timeout: Duration,
 }
 
-impl Patience {
+impl RetryBudget {
     pub(super) fn new(client: &Client, endpoint: &Endpoint) -> Self {
         let busy_timeout = client.settings.registries.busy_timeout;
         Self { begin: Instant::now(), pause: FIRST_PAUSE, is_mirror: endpoint.is_mirror, busy_timeout }
