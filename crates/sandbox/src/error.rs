@@ -59,7 +59,7 @@ pub enum LoadError {
     Refused(String),
     /// After it was built, it leaves no memory for its runs.
     #[error("the program needs more memory than a sandbox has")]
-    NoRoom,
+    OutOfMemory,
     /// Building it failed.
     #[error("building the program {0}")]
     Fault(Fault),

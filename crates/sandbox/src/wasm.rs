@@ -94,11 +94,11 @@ impl Wasm {
         let mut store = store(&self.engine);
         let instance = self.ready.instantiate(&mut store).map_err(failed)?;
         let memory = self.memory(&mut store, &instance)?;
-        let room = INIT_MEMORY.saturating_sub(memory.data_size(&store)).div_ceil(WASM_PAGE);
-        memory.grow(&mut store, room as u64).map_err(failed)?;
+        let growth = INIT_MEMORY.saturating_sub(memory.data_size(&store)).div_ceil(WASM_PAGE);
+        memory.grow(&mut store, growth as u64).map_err(failed)?;
         // The blob goes to the end of the memory and is erased before the snapshot is taken.
         let pages = program.len().div_ceil(WASM_PAGE);
-        let address = memory.grow(&mut store, pages as u64).map_err(|_| LoadError::NoRoom)? as usize * WASM_PAGE;
+        let address = memory.grow(&mut store, pages as u64).map_err(|_| LoadError::OutOfMemory)? as usize * WASM_PAGE;
         memory.data_mut(&mut store)[address..address + program.len()].copy_from_slice(program);
         let init = instance.get_typed_func::<(u32, u32), ()>(&mut store, "init").map_err(failed)?;
         store.set_epoch_deadline(1);
@@ -108,7 +108,7 @@ impl Wasm {
         match self.outcome(called, memory.data(&store)) {
             Ok(_) => {}
             Err(Fault::Refused(reason)) => return Err(LoadError::Refused(reason)),
-            Err(Fault::OutOfMemory) => return Err(LoadError::NoRoom),
+            Err(Fault::OutOfMemory) => return Err(LoadError::OutOfMemory),
             Err(fault) => return Err(LoadError::Fault(fault)),
         }
         let input = instance.get_typed_func::<(), u32>(&mut store, "input").map_err(failed)?;
@@ -117,7 +117,7 @@ impl Wasm {
         let built = &memory.data(&store)[..input.min(address)];
         let needed = (input + MAX_INPUT).next_multiple_of(WASM_PAGE);
         if needed + MAX_OUTPUT > MEMORY {
-            return Err(LoadError::NoRoom);
+            return Err(LoadError::OutOfMemory);
         }
         Ok(Snapshot::take(self.initial.memory(), built, input))
     }

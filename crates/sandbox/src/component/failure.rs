@@ -47,7 +47,7 @@ pub enum Failure {
     #[error("answered with the error {0}")]
     Error(String),
     /// The node already runs as many instances as it can.
-    #[error("finds no room: this node runs as many instances as it can")]
+    #[error("finds no capacity: this node runs as many instances as it can")]
     Crowded,
     /// The instance did not start, because the request cannot be passed to a component.
     #[error("cannot be shown this request: {0}")]

@@ -1,6 +1,6 @@
 //! The node's side of an instance: its inputs, and its counted resources.
 
-use super::outside::{Body, Outside, StreamError};
+use super::outbound::{Body, Outbound, StreamError};
 use super::program::Settings;
 use super::stdio::Output;
 use http::uri::Scheme;
@@ -36,7 +36,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(settings: &Settings, outside: Box<dyn Outside>) -> Self {
+    pub(super) fn new(settings: &Settings, outbound: Box<dyn Outbound>) -> Self {
         let mut wasi = WasiCtx::builder();
         wasi.envs(&settings.env)
             .stdout(Output::new(&settings.stdout, &settings.admits))
@@ -50,7 +50,7 @@ impl Host {
         let mut table = ResourceTable::new();
         table.set_max_capacity(MOST_RESOURCES);
         let (limit, memory, lacked_memory) = (settings.memory, 0, false);
-        Self { wasi: wasi.build(), http, table, calls: Calls(outside), limit, memory, lacked_memory }
+        Self { wasi: wasi.build(), http, table, calls: Calls(outbound), limit, memory, lacked_memory }
     }
 
     /// The memory limit of the instance, if it wanted more.
@@ -88,7 +88,7 @@ impl WasiHttpView for Host {
 }
 
 /// The instance's outgoing calls.
-struct Calls(Box<dyn Outside>);
+struct Calls(Box<dyn Outbound>);
 
 type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
 

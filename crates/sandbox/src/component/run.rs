@@ -2,7 +2,7 @@
 
 use super::failure::Failure;
 use super::host::Host;
-use super::outside::{Body, Outside, StreamError};
+use super::outbound::{Body, Outbound, StreamError};
 use super::program::Program;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -34,15 +34,15 @@ impl Program {
     /// there, or the reason why there is none. The result is that of the whole run, which may end
     /// long after. Dropping the future ends the instance.
     ///
-    /// Must be polled inside of a single-threaded tokio runtime, on which `outside` is called too.
+    /// Must be polled inside of a single-threaded tokio runtime, on which `outbound` is called too.
     pub async fn run(
         &self,
         request: Request<Body>,
-        outside: Box<dyn Outside>,
+        outbound: Box<dyn Outbound>,
         answer: oneshot::Sender<Result<Response<Answer>, Failure>>,
     ) -> Result<(), Failure> {
         let (outlet, ended): (Outlet, RunFailure) = (Arc::new(Mutex::new(Some(answer))), RunFailure::default());
-        let mut store = self.store(outside);
+        let mut store = self.store(outbound);
         let result = {
             let clock = &self.component.0.engine.clock;
             let mut serving = pin!(self.serve(&mut store, request, outlet.clone(), ended.clone()));
@@ -69,9 +69,9 @@ impl Program {
         result
     }
 
-    fn store(&self, outside: Box<dyn Outside>) -> Store<Host> {
+    fn store(&self, outbound: Box<dyn Outbound>) -> Store<Host> {
         let engine = self.component.0.engine.clone();
-        let mut store = Store::new(&engine.engine, Host::new(&self.settings, outside));
+        let mut store = Store::new(&engine.engine, Host::new(&self.settings, outbound));
         store.limiter(|host| host);
         store.set_hostcall_fuel(MOST_HANDED_OVER);
         store.set_max_component_handles(MOST_HANDLES);

@@ -27,13 +27,13 @@ struct Lines {
     prefix: Arc<str>,
     line: Vec<u8>,
     dropped: usize,
-    told: u32,
+    logged: u32,
     admits: Arc<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
 impl Output {
     pub(super) fn new(prefix: &Arc<str>, admits: &Arc<dyn Fn(usize) -> bool + Send + Sync>) -> Self {
-        let lines = Lines { prefix: prefix.clone(), line: Vec::new(), dropped: 0, told: 0, admits: admits.clone() };
+        let lines = Lines { prefix: prefix.clone(), line: Vec::new(), dropped: 0, logged: 0, admits: admits.clone() };
         Self(Arc::new(Mutex::new(lines)))
     }
 
@@ -49,20 +49,20 @@ impl Lines {
                 Some(text) => (text, true),
                 None => (piece, false),
             };
-            let room = LONGEST_LINE.saturating_sub(self.line.len()).min(text.len());
-            self.line.extend_from_slice(&text[..room]);
-            self.dropped += text.len() - room;
+            let capacity = LONGEST_LINE.saturating_sub(self.line.len()).min(text.len());
+            self.line.extend_from_slice(&text[..capacity]);
+            self.dropped += text.len() - capacity;
             if ended {
-                self.tell();
+                self.log();
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn log(&mut self) {
         let line = std::mem::take(&mut self.line);
         let dropped = std::mem::take(&mut self.dropped);
-        self.told = self.told.saturating_add(1);
-        if self.told > MOST_LINES || !(self.admits)(line.len() + self.prefix.len() + OVERHEAD) {
+        self.logged = self.logged.saturating_add(1);
+        if self.logged > MOST_LINES || !(self.admits)(line.len() + self.prefix.len() + OVERHEAD) {
             return;
         }
         let text = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(&line));
@@ -72,7 +72,7 @@ impl Lines {
             0 => tracing::info!(target: "instance", "{prefix} {text}"),
             _ => tracing::info!(target: "instance", "{prefix} {text}… [{dropped} bytes cut]"),
         }
-        if self.told == MOST_LINES {
+        if self.logged == MOST_LINES {
             tracing::warn!(target: "instance", "{prefix} {MOST_LINES} lines of one instance; its further ones are dropped");
         }
     }
@@ -81,7 +81,7 @@ impl Lines {
 impl Drop for Lines {
     fn drop(&mut self) {
         if !self.line.is_empty() {
-            self.tell();
+            self.log();
         }
     }
 }

@@ -60,7 +60,7 @@ pub enum Failure {
     #[error("returned {0}, which is no action")]
     Action(u32),
     /// The process already has as many instances as it can.
-    #[error("found no room: there are {MOST_INSTANCES} instances of extensions already")]
+    #[error("found no capacity: there are {MOST_INSTANCES} instances of extensions already")]
     Crowded,
 }
 

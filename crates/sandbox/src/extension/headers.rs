@@ -83,7 +83,7 @@ impl Headers {
     }
 
     /// Whether another field fits.
-    pub(super) fn has_room(&self, name: &[u8], value: &[u8]) -> bool {
+    pub(super) fn has_capacity(&self, name: &[u8], value: &[u8]) -> bool {
         let bytes: usize = self.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.len() < MOST_FIELDS && bytes + name.len() + value.len() <= LARGEST_LIST
     }

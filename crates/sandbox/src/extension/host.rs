@@ -147,7 +147,7 @@ impl Host {
         if self.lines < MOST_LINES {
             self.lines += 1;
             let settings = &self.settings;
-            settings.logged.tell(level, &settings.function, &settings.name, text);
+            settings.logged.log(level, &settings.function, &settings.name, text);
         }
     }
 
@@ -240,7 +240,7 @@ fn allocate(caller: &mut Caller<'_, Host>, length: u32) -> Result<u32, wasmtime:
     match address? {
         0 => {
             caller.data_mut().starved = true;
-            refuse(format!("its allocator has no room for {length} bytes"))
+            refuse(format!("its allocator has no capacity for {length} bytes"))
         }
         address => Ok(address),
     }

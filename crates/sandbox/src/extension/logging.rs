@@ -39,7 +39,7 @@ impl Budget {
     }
 
     /// Logs a line, if the budget allows it. Levels are the ABI's: 0 trace to 5 critical.
-    pub(super) fn tell(&self, level: u32, function: &str, extension: &str, text: &[u8]) {
+    pub(super) fn log(&self, level: u32, function: &str, extension: &str, text: &[u8]) {
         let Some(withheld) = self.take() else { return };
         let text = printable(text);
         match level {

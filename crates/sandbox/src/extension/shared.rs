@@ -36,7 +36,7 @@ pub(super) enum NotStored {
     /// The stored value is not the one that the caller has seen.
     Mismatch,
     /// A limit would be exceeded.
-    NoRoom,
+    Full,
 }
 
 impl SharedData {
@@ -58,7 +58,7 @@ impl SharedData {
         let bytes = entries.bytes - freed + key.len() + value.len();
         let full = there.is_none() && entries.values.len() >= MOST_KEYS;
         if full || key.len() > LONGEST_KEY || value.len() > LARGEST_VALUE || bytes > LARGEST_TOTAL {
-            return Err(NotStored::NoRoom);
+            return Err(NotStored::Full);
         }
         entries.bytes = bytes;
         // A caller passes 0 to replace any value.
@@ -99,8 +99,8 @@ mod tests {
     #[test]
     fn it_is_bounded() {
         let data = SharedData::default();
-        assert_eq!(data.set(&[0; LONGEST_KEY + 1], b"", 0), Err(NotStored::NoRoom));
-        assert_eq!(data.set(b"k", &[0; LARGEST_VALUE + 1], 0), Err(NotStored::NoRoom));
+        assert_eq!(data.set(&[0; LONGEST_KEY + 1], b"", 0), Err(NotStored::Full));
+        assert_eq!(data.set(b"k", &[0; LARGEST_VALUE + 1], 0), Err(NotStored::Full));
         let full = (0..).take_while(|n: &u32| data.set(&n.to_le_bytes(), &[0; LARGEST_VALUE], 0).is_ok()).count();
         assert_eq!(full, LARGEST_TOTAL / (LARGEST_VALUE + 4));
         assert!(data.set(&0u32.to_le_bytes(), b"", 0).is_ok(), "a smaller value always fits");

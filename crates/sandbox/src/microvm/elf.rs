@@ -56,12 +56,12 @@ pub(super) fn parse(file: &[u8]) -> Result<Guest, &'static str> {
         let flags = (kind_and_flags >> 32) as u32;
         let (offset, address, in_file, size) = (field(8)? as usize, field(16)?, field(32)? as usize, field(40)?);
         let bytes = offset.checked_add(in_file).and_then(|end| file.get(offset..end)).ok_or("truncated segment")?;
-        let room = if flags & WRITABLE != 0 {
+        let area = if flags & WRITABLE != 0 {
             layout::DATA..layout::DATA + layout::DATA_SIZE
         } else {
             layout::IMAGE..layout::IMAGE_END
         };
-        if address < room.start || size < in_file as u64 || address.checked_add(size).is_none_or(|end| end > room.end) {
+        if address < area.start || size < in_file as u64 || address.checked_add(size).is_none_or(|end| end > area.end) {
             return Err("a segment lies outside its area");
         }
         let segment = match (flags & EXECUTABLE != 0, flags & WRITABLE != 0) {

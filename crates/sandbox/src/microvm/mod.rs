@@ -106,9 +106,9 @@ impl Microvm {
         };
         let spent = shell.init(program, INIT_DEADLINE);
         let result = match spent.output() {
-            Ok(_) => Snapshot::take(&spent).ok_or(LoadError::NoRoom),
+            Ok(_) => Snapshot::take(&spent).ok_or(LoadError::OutOfMemory),
             Err(Fault::Refused(reason)) => Err(LoadError::Refused(reason)),
-            Err(Fault::OutOfMemory) => Err(LoadError::NoRoom),
+            Err(Fault::OutOfMemory) => Err(LoadError::OutOfMemory),
             Err(fault) => Err(LoadError::Fault(fault)),
         };
         let shell = spent.reset();

@@ -6,7 +6,7 @@ use super::system::HeapClass;
 
 /// The least heap that every program has for its runs. A run that needs more is repeated with the
 /// largest heap.
-const ROOM: u64 = 40 * 1024;
+const HEADROOM: u64 = 40 * 1024;
 /// Lengths are rounded up to this unit, so that copying is faster.
 const GRAIN: usize = 64;
 
@@ -23,7 +23,7 @@ impl Snapshot {
     pub(super) fn take(spent: &FinishedShell) -> Option<Self> {
         let data = used(spent.memory(layout::DATA, layout::DATA_SIZE));
         let heap = used(spent.memory(layout::HEAP, layout::HEAP_SIZE));
-        let class = HeapClass::holding(heap.len() as u64 + ROOM)?;
+        let class = HeapClass::holding(heap.len() as u64 + HEADROOM)?;
         Some(Self { data: data.into(), heap: heap.into(), class })
     }
 

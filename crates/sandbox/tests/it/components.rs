@@ -5,7 +5,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Full};
 use leno_sandbox::component::{
-    Answer, Body, Component, Components, Failure, Outside, Program, Sending, Settings, StreamError,
+    Answer, Body, Component, Components, Failure, Outbound, Program, Sending, Settings, StreamError,
 };
 use std::future::poll_fn;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn get(target: &str) -> Request<Body> {
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<Request<()>>>>);
 
-impl Outside for Calls {
+impl Outbound for Calls {
     fn send(&mut self, request: Request<Body>) -> Sending {
         let calls = self.0.clone();
         Box::pin(async move {

@@ -12,7 +12,7 @@ use leno_http::body::{Body, InstanceBody};
 use leno_http::peer::Peer;
 use leno_policy::input::TraceContext;
 use leno_runtime::schedule;
-use leno_sandbox::component::{self, Outside, Sending, StreamError};
+use leno_sandbox::component::{self, Outbound, Sending, StreamError};
 use send_wrapper::SendWrapper;
 use std::cell::Cell;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -50,7 +50,7 @@ impl Caller {
         self.in_flight.request_id.clone()
     }
 
-    pub(super) fn outgoing(self) -> impl Outside {
+    pub(super) fn outgoing(self) -> impl Outbound {
         OutgoingCalls(SendWrapper::new(self))
     }
 
@@ -75,7 +75,7 @@ impl Caller {
 /// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would panic.
 struct OutgoingCalls(SendWrapper<Caller>);
 
-impl Outside for OutgoingCalls {
+impl Outbound for OutgoingCalls {
     fn send(&mut self, request: Request<component::Body>) -> Sending {
         let caller = Caller::clone(&self.0);
         let (mut answer, answered) = oneshot::channel();

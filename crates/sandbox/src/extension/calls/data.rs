@@ -120,11 +120,11 @@ fn set_shared(
     let (memory, host) = parts(&mut caller)?;
     let (key, value) = (piece(memory, key, key_length)?, piece(memory, value, value_length)?);
     host.impure = true;
-    let stored = host.given.as_ref().map_or(Err(NotStored::NoRoom), |given| given.shared.set(key, value, number));
+    let stored = host.given.as_ref().map_or(Err(NotStored::Full), |given| given.shared.set(key, value, number));
     Ok(match stored {
         Ok(()) => Status::Ok,
         Err(NotStored::Mismatch) => Status::CasMismatch,
-        Err(NotStored::NoRoom) => Status::InternalFailure,
+        Err(NotStored::Full) => Status::InternalFailure,
     } as u32)
 }
 

@@ -89,7 +89,7 @@ fn add(
 
 fn append(host: &mut Host, name: &[u8], value: &[u8]) -> CallResult {
     is_for_modules(name, value)?;
-    if !host.list().has_room(name, value) {
+    if !host.list().has_capacity(name, value) {
         return refuse("more header fields than a message has");
     }
     host.list().push(name, value);
@@ -114,7 +114,7 @@ fn replace(
 fn set(host: &mut Host, name: &[u8], value: &[u8]) -> CallResult {
     is_for_modules(name, value)?;
     host.list().remove(name);
-    if !host.list().has_room(name, value) {
+    if !host.list().has_capacity(name, value) {
         return refuse("more header fields than a message has");
     }
     host.list().push(name, value);

@@ -97,7 +97,7 @@
     (; o: a body ;) (return (call $buffer (i32.const 0) (i32.const 0) (i32.const 9) (i32.const 64) (i32.const 68))))
     (; p: a wild allocator ;) (global.set $wild (i32.const 1))
       (return (call $get_all (i32.const 0) (i32.const 64) (i32.const 68))))
-    (; q: an allocator without room ;) (global.set $wild (i32.const 2))
+    (; q: an allocator without capacity ;) (global.set $wild (i32.const 2))
       (return (call $get_all (i32.const 0) (i32.const 64) (i32.const 68))))
     (; r: an allocator that allocates ;) (global.set $wild (i32.const 3))
       (return (call $get_all (i32.const 0) (i32.const 64) (i32.const 68))))

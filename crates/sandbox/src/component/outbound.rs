@@ -18,7 +18,7 @@ pub struct StreamError(pub String);
 pub type Sending = Pin<Box<dyn Future<Output = Result<Response<Body>, StreamError>> + Send>>;
 
 /// Receives an instance's outgoing calls: everything that leaves the instance goes through here.
-pub trait Outside: Send + 'static {
+pub trait Outbound: Send + 'static {
     /// Sends a request of the instance, whose URI has a scheme and an authority. Dropping the
     /// future cancels the call.
     fn send(&mut self, request: Request<Body>) -> Sending;
