@@ -139,7 +139,7 @@ static __always_inline int refuse(struct sk_msg_md *message)
 }
 
 // Whether an end may be given more. One end alone cannot fill the other's queue, but one that answers what it does not read can have its own filled.
-static __always_inline int has_room(__u64 end)
+static __always_inline int has_capacity(__u64 end)
 {
 	struct sock *socket = (struct sock *)end;
 	int queued;
@@ -249,7 +249,7 @@ int judge(struct sk_msg_md *message)
 	else if (message->data + size > message->data_end && bpf_msg_pull_data(message, 0, size, 0))
 		wrong = PACKET;
 	// It fails if the other end is not there any more. A later one takes its place.
-	if (!has_room(channel->sockets[other]) || bpf_msg_redirect_hash(message, &ends, &to, BPF_F_INGRESS) != SK_PASS)
+	if (!has_capacity(channel->sockets[other]) || bpf_msg_redirect_hash(message, &ends, &to, BPF_F_INGRESS) != SK_PASS)
 		refused = 1;
 
 	data = message->data;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 //
-// Runs in a room's network when a TCP connection arrives and the kernel looks for its listener. Every connection arrives there, whatever its address,
-// because every address is the room's own. What is for the loopback addresses goes where it always does: to the program's own listeners. All other
+// Runs in a jail's network when a TCP connection arrives and the kernel looks for its listener. Every connection arrives there, whatever its address,
+// because every address is the jail's own. What is for the loopback addresses goes where it always does: to the program's own listeners. All other
 // connections go to the node's listener, on whatever port.
 
 #include <linux/bpf.h>

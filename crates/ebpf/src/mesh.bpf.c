@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
 //
-// What the kernel knows of the mesh. A room's network (its cookie) tells whose room it is, and every function has an address by which others call it.
-// So a connection from a room is one from function to function, and `rules` holds what those may do.
+// What the kernel knows of the mesh. A jail's network (its cookie) tells whose jail it is, and every function has an address by which others call it.
+// So a connection from a jail is one from function to function, and `rules` holds what those may do.
 //
 // `connect4` and the like refuse where a connection would begin. `egress` drops what comes from sockets whose permission was withdrawn since.
-// `established` and `forward` splice a TCP connection of one room and one of another: what is sent on either is put into the queue of the other's
+// `established` and `forward` splice a TCP connection of one jail and one of another: what is sent on either is put into the queue of the other's
 // receiver. The node has a socket at the other end of each, and carries what does not go that way.
 
 #include <linux/bpf.h>
@@ -79,7 +79,7 @@ struct ends {
 	__u32 zero;
 };
 
-// An established socket of a program in a room.
+// An established socket of a program in a jail.
 struct half {
 	// Where the kernel has it. It may be gone: it is only ever read, and what is read is never trusted.
 	__u64 socket;
@@ -124,7 +124,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64);
 	__type(value, __u32);
-} rooms SEC(".maps");
+} jails SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -235,7 +235,7 @@ static __always_inline int may_begin(struct bpf_sock_addr *asked, __u32 address)
 
 	if (network == own_network || is_loopback(address))
 		return SOCK_ADDR_ALLOW;
-	caller = bpf_map_lookup_elem(&rooms, &network);
+	caller = bpf_map_lookup_elem(&jails, &network);
 	if (caller)
 		key.caller = *caller;
 	if (!caller || verdict(&key) == REFUSED) {
@@ -249,7 +249,7 @@ static __always_inline int may_begin(struct bpf_sock_addr *asked, __u32 address)
 	return SOCK_ADDR_ALLOW;
 }
 
-// An IPv4 address in the form of IPv6 leads where the IPv4 address does. No other leads anywhere from a room.
+// An IPv4 address in the form of IPv6 leads where the IPv4 address does. No other leads anywhere from a jail.
 static __always_inline int may_begin6(struct bpf_sock_addr *asked)
 {
 	if (asked->user_ip6[0] || asked->user_ip6[1] || asked->user_ip6[2] != bpf_htonl(0xffff))
@@ -353,7 +353,7 @@ int established(struct bpf_sock_ops *ops)
 	own.remote_port = bpf_ntohl(ops->remote_port);
 	switch (ops->op) {
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-		caller = bpf_map_lookup_elem(&rooms, &own.network);
+		caller = bpf_map_lookup_elem(&jails, &own.network);
 		if (caller) {
 			struct rule_key key = {
 				.caller = *caller,
@@ -393,7 +393,7 @@ static __always_inline int has_read_all(struct sk_msg_md *message, struct half *
 }
 
 // Whether a receiver goes on reading, and may be given more.
-static __always_inline int has_room(struct half *receiver)
+static __always_inline int has_capacity(struct half *receiver)
 {
 	struct sock *socket = (struct sock *)receiver->socket;
 	__u8 shutdown;
@@ -442,7 +442,7 @@ int forward(struct sk_msg_md *message)
 		return SK_PASS;
 	// What is withdrawn meanwhile goes through TCP, where `egress` and the node refuse it.
 	rule = pair->rule;
-	if (verdict(&rule) != DIRECT || has_layer(sender) || has_layer(receiver) || !has_room(receiver) || !has_read_all(message, sender, receiver))
+	if (verdict(&rule) != DIRECT || has_layer(sender) || has_layer(receiver) || !has_capacity(receiver) || !has_read_all(message, sender, receiver))
 		return SK_PASS;
 	// It fails if the receiver is being closed. Then TCP tells the sender. A verdict to drop would stick to the socket.
 	if (bpf_msg_redirect_hash(message, &sockets, &pair->receiver, BPF_F_INGRESS) == SK_PASS)

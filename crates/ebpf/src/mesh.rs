@@ -102,7 +102,7 @@ impl Rule {
 /// dropped, also by the end of the process.
 #[derive(Debug)]
 pub struct Mesh {
-    rooms: MapHandle,
+    jails: MapHandle,
     rules: MapHandle,
     blocks: MapHandle,
     pub(crate) expected: MapHandle,
@@ -154,7 +154,7 @@ impl Mesh {
             links.push((name, program.attach_cgroup(group.as_raw_fd())?));
         }
         Ok(Self {
-            rooms: MapHandle::try_from(&maps.rooms)?,
+            jails: MapHandle::try_from(&maps.jails)?,
             rules: MapHandle::try_from(&maps.rules)?,
             blocks: MapHandle::try_from(&maps.blocks)?,
             expected: MapHandle::try_from(&maps.expected)?,
@@ -179,19 +179,19 @@ impl Mesh {
     /// # Errors
     /// The kernel has no memory, or the map of jails is full.
     pub fn admit(&self, network: Network, function: Ipv4Addr) -> Result<(), Error> {
-        Ok(self.rooms.update(&network.0.to_ne_bytes(), &function.octets(), MapFlags::ANY)?)
+        Ok(self.jails.update(&network.0.to_ne_bytes(), &function.octets(), MapFlags::ANY)?)
     }
 
     /// The function whose jail has this network.
     pub(crate) fn function(&self, network: Network) -> Result<Option<Ipv4Addr>, Error> {
-        let value = self.rooms.lookup(&network.0.to_ne_bytes(), MapFlags::ANY)?;
+        let value = self.jails.lookup(&network.0.to_ne_bytes(), MapFlags::ANY)?;
         Ok(value.and_then(|value| value.first_chunk::<4>().copied()).map(Ipv4Addr::from))
     }
 
     /// Removes a jail.
     pub fn dismiss(&self, network: Network) {
         // It fails if the jail was not registered, which is fine.
-        let _ = self.rooms.delete(&network.0.to_ne_bytes());
+        let _ = self.jails.delete(&network.0.to_ne_bytes());
     }
 
     /// Sets a verdict.

@@ -64,7 +64,7 @@ impl Drop for Group {
 }
 
 /// A caller's jail and a callee's, and the node between them.
-struct Rooms {
+struct Jails {
     mesh: Arc<Mesh>,
     caller: Network,
     callee: Network,
@@ -73,7 +73,7 @@ struct Rooms {
     _group: Group,
 }
 
-impl Rooms {
+impl Jails {
     fn new() -> Self {
         let group = Group::enter();
         let mesh = Arc::new(Mesh::attach(&group.path).unwrap());
@@ -169,23 +169,23 @@ fn a_block_of_addresses_arrives_at_the_node_and_nothing_beside_it() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
+    let jails = Jails::new();
     let block = Rule { callee: Ipv4Addr::new(203, 0, 113, 0), prefix: 24, ..rule(None, Transport::Tcp) };
-    let refused = |address| rooms.connect(address).unwrap_err().kind() == ErrorKind::PermissionDenied;
+    let refused = |address| jails.connect(address).unwrap_err().kind() == ErrorKind::PermissionDenied;
     assert!(refused("203.0.113.7:5432"));
-    rooms.mesh.set(&block, Verdict::ToTheNode).unwrap();
+    jails.mesh.set(&block, Verdict::ToTheNode).unwrap();
     // A rule of another function, for the same addresses and more. It does not apply to the caller.
     let foreign = Rule { caller: CALLEE, callee: Ipv4Addr::new(203, 0, 112, 0), prefix: 22, ..block };
-    rooms.mesh.set(&foreign, Verdict::ToTheNode).unwrap();
+    jails.mesh.set(&foreign, Verdict::ToTheNode).unwrap();
     for address in ["203.0.113.7:5432", "203.0.113.255:80"] {
-        let _client = rooms.connect(address).unwrap();
-        let (near, _) = rooms.listener.accept().unwrap();
+        let _client = jails.connect(address).unwrap();
+        let (near, _) = jails.listener.accept().unwrap();
         assert_eq!(near.local_addr().unwrap().to_string(), address, "the address that was called");
     }
     for address in ["203.0.112.7:5432", "203.0.114.1:80", "100.64.0.3:80"] {
         assert!(refused(address), "{address}");
     }
-    rooms.mesh.unset(&block);
+    jails.mesh.unset(&block);
     assert!(refused("203.0.113.7:5432"));
 }
 
@@ -194,11 +194,11 @@ fn what_is_spliced_does_not_pass_by_the_node_and_nothing_overtakes() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    let mut pair = rooms.pair();
+    let jails = Jails::new();
+    let mut pair = jails.pair();
     // Bytes from before the splice are on their way through the node.
     pair.client.write_all(b"early ").unwrap();
-    let splice = pair.splice(&rooms.mesh);
+    let splice = pair.splice(&jails.mesh);
     let Pair { mut client, mut near, mut far, mut served } = pair;
     client.write_all(b"and still early ").unwrap();
     expect(&mut near, b"early and still early ");
@@ -233,9 +233,9 @@ fn a_receiver_that_does_not_read_makes_the_sender_wait() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    let pair = rooms.pair();
-    let _splice = pair.splice(&rooms.mesh);
+    let jails = Jails::new();
+    let pair = jails.pair();
+    let _splice = pair.splice(&jails.mesh);
     let Pair { mut client, mut near, mut far, mut served } = pair;
     client.set_nonblocking(true).unwrap();
     let mut sent = Vec::new();
@@ -279,13 +279,13 @@ fn what_is_spliced_ends_with_its_permission_in_both_directions() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    let pair = rooms.pair();
-    let _splice = pair.splice(&rooms.mesh);
+    let jails = Jails::new();
+    let pair = jails.pair();
+    let _splice = pair.splice(&jails.mesh);
     let Pair { mut client, mut near, mut far, mut served } = pair;
     client.write_all(b"before").unwrap();
     expect(&mut served, b"before");
-    rooms.mesh.unset(&rule(6379, Transport::Tcp));
+    jails.mesh.unset(&rule(6379, Transport::Tcp));
     client.write_all(b"after").unwrap();
     nothing(&mut near);
     nothing(&mut served);
@@ -300,9 +300,9 @@ fn whoever_has_the_same_addresses_later_is_somebody_else() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    let pair = rooms.pair();
-    let _splice = pair.splice(&rooms.mesh);
+    let jails = Jails::new();
+    let pair = jails.pair();
+    let _splice = pair.splice(&jails.mesh);
     let Pair { mut client, near, far: _far, mut served } = pair;
     client.write_all(b"old").unwrap();
     expect(&mut served, b"old");
@@ -310,10 +310,10 @@ fn whoever_has_the_same_addresses_later_is_somebody_else() {
     socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
     drop(client);
     // The node has not accepted the connection yet.
-    let client = rooms.caller.run(move || stream(&own));
+    let client = jails.caller.run(move || stream(&own));
     client.set_nonblocking(true).unwrap();
     let _ = client.connect(&address("100.64.0.3:6379"));
-    let (mut again, _) = rooms.listener.accept().unwrap();
+    let (mut again, _) = jails.listener.accept().unwrap();
     client.set_nonblocking(false).unwrap();
     let mut client = TcpStream::from(client);
     assert_eq!(again.peer_addr().unwrap(), near.peer_addr().unwrap_or(client.local_addr().unwrap()));
@@ -329,12 +329,12 @@ fn a_program_that_waits_in_reads_is_not_spliced() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    rooms.mesh.set(&rule(6379, Transport::Tcp), Verdict::Direct).unwrap();
-    let mut pair = rooms.pair();
-    pair.client = rooms.connect("100.64.0.3:6379").unwrap();
-    (pair.near, _) = rooms.listener.accept().unwrap();
-    assert!(pair.try_splice(&rooms.mesh).is_none());
+    let jails = Jails::new();
+    jails.mesh.set(&rule(6379, Transport::Tcp), Verdict::Direct).unwrap();
+    let mut pair = jails.pair();
+    pair.client = jails.connect("100.64.0.3:6379").unwrap();
+    (pair.near, _) = jails.listener.accept().unwrap();
+    assert!(pair.try_splice(&jails.mesh).is_none());
 }
 
 #[test]
@@ -342,9 +342,9 @@ fn whoever_sends_to_one_who_is_gone_is_told_by_tcp() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    let pair = rooms.pair();
-    let _splice = pair.splice(&rooms.mesh);
+    let jails = Jails::new();
+    let pair = jails.pair();
+    let _splice = pair.splice(&jails.mesh);
     let Pair { mut client, mut near, mut far, mut served } = pair;
     client.write_all(b"a").unwrap();
     expect(&mut served, b"a");
@@ -362,36 +362,36 @@ fn what_no_rule_allows_does_not_begin_and_is_told() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    let refusals = rooms.mesh.refusals().unwrap();
+    let jails = Jails::new();
+    let refusals = jails.mesh.refusals().unwrap();
     let refused = |address: &'static str| {
-        let error = rooms.connect(address).unwrap_err();
+        let error = jails.connect(address).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{address}: {error}");
         let told = refusals.wait(Duration::from_secs(10)).unwrap();
         told.first().copied().unwrap_or_else(|| panic!("{address}: nobody was told"))
     };
     let told = refused("100.64.0.3:5432");
     assert_eq!((told.caller, told.callee, told.port), (Some(CALLER), CALLEE, 5432));
-    assert_eq!(told.network, Some(Cookie::of(&rooms.listener).unwrap()));
+    assert_eq!(told.network, Some(Cookie::of(&jails.listener).unwrap()));
     assert_eq!(told.transport, Some(Transport::Tcp));
     // A rule for all ports, and an exception.
-    rooms.mesh.set(&rule(None, Transport::Tcp), Verdict::ToTheNode).unwrap();
-    rooms.mesh.set(&rule(22, Transport::Tcp), Verdict::Refused).unwrap();
-    rooms.connect("100.64.0.3:5432").unwrap();
-    rooms.connect("[::ffff:100.64.0.3]:5432").unwrap();
+    jails.mesh.set(&rule(None, Transport::Tcp), Verdict::ToTheNode).unwrap();
+    jails.mesh.set(&rule(22, Transport::Tcp), Verdict::Refused).unwrap();
+    jails.connect("100.64.0.3:5432").unwrap();
+    jails.connect("[::ffff:100.64.0.3]:5432").unwrap();
     refused("100.64.0.3:22");
     refused("[::ffff:100.64.0.3]:22");
     refused("100.64.0.4:5432");
     refused("203.0.113.7:80");
-    rooms.mesh.unset(&rule(None, Transport::Tcp));
+    jails.mesh.unset(&rule(None, Transport::Tcp));
     refused("100.64.0.3:5432");
 
     // Datagrams.
     let send =
-        |address: &'static str| rooms.caller.run(move || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", address));
+        |address: &'static str| jails.caller.run(move || UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", address));
     assert_eq!(send("100.64.0.3:53").unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert_eq!(refusals.wait(Duration::from_secs(10)).unwrap()[0].transport, Some(Transport::Udp));
-    rooms.mesh.set(&rule(53, Transport::Udp), Verdict::ToTheNode).unwrap();
+    jails.mesh.set(&rule(53, Transport::Udp), Verdict::ToTheNode).unwrap();
     send("100.64.0.3:53").unwrap();
     assert_eq!(refusals.untold(), 0);
 }
@@ -401,7 +401,7 @@ fn a_network_that_is_not_admitted_reaches_itself_only() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
+    let jails = Jails::new();
     let stranger = Network::new();
     let (own, away) = stranger.run(|| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -412,10 +412,10 @@ fn a_network_that_is_not_admitted_reaches_itself_only() {
     // The node's own network is not a jail.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    rooms.mesh.set(&rule(80, Transport::Tcp), Verdict::ToTheNode).unwrap();
-    rooms.connect("100.64.0.3:80").unwrap();
-    rooms.mesh.dismiss(Cookie::of(&rooms.listener).unwrap());
-    assert_eq!(rooms.connect("100.64.0.3:80").unwrap_err().kind(), ErrorKind::PermissionDenied);
+    jails.mesh.set(&rule(80, Transport::Tcp), Verdict::ToTheNode).unwrap();
+    jails.connect("100.64.0.3:80").unwrap();
+    jails.mesh.dismiss(Cookie::of(&jails.listener).unwrap());
+    assert_eq!(jails.connect("100.64.0.3:80").unwrap_err().kind(), ErrorKind::PermissionDenied);
 }
 
 #[test]
@@ -423,14 +423,14 @@ fn a_connection_whose_permission_is_withdrawn_gets_nothing_out() {
     if !may_run() {
         return;
     }
-    let rooms = Rooms::new();
-    rooms.mesh.set(&rule(80, Transport::Tcp), Verdict::ToTheNode).unwrap();
-    let mut client = rooms.connect("100.64.0.3:80").unwrap();
-    let (mut near, _) = rooms.listener.accept().unwrap();
+    let jails = Jails::new();
+    jails.mesh.set(&rule(80, Transport::Tcp), Verdict::ToTheNode).unwrap();
+    let mut client = jails.connect("100.64.0.3:80").unwrap();
+    let (mut near, _) = jails.listener.accept().unwrap();
     client.write_all(b"before").unwrap();
     expect(&mut near, b"before");
-    let refusals = rooms.mesh.refusals().unwrap();
-    rooms.mesh.unset(&rule(80, Transport::Tcp));
+    let refusals = jails.mesh.refusals().unwrap();
+    jails.mesh.unset(&rule(80, Transport::Tcp));
     client.write_all(b"after").unwrap();
     let told = refusals.wait(Duration::from_secs(10)).unwrap();
     assert_eq!((told[0].network, told[0].caller, told[0].port), (None, Some(CALLER), 80));
