@@ -255,7 +255,7 @@ static leno_bytes lend(napi_env env, Lent *lent, napi_value value) {
   return (leno_bytes){(uint8_t *)copy, length};
 }
 
-/* At most as many fields as there is room for; 0 and an exception: there are more. */
+/* At most as many fields as fit; 0 and an exception: there are more. */
 static int lend_fields(napi_env env, Lent *lent, napi_value list) {
   uint32_t count = 0;
   napi_get_array_length(env, list, &count);

@@ -26,17 +26,17 @@ struct Server<'a> {
     link: &'a Link,
     /// The epoll instance that it waits for: all ways, and the kick.
     all: Arc<OwnedFd>,
-    alarm: Arc<Alarm>,
+    waker: Arc<ThreadWaker>,
 }
 
 /// Rings when a task of the server can continue.
-struct Alarm {
+struct ThreadWaker {
     server: ThreadId,
     rings: AtomicBool,
     kick: Arc<Kick>,
 }
 
-impl Wake for Alarm {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -57,7 +57,7 @@ pub(crate) fn serve<H: Future<Output = ()>>(
     mut handle: impl FnMut(Call) -> H,
 ) -> io::Result<()> {
     let server = Server::start(link)?;
-    let waker = Waker::from(server.alarm.clone());
+    let waker = Waker::from(server.waker.clone());
     let mut context = Context::from_waker(&waker);
     let (mut tasks, most) = (FuturesUnordered::new(), most.max(1));
     loop {
@@ -69,9 +69,9 @@ pub(crate) fn serve<H: Future<Output = ()>>(
         // `FuturesUnordered` wakes itself when it has polled all tasks that could continue, so it
         // is polled again; but not for tasks that always wake themselves.
         for _ in 0..2 {
-            server.alarm.rings.store(false, Ordering::SeqCst);
+            server.waker.rings.store(false, Ordering::SeqCst);
             while let Poll::Ready(Some(())) = tasks.poll_next_unpin(&mut context) {}
-            if !server.alarm.rings.load(Ordering::SeqCst) {
+            if !server.waker.rings.load(Ordering::SeqCst) {
                 break;
             }
         }
@@ -87,7 +87,7 @@ impl<'a> Server<'a> {
         for (socket, number) in [(&link.socket, NODE.into()), (kick.file(), KICK)] {
             epoll::add(&all, socket, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         }
-        let alarm = Arc::new(Alarm { server: thread::current().id(), rings: AtomicBool::new(false), kick });
+        let waker = Arc::new(ThreadWaker { server: thread::current().id(), rings: AtomicBool::new(false), kick });
         let mut state = link.lock();
         if state.server.is_some() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "another thread serves this chain"));
@@ -95,32 +95,32 @@ impl<'a> Server<'a> {
         let watched = state.channels.iter_mut().try_for_each(|(way, channel)| channel.watch(*way, &all));
         state.server = Some(all.clone());
         drop(state);
-        let server = Self { link, all, alarm };
+        let server = Self { link, all, waker };
         watched.map(|()| server)
     }
 
     /// Reads pending packets. Waits if there are none, no task can continue, and no call can begin.
     /// Returns whether the link goes on, or a task can continue.
-    fn turn(&self, has_room: bool) -> bool {
+    fn turn(&self, has_capacity: bool) -> bool {
         let link = self.link;
         let mut state = link.lock();
         link.tell_later(&mut state);
         if state.ended {
             drop(state);
             // Tasks that wait for an answer are polled once more, to get the error.
-            return self.alarm.rings.load(Ordering::SeqCst);
+            return self.waker.rings.load(Ordering::SeqCst);
         }
         // Other threads, and tasks that wait for memory, also read packets.
-        if has_room && state.waiting_calls() > 0 {
+        if has_capacity && state.waiting_calls() > 0 {
             return true;
         }
         let ways = state.ways(&Interest::All);
         let read = state.waiters.claim(&ways);
-        state.waiters.note(&Interest::All, &ways, Some(&self.alarm.kick));
+        state.waiters.note(&Interest::All, &ways, Some(&self.waker.kick));
         let left = state.first_deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
         // Unlocking wakes the threads and tasks that have something to do.
         drop(state);
-        let left = match self.alarm.rings.load(Ordering::SeqCst) {
+        let left = match self.waker.rings.load(Ordering::SeqCst) {
             true => Some(Duration::ZERO),
             // A deadline has to have passed when it is checked.
             false => left.map(|left| left + Duration::from_millis(1)),
@@ -134,7 +134,7 @@ impl<'a> Server<'a> {
         state.waiters.unclaim(&read);
         for event in events {
             match event.data.u64() {
-                KICK => self.alarm.kick.reset(),
+                KICK => self.waker.kick.reset(),
                 // Channels have numbers of type `u32`.
                 way => {
                     let way = way as u32;
