@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs tests as root on a stock Debian kernel, in a virtual machine that needs no /dev/kvm: scripts/stock-kernel.sh [TEST...] [-- ARGUMENT...]
-# A test is a file such as crates/jail/tests/it/rooms.rs: a module of the program `it`, or a program. Arguments go to the
+# A test is a file such as crates/jail/tests/it/jails.rs: a module of the program `it`, or a program. Arguments go to the
 # test programs, for example a part of a test's name.
 #
 # A developer's machine often lacks what Leno meets elsewhere: cgroup v2 with all controllers, say, or parts of the kernel that are modules. The
@@ -25,9 +25,9 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do tests+=("$1"); shift; done
 [ $# = 0 ] || shift
 arguments=("$@") options=()
 for argument in "$@"; do [[ $argument != -* || $argument = --exact ]] || options+=("$argument"); done
-[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/it/{rooms,containers}.rs crates/ebpf/tests/{it/direct,it/intercept,mesh}.rs crates/leno/tests/it/rooms.rs)
+[ ${#tests[@]} -gt 0 ] || tests=(crates/jail/tests/it/{jails,containers}.rs crates/ebpf/tests/{it/direct,it/intercept,mesh}.rs crates/leno/tests/it/rooms.rs)
 for test in "${tests[@]}"; do
-  [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/jail/tests/it/rooms.rs, not \`$test\`"
+  [[ $test == crates/*/tests/*.rs && -e $test ]] || die "expected a file such as crates/jail/tests/it/jails.rs, not \`$test\`"
 done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || die "expected a number of seconds in LIMIT, not \`$limit\`"
 

@@ -140,7 +140,7 @@ enum Command {
 fn main() -> anyhow::Result<ExitCode> {
     // Before anything that could start a thread.
     if path::is_launcher() {
-        return Ok(leno_jail::launcher::run());
+        return Ok(leno_jail::jailer::run());
     }
     let done = match Arguments::parse().command {
         Command::Sandbox(arguments) => sandbox::run(&arguments),

@@ -12,7 +12,7 @@ use crate::rig::Rig;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
 use leno_ebpf::Interception;
-use leno_jail::{Launcher, ListenerGuard, Prepare, Program, Room, Rooms};
+use leno_jail::{Jail, Jailer, Jails, ListenerGuard, Prepare, Program};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -89,10 +89,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-pub(crate) async fn open(ahead: usize) -> anyhow::Result<Rooms> {
+pub(crate) async fn open(ahead: usize) -> anyhow::Result<Jails> {
     let mut launcher = Command::new(std::env::current_exe()?);
     launcher.arg(LAUNCHER).current_dir("/");
-    Rooms::open(Launcher::start(launcher)?, ahead, Some(prepare())).await.context("there are no rooms here")
+    Jails::open(Jailer::start(launcher)?, ahead, Some(prepare())).await.context("there are no rooms here")
 }
 
 /// As `leno up` does it: connections to every port arrive at the node.
@@ -101,13 +101,13 @@ fn prepare() -> Prepare {
 }
 
 /// Runs this program in a room. Returns the room and what the program writes.
-async fn enter(rooms: &Rooms, arguments: &[String]) -> anyhow::Result<(Room, fs::File)> {
+async fn enter(rooms: &Jails, arguments: &[String]) -> anyhow::Result<(Jail, fs::File)> {
     let mut room = rooms.take().await?;
     let output = run_in(&mut room, arguments).await?;
     Ok((room, output))
 }
 
-async fn run_in(room: &mut Room, arguments: &[String]) -> anyhow::Result<fs::File> {
+async fn run_in(room: &mut Jail, arguments: &[String]) -> anyhow::Result<fs::File> {
     let program = std::env::current_exe()?;
     let mut argv = vec![program.display().to_string()];
     argv.extend_from_slice(arguments);
@@ -167,9 +167,9 @@ fn outside(connections: usize, address: SocketAddr) -> anyhow::Result<f64> {
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-async fn inside(rooms: &Rooms, connections: usize) -> anyhow::Result<f64> {
+async fn inside(rooms: &Jails, connections: usize) -> anyhow::Result<f64> {
     let mut room = rooms.take().await?;
-    let entrances = room.take_entrances().context("the room has no entrances")?;
+    let entrances = room.take_listeners().context("the room has no entrances")?;
     entrances.http.set_nonblocking(false)?;
     std::thread::spawn(move || greet(&entrances.http));
     let mut output = run_in(&mut room, &[INSIDE.to_owned(), connections.to_string(), CALLED.to_string()]).await?;

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p leno-jail --example cold_start` as root, with the packages `busybox-static` and `crun`.
 
-use leno_jail::{Container, Image, Launcher, Program, Rooms};
+use leno_jail::{Container, Image, Jailer, Jails, Program};
 use std::error::Error;
 use std::fs;
 use std::io::{PipeReader, Read};
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const STARTS: usize = 50;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    if std::env::args().nth(1).as_deref() == Some("launcher") {
-        return Ok(leno_jail::launcher::run());
+    if std::env::args().nth(1).as_deref() == Some("jailer") {
+        return Ok(leno_jail::jailer::run());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure())?;
@@ -25,9 +25,9 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 async fn measure() -> Result<(), Box<dyn Error>> {
-    let mut launcher = Command::new(std::env::current_exe()?);
-    launcher.arg("launcher");
-    let rooms = Rooms::open(Launcher::start(launcher)?, 2, None).await?;
+    let mut jailer = Command::new(std::env::current_exe()?);
+    jailer.arg("jailer");
+    let jails = Jails::open(Jailer::start(jailer)?, 2, None).await?;
     let folder = std::env::temp_dir().join(format!("leno-cold-start-{}", std::process::id()));
     let layers = layers(&folder)?;
     let mut stages = [const { Vec::new() }; 9];
@@ -35,7 +35,7 @@ async fn measure() -> Result<(), Box<dyn Error>> {
         // Jails are made again after 20 milliseconds.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let begin = Instant::now();
-        let mut room = rooms.take().await?;
+        let mut jail = jails.take().await?;
         let taken = begin.elapsed();
         let program = Program {
             argv: ["/bin/busybox", "echo", "answer"].map(str::to_owned).to_vec(),
@@ -43,34 +43,34 @@ async fn measure() -> Result<(), Box<dyn Error>> {
             ..Program::default()
         };
         let (output, theirs, errors) = outputs()?;
-        room.run(program, theirs, errors).await?;
+        jail.run(program, theirs, errors).await?;
         let begun = begin.elapsed();
         read(output).await?;
         for (stage, time) in [taken, begun, begin.elapsed()].into_iter().enumerate() {
             stages[stage].push(time);
         }
-        room.end().await;
+        jail.end().await;
         for (layers, first) in [(1, 3), (10, 6)].map(|(number, first)| (layers.get(..number).unwrap_or(&layers), first))
         {
             tokio::time::sleep(Duration::from_millis(100)).await;
             let begin = Instant::now();
-            let mut room = rooms.take_for_container().await?;
+            let mut jail = jails.take_for_container().await?;
             let taken = begin.elapsed();
             let command = ["/bin/busybox", "echo", "answer"].map(str::to_owned).to_vec();
             let image = Image { layers: layers.to_vec(), command, ..Image::default() };
             let (output, theirs, errors) = outputs()?;
-            room.contain(Container { image, ..Container::default() }, theirs, errors).await?;
+            jail.contain(Container { image, ..Container::default() }, theirs, errors).await?;
             let begun = begin.elapsed();
             read(output).await?;
             for (stage, time) in [taken, begun, begin.elapsed()].into_iter().enumerate() {
                 stages[first + stage].push(time);
             }
-            room.end().await;
+            jail.end().await;
         }
     }
-    rooms.close().await;
+    jails.close().await;
     fs::remove_dir_all(folder)?;
-    println!("ms since the request, p50 of {STARTS}:  room taken  program begun  first line");
+    println!("ms since the request, p50 of {STARTS}:  jail taken  program begun  first line");
     for (name, stages) in
         ["program", "container, 1 layer", "container, 10 layers"].into_iter().zip(stages.chunks_mut(3))
     {

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_rooms_have_an_id_in_common() {
+    fn no_two_jails_have_an_id_in_common() {
         let (processes, containers) = (Accounts::of_processes(Half::First), Accounts::of_containers(Half::First));
         let (first, second) = (containers.take().unwrap(), containers.take().unwrap());
         assert_eq!(second.first - first.first, CONTAINER_IDS);

@@ -135,7 +135,7 @@ impl ContainerPlan {
         let directory = if directory == Path::new("") { PathBuf::from("/") } else { directory };
         plain(&directory)?;
         if container.visible.len() + OTHER_DESCRIPTORS > MOST_DESCRIPTORS {
-            return Err(bad(format!("a room shows at most {} paths", MOST_DESCRIPTORS - OTHER_DESCRIPTORS)));
+            return Err(bad(format!("a jail shows at most {} paths", MOST_DESCRIPTORS - OTHER_DESCRIPTORS)));
         }
         for path in &container.visible {
             separate(path)?;

@@ -8,19 +8,19 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(10);
 
 /// The error of a jail that could not be created.
 #[derive(Debug, thiserror::Error)]
-pub enum NoRoom {
+pub enum JailError {
     /// This machine lacks a feature that a jail needs. Names the feature.
     #[error("{0}")]
     Unmade(String),
     /// The jailer does not answer, or has ended.
-    #[error("the launcher of rooms: {0}")]
-    Launcher(#[from] io::Error),
+    #[error("the jailer: {0}")]
+    Jailer(#[from] io::Error),
     /// The jailer took too long.
-    #[error("the launcher of rooms did not make one within {LONGEST:?}")]
+    #[error("the jailer did not make one within {LONGEST:?}")]
     Timeout,
 }
 
-impl From<io::ErrorKind> for NoRoom {
+impl From<io::ErrorKind> for JailError {
     fn from(kind: io::ErrorKind) -> Self {
         io::Error::from(kind).into()
     }

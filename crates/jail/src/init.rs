@@ -70,7 +70,7 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Ki
 
 /// A jail that is set up.
 struct JailSetup {
-    /// The sockets of its entrances, and a descriptor of its network.
+    /// Its listening sockets, and a descriptor of its network.
     sockets: [OwnedFd; 3],
     /// The reason why it shares inodes of the machine's files with other jails, if it does.
     shared: Option<String>,
@@ -82,7 +82,7 @@ struct JailSetup {
 fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<JailSetup, Unmade> {
     let mut opened = [0];
     if rustix::io::read(gate, &mut opened).during("pipe")? == 0 {
-        return Err(io::Error::other("the launcher could not map them")).during("user and group IDs");
+        return Err(io::Error::other("the jailer could not map them")).during("user and group IDs");
     }
     if has_account {
         become_user(match kind {
@@ -95,7 +95,7 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<JailSetup, U
     // the program can join it.
     rustix::process::setsid().during("its session")?;
     // Set only here, because a change of the user resets it.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the launcher")?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("the jailer")?;
     // No process of the same account may look into this process, from outside the jail or from
     // inside.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).during("dumpable")?;

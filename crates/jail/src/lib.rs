@@ -3,11 +3,11 @@
 //! A jail is a set of namespaces (user, network, mount, process, IPC, host name, control group)
 //! with one program in it. The program has no capability and gains none. It makes only system calls
 //! that are on a list. It sees a read-only tree of chosen paths, and only its own processes. Its
-//! only network peer is the node: the node holds the sockets at which calls arrive ([`Entrances`]),
-//! and connects to the program with sockets of the jail's network ([`Inside`]).
+//! only network peer is the node: the node holds the sockets at which calls arrive ([`JailListeners`]),
+//! and connects to the program with sockets of the jail's network ([`JailDialer`]).
 //!
 //! # Processes
-//! The node starts a *jailer* ([`launcher`]), which creates jails. Each begins with a first
+//! The node starts a *jailer* ([`jailer`]), which creates jails. Each begins with a first
 //! process, which sets up the jail and waits. Jails are created ahead of need, because that takes
 //! milliseconds. When the node has a program, the first process shows it its files, gives up all
 //! rights, and starts it. The first process stays, so that the program is not an init process,
@@ -18,7 +18,7 @@
 //! outlives its node.
 //!
 //! # Containers
-//! A jail may also be created for a container ([`Rooms::take_for_container`], [`Room::contain`]).
+//! A jail may also be created for a container ([`Jails::take_for_container`], [`Jail::contain`]).
 //! It has a range of user IDs instead of one, its program's files are those of an image, and the
 //! image's root user has a few capabilities, for these files and users. An OCI runtime of the
 //! machine puts the files in their places and starts the program; all else is as in other jails.
@@ -36,13 +36,13 @@ mod container;
 mod error;
 mod filter;
 mod init;
-pub mod launcher;
+mod jail;
+pub mod jailer;
+mod jails;
 mod network;
 mod overlay;
 mod program;
 mod rights;
-mod room;
-mod rooms;
 mod runtime;
 mod shown;
 mod step;
@@ -52,11 +52,11 @@ mod wire;
 
 pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
-pub use error::NoRoom;
+pub use error::JailError;
+pub use jail::{Exit, Jail, JailDialer, JailListeners, ListenerGuard, Prepare, Refusals, SyscallRefusal};
+pub use jails::{Jailer, Jails};
 pub use program::Program;
 pub use rights::{forbid_core_dumps, limit_processes, start_without_core_dumps};
-pub use room::{Entrances, Exit, Inside, ListenerGuard, Prepare, Refusals, Room, SyscallRefusal};
-pub use rooms::{Launcher, Rooms};
 
 /// Processes and threads that a program may have by default.
 pub const DEFAULT_PROCESSES: u32 = 1024;

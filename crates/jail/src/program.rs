@@ -62,7 +62,7 @@ fn task(program: Program) -> io::Result<Task> {
             continue;
         }
         if let Some(reason) = shown::unshowable(path) {
-            return Err(bad(format!("a room cannot show {}: {reason}", path.display())));
+            return Err(bad(format!("a jail cannot show {}: {reason}", path.display())));
         }
         shown.push((resolved(path)?, path.clone()));
     }
@@ -76,7 +76,7 @@ fn mounts(task: &Task) -> io::Result<Vec<OwnedFd>> {
         return Ok(Vec::new());
     }
     if task.visible.len() + 3 > MOST_DESCRIPTORS {
-        return Err(bad(format!("a room shows at most {} paths", MOST_DESCRIPTORS - 3)));
+        return Err(bad(format!("a jail shows at most {} paths", MOST_DESCRIPTORS - 3)));
     }
     let real: Vec<PathBuf> = task.visible.iter().map(|(real, _)| real.clone()).collect();
     shown::mounts(Path::new("/"), &real)

@@ -26,7 +26,7 @@ pub(crate) fn take_rights(account: u32) -> io::Result<()> {
     if setfsgid(group) == group && setfsuid(user) == user {
         Ok(())
     } else {
-        Err(io::Error::other("the rights of the room's account cannot be taken"))
+        Err(io::Error::other("the rights of the jail's account cannot be taken"))
     }
 }
 
@@ -137,21 +137,21 @@ pub(crate) fn unshowable(path: &Path) -> Option<&'static str> {
         return Some("that is all of the machine");
     }
     let reserved = RESERVED.iter().any(|reserved| path.starts_with(reserved));
-    (reserved && !view::is_setting(path)).then_some("a room has a folder of its own there")
+    (reserved && !view::is_setting(path)).then_some("a jail has a folder of its own there")
 }
 
 /// Adds a hint about the missing rights to an error.
 fn hinted(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            io::Error::new(error.kind(), format!("{error}; a room shows what its own account may read"))
+            io::Error::new(error.kind(), format!("{error}; a jail shows what its own account may read"))
         }
         _ => error,
     }
 }
 
 fn cannot(path: &Path, reason: &str) -> io::Error {
-    bad(format!("a room cannot show {}: {reason}", path.display()))
+    bad(format!("a jail cannot show {}: {reason}", path.display()))
 }
 
 #[cfg(test)]
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn others_closed_folders_are_not_opened_with_the_rights_of_the_node() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root has rights that a room's account does not have");
+            eprintln!("skipped: only root has rights that a jail's account does not have");
             return;
         }
         let folder = folder();

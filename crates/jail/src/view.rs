@@ -151,8 +151,8 @@ pub(crate) fn complete(
     if mounts.len() != visible.len() {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    for ((_, in_room), mount) in visible.iter().zip(mounts) {
-        attach(mount, in_room).at(in_room.display())?;
+    for ((_, in_jail), mount) in visible.iter().zip(mounts) {
+        attach(mount, in_jail).at(in_jail.display())?;
     }
     if !secrets.is_empty() {
         DirBuilder::new().mode(0o700).create(crate::SECRETS).at(crate::SECRETS)?;
@@ -206,18 +206,18 @@ pub(crate) fn shown(index: usize) -> PathBuf {
 
 /// Shows a file or a folder of the machine, with all mounts in it. Does nothing if the machine does
 /// not have it.
-fn show(on_machine: &Path, in_room: &Path) -> io::Result<()> {
+fn show(on_machine: &Path, in_jail: &Path) -> io::Result<()> {
     let from = on_host(on_machine);
     match fs::symlink_metadata(&from) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).at(on_machine.display()),
         Ok(metadata) if metadata.is_symlink() => {
-            parent(in_room)?;
-            fs::read_link(&from).and_then(|to| symlink(to, in_room)).at(on_machine.display())
+            parent(in_jail)?;
+            fs::read_link(&from).and_then(|to| symlink(to, in_jail)).at(on_machine.display())
         }
         Ok(_) => {
-            bind(&from, in_room).at(on_machine.display())?;
-            set_attributes(CWD, in_room, READ_ONLY, true).at(on_machine.display())
+            bind(&from, in_jail).at(on_machine.display())?;
+            set_attributes(CWD, in_jail, READ_ONLY, true).at(on_machine.display())
         }
     }
 }

@@ -65,7 +65,7 @@ pub(crate) enum Event {
         /// Its process ID on the machine.
         pid: u32,
     },
-    /// The jail is ready for a program. Comes with the sockets of [`crate::Entrances`], in order,
+    /// The jail is ready for a program. Comes with the sockets of [`crate::JailListeners`], in order,
     /// and with a descriptor of the network namespace.
     Made {
         /// The reason why the jail shares inodes of the machine's files with other jails, if it

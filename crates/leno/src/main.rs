@@ -279,7 +279,7 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
 fn main() -> ExitCode {
     // This comes before anything that could start a thread: the jailer must have a single thread.
     if std::env::args_os().nth(1).is_some_and(|argument| argument == rooms::LAUNCHER) {
-        return leno_jail::launcher::run();
+        return leno_jail::jailer::run();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

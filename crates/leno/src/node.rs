@@ -205,7 +205,7 @@ async fn node(
         cgroups: true,
         adopt_orphans: true,
         accounts: harden::accounts(mesh.accounts, arguments.guards.node_account)?,
-        rooms: rooms::open(half).await,
+        jails: rooms::open(half).await,
         first_instance,
         descriptors,
         ..Settings::default()

@@ -1,8 +1,8 @@
 //! The jails of this node: the start of its jailer, and the log entry if jails are not available.
 
 use leno_ebpf::Interception;
-use leno_jail::{Entrances, Half, Launcher, ListenerGuard, NoRoom};
-use leno_supervisor::Rooms;
+use leno_jail::{Half, JailError, JailListeners, Jailer, ListenerGuard};
+use leno_supervisor::JailSupport;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
@@ -14,36 +14,36 @@ pub(crate) const LAUNCHER: &str = "room-launcher";
 const AHEAD: usize = 2;
 
 /// Starts the jailer, and finds out whether it can make jails.
-pub(crate) async fn open(half: Half) -> Rooms {
+pub(crate) async fn open(half: Half) -> JailSupport {
     leno_ebpf::log_to(|text| tracing::debug!("{text}"));
     match try_open(half).await {
         Ok(rooms) => {
             let whose = if rooms.have_accounts() { "an account of its own" } else { "this node's account" };
             tracing::info!("instances: each is in a room, under {whose}");
-            Rooms::Open(rooms)
+            JailSupport::Available(rooms)
         }
         Err(error) => {
             tracing::warn!(
                 "instances are not in rooms: {error}. They can be reached, and reach anything, past the mesh, and read each other's memory and \
                  environment if they share an account; those with `isolation: strict` are not started"
             );
-            Rooms::None(error.to_string())
+            JailSupport::Unavailable(error.to_string())
         }
     }
 }
 
-async fn try_open(half: Half) -> Result<leno_jail::Rooms, NoRoom> {
+async fn try_open(half: Half) -> Result<leno_jail::Jails, JailError> {
     let mut command = Command::new("/proc/self/exe");
     command.arg(LAUNCHER).current_dir("/");
-    leno_jail::Rooms::open_beside(Launcher::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
+    leno_jail::Jails::open_beside(Jailer::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
 }
 
 /// Redirects connections to every port of a jail to the node. Without interception, only those to
 /// port 80 arrive, and the kernel refuses all others.
-fn intercept(entrances: &Entrances, network: BorrowedFd<'_>) -> Option<ListenerGuard> {
+fn intercept(listeners: &JailListeners, network: BorrowedFd<'_>) -> Option<ListenerGuard> {
     // Whether interception worked for the first jail.
     static EVERY_PORT: OnceLock<bool> = OnceLock::new();
-    let begun = Interception::begin(network, entrances.http.as_fd());
+    let begun = Interception::begin(network, listeners.http.as_fd());
     let is_first = EVERY_PORT.set(begun.is_ok()).is_ok();
     match &begun {
         Ok(_) if is_first => tracing::info!("instances: calls to every port are intercepted in the kernel"),

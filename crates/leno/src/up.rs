@@ -114,7 +114,7 @@ async fn up(
         cgroups: true,
         adopt_orphans: true,
         accounts,
-        rooms: rooms::open(Half::First).await,
+        jails: rooms::open(Half::First).await,
         // The limit before the node raises it for itself: programs that use select(2) must not get
         // descriptors above 1023.
         descriptors: getrlimit(Resource::Nofile).current,

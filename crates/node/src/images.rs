@@ -12,7 +12,7 @@ use leno_jail::{DEFAULT_WRITABLE, Volume};
 use leno_namespaces::{Namespace, Namespaces};
 use leno_oci::{AddressCheck, Image, Limits, Progress, Store};
 use leno_proxy::{EgressGuard, Requester};
-use leno_supervisor::{ContainerSpec, FunctionSpec, Rooms, Source};
+use leno_supervisor::{ContainerSpec, FunctionSpec, JailSupport, Source};
 use pull::Pull;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -41,10 +41,12 @@ pub(crate) struct Namer {
 }
 
 impl Images {
-    pub(crate) fn new(settings: leno_model::Images, rooms: &Rooms, namespaces: Arc<Namespaces>) -> Arc<Self> {
-        let no_containers = match rooms {
-            Rooms::Open(rooms) => rooms.no_containers().map(str::to_owned),
-            Rooms::None(reason) => Some(format!("a container runs in a room, and this node has none: {reason}")),
+    pub(crate) fn new(settings: leno_model::Images, jails: &JailSupport, namespaces: Arc<Namespaces>) -> Arc<Self> {
+        let no_containers = match jails {
+            JailSupport::Available(jails) => jails.no_containers().map(str::to_owned),
+            JailSupport::Unavailable(reason) => {
+                Some(format!("a container runs in a jail, and this node has none: {reason}"))
+            }
         };
         namespaces.limit_images(settings.size, leno_oci::max_files(&settings.folder));
         Arc::new(Self {

@@ -14,7 +14,7 @@ use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
 use leno_shm::{Link, Settings};
 use leno_supervisor::{
-    AcquireError, Entrances, Function, Host, InstanceId, LinkEnd, Linking, LogLine, Processes, Stream, Supervisor,
+    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, Linking, LogLine, Processes, Stream, Supervisor,
     SyscallRefusal,
 };
 use leno_telemetry::flows::Refusal;
@@ -254,16 +254,16 @@ impl Host for InstanceHost {
         }
     }
 
-    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
+    fn jail_ready(&self, function: &FunctionId, instance: InstanceId, listeners: JailListeners) {
         let (Some(node), Some(attached)) = (self.node(), self.node.get()) else { return };
         let caller = node.credentials.admit(function, &instance.name(function));
-        let Entrances { http, names, kept } = entrances;
+        let JailListeners { http, names, guard } = listeners;
         let entered = attached.kernel.as_ref().map(|kernel| kernel.enter(&node, function, &caller.instance, &http));
         let entered = entered.transpose().unwrap_or_else(|error| {
             tracing::error!(instance = %caller.instance, %error, "the instance cannot call other functions");
             None
         });
-        attached.interceptor.serve(caller, http, names, Box::new((kept, entered)));
+        attached.interceptor.serve(caller, http, names, Box::new((guard, entered)));
     }
 
     fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
@@ -293,7 +293,7 @@ impl Host for InstanceHost {
     fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &SyscallRefusal) {
         let SyscallRefusal { call, program, killed } = refused;
         let name = instance.name(function);
-        let reason = if *killed { "no room allows it: the process was killed" } else { "no room allows it: it failed" };
+        let reason = if *killed { "no jail allows it: the process was killed" } else { "no jail allows it: it failed" };
         if self.may_log(function, &name) {
             tracing::warn!(instance = %name, "`{program}` made the system call {call}; {reason}");
         }

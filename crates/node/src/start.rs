@@ -20,7 +20,7 @@ use leno_jail::Half;
 use leno_model::{Locality, MeshConfig};
 use leno_proxy::modules::Modules;
 use leno_proxy::{Addresses, Handle, Machines, Node, NodeSnapshot};
-use leno_supervisor::{Rooms, Settings, Supervisor};
+use leno_supervisor::{JailSupport, Settings, Supervisor};
 use leno_telemetry::Telemetry;
 use leno_wire::Capacity;
 use std::collections::BTreeSet;
@@ -113,9 +113,9 @@ pub async fn start(
     let mesh = join.listeners.apply(mesh);
     let hosted = Arc::new(Hosted::default());
     let host = InstanceHost::new(join.any_caller, join.settings.namespaces.clone());
-    let rooms = matches!(join.settings.rooms, Rooms::Open(_));
+    let jails = matches!(join.settings.jails, JailSupport::Available(_));
     let namespaces = join.settings.namespaces.clone();
-    let images = Images::new(mesh.images.clone(), &join.settings.rooms, namespaces.clone());
+    let images = Images::new(mesh.images.clone(), &join.settings.jails, namespaces.clone());
     let supervisor = Supervisor::start(join.settings, host.clone());
     let svids = join.membership.svids().clone();
     let node_identity = join.membership.identity().clone();
@@ -150,7 +150,7 @@ pub async fn start(
     };
     let proxy = leno_proxy::take_over(&node, options, listeners)?;
     let addresses = proxy.addresses;
-    let kernel = if rooms { KernelPolicy::open(supervisor.control_group()) } else { None };
+    let kernel = if jails { KernelPolicy::open(supervisor.control_group()) } else { None };
     if let Some(kernel) = &kernel {
         node.set_kernel(kernel.clone());
         kernel.watch(Arc::downgrade(&node))?;

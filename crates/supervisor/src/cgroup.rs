@@ -132,14 +132,14 @@ impl Cgroups {
 
     /// Limits for a jail: by a group of version 2, or else by groups of version 1. The error gives
     /// the reason why neither is possible.
-    pub(crate) fn room(&self, namespace: &str, name: u64, limits: &Resources) -> Result<RoomLimits, String> {
+    pub(crate) fn jail(&self, namespace: &str, name: u64, limits: &Resources) -> Result<JailLimits, String> {
         let place = self.place(namespace).map_err(|error| format!("its namespace's control group: {error}"))?;
         let Some(hierarchies) = place.legacy else {
             place.controlled?;
-            return Cgroup::make(&place.folder, name, limits).map(RoomLimits::Current);
+            return Cgroup::make(&place.folder, name, limits).map(JailLimits::Current);
         };
         let groups = hierarchies.instance(&name.to_string(), limits);
-        groups.map(RoomLimits::Legacy).map_err(|error| format!("cgroup v1: {error}"))
+        groups.map(JailLimits::Legacy).map_err(|error| format!("cgroup v1: {error}"))
     }
 
     /// Enables the controllers for the groups of instances. Returns whether the parent group had one of them disabled.
@@ -197,12 +197,12 @@ impl Drop for Cgroups {
 
 /// The groups that enforce the limits of a jail, as long as this is held.
 #[derive(Debug)]
-pub(crate) enum RoomLimits {
+pub(crate) enum JailLimits {
     Current(Cgroup),
     Legacy(Groups),
 }
 
-impl RoomLimits {
+impl JailLimits {
     /// Moves the jail's first process into the groups, before it starts a program.
     pub(crate) fn join(&self, pid: u32) -> io::Result<()> {
         match self {
@@ -381,12 +381,12 @@ fn own_group() -> io::Result<PathBuf> {
     let groups = read(Path::new("/proc/self/cgroup"))?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     let group = group.ok_or_else(|| missing("this process is in no cgroup v2"))?;
-    Ok(Path::new(mount).join(outside(Path::new(group))))
+    Ok(Path::new(mount).join(parent_of_nodes(Path::new(group))))
 }
 
 /// The parent group of nodes' groups. A process that an earlier process of the same node started
 /// begins in that one's group.
-fn outside(group: &Path) -> &Path {
+fn parent_of_nodes(group: &Path) -> &Path {
     let is_node = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(PREFIX);
     match (group.file_name(), group.parent()) {
         (Some(name), Some(node)) if name == MAIN && node.file_name().is_some_and(is_node) => {

@@ -1,20 +1,20 @@
 //! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
-use crate::cgroup::{Cgroup, Cgroups, RoomLimits};
+use crate::cgroup::{Cgroup, Cgroups, JailLimits};
 use crate::container::RunnableContainer;
+use crate::dialer::Dialer;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
 use crate::output::{LINE, LogLine, Stream, read_lines};
 use crate::process::{self, ProcessGroup, Program};
 use crate::processes::Processes;
-use crate::reach::Reach;
-use crate::secret::{RoomSecrets, Secrets};
-use crate::spec::{Rooms, Settings};
-use crate::status::{Board, Isolation};
+use crate::secret::{JailSecrets, Secrets};
+use crate::spec::{JailSupport, Settings};
+use crate::status::{Isolation, StatusStore};
 use crate::tree::ProcessTree;
 use leno_files::{FileAccess, readers};
-use leno_jail::{Refusals, Room};
+use leno_jail::{Jail, Refusals};
 use leno_model::FunctionId;
 use leno_model::Resources;
 use leno_model::size::Size;
@@ -40,7 +40,7 @@ pub(crate) struct Owner {
     pub settings: Arc<Settings>,
     /// `None`: control groups are not available.
     pub cgroups: Option<Arc<Cgroups>>,
-    pub board: Arc<Board>,
+    pub status_store: Arc<StatusStore>,
     /// Divides starts evenly between namespaces.
     pub starts: Arc<Turns>,
     /// The files that the document of the function or job may name.
@@ -50,16 +50,16 @@ pub(crate) struct Owner {
 /// A started process.
 pub(crate) struct Child {
     pub tree: ProcessTree,
-    pub reach: Reach,
+    pub dialer: Dialer,
     pub isolation: Isolation,
-    pub belongings: Belongings,
+    pub resources: ProcessResources,
 }
 
 /// Tasks that read standard output and standard error.
 type Readers = [Option<tokio::task::JoinHandle<()>>; 2];
 
 /// The resources of a process. They are released shortly after the process has ended.
-pub(crate) struct Belongings {
+pub(crate) struct ProcessResources {
     readers: Readers,
     confined: ProcessCgroup,
     /// Its limit on memory, in bytes.
@@ -75,7 +75,7 @@ enum ProcessCgroup {
     No,
     Joined(Cgroup),
     /// When the jail ends, all its processes end.
-    Room(RoomLimits),
+    Jail(JailLimits),
     Joining(oneshot::Receiver<Cgroup>),
 }
 
@@ -96,25 +96,25 @@ impl Owner {
     pub(crate) async fn start(&self, program: &Program<'_>, given: Vec<(String, String)>) -> std::io::Result<Child> {
         let _turn = self.starts.take(&self.function.namespace, "").await;
         if program.container.is_some() {
-            return match (program.isolation, &self.settings.rooms) {
+            return match (program.isolation, &self.settings.jails) {
                 (leno_model::Isolation::Process, _) => Err(std::io::Error::new(
                     std::io::ErrorKind::InvalidInput,
-                    "a container runs in a room: `isolation: process` is about programs of the machine",
+                    "a container runs in a jail: `isolation: process` is about programs of the machine",
                 )),
-                (_, Rooms::Open(rooms)) => self.start_in_room(rooms, program, given).await,
-                (_, Rooms::None(reason)) => {
-                    Err(std::io::Error::other(format!("a container runs in a room, and this node has none: {reason}")))
+                (_, JailSupport::Available(jails)) => self.start_in_jail(jails, program, given).await,
+                (_, JailSupport::Unavailable(reason)) => {
+                    Err(std::io::Error::other(format!("a container runs in a jail, and this node has none: {reason}")))
                 }
             };
         }
-        match (program.isolation, &self.settings.rooms) {
-            (leno_model::Isolation::Strict | leno_model::Isolation::Auto, Rooms::Open(rooms)) => {
-                self.start_in_room(rooms, program, given).await
+        match (program.isolation, &self.settings.jails) {
+            (leno_model::Isolation::Strict | leno_model::Isolation::Auto, JailSupport::Available(jails)) => {
+                self.start_in_jail(jails, program, given).await
             }
-            (leno_model::Isolation::Strict, Rooms::None(reason)) => {
+            (leno_model::Isolation::Strict, JailSupport::Unavailable(reason)) => {
                 Err(std::io::Error::other(format!("`isolation: strict` cannot be had on this node: {reason}")))
             }
-            (leno_model::Isolation::Auto, Rooms::None(_)) | (leno_model::Isolation::Process, _) => {
+            (leno_model::Isolation::Auto, JailSupport::Unavailable(_)) | (leno_model::Isolation::Process, _) => {
                 let secrets = self.secrets(program).await?;
                 self.reach_files(program).await?;
                 self.start_process(program, secrets, given)
@@ -145,50 +145,50 @@ impl Owner {
     }
 
     /// Whether the node starts a program in a jail.
-    pub(crate) fn uses_rooms(&self, program: &Program<'_>) -> bool {
+    pub(crate) fn uses_jail(&self, program: &Program<'_>) -> bool {
         let wants = program.container.is_some() || program.isolation != leno_model::Isolation::Process;
-        wants && matches!(self.settings.rooms, Rooms::Open(_))
+        wants && matches!(self.settings.jails, JailSupport::Available(_))
     }
 
-    async fn start_in_room(
+    async fn start_in_jail(
         &self,
-        rooms: &leno_jail::Rooms,
+        jails: &leno_jail::Jails,
         program: &Program<'_>,
         given: Vec<(String, String)>,
     ) -> std::io::Result<Child> {
-        let secrets = RoomSecrets::new(self.secrets(program).await?);
-        let room = if program.container.is_some() { rooms.take_for_container().await } else { rooms.take().await };
-        let mut room = room.map_err(std::io::Error::other)?;
-        let limits = self.confine(program.resources, Cgroups::room, RoomLimits::unenforced);
-        let started = self.move_in(&mut room, limits.as_ref(), program, secrets, given).await;
+        let secrets = JailSecrets::new(self.secrets(program).await?);
+        let jail = if program.container.is_some() { jails.take_for_container().await } else { jails.take().await };
+        let mut jail = jail.map_err(std::io::Error::other)?;
+        let limits = self.confine(program.resources, Cgroups::jail, JailLimits::unenforced);
+        let started = self.run_in_jail(&mut jail, limits.as_ref(), program, secrets, given).await;
         let readers = match started {
             Ok(readers) => readers,
             Err(error) => {
                 // First the jail: its control groups are removed when they are empty.
-                room.end().await;
+                jail.end().await;
                 drop(limits);
                 return Err(error);
             }
         };
-        let reach = Reach::Room(room.inside());
-        let confined = limits.map_or(ProcessCgroup::No, ProcessCgroup::Room);
+        let dialer = Dialer::Jail(jail.dialer());
+        let confined = limits.map_or(ProcessCgroup::No, ProcessCgroup::Jail);
         let memory = program.resources.memory;
         let _container = program.container.cloned();
-        let belongings = Belongings { readers, confined, memory, _secrets: Secrets::default(), _container };
-        Ok(Child { tree: ProcessTree::Room(room), reach, isolation: Isolation::Strict, belongings })
+        let resources = ProcessResources { readers, confined, memory, _secrets: Secrets::default(), _container };
+        Ok(Child { tree: ProcessTree::Jail(jail), dialer, isolation: Isolation::Strict, resources })
     }
 
     /// Starts the program in a jail. Returns the readers of its output.
-    async fn move_in(
+    async fn run_in_jail(
         &self,
-        room: &mut Room,
-        limits: Option<&RoomLimits>,
+        jail: &mut Jail,
+        limits: Option<&JailLimits>,
         program: &Program<'_>,
-        secrets: RoomSecrets,
+        secrets: JailSecrets,
         given: Vec<(String, String)>,
     ) -> std::io::Result<Readers> {
         if let Some(limits) = limits {
-            limits.join(room.pid())?;
+            limits.join(jail.pid())?;
         }
         let name = self.id.name(&self.function);
         // A container has the `PATH` of its image.
@@ -197,18 +197,18 @@ impl Owner {
         let own = program.env.iter().map(|(name, value)| (name.clone(), value.clone()));
         let environment =
             path.into_iter().chain(own).chain(secrets.environment).chain(self.names(&name)).chain(given).collect();
-        if let Some(entrances) = room.take_entrances() {
-            self.host.entered(&self.function, self.id, entrances);
+        if let Some(listeners) = jail.take_listeners() {
+            self.host.jail_ready(&self.function, self.id, listeners);
         }
         let (host, function, id) = (Arc::clone(&self.host), self.function.clone(), self.id);
-        room.tell_refusals(Refusals::to(move |refused| host.refused(&function, id, &refused)));
+        jail.report_refusals(Refusals::to(move |refused| host.refused(&function, id, &refused)));
         let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
         let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
         let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
         let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
         if let Some(container) = program.container {
-            let own_group = program.resources.any() && matches!(limits, Some(RoomLimits::Current(_)));
+            let own_group = program.resources.any() && matches!(limits, Some(JailLimits::Current(_)));
             let container = container.instance(
                 program.read_only_paths,
                 own_group,
@@ -218,7 +218,7 @@ impl Owner {
                 (descriptors, processes),
             );
             let container = leno_jail::Container { namespace: self.function.namespace.clone(), ..container };
-            room.contain(container, out, err).await?;
+            jail.contain(container, out, err).await?;
         } else {
             let task = leno_jail::Program {
                 namespace: self.function.namespace.clone(),
@@ -231,7 +231,7 @@ impl Owner {
                 descriptors,
                 processes,
             };
-            room.run(task, out, err).await?;
+            jail.run(task, out, err).await?;
         }
         Ok(readers)
     }
@@ -278,10 +278,15 @@ impl Owner {
             output.out.map(|out| self.read(out, Stream::Stdout)),
             output.err.map(|err| self.read(err, Stream::Stderr)),
         ];
-        let belongings =
-            Belongings { readers, confined, memory: program.resources.memory, _secrets: secrets, _container: None };
-        let (tree, reach) = (ProcessTree::Group(group), Reach::Process(processes));
-        Ok(Child { tree, reach, isolation: Isolation::Process, belongings })
+        let resources = ProcessResources {
+            readers,
+            confined,
+            memory: program.resources.memory,
+            _secrets: secrets,
+            _container: None,
+        };
+        let (tree, dialer) = (ProcessTree::Group(group), Dialer::Process(processes));
+        Ok(Child { tree, dialer, isolation: Isolation::Process, resources })
     }
 
     /// The groups that enforce the process's limits, made by `confine`; `None`: they cannot be
@@ -300,7 +305,7 @@ impl Owner {
         };
         // The node has logged the bounds of a namespace that are not enforced.
         let unenforced = unenforced.filter(|_| limits.any());
-        let before = std::mem::replace(&mut self.board.notes().unenforced, unenforced.clone());
+        let before = std::mem::replace(&mut self.status_store.lock().unenforced, unenforced.clone());
         if let Some(reason) = unenforced.filter(|reason| before.as_ref() != Some(reason)) {
             tracing::warn!(function = %self.function, "its limits are not enforced: {reason}");
         }
@@ -309,7 +314,8 @@ impl Owner {
 
     fn read(&self, output: impl AsyncRead + Unpin + Send + 'static, stream: Stream) -> tokio::task::JoinHandle<()> {
         let (function, instance) = (self.function.clone(), self.id);
-        let (host, board, settings) = (Arc::clone(&self.host), Arc::clone(&self.board), Arc::clone(&self.settings));
+        let (host, status_store, settings) =
+            (Arc::clone(&self.host), Arc::clone(&self.status_store), Arc::clone(&self.settings));
         let namespace = settings.namespaces.of(&function.namespace);
         let name = function.to_string();
         tokio::spawn(async move {
@@ -321,7 +327,7 @@ impl Owner {
                 if logs {
                     host.log(&line);
                 }
-                board.keep_line(line, settings.kept_output);
+                status_store.keep_line(line, settings.kept_output);
             };
             // A writer that is faster than its namespace's rate waits when its pipe is full.
             let pace = |bytes: usize| {
@@ -333,7 +339,7 @@ impl Owner {
     }
 }
 
-impl Belongings {
+impl ProcessResources {
     /// Describes the process's exit status, and whether the kernel killed it because memory ran
     /// out.
     pub(crate) fn describe(&self, status: std::io::Result<ExitStatus>) -> String {
@@ -341,7 +347,7 @@ impl Belongings {
         let told = process::describe(status);
         let no_memory = match &self.confined {
             ProcessCgroup::Joined(group) => group.ran_out_of_memory(),
-            ProcessCgroup::Room(limits) => limits.ran_out_of_memory(),
+            ProcessCgroup::Jail(limits) => limits.ran_out_of_memory(),
             ProcessCgroup::No | ProcessCgroup::Joining(_) => false,
         };
         if was_killed && no_memory && self.memory == 0 {
@@ -357,7 +363,7 @@ impl Belongings {
     /// Waits for the last lines of output, and removes the secrets.
     pub(crate) async fn end(mut self) {
         let cgroup = match std::mem::replace(&mut self.confined, ProcessCgroup::No) {
-            ProcessCgroup::No | ProcessCgroup::Room(_) => None,
+            ProcessCgroup::No | ProcessCgroup::Jail(_) => None,
             ProcessCgroup::Joined(cgroup) => Some(cgroup),
             ProcessCgroup::Joining(cgroup) => cgroup.await.ok(),
         };

@@ -342,7 +342,7 @@ impl Dispatcher {
         self.load.read()
     }
 
-    /// Notes that the function's task sleeps until `demand` wakes it. Returns false if it must not
+    /// Records that the function's task sleeps until `demand` wakes it. Returns false if it must not
     /// sleep, because there are requests, or some came since `reading`.
     pub(crate) fn rest(&self, reading: &Reading) -> bool {
         self.resting.store(true, SeqCst);

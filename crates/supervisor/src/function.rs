@@ -5,7 +5,7 @@ use crate::dispatcher::{Dispatcher, Lease};
 use crate::error::AcquireError;
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
-use crate::status::{Board, FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, LossEvent, ScaleEvent};
+use crate::status::{FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, LossEvent, ScaleEvent, StatusStore};
 use leno_model::FunctionId;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Function {
     pub(crate) id: Arc<FunctionId>,
     pub(crate) revision: u32,
     pub(crate) dispatcher: Arc<Dispatcher>,
-    pub(crate) board: Arc<Board>,
+    pub(crate) status_store: Arc<StatusStore>,
 }
 
 impl Function {
@@ -47,7 +47,7 @@ impl Function {
 
     /// If a request waited in vain for an image, explains that in its error.
     fn explained(&self, error: AcquireError) -> AcquireError {
-        match (&error, self.board.image()) {
+        match (&error, self.status_store.image()) {
             (AcquireError::Timeout { .. }, Some(ImageState::Pulling(progress))) => {
                 AcquireError::Image { reason: format!("it is on its way ({progress})") }
             }
@@ -83,21 +83,21 @@ impl Function {
 
     /// The status of the function, or of this revision.
     pub fn status(&self) -> FunctionStatus {
-        let notes = self.board.notes();
+        let record = self.status_store.lock();
         FunctionStatus {
             function: (*self.id).clone(),
             revision: self.revision,
-            instances: notes.instances.values().cloned().collect(),
-            restarts: notes.restarts,
-            lost: notes.lost,
-            last_failure: notes.last_failure.clone(),
-            pause: notes
+            instances: record.instances.values().cloned().collect(),
+            restarts: record.restarts,
+            lost: record.lost,
+            last_failure: record.last_failure.clone(),
+            pause: record
                 .resume_at
                 .map(|at| at.saturating_duration_since(Instant::now()))
                 .filter(|pause| !pause.is_zero()),
             waiting: self.dispatcher.waiting(),
-            unenforced: notes.unenforced.clone(),
-            scaling: notes.scaling,
+            unenforced: record.unenforced.clone(),
+            scaling: record.scaling,
         }
     }
 
@@ -112,7 +112,7 @@ impl Function {
             function: (*self.id).clone(),
             revision: self.revision,
             ready,
-            starting: self.board.notes().instances.values().filter(starting).count() as u32,
+            starting: self.status_store.lock().instances.values().filter(starting).count() as u32,
             in_flight: u32::try_from(reading.present).unwrap_or(u32::MAX).saturating_sub(waiting),
             waiting,
             request_seconds: reading.area.as_secs_f64(),
@@ -122,16 +122,16 @@ impl Function {
 
     /// The last scale decisions, oldest first.
     pub fn scale_events(&self) -> Vec<ScaleEvent> {
-        self.board.notes().events.iter().cloned().collect()
+        self.status_store.lock().events.iter().cloned().collect()
     }
 
     /// The last instances that were ready and did not serve any more, oldest first.
     pub fn losses(&self) -> Vec<LossEvent> {
-        self.board.notes().losses.iter().cloned().collect()
+        self.status_store.lock().losses.iter().cloned().collect()
     }
 
     /// The last lines of an instance's output, oldest first. They are kept for running instances and for the one that ended last.
     pub fn output(&self, instance: InstanceId) -> Vec<LogLine> {
-        self.board.notes().output.get(&instance).map(|kept| kept.lines().cloned().collect()).unwrap_or_default()
+        self.status_store.lock().output.get(&instance).map(|kept| kept.lines().cloned().collect()).unwrap_or_default()
     }
 }

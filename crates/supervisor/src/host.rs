@@ -3,7 +3,7 @@
 use crate::instance_id::InstanceId;
 use crate::output::LogLine;
 use crate::processes::Processes;
-use leno_jail::{Entrances, SyscallRefusal};
+use leno_jail::{JailListeners, SyscallRefusal};
 use leno_model::FunctionId;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -26,8 +26,8 @@ pub trait Host: Send + Sync + 'static {
     }
 
     /// An instance is about to start in a jail. Every caller at these sockets is this instance.
-    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
-        let _ = (function, instance, entrances);
+    fn jail_ready(&self, function: &FunctionId, instance: InstanceId, listeners: JailListeners) {
+        let _ = (function, instance, listeners);
     }
 
     /// A process of an instance made a system call that no jail allows. The supervisor reports each

@@ -1,7 +1,8 @@
 //! One instance, from start to end.
 
-use crate::child::{Belongings, Owner};
+use crate::child::{Owner, ProcessResources};
 use crate::container::{ContainerSpec, ImageState, RunnableContainer};
+use crate::dialer::Dialer;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::error::AcquireError;
@@ -11,7 +12,6 @@ use crate::liveness::Probes;
 use crate::ports::Port;
 use crate::process::Program;
 use crate::processes::NotTheInstance;
-use crate::reach::Reach;
 use crate::readiness;
 use crate::status::{InstanceState, InstanceStatus, Isolation};
 use crate::tree::ProcessTree;
@@ -81,16 +81,16 @@ impl Instance {
     /// Runs the instance from start to end.
     pub(crate) async fn live(mut self) {
         match self.begin().await {
-            Ok(StartingProcess { tree, reach, address, mut belongings, port }) => {
-                self.serve(tree, reach, address, &mut belongings).await;
-                belongings.end().await;
+            Ok(StartingProcess { tree, dialer, address, mut resources, port }) => {
+                self.serve(tree, dialer, address, &mut resources).await;
+                resources.end().await;
                 drop(port);
             }
             Err(Some(error)) => self.failed(Failure::NeverReady(error)),
             // It is not wanted any more.
             Err(None) => {}
         }
-        self.owner.board.ended(self.owner.id);
+        self.owner.status_store.ended(self.owner.id);
         self.owner.host.ended(&self.owner.function, self.owner.id);
         self.report(Report::Ended(self.owner.id));
     }
@@ -117,7 +117,7 @@ impl Instance {
     /// Waits for the image, however long that takes: requests have their own time limits.
     async fn image(&mut self, container: &Arc<ContainerSpec>) -> Result<RunnableContainer, Option<AcquireError>> {
         if !matches!(container.state(), ImageState::Here(_)) {
-            self.note(InstanceState::Pulling, None, SocketAddr::from((in_a_room(self.owner.id), 0)));
+            self.note(InstanceState::Pulling, None, SocketAddr::from((jail_address(self.owner.id), 0)));
         }
         tokio::select! {
             biased;
@@ -131,23 +131,23 @@ impl Instance {
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
         let program = Program::from(&self.command).contained(contained);
-        if number < LOWEST_PORT_IN_A_ROOM && self.owner.uses_rooms(&program) {
+        if number < LOWEST_JAIL_PORT && self.owner.uses_jail(&program) {
             let or = if self.container.is_some() { "" } else { ", or `isolation: process`" };
-            let text = format!("port {number} is the mesh's in a room: choose one from {LOWEST_PORT_IN_A_ROOM} on{or}");
+            let text = format!("port {number} is the mesh's in a jail: choose one from {LOWEST_JAIL_PORT} on{or}");
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
         }
         let given = vec![("PORT".to_owned(), number.to_string())];
         let child = self.owner.start(&program, given).await?;
         let address = match child.isolation {
-            Isolation::Strict => SocketAddr::from((in_a_room(self.owner.id), number)),
+            Isolation::Strict => SocketAddr::from((jail_address(self.owner.id), number)),
             Isolation::Process => address,
         };
         self.note(InstanceState::Starting, Some((child.tree.pid(), child.isolation)), address);
-        Ok(StartingProcess { tree: child.tree, reach: child.reach, address, belongings: child.belongings, port })
+        Ok(StartingProcess { tree: child.tree, dialer: child.dialer, address, resources: child.resources, port })
     }
 
     fn note(&self, state: InstanceState, process: Option<(u32, Isolation)>, address: SocketAddr) {
-        let mut notes = self.owner.board.notes();
+        let mut record = self.owner.status_store.lock();
         let status = InstanceStatus {
             function: self.owner.function.clone(),
             id: self.owner.id,
@@ -155,20 +155,26 @@ impl Instance {
             pid: process.map(|(pid, _)| pid),
             isolation: process.map(|(_, isolation)| isolation),
             address,
-            restarts: notes.restarts,
+            restarts: record.restarts,
             since: SystemTime::now(),
             lost: None,
         };
-        notes.instances.insert(self.owner.id, status);
+        record.instances.insert(self.owner.id, status);
     }
 
-    async fn serve(&mut self, tree: ProcessTree, reach: Reach, address: SocketAddr, belongings: &mut Belongings) {
-        let link_end = match self.become_ready(&tree, &reach, address).await {
+    async fn serve(
+        &mut self,
+        tree: ProcessTree,
+        dialer: Dialer,
+        address: SocketAddr,
+        resources: &mut ProcessResources,
+    ) {
+        let link_end = match self.become_ready(&tree, &dialer, address).await {
             Start::Ready(end) => end,
             Start::Cancelled => return self.finish(tree).await,
             Start::Exited => {
-                let status = belongings.describe(tree.end().await);
-                belongings.last_lines().await;
+                let status = resources.describe(tree.end().await);
+                resources.last_lines().await;
                 return self.failed(Failure::NeverReady(AcquireError::Exited { status }));
             }
             Start::Failed(error) => {
@@ -176,8 +182,8 @@ impl Instance {
                 return self.finish(tree).await;
             }
         };
-        let slot = Slot::new(&self.owner.function, self.owner.id, address, reach);
-        self.owner.board.set_state(self.owner.id, InstanceState::Ready);
+        let slot = Slot::new(&self.owner.function, self.owner.id, address, dialer);
+        self.owner.status_store.set_state(self.owner.id, InstanceState::Ready);
         let (reply, published) = oneshot::channel();
         self.report(Report::Ready(Arc::clone(&slot), reply));
         let _ = published.await;
@@ -186,7 +192,7 @@ impl Instance {
         let probes = Probes {
             readiness: &self.command.readiness,
             protocol: self.protocol,
-            reach: slot.reach(),
+            dialer: slot.dialer(),
             liveness: self.command.liveness(),
         };
         let broken = tokio::select! {
@@ -205,7 +211,7 @@ impl Instance {
         self.dispatcher.start_drain(&slot);
         self.owner.host.draining(&self.owner.function, self.owner.id, address);
         if let Some(Failure::Lost { reason, ready_for }) = broken {
-            self.owner.board.lose(&self.owner.function, self.owner.id, &reason);
+            self.owner.status_store.lose(&self.owner.function, self.owner.id, &reason);
             self.failed(Failure::Lost { reason, ready_for });
             return self.drain(tree, &slot).await;
         }
@@ -215,11 +221,11 @@ impl Instance {
         }
         if *self.target.borrow() < TargetState::Drain {
             let ready_for = since.elapsed();
-            let status = belongings.describe(tree.end().await);
-            belongings.last_lines().await;
+            let status = resources.describe(tree.end().await);
+            resources.last_lines().await;
             return self.failed(Failure::Crashed { status, ready_for });
         }
-        self.owner.board.set_state(self.owner.id, InstanceState::Draining);
+        self.owner.status_store.set_state(self.owner.id, InstanceState::Draining);
         self.drain(tree, &slot).await;
     }
 
@@ -244,17 +250,17 @@ impl Instance {
         }
     }
 
-    async fn become_ready(&mut self, tree: &ProcessTree, reach: &Reach, address: SocketAddr) -> Start {
+    async fn become_ready(&mut self, tree: &ProcessTree, dialer: &Dialer, address: SocketAddr) -> Start {
         let limit = self.command.startup_timeout;
         let mut reason = String::from("it was not asked yet");
         let note = |error: readiness::NotReady| reason = error.to_string();
         let (function, id, host) = (&self.owner.function, self.owner.id, &self.owner.host);
         let ready = async {
             if self.protocol != AppProtocol::Chain {
-                readiness::wait(address, &self.command.readiness, self.protocol, reach, note).await?;
+                readiness::wait(address, &self.command.readiness, self.protocol, dialer, note).await?;
                 return Ok::<_, NotTheInstance>(Start::Ready(Box::pin(std::future::pending())));
             }
-            let socket = readiness::wait_for_link(address, reach, note).await?;
+            let socket = readiness::wait_for_link(address, dialer, note).await?;
             Ok(match host.link(function, id, socket).await {
                 Ok(end) => Start::Ready(end),
                 Err(reason) => Start::Failed(AcquireError::Start { reason: format!("its link: {reason}") }),
@@ -275,7 +281,7 @@ impl Instance {
 
     /// SIGTERM, then SIGKILL after the grace period.
     async fn finish(&mut self, tree: ProcessTree) {
-        self.owner.board.set_state(self.owner.id, InstanceState::Stopping);
+        self.owner.status_store.set_state(self.owner.id, InstanceState::Stopping);
         let grace = if *self.target.borrow() < TargetState::Kill { self.command.grace } else { Duration::ZERO };
         tree.finish(grace, at_least(&mut self.target, TargetState::Kill)).await;
     }
@@ -289,12 +295,12 @@ const LAST_BYTES: Duration = Duration::from_secs(2);
 
 /// The mesh reserves the lower ports of a jail. Programs cannot bind them, so no listener of a
 /// program can be mistaken for one of the mesh.
-const LOWEST_PORT_IN_A_ROOM: u16 = 1024;
+const LOWEST_JAIL_PORT: u16 = 1024;
 
 /// The address that identifies an instance in a jail where addresses tell instances apart, because
 /// several jails may use the same port. It is one of 127.64.0.0/10, from which external addresses
 /// are excluded, and leads nowhere. The instance itself listens on 127.0.0.1.
-fn in_a_room(id: InstanceId) -> Ipv4Addr {
+fn jail_address(id: InstanceId) -> Ipv4Addr {
     const FIRST: u32 = 0x7f40_0000;
     const COUNT: u64 = 1 << 22;
     Ipv4Addr::from(FIRST | u32::try_from(id.number % COUNT).unwrap_or_default())
@@ -303,9 +309,9 @@ fn in_a_room(id: InstanceId) -> Ipv4Addr {
 /// A process that is not ready yet.
 struct StartingProcess {
     tree: ProcessTree,
-    reach: Reach,
+    dialer: Dialer,
     address: SocketAddr,
-    belongings: Belongings,
+    resources: ProcessResources,
     /// Reserved for the instance until it has ended; `None`: the function has a fixed port.
     port: Option<Port>,
 }

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::instance::TargetState;
 use crate::output::{LogLine, OutputBuffer};
 use crate::spec::Settings;
-use crate::status::Board;
+use crate::status::StatusStore;
 use leno_files::FileAccess;
 use leno_model::FunctionId;
 use leno_model::Job;
@@ -115,10 +115,10 @@ struct Task {
     ended: watch::Receiver<()>,
 }
 
-/// The status of a run, and the output and notes behind it.
+/// The status of a run, and the output behind it.
 struct RunStatus {
     status: Mutex<JobStatus>,
-    board: Arc<Board>,
+    status_store: Arc<StatusStore>,
     changes: watch::Sender<u64>,
 }
 
@@ -139,7 +139,7 @@ impl Jobs {
         let predecessors: Vec<_> = predecessors.collect();
         let run_status = Arc::new(RunStatus {
             status: Mutex::new(JobStatus::new(&spec)),
-            board: Arc::default(),
+            status_store: Arc::default(),
             changes: self.shared.changes.clone(),
         });
         let (target, target_watch) = watch::channel(TargetState::Run);
@@ -167,7 +167,7 @@ impl Jobs {
     /// The images of jobs that are containers.
     pub(crate) fn images(&self) -> Vec<(FunctionId, ImageState)> {
         let entries = self.entries();
-        let state = |(id, entry): (&FunctionId, &Entry)| Some((id.clone(), entry.run_status.board.image()?));
+        let state = |(id, entry): (&FunctionId, &Entry)| Some((id.clone(), entry.run_status.status_store.image()?));
         entries.jobs.iter().filter_map(state).collect()
     }
 
@@ -178,12 +178,12 @@ impl Jobs {
     pub(crate) fn output(&self, id: &FunctionId) -> Vec<LogLine> {
         let entries = self.entries();
         let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
-        entry.run_status.board.notes().output.values().flat_map(OutputBuffer::lines).cloned().collect()
+        entry.run_status.status_store.lock().output.values().flat_map(OutputBuffer::lines).cloned().collect()
     }
 
-    /// The board with the output of a job's processes.
-    pub(crate) fn board(&self, id: &FunctionId) -> Option<Arc<Board>> {
-        self.entries().jobs.get(id).map(|entry| Arc::clone(&entry.run_status.board))
+    /// The status store with the output of a job's processes.
+    pub(crate) fn status_store(&self, id: &FunctionId) -> Option<Arc<StatusStore>> {
+        self.entries().jobs.get(id).map(|entry| Arc::clone(&entry.run_status.status_store))
     }
 
     /// Stops all runs, and accepts no more.
@@ -264,7 +264,7 @@ impl RunStatus {
     }
 
     fn read(&self) -> JobStatus {
-        let unenforced = self.board.notes().unenforced.clone();
+        let unenforced = self.status_store.lock().unenforced.clone();
         JobStatus { unenforced, ..self.lock().clone() }
     }
 

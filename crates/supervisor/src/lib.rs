@@ -8,7 +8,7 @@
 //! stops surplus ones), `instance` (one instance from start to end), `readiness`; `job` (commands
 //! that run to completion); `child` (a started process, of either kind), `container`, `tree` (a
 //! process group, or a jail), `process`, `accounts`, `cgroup`, `orphans`, `secret`, `output`;
-//! `reach` (the way to connect to an instance); `processes` and `sockets` (which process is at the
+//! `dialer` (the way to connect to an instance); `processes` and `sockets` (which process is at the
 //! other end of a connection).
 //!
 //! This crate knows neither the proxy nor the control plane. It reports to its [`Host`].
@@ -48,6 +48,7 @@ mod cgroup;
 mod child;
 mod container;
 mod core_dumps;
+mod dialer;
 mod dispatcher;
 mod error;
 mod function;
@@ -63,7 +64,6 @@ mod output;
 mod ports;
 mod process;
 mod processes;
-mod reach;
 mod readiness;
 mod scaling;
 mod secret;
@@ -76,6 +76,7 @@ mod tree;
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, sweep_groups};
 pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, LocalImage, Source};
+pub use dialer::ConnectError;
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use function::Function;
@@ -83,12 +84,11 @@ pub use host::{Host, LinkEnd, Linking};
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};
-pub use leno_jail::{Entrances, SyscallRefusal};
+pub use leno_jail::{JailListeners, SyscallRefusal};
 pub use orphans::{Apart, end_orphans, start_apart};
 pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
-pub use reach::ConnectError;
-pub use spec::{ChainMemory, FunctionSpec, Rooms, Settings};
+pub use spec::{ChainMemory, FunctionSpec, JailSupport, Settings};
 pub use status::{
     FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling,
 };

@@ -2,15 +2,15 @@
 
 use crate::cgroup::Cgroups;
 use crate::child::Owner;
+use crate::dialer::Dialer;
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::Slot;
 use crate::host::Host;
 use crate::instance::{Failure, Instance, Report, TargetState, sleep_until};
 use crate::instance_id::InstanceId;
-use crate::reach::Reach;
 use crate::scaling::Scaler;
 use crate::spec::{FunctionSpec, LONGEST_PAUSE, Settings};
-use crate::status::{Board, InstanceState, InstanceStatus};
+use crate::status::{InstanceState, InstanceStatus, StatusStore};
 use backon::{BackoffBuilder, ExponentialBackoff};
 use leno_model::{IN_NODE, Run};
 use leno_namespaces::{Namespace, Permit, Resource, Turns};
@@ -44,7 +44,7 @@ pub(crate) struct FunctionContext {
     pub host: Arc<dyn Host>,
     pub next_instance: Arc<AtomicU64>,
     pub dispatcher: Arc<Dispatcher>,
-    pub board: Arc<Board>,
+    pub status_store: Arc<StatusStore>,
     pub drain: watch::Receiver<Duration>,
     pub cgroups: Option<Arc<Cgroups>>,
     pub starts: Arc<Turns>,
@@ -97,7 +97,7 @@ impl Running {
 impl Lifecycle {
     pub(crate) fn new(shared: FunctionContext, spec: FunctionSpec) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
-        let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.board);
+        let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.status_store);
         Self {
             pauses: shared.settings.backoff.build(),
             namespace: shared.settings.namespaces.of(&spec.id.namespace),
@@ -168,7 +168,7 @@ impl Lifecycle {
     }
 
     fn configure(&mut self) {
-        self.shared.board.set_container(self.spec.container.as_ref());
+        self.shared.status_store.set_container(self.spec.container.as_ref());
         self.shared.dispatcher.configure(self.spec.concurrency, self.spec.queue, self.spec.longest_wait());
         match self.spec.run.clone() {
             Run::External(addresses) => self.set_external(&addresses),
@@ -193,7 +193,7 @@ impl Lifecycle {
             self.shared.dispatcher.publish_all(self.external.values().cloned().collect());
         }
         for slot in old.values() {
-            self.shared.board.ended(slot.id);
+            self.shared.status_store.ended(slot.id);
             self.shared.host.draining(&self.spec.id, slot.id, slot.address);
             self.shared.host.ended(&self.spec.id, slot.id);
         }
@@ -212,9 +212,9 @@ impl Lifecycle {
             since: SystemTime::now(),
             lost: None,
         };
-        self.shared.board.notes().instances.insert(id, status);
+        self.shared.status_store.lock().instances.insert(id, status);
         self.shared.host.ready(&self.spec.id, id, address);
-        Slot::new(&self.spec.id, id, address, Reach::Address)
+        Slot::new(&self.spec.id, id, address, Dialer::Address)
     }
 
     fn next_id(&self) -> InstanceId {
@@ -275,7 +275,7 @@ impl Lifecycle {
     /// Waits until instances of the namespace have ended.
     fn wait_for_place(&mut self) {
         let reason = self.namespace.refusal(Resource::Instances);
-        let before = self.shared.board.notes().last_failure.replace(reason.clone());
+        let before = self.shared.status_store.lock().last_failure.replace(reason.clone());
         if before.as_ref() != Some(&reason) {
             tracing::warn!(function = %self.spec.id, "no further instance is started: {reason}");
         }
@@ -301,7 +301,7 @@ impl Lifecycle {
             settings: Arc::clone(&self.shared.settings),
             cgroups: self.shared.cgroups.clone(),
             starts: Arc::clone(&self.shared.starts),
-            board: Arc::clone(&self.shared.board),
+            status_store: Arc::clone(&self.shared.status_store),
             files: self.spec.files.clone(),
         };
         let instance = Instance {
@@ -375,10 +375,10 @@ impl Lifecycle {
         tracing::warn!(function = %self.spec.id, instance = %id, failures = self.failures, ?pause, "{reason}");
 
         let until = Instant::now() + pause;
-        let mut notes = self.shared.board.notes();
-        notes.restarts = notes.restarts.saturating_add(1);
-        notes.last_failure = Some(reason.clone());
-        drop(notes);
+        let mut record = self.shared.status_store.lock();
+        record.restarts = record.restarts.saturating_add(1);
+        record.last_failure = Some(reason.clone());
+        drop(record);
         self.set_pause(Some((until, reason)));
         if let Failure::NeverReady(error) = failure
             && !self.instances.values().any(Running::counts)
@@ -392,7 +392,7 @@ impl Lifecycle {
 
     fn set_pause(&mut self, pause: Option<(Instant, String)>) {
         self.resume_at = pause.as_ref().map(|(until, _)| *until);
-        self.shared.board.notes().resume_at = self.resume_at;
+        self.shared.status_store.lock().resume_at = self.resume_at;
         self.shared.dispatcher.set_pause(pause);
     }
 }

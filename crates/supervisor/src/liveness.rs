@@ -9,8 +9,8 @@
 //! - **Time-outs of requests.** One counts if the instance has had the function's whole request timeout and has sent nothing to any request meanwhile, and if
 //!   the request came after the last one that counted. Two are enough where a probe gets no answer either.
 
+use crate::dialer::{Dialer, is_refusal};
 use crate::dispatcher::{Dispatcher, Slot};
-use crate::reach::{Reach, is_refusal};
 use crate::readiness::{self, NotReady};
 use leno_model::{AppProtocol, Liveness, Readiness};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Probes<'a> {
     pub readiness: &'a Readiness,
     pub protocol: AppProtocol,
-    pub reach: &'a Reach,
+    pub dialer: &'a Dialer,
     pub liveness: Liveness,
 }
 
@@ -78,7 +78,7 @@ impl Probes<'_> {
 
     async fn ask(&self, slot: &Slot) -> Result<(), NotReady> {
         let limit = PROBE_TIMEOUT.min(self.liveness.interval.max(SHORT_INTERVAL));
-        readiness::ask(slot.address, self.readiness, self.protocol, self.reach, limit).await?;
+        readiness::ask(slot.address, self.readiness, self.protocol, self.dialer, limit).await?;
         if *self.readiness != Readiness::Tcp {
             slot.health.heard();
         }

@@ -175,9 +175,9 @@ pub(crate) async fn read_lines<R: AsyncBufRead + Unpin>(
         }
         let end = chunk.iter().position(|&byte| byte == b'\n');
         let content = &chunk[..end.unwrap_or(chunk.len())];
-        let room = limit.saturating_sub(line.len()).min(content.len());
-        line.extend_from_slice(&content[..room]);
-        dropped += content.len() - room;
+        let capacity = limit.saturating_sub(line.len()).min(content.len());
+        line.extend_from_slice(&content[..capacity]);
+        dropped += content.len() - capacity;
         let used = content.len() + usize::from(end.is_some());
         input.consume(used);
         if end.is_some() {

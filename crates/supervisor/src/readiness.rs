@@ -1,7 +1,7 @@
 //! Readiness probes.
 
+use crate::dialer::{ConnectError, Dialer};
 use crate::processes::NotTheInstance;
-use crate::reach::{ConnectError, Reach};
 use bytes::Bytes;
 use http_body_util::Empty;
 use hyper::{Request, StatusCode};
@@ -41,12 +41,12 @@ pub(crate) async fn wait(
     address: SocketAddr,
     readiness: &Readiness,
     protocol: AppProtocol,
-    reach: &Reach,
+    dialer: &Dialer,
     mut note: impl FnMut(NotReady),
 ) -> Result<(), NotTheInstance> {
     let mut interval = FIRST_INTERVAL;
     loop {
-        match ask(address, readiness, protocol, reach, PROBE_TIMEOUT).await {
+        match ask(address, readiness, protocol, dialer, PROBE_TIMEOUT).await {
             Ok(()) => return Ok(()),
             // The other process will not go away, and the instance cannot get its port.
             Err(NotReady::Unproven(stranger @ NotTheInstance::Stranger { .. })) => return Err(stranger),
@@ -60,13 +60,13 @@ pub(crate) async fn wait(
 /// Waits until the instance listens for the node, and connects to it. The caller limits the time.
 pub(crate) async fn wait_for_link(
     address: SocketAddr,
-    reach: &Reach,
+    dialer: &Dialer,
     mut note: impl FnMut(NotReady),
 ) -> Result<OwnedFd, NotTheInstance> {
     let name = format!("leno-chain-{}", address.port());
     let mut interval = FIRST_INTERVAL;
     loop {
-        match reach.link(&name).await {
+        match dialer.link(&name).await {
             Ok(socket) => return Ok(socket),
             Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) => return Err(stranger),
             Err(error) => note(error.into()),
@@ -81,10 +81,10 @@ pub(crate) async fn ask(
     address: SocketAddr,
     readiness: &Readiness,
     protocol: AppProtocol,
-    reach: &Reach,
+    dialer: &Dialer,
     limit: Duration,
 ) -> Result<(), NotReady> {
-    let probed = tokio::time::timeout(limit, probe(address, readiness, protocol, reach)).await;
+    let probed = tokio::time::timeout(limit, probe(address, readiness, protocol, dialer)).await;
     probed.unwrap_or(Err(NotReady::Timeout))
 }
 
@@ -92,12 +92,12 @@ async fn probe(
     address: SocketAddr,
     readiness: &Readiness,
     protocol: AppProtocol,
-    reach: &Reach,
+    dialer: &Dialer,
 ) -> Result<(), NotReady> {
     // Each later connection is verified by itself. But an instance that shares its port with others must not become ready.
-    let stream = reach.knock(address).await?;
+    let stream = dialer.knock(address).await?;
     let Readiness::Http(path) = readiness else { return Ok(()) };
-    reach.prove(&stream).await?;
+    dialer.prove(&stream).await?;
     let status = match protocol {
         AppProtocol::Http1 => over_http1(stream, address, path).await?,
         AppProtocol::H2c | AppProtocol::Grpc => over_http2(stream, address, path).await?,

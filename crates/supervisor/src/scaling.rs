@@ -2,7 +2,7 @@
 
 use crate::dispatcher::Dispatcher;
 use crate::spec::FunctionSpec;
-use crate::status::{Board, ScaleEvent};
+use crate::status::{ScaleEvent, StatusStore};
 use leno_autoscaler::{Autoscaler, Observation, Reason};
 use leno_model::Scale;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ const SHORTEST_TICK: Duration = Duration::from_millis(50);
 pub(crate) struct Scaler {
     autoscaler: Autoscaler,
     dispatcher: Arc<Dispatcher>,
-    board: Arc<Board>,
+    status_store: Arc<StatusStore>,
     begin: Instant,
     tick: Duration,
     next: Option<Instant>,
 }
 
 impl Scaler {
-    pub(crate) fn new(spec: &FunctionSpec, dispatcher: &Arc<Dispatcher>, board: &Arc<Board>) -> Self {
+    pub(crate) fn new(spec: &FunctionSpec, dispatcher: &Arc<Dispatcher>, status_store: &Arc<StatusStore>) -> Self {
         let begin = Instant::now();
         let autoscaler = Autoscaler::new(scale(spec), spec.concurrency, Duration::ZERO);
         let mut scaler = Self {
             autoscaler,
             dispatcher: Arc::clone(dispatcher),
-            board: Arc::clone(board),
+            status_store: Arc::clone(status_store),
             begin,
             tick: tick(spec),
             next: None,
@@ -41,9 +41,9 @@ impl Scaler {
             0 => drop(scaler.dispatcher.rest(&scaler.dispatcher.load())),
             first => {
                 let reason = if spec.scale.initial > spec.scale.min { Reason::Initial } else { Reason::Minimum };
-                let mut notes = scaler.board.notes();
-                (notes.scaling.desired, notes.scaling.reason) = (first, Some(reason));
-                drop(notes);
+                let mut record = scaler.status_store.lock();
+                (record.scaling.desired, record.scaling.reason) = (first, Some(reason));
+                drop(record);
                 scaler.changed(spec, 0, reason);
                 scaler.next = Some(begin + scaler.tick);
             }
@@ -87,14 +87,14 @@ impl Scaler {
             request_seconds: reading.area.as_secs_f64(),
             requests: reading.requests,
         };
-        let before = self.board.notes().scaling.desired;
+        let before = self.status_store.lock().scaling.desired;
         let decision = self.autoscaler.decide(now - self.begin, &seen);
-        let mut notes = self.board.notes();
-        notes.scaling.desired = decision.desired;
-        (notes.scaling.mode, notes.scaling.stable, notes.scaling.panic) =
+        let mut record = self.status_store.lock();
+        record.scaling.desired = decision.desired;
+        (record.scaling.mode, record.scaling.stable, record.scaling.panic) =
             (decision.mode, decision.stable, decision.panic);
-        notes.scaling.reason = Some(decision.reason);
-        drop(notes);
+        record.scaling.reason = Some(decision.reason);
+        drop(record);
         self.changed(spec, before, decision.reason);
         let rests = self.autoscaler.rests() && self.dispatcher.rest(&reading);
         self.next = (!rests).then_some(now + self.tick);
@@ -103,24 +103,24 @@ impl Scaler {
     /// Handles a failed start when there is no other instance: none is needed until the next request.
     pub(crate) fn give_up(&mut self, spec: &FunctionSpec) {
         self.autoscaler.give_up();
-        let mut notes = self.board.notes();
-        let before = std::mem::replace(&mut notes.scaling.desired, self.autoscaler.desired());
-        notes.scaling.reason = Some(Reason::Failed);
-        drop(notes);
+        let mut record = self.status_store.lock();
+        let before = std::mem::replace(&mut record.scaling.desired, self.autoscaler.desired());
+        record.scaling.reason = Some(Reason::Failed);
+        drop(record);
         self.changed(spec, before, Reason::Failed);
     }
 
     /// Records a change of the desired number of instances, if there is one.
     fn changed(&self, spec: &FunctionSpec, from: u32, reason: Reason) {
-        let mut notes = self.board.notes();
-        let (to, mode) = (notes.scaling.desired, notes.scaling.mode);
+        let mut record = self.status_store.lock();
+        let (to, mode) = (record.scaling.desired, record.scaling.mode);
         if from == to {
             return;
         }
         let (at, function, revision) = (SystemTime::now(), spec.id.clone(), spec.revision);
         let event = ScaleEvent { at, function, revision, from, to, mode, reason };
-        let new = notes.scaled(event);
-        drop(notes);
+        let new = record.scaled(event);
+        drop(record);
         if new {
             tracing::info!(function = %spec.id, from, to, %mode, "scaled: {reason}");
         } else {

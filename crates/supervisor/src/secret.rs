@@ -20,14 +20,14 @@ pub(crate) struct Secrets {
 
 /// The secrets of an instance in a jail, which shows the files itself.
 #[derive(Default)]
-pub(crate) struct RoomSecrets {
+pub(crate) struct JailSecrets {
     /// Names and values. They must never be logged.
     pub environment: Vec<(String, String)>,
     /// Names and contents of files.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-impl RoomSecrets {
+impl JailSecrets {
     pub(crate) fn new(secrets: Vec<(String, SecretValue)>) -> Self {
         let mut sorted = Self::default();
         for (name, value) in secrets {

@@ -132,11 +132,11 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// The isolation of instances whose `isolation` is not `process`.
 #[derive(Clone, Debug)]
-pub enum Rooms {
+pub enum JailSupport {
     /// In jails.
-    Open(leno_jail::Rooms),
+    Available(leno_jail::Jails),
     /// There are no jails here, for this reason. Instances that require one are not started.
-    None(String),
+    Unavailable(String),
 }
 
 /// The settings of a supervisor, for all functions.
@@ -159,7 +159,7 @@ pub struct Settings {
     /// The accounts under which instances run.
     pub accounts: Accounts,
     /// The jails of this node.
-    pub rooms: Rooms,
+    pub jails: JailSupport,
     /// Number of the first instance. Another process of this node may have instances with lower ones.
     pub first_instance: u64,
     /// Soft limit of instances on file descriptors; `None`: the node's own, which the node may have raised for its connections.
@@ -191,7 +191,7 @@ impl Default for Settings {
             cgroups: false,
             adopt_orphans: false,
             accounts: Accounts::node(),
-            rooms: Rooms::None("nobody asked for any".to_owned()),
+            jails: JailSupport::Unavailable("nobody asked for any".to_owned()),
             first_instance: 1,
             descriptors: None,
             drain: Duration::from_secs(60),

@@ -184,10 +184,10 @@ pub struct LossEvent {
 
 /// The status that a function's tasks write and others read.
 #[derive(Default)]
-pub(crate) struct Board(Mutex<Notes>);
+pub(crate) struct StatusStore(Mutex<StatusRecord>);
 
 #[derive(Default)]
-pub(crate) struct Notes {
+pub(crate) struct StatusRecord {
     pub instances: BTreeMap<InstanceId, InstanceStatus>,
     pub output: BTreeMap<InstanceId, OutputBuffer>,
     /// The instance that ended last. Its output is kept until another one ends.
@@ -215,7 +215,7 @@ const EVENTS: usize = 20;
 /// Requests that begin to wait within this time of each other are one burst.
 const BURST: Duration = Duration::from_secs(1);
 
-impl Notes {
+impl StatusRecord {
     /// Records an event. Returns false if it was merged into the last one: the decisions of one burst, request by request, are one event.
     pub(crate) fn scaled(&mut self, event: ScaleEvent) -> bool {
         let more = |reason| matches!(reason, Reason::Waiting(_) | Reason::UpRate);
@@ -238,68 +238,68 @@ impl Notes {
     }
 }
 
-impl Board {
-    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
+impl StatusStore {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StatusRecord> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The state of the image of its instances; `None`: they are no containers.
     pub(crate) fn image(&self) -> Option<ImageState> {
         // Not under the lock.
-        let container = self.notes().container.upgrade()?;
+        let container = self.lock().container.upgrade()?;
         Some(container.state())
     }
 
     /// Sets the container spec of its instances.
     pub(crate) fn set_container(&self, container: Option<&Arc<ContainerSpec>>) {
-        self.notes().container = container.map(Arc::downgrade).unwrap_or_default();
+        self.lock().container = container.map(Arc::downgrade).unwrap_or_default();
     }
 
     pub(crate) fn set_state(&self, id: InstanceId, state: InstanceState) {
-        if let Some(status) = self.notes().instances.get_mut(&id) {
+        if let Some(status) = self.lock().instances.get_mut(&id) {
             status.state = state;
             status.since = SystemTime::now();
         }
     }
 
-    /// Notes that an instance does not serve any more.
+    /// Records that an instance does not serve any more.
     pub(crate) fn lose(&self, function: &FunctionId, id: InstanceId, reason: &str) {
         self.set_state(id, InstanceState::Unhealthy);
-        let mut notes = self.notes();
-        if let Some(status) = notes.instances.get_mut(&id) {
+        let mut record = self.lock();
+        if let Some(status) = record.instances.get_mut(&id) {
             status.lost = Some(reason.to_owned());
         }
-        notes.lost += 1;
-        if notes.losses.len() >= LOSSES {
-            notes.losses.pop_front();
+        record.lost += 1;
+        if record.losses.len() >= LOSSES {
+            record.losses.pop_front();
         }
         let event =
             LossEvent { at: SystemTime::now(), function: function.clone(), instance: id, reason: reason.to_owned() };
-        notes.losses.push_back(event);
+        record.losses.push_back(event);
     }
 
     /// Removes an instance. Its output is kept until another one ends.
     pub(crate) fn ended(&self, id: InstanceId) {
-        let mut notes = self.notes();
-        notes.instances.remove(&id);
-        if let Some(previous) = notes.last_ended.replace(id)
+        let mut record = self.lock();
+        record.instances.remove(&id);
+        if let Some(previous) = record.last_ended.replace(id)
             && previous != id
         {
-            notes.output.remove(&previous);
+            record.output.remove(&previous);
         }
     }
 
     pub(crate) fn keep_line(&self, line: LogLine, most: usize) {
-        let mut notes = self.notes();
+        let mut record = self.lock();
         let at = line.at;
-        notes.output.entry(line.instance).or_insert_with(|| OutputBuffer::new(at)).push(line, most);
+        record.output.entry(line.instance).or_insert_with(|| OutputBuffer::new(at)).push(line, most);
     }
 
     /// Reads further output of the instances that the query names.
     pub(crate) fn read(&self, reading: &Reading, read: &mut Read) {
-        let notes = self.notes();
-        for (id, kept) in &notes.output {
-            let is_previous = !reading.previous || notes.last_ended == Some(*id);
+        let record = self.lock();
+        for (id, kept) in &record.output {
+            let is_previous = !reading.previous || record.last_ended == Some(*id);
             if is_previous && reading.instance.is_none_or(|number| number == id.number) {
                 read.take(*id, kept, reading);
             }
@@ -319,7 +319,7 @@ mod tests {
             let at = begin + Duration::from_millis(millis);
             ScaleEvent { at, function: function.clone(), revision: 1, from, to, mode: Mode::Panic, reason }
         };
-        let mut notes = Notes::default();
+        let mut record = StatusRecord::default();
         let given = [
             event(0, 0, 1, Reason::Waiting(1)),
             event(10, 1, 2, Reason::Waiting(2)),
@@ -328,14 +328,14 @@ mod tests {
             event(1600, 31, 40, Reason::Minimum),
             event(1700, 40, 20, Reason::DownRate),
         ];
-        let own = given.map(|event| notes.scaled(event));
+        let own = given.map(|event| record.scaled(event));
         assert_eq!(own, [true, false, false, true, true, true]);
-        let counts: Vec<_> = notes.events.iter().map(|event| (event.from, event.to)).collect();
+        let counts: Vec<_> = record.events.iter().map(|event| (event.from, event.to)).collect();
         assert_eq!(counts, [(0, 30), (30, 31), (31, 40), (40, 20)]);
-        assert_eq!((notes.scaling.ups, notes.scaling.downs), (3, 1));
+        assert_eq!((record.scaling.ups, record.scaling.downs), (3, 1));
         for at in 0..100 {
-            notes.scaled(event(5000 * at, 1, 0, Reason::DownRate));
+            record.scaled(event(5000 * at, 1, 0, Reason::DownRate));
         }
-        assert_eq!(notes.events.len(), EVENTS);
+        assert_eq!(record.events.len(), EVENTS);
     }
 }

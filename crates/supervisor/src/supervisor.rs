@@ -13,9 +13,9 @@ use crate::lifecycle::{FunctionContext, Lifecycle, Order};
 use crate::orphans;
 use crate::output::{LogLine, Read, Reading};
 use crate::processes::Processes;
-use crate::spec::{FunctionSpec, Rooms, Settings};
+use crate::spec::{FunctionSpec, JailSupport, Settings};
 use crate::status::{FunctionLoad, FunctionStatus, InstanceStatus, LossEvent, ScaleEvent};
-use leno_jail::{Entrances, SyscallRefusal};
+use leno_jail::{JailListeners, SyscallRefusal};
 use leno_model::FunctionId;
 use leno_model::NamespaceBounds;
 use leno_namespaces::Turns;
@@ -47,7 +47,7 @@ struct Inner {
     /// Divides starts evenly between namespaces.
     starts: Arc<Turns>,
     /// Whether the jailer, and with it all jails, could be moved into the node's group.
-    rooms_are_in: bool,
+    jails_are_in: bool,
     jobs: Jobs,
     /// The revisions of each function, the function configuration's own first.
     functions: RwLock<BTreeMap<FunctionId, Vec<Entry>>>,
@@ -89,14 +89,14 @@ impl Supervisor {
         {
             tracing::warn!(%error, "processes that detach themselves may outlive their instances");
         }
-        let mut rooms_are_in = true;
-        if let Rooms::Open(rooms) = &settings.rooms {
-            if let Some(Err(error)) = cgroups.as_ref().map(|cgroups| cgroups.take_in(rooms.launcher())) {
-                rooms_are_in = false;
-                tracing::warn!(%error, "the launcher of rooms is in no control group of the node; limits may not be enforced");
+        let mut jails_are_in = true;
+        if let JailSupport::Available(jails) = &settings.jails {
+            if let Some(Err(error)) = cgroups.as_ref().map(|cgroups| cgroups.take_in(jails.jailer())) {
+                jails_are_in = false;
+                tracing::warn!(%error, "the jailer is in no control group of the node; limits may not be enforced");
             }
-            let rooms = rooms.clone();
-            orphans::spare(move || rooms.launcher());
+            let jails = jails.clone();
+            orphans::spare(move || jails.jailer());
         }
         let (buffer, settings) = (Buffer::new(settings.buffer), Arc::new(settings));
         let host: Arc<dyn Host> = Arc::new(Announcing { host, changes: changes.clone() });
@@ -116,7 +116,7 @@ impl Supervisor {
             buffer,
             cgroups,
             starts,
-            rooms_are_in,
+            jails_are_in,
             jobs: Jobs::new(jobs),
             settings,
             host,
@@ -183,7 +183,7 @@ impl Supervisor {
                 self.inner.settings.namespaces.of(&spec.id.namespace),
                 self.inner.settings.max_backoff_wait,
             ),
-            board: Arc::default(),
+            status_store: Arc::default(),
         };
         if self.inner.shut_down.load(Ordering::SeqCst) {
             function.dispatcher.close();
@@ -222,7 +222,7 @@ impl Supervisor {
             host: Arc::clone(&self.inner.host),
             next_instance: Arc::clone(&self.inner.next_instance),
             dispatcher: Arc::clone(&function.dispatcher),
-            board: Arc::clone(&function.board),
+            status_store: Arc::clone(&function.status_store),
             drain: self.inner.drain.subscribe(),
             cgroups: self.inner.cgroups.clone(),
             starts: Arc::clone(&self.inner.starts),
@@ -316,8 +316,8 @@ impl Supervisor {
             }
             self.inner.jobs.ended().await;
         }
-        if let Rooms::Open(rooms) = &self.inner.settings.rooms {
-            rooms.close().await;
+        if let JailSupport::Available(jails) = &self.inner.settings.jails {
+            jails.close().await;
         }
     }
 
@@ -348,7 +348,7 @@ impl Supervisor {
             let entries = functions.values().flatten();
             let state = |entry: &Entry| {
                 let function = &entry.function;
-                Some(((*function.id).clone(), function.revision, function.board.image()?))
+                Some(((*function.id).clone(), function.revision, function.status_store.image()?))
             };
             entries.filter_map(state).collect::<Vec<_>>()
         });
@@ -374,7 +374,7 @@ impl Supervisor {
 
     /// The control group (v2) in which all jails are, if there is one.
     pub fn control_group(&self) -> Option<&Path> {
-        self.inner.cgroups.as_deref().filter(|_| self.inner.rooms_are_in).map(Cgroups::path)
+        self.inner.cgroups.as_deref().filter(|_| self.inner.jails_are_in).map(Cgroups::path)
     }
 
     /// The instances of a function by revision, oldest first. Empty if there is no such function.
@@ -400,16 +400,16 @@ impl Supervisor {
     /// each revision that ended last. `None`: there is neither a function nor a job of this name.
     pub fn read_output(&self, id: &FunctionId, reading: &Reading) -> Option<Read> {
         let mut read = Read::default();
-        let boards = self.functions(|functions| {
+        let status_stores = self.functions(|functions| {
             let entries = functions.get(id)?;
-            Some(entries.iter().map(|entry| Arc::clone(&entry.function.board)).collect::<Vec<_>>())
+            Some(entries.iter().map(|entry| Arc::clone(&entry.function.status_store)).collect::<Vec<_>>())
         });
-        let job = self.inner.jobs.board(id);
-        if boards.is_none() && job.is_none() {
+        let job = self.inner.jobs.status_store(id);
+        if status_stores.is_none() && job.is_none() {
             return None;
         }
-        for board in boards.into_iter().flatten().chain(job) {
-            board.read(reading, &mut read);
+        for status_store in status_stores.into_iter().flatten().chain(job) {
+            status_store.read(reading, &mut read);
         }
         Some(read)
     }
@@ -463,7 +463,7 @@ struct Changes {
     functions: Mutex<BTreeSet<FunctionId>>,
 }
 
-/// Passes all callbacks on to the host, and notes changes of instances.
+/// Passes all callbacks on to the host, and reports changes of instances.
 struct Announcing<H> {
     host: H,
     changes: Arc<Changes>,
@@ -481,8 +481,8 @@ impl<H: Host> Host for Announcing<H> {
         self.host.environment(function, instance)
     }
 
-    fn entered(&self, function: &FunctionId, instance: InstanceId, entrances: Entrances) {
-        self.host.entered(function, instance, entrances);
+    fn jail_ready(&self, function: &FunctionId, instance: InstanceId, listeners: JailListeners) {
+        self.host.jail_ready(function, instance, listeners);
     }
 
     fn refused(&self, function: &FunctionId, instance: InstanceId, refused: &SyscallRefusal) {

@@ -1,7 +1,7 @@
 //! A process and its descendants, which end together: a process group, or a jail.
 
 use crate::process::ProcessGroup;
-use leno_jail::Room;
+use leno_jail::Jail;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Dropping it kills all its processes.
 pub(crate) enum ProcessTree {
     Group(ProcessGroup),
-    Room(Room),
+    Jail(Jail),
 }
 
 impl ProcessTree {
@@ -18,7 +18,7 @@ impl ProcessTree {
     pub(crate) fn pid(&self) -> u32 {
         match self {
             Self::Group(group) => group.pid(),
-            Self::Room(room) => room.pid(),
+            Self::Jail(jail) => jail.pid(),
         }
     }
 
@@ -26,7 +26,7 @@ impl ProcessTree {
     pub(crate) async fn exited(&self) {
         match self {
             Self::Group(group) => group.exited().await,
-            Self::Room(room) => room.exited().await,
+            Self::Jail(jail) => jail.exited().await,
         }
     }
 
@@ -34,7 +34,7 @@ impl ProcessTree {
     pub(crate) async fn end(self) -> io::Result<ExitStatus> {
         match self {
             Self::Group(group) => group.end().await,
-            Self::Room(room) => Ok(ExitStatus::from_raw(room.end().await.0)),
+            Self::Jail(jail) => Ok(ExitStatus::from_raw(jail.end().await.0)),
         }
     }
 
@@ -42,7 +42,7 @@ impl ProcessTree {
     pub(crate) async fn finish(self, grace: Duration, kill: impl Future<Output = ()>) {
         match &self {
             Self::Group(group) => group.terminate(),
-            Self::Room(room) => room.terminate(),
+            Self::Jail(jail) => jail.terminate(),
         }
         tokio::select! {
             () = self.exited() => {}

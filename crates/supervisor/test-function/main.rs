@@ -3,7 +3,7 @@
 //! `GET /env` answers its environment, `/pid` its process number, `/exit` makes it exit with status 3, `/healthz` answers 200
 //! once the file named by the first argument exists (at once, without an argument), `/deaf` closes the listener; everything else 200.
 //!
-//! With the argument `room-launcher` it is the jailer instead.
+//! With the argument `jailer` it is the jailer instead.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn main() -> std::process::ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("room-launcher") {
-        return leno_jail::launcher::run();
+    if std::env::args().nth(1).as_deref() == Some("jailer") {
+        return leno_jail::jailer::run();
     }
     match serve() {
         Ok(()) => std::process::ExitCode::SUCCESS,

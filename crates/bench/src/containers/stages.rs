@@ -56,7 +56,7 @@ pub(super) fn measure(folder: &Path, layout: &Path, starts: usize, report: &mut 
             let taken = begin.elapsed();
             room.contain(container, theirs.into(), errors).await?;
             let begun = begin.elapsed();
-            let inside = room.inside();
+            let inside = room.dialer();
             loop {
                 if let Ok(mut stream) = inside.connect(PORT).await {
                     stream.write_all(b"GET / HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n").await?;

@@ -137,11 +137,11 @@ async fn between(mesh: &Arc<Mesh>, messages: usize, spliced: bool) -> anyhow::Re
     let (server, mut said) = enter(&rooms, &[ECHO.to_owned(), "6000".to_owned()]).await?;
     said.read_exact(&mut [0; 5])?;
     let mut caller = rooms.take().await?;
-    let entrances = caller.take_entrances().context("the room has no entrances")?;
+    let entrances = caller.take_listeners().context("the room has no entrances")?;
     mesh.admit(Network::of(&entrances.http)?, CALLER)?;
     let network = Network::of(&entrances.http)?;
     let listener = tokio::net::TcpListener::from_std(entrances.http)?;
-    let inside = server.inside();
+    let inside = server.dialer();
     let carrying = mesh.clone();
     let node = tokio::spawn(async move {
         let (mut near, _) = listener.accept().await?;

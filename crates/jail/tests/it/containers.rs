@@ -3,7 +3,7 @@
 //!
 //! They need root, the packages `busybox-static` and `crun`, and a file system under the temporary folder that has idmapped mounts.
 
-use leno_jail::{Container, Exit, Image, Launcher, Refusals, Room, Rooms, SyscallRefusal, Volume};
+use leno_jail::{Container, Exit, Image, Jail, Jailer, Jails, Refusals, SyscallRefusal, Volume};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{PipeReader, Read};
@@ -17,11 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn open(ahead: usize) -> Rooms {
-    let launcher = Launcher::start(Command::new(env!("CARGO_BIN_EXE_leno-test-launcher"))).unwrap();
-    let rooms = Rooms::open(launcher, ahead, None).await.expect("rooms can be had here");
-    assert_eq!(rooms.no_containers(), None, "run this test as root, with the package `crun`");
-    rooms
+async fn open(ahead: usize) -> Jails {
+    let jailer = Jailer::start(Command::new(env!("CARGO_BIN_EXE_leno-test-jailer"))).unwrap();
+    let jails = Jails::open(jailer, ahead, None).await.expect("jails can be had here");
+    assert_eq!(jails.no_containers(), None, "run this test as root, with the package `crun`");
+    jails
 }
 
 /// Folders that vanish with the test.
@@ -81,22 +81,22 @@ fn shell(image: Image, script: &str) -> Container {
     Container { image, command, hostname: "guest".to_owned(), ..Container::default() }
 }
 
-async fn contain(room: &mut Room, container: Container) -> std::io::Result<PipeReader> {
+async fn contain(jail: &mut Jail, container: Container) -> std::io::Result<PipeReader> {
     let (output, theirs) = std::io::pipe()?;
     let errors = OwnedFd::from(theirs.try_clone()?);
-    room.contain(container, theirs.into(), errors).await?;
+    jail.contain(container, theirs.into(), errors).await?;
     Ok(output)
 }
 
-async fn start(rooms: &Rooms, container: Container) -> (Room, PipeReader) {
-    let mut room = rooms.take_for_container().await.unwrap();
-    let output = contain(&mut room, container).await.unwrap();
-    (room, output)
+async fn start(jails: &Jails, container: Container) -> (Jail, PipeReader) {
+    let mut jail = jails.take_for_container().await.unwrap();
+    let output = contain(&mut jail, container).await.unwrap();
+    (jail, output)
 }
 
 /// All that a container writes until it has ended.
-async fn output(rooms: &Rooms, container: Container) -> String {
-    let (_room, output) = start(rooms, container).await;
+async fn output(jails: &Jails, container: Container) -> String {
+    let (_jail, output) = start(jails, container).await;
     all(output).await
 }
 
@@ -114,7 +114,7 @@ fn has(text: &str, line: &str) {
 
 #[tokio::test]
 async fn a_container_has_its_image_and_nothing_else() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let script = "hostname; id; pwd; echo $HOME $PATH $GIVEN; ls /; echo --; cat /etc/hostname /etc/hosts /etc/resolv.conf; \
         grep -E '^(CapEff|CapBnd|CapAmb|NoNewPrivs|Seccomp|SigBlk):' /proc/self/status; ulimit -n; cat /run/secrets/key; \
         stat -c '%u:%g %a %n' /home/web/file /tmp /dev/shm / /run/secrets/key; cat /home/web/file; ls -l /proc/$$/fd; echo groups $(ls -A /sys/fs/cgroup); mount; exit 7";
@@ -125,7 +125,7 @@ async fn a_container_has_its_image_and_nothing_else() {
         directory: Some("/not/there/before".into()),
         ..shell(image(&[&layers.busybox()]), script)
     };
-    let (room, output) = start(&rooms, container).await;
+    let (jail, output) = start(&jails, container).await;
     let text = all(output).await;
     for line in [
         "guest",
@@ -154,7 +154,7 @@ async fn a_container_has_its_image_and_nothing_else() {
         has(&text, line);
     }
     let open: Vec<&str> = text.lines().filter(|line| line.contains(" -> ")).collect();
-    assert_eq!(open.len(), 3, "nothing of the room's or the runtime's is open: {open:?}");
+    assert_eq!(open.len(), 3, "nothing of the jail's or the runtime's is open: {open:?}");
     let root: Vec<&str> =
         text.lines().skip_while(|line| !line.starts_with("/root ")).skip(1).take_while(|line| *line != "--").collect();
     assert_eq!(root, ["bin", "dev", "etc", "home", "not", "proc", "root", "run", "sys", "tmp"], "{text}");
@@ -165,20 +165,20 @@ async fn a_container_has_its_image_and_nothing_else() {
         assert!(is_proc || options.contains(&"nosuid"), "{mount}");
         assert!(is_proc || mount.contains(" on /dev ") || options.contains(&"nodev"), "{mount}");
     }
-    room.exited().await;
-    assert_eq!(room.end().await, Exit(7 << 8));
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(7 << 8));
 }
 
 #[tokio::test]
 async fn users_are_those_of_the_image() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let script = "id; echo $HOME; cat /proc/self/status; touch mine 2>&1; ls -ln mine";
     let at_home = |user: &str| {
         let image = Image { user: user.to_owned(), directory: "/home/web".to_owned(), ..image(&[&busybox]) };
         shell(image, script)
     };
-    let text = output(&rooms, at_home("web")).await;
+    let text = output(&jails, at_home("web")).await;
     for line in [
         "uid=33(web) gid=44(web) groups=100(data)",
         "/home/web",
@@ -191,12 +191,12 @@ async fn users_are_those_of_the_image() {
     let links = "echo to stdout > /dev/stdout; echo to stderr > /dev/stderr";
     for user in ["root", "web"] {
         let image = Image { user: user.to_owned(), ..image(&[&busybox]) };
-        assert_eq!(output(&rooms, shell(image, links)).await, "to stdout\nto stderr\n", "{user}");
+        assert_eq!(output(&jails, shell(image, links)).await, "to stdout\nto stderr\n", "{user}");
     }
-    let text = output(&rooms, at_home("1234:data")).await;
+    let text = output(&jails, at_home("1234:data")).await;
     has(&text, "uid=1234 gid=100(data)");
     has(&text, "touch: mine: Permission denied");
-    let text = output(&rooms, Container { user: Some("33:7".to_owned()), ..at_home("root") }).await;
+    let text = output(&jails, Container { user: Some("33:7".to_owned()), ..at_home("root") }).await;
     has(&text, "uid=33(web) gid=7");
 
     for (user, error) in [
@@ -204,8 +204,8 @@ async fn users_are_those_of_the_image() {
         ("web:stranger", "no group `stranger`"),
         ("65536", "up to 65535"),
     ] {
-        let mut room = rooms.take_for_container().await.unwrap();
-        let text = contain(&mut room, at_home(user)).await.unwrap_err().to_string();
+        let mut jail = jails.take_for_container().await.unwrap();
+        let text = contain(&mut jail, at_home(user)).await.unwrap_err().to_string();
         assert!(text.contains(error), "{text}");
     }
     for (make, error) in [("mkfifo", "it is not a plain file"), ("mkdir", "it is not a plain file")] {
@@ -213,15 +213,15 @@ async fn users_are_those_of_the_image() {
         fs::create_dir(layer.join("etc")).unwrap();
         assert!(Command::new(make).arg(layer.join("etc/passwd")).status().unwrap().success());
         let image = Image { user: "web".to_owned(), ..image(&[&busybox, &layer]) };
-        let mut room = rooms.take_for_container().await.unwrap();
-        let text = contain(&mut room, shell(image, "")).await.unwrap_err().to_string();
+        let mut jail = jails.take_for_container().await.unwrap();
+        let text = contain(&mut jail, shell(image, "")).await.unwrap_err().to_string();
         assert!(text.contains(error), "{text}");
     }
 }
 
 #[tokio::test]
 async fn root_can_do_in_its_container_what_images_count_on_and_no_more() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     fs::write(busybox.join("home/secret"), "web's\n").unwrap();
     chown(busybox.join("home/secret"), Some(33), Some(44)).unwrap();
@@ -238,7 +238,7 @@ async fn root_can_do_in_its_container_what_images_count_on_and_no_more() {
         cat /proc/1/environ; ls /proc/1/root/; mknod /null c 1 3; chroot / true; hostname other; ping -c 1 127.0.0.1; \
         nc -l -p 81; httpd -f -p 127.0.0.1:80; ls -A /sys/fs/cgroup | grep . >/dev/null && echo groups; mkdir /sys/fs/cgroup/x; echo done";
     let container = Container { own_group: true, ..shell(image(&[&busybox]), script) };
-    let (room, read) = start(&rooms, container).await;
+    let (jail, read) = start(&jails, container).await;
     let text = all(read).await;
     for line in [
         "web's",
@@ -267,8 +267,8 @@ async fn root_can_do_in_its_container_what_images_count_on_and_no_more() {
         assert!(text.contains(refusal), "{refusal}: {text}");
     }
     assert_eq!(text.matches("bind: Permission denied").count(), 2, "{text}");
-    room.exited().await;
-    assert_eq!(room.end().await, Exit(0));
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(0));
 }
 
 /// Marks a folder of a layer as one that shows nothing of the layers below.
@@ -284,7 +284,7 @@ fn remove(file: &Path) {
 
 #[tokio::test]
 async fn layers_hide_and_remove_what_is_below() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let (second, third) = (layers.layer("second"), layers.layer("third"));
     for (layer, folder) in [(&busybox, "a"), (&busybox, "b"), (&second, "a"), (&second, "b"), (&third, "a")] {
@@ -299,7 +299,7 @@ async fn layers_hide_and_remove_what_is_below() {
     remove(&second.join("a/removed"));
     opaque(&second.join("b"));
     let script = "ls a b; cat a/changed; rm -r b && mkdir b && touch b/again && ls b; mv a c && ls c || (cp -a a c && rm -r a && ls c)";
-    let text = output(&rooms, shell(image(&[&busybox, &second, &third]), script)).await;
+    let text = output(&jails, shell(image(&[&busybox, &second, &third]), script)).await;
     let expected = "a:\nchanged\n\nb:\nnew\nthird\nagain\nchanged\n";
     assert_eq!(text, expected);
     assert_eq!(fs::read_to_string(busybox.join("a/changed")).unwrap(), "bottom\n");
@@ -307,7 +307,7 @@ async fn layers_hide_and_remove_what_is_below() {
 
 #[tokio::test]
 async fn an_image_may_have_as_many_layers_as_overlayfs_takes() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let all: Vec<PathBuf> =
         (0..499).map(|number| layers.layer(&format!("a-layer-with-a-long-name-{number:0100}"))).collect();
@@ -318,47 +318,47 @@ async fn an_image_may_have_as_many_layers_as_overlayfs_takes() {
     for number in [100, 499] {
         let used: Vec<&Path> =
             [busybox.as_path()].into_iter().chain(all.iter().take(number).map(PathBuf::as_path)).collect();
-        let text = output(&rooms, shell(image(&used), "cat /top; ls / | grep -c of-")).await;
+        let text = output(&jails, shell(image(&used), "cat /top; ls / | grep -c of-")).await;
         assert_eq!(text, format!("{}\n{number}\n", number - 1));
     }
-    let mut room = rooms.take_for_container().await.unwrap();
+    let mut jail = jails.take_for_container().await.unwrap();
     let many = vec![busybox.as_path(); 501];
-    let error = contain(&mut room, shell(image(&many), "")).await.unwrap_err().to_string();
+    let error = contain(&mut jail, shell(image(&many), "")).await.unwrap_err().to_string();
     assert!(error.contains("1 to 500 layers, not 501"), "{error}");
 }
 
 #[tokio::test]
 async fn what_a_container_writes_is_its_own_and_bounded() {
-    let (rooms, layers) = (open(2).await, Layers::new());
+    let (jails, layers) = (open(2).await, Layers::new());
     let busybox = layers.busybox();
     let before = fs::metadata(busybox.join("home/web/file")).unwrap();
     let script = "echo mine > /home/web/file; echo new > /new; echo ready; sleep 1000";
-    let (_first, mut read) = start(&rooms, shell(image(&[&busybox]), script)).await;
+    let (_first, mut read) = start(&jails, shell(image(&[&busybox]), script)).await;
     read.read_exact(&mut [0; 6]).unwrap();
-    let text = output(&rooms, shell(image(&[&busybox]), "cat /home/web/file; ls /new")).await;
+    let text = output(&jails, shell(image(&[&busybox]), "cat /home/web/file; ls /new")).await;
     assert_eq!(text, "of the image\nls: /new: No such file or directory\n");
     let after = fs::metadata(busybox.join("home/web/file")).unwrap();
     assert_eq!((after.ino(), after.mtime(), after.uid()), (before.ino(), before.mtime(), 33));
     assert!(!busybox.join("new").exists());
 
-    let script = "dd if=/dev/zero of=/big bs=1M count=8 2>&1; stat -c %s /big; rm /big; echo room again > /small && cat /small; \
+    let script = "dd if=/dev/zero of=/big bs=1M count=8 2>&1; stat -c %s /big; rm /big; echo jail again > /small && cat /small; \
         i=0; while [ $i -lt 3000 ] && true > /f$i; do i=$((i + 1)); done; echo made $i; \
         dd if=/dev/zero of=/data/big bs=1M count=8 2>&1; stat -c %s /data/big";
     let volumes = vec![Volume { path: "/data".into(), size: 2 << 20 }];
     let container = Container { writable: 4 << 20, volumes, ..shell(image(&[&busybox]), script) };
-    let text = output(&rooms, container).await;
+    let text = output(&jails, container).await;
     assert_eq!(text.matches("No space left on device").count(), 3, "{text}");
     let size = |line: usize| text.lines().filter_map(|line| line.parse::<u64>().ok()).nth(line).unwrap();
     assert!((3 << 20..=4 << 20).contains(&size(0)), "{text}");
     assert!(size(1) <= 2 << 20, "{text}");
-    has(&text, "room again");
+    has(&text, "jail again");
     let made: u32 = text.lines().find_map(|line| line.strip_prefix("made ")).unwrap().parse().unwrap();
     assert!((900..1100).contains(&made), "{text}");
 }
 
 #[tokio::test]
 async fn a_root_can_be_read_only() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let script = "touch /x; touch /etc/hosts; touch /home/web/file; for f in /tmp /data/deep /dev/shm; do touch $f/x && ls $f; done; mount; cat /run/secrets/key";
     let container = Container {
         read_only: true,
@@ -366,7 +366,7 @@ async fn a_root_can_be_read_only() {
         secrets: vec![("key".to_owned(), b"swordfish\n".to_vec())],
         ..shell(image(&[&layers.busybox()]), script)
     };
-    let text = output(&rooms, container).await;
+    let text = output(&jails, container).await;
     assert_eq!(text.matches("Read-only file system").count(), 3, "{text}");
     assert_eq!(text.lines().filter(|line| *line == "x").count(), 3, "{text}");
     assert!(text.contains("overlay on / type overlay (ro,nosuid,nodev,"), "{text}");
@@ -375,7 +375,7 @@ async fn a_root_can_be_read_only() {
 
 #[tokio::test]
 async fn a_container_sees_only_paths_of_the_machine_that_it_is_given() {
-    let (rooms, layers, public) = (open(1).await, Layers::new(), Layers::new());
+    let (jails, layers, public) = (open(1).await, Layers::new(), Layers::new());
     fs::set_permissions(&public.0, fs::Permissions::from_mode(0o755)).unwrap();
     let given = public.layer("given");
     fs::write(given.join("open"), "open\n").unwrap();
@@ -384,7 +384,7 @@ async fn a_container_sees_only_paths_of_the_machine_that_it_is_given() {
     let script =
         format!("cd {}; cat open closed; touch x; touch open; chmod 777 closed; stat -c %u open", given.display());
     let container = Container { visible: vec![given.clone()], ..shell(image(&[&layers.busybox()]), &script) };
-    let text = output(&rooms, container).await;
+    let text = output(&jails, container).await;
     has(&text, "open");
     assert!(text.contains("can't open 'closed': Permission denied"), "root in a container is not root outside: {text}");
     assert!(text.contains("touch: x: "), "{text}");
@@ -395,7 +395,7 @@ async fn a_container_sees_only_paths_of_the_machine_that_it_is_given() {
 
 #[tokio::test]
 async fn a_link_of_an_image_shows_nothing_of_the_machine() {
-    let (rooms, layers, public) = (open(1).await, Layers::new(), Layers::new());
+    let (jails, layers, public) = (open(1).await, Layers::new(), Layers::new());
     fs::set_permissions(&public.0, fs::Permissions::from_mode(0o755)).unwrap();
     let hostile = public.layer("hostile");
     let busybox = layers.busybox();
@@ -404,18 +404,18 @@ async fn a_link_of_an_image_shows_nothing_of_the_machine() {
     }
     let closed = layers.layer("closed");
     let refusal = async |path: PathBuf| {
-        let mut room = rooms.take_for_container().await.unwrap();
+        let mut jail = jails.take_for_container().await.unwrap();
         let container = Container { visible: vec![path], ..shell(image(&[&busybox, &hostile]), "ls /") };
-        contain(&mut room, container).await.unwrap_err().to_string()
+        contain(&mut jail, container).await.unwrap_err().to_string()
     };
     for (path, reason) in [
         (hostile.join("all"), "it leads to /, and that is all of the machine"),
-        (hostile.join("processes"), "it leads to /proc, and a room has a folder of its own there"),
-        (hostile.join("all/proc"), "it leads to /proc, and a room has a folder of its own there"),
-        (hostile.join("sockets"), "a room has a folder of its own there"),
+        (hostile.join("processes"), "it leads to /proc, and a jail has a folder of its own there"),
+        (hostile.join("all/proc"), "it leads to /proc, and a jail has a folder of its own there"),
+        (hostile.join("sockets"), "a jail has a folder of its own there"),
         (hostile.join("users"), "it leads to /etc/passwd"),
-        ("/etc/shadow".into(), "a room has a folder of its own there"),
-        (closed, "a room shows what its own account may read"),
+        ("/etc/shadow".into(), "a jail has a folder of its own there"),
+        (closed, "a jail shows what its own account may read"),
     ] {
         let told = refusal(path.clone()).await;
         assert!(told.contains(reason), "{}: {told}", path.display());
@@ -424,16 +424,16 @@ async fn a_link_of_an_image_shows_nothing_of_the_machine() {
 
 #[tokio::test]
 async fn refused_calls_are_told() {
-    let (rooms, layers) = (open(1).await, Layers::new());
-    let mut room = rooms.take_for_container().await.unwrap();
+    let (jails, layers) = (open(1).await, Layers::new());
+    let mut jail = jails.take_for_container().await.unwrap();
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-    room.tell_refusals(Refusals::to(move |refused| drop(tell.send(refused))));
+    jail.report_refusals(Refusals::to(move |refused| drop(tell.send(refused))));
     let script = "unshare -m true; unshare -m true; mount -t tmpfs x /tmp; echo after $?";
-    let read = contain(&mut room, shell(image(&[&layers.busybox()]), script)).await.unwrap();
+    let read = contain(&mut jail, shell(image(&[&layers.busybox()]), script)).await.unwrap();
     let text = all(read).await;
     has(&text, "after 137");
     assert!(text.contains("unshare: unshare(0x20000): Operation not permitted"), "{text}");
-    room.end().await;
+    jail.end().await;
     let refused = |call: &str, killed| SyscallRefusal { call: call.to_owned(), program: call.to_owned(), killed };
     let mut all = Vec::new();
     while let Some(refused) = told.recv().await {
@@ -444,13 +444,13 @@ async fn refused_calls_are_told() {
 
 #[tokio::test]
 async fn the_network_leads_to_the_node_and_back() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
-    let mut room = rooms.take_for_container().await.unwrap();
-    let entrances = room.take_entrances().unwrap();
+    let mut jail = jails.take_for_container().await.unwrap();
+    let listeners = jail.take_listeners().unwrap();
     let script = "echo question | nc 203.0.113.9 80; nc -w 2 203.0.113.9 4000 || echo nobody; mkdir /www; echo page > /www/index.html; httpd -f -h /www -p 127.0.0.1:4000";
-    let mut read = contain(&mut room, shell(image(&[&busybox]), script)).await.unwrap();
-    let listener = tokio::net::TcpListener::from_std(entrances.http).unwrap();
+    let mut read = contain(&mut jail, shell(image(&[&busybox]), script)).await.unwrap();
+    let listener = tokio::net::TcpListener::from_std(listeners.http).unwrap();
     let (mut stream, _) = tokio::time::timeout(TIMEOUT, listener.accept()).await.unwrap().unwrap();
     assert_eq!(stream.local_addr().unwrap().to_string(), "203.0.113.9:80");
     stream.read_exact(&mut [0; 9]).await.unwrap();
@@ -459,7 +459,7 @@ async fn the_network_leads_to_the_node_and_back() {
     let mut heard = [0; 7];
     read.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"answer\n");
-    let inside = room.inside();
+    let inside = jail.dialer();
     let begin = Instant::now();
     let mut stream = loop {
         match inside.connect(4000).await {
@@ -472,7 +472,7 @@ async fn the_network_leads_to_the_node_and_back() {
     let mut page = String::new();
     stream.read_to_string(&mut page).await.unwrap();
     assert!(page.ends_with("page\n"), "{page}");
-    room.end().await;
+    jail.end().await;
     let mut rest = String::new();
     read.read_to_string(&mut rest).unwrap();
     assert!(rest.ends_with("nobody\n"), "other ports lead nowhere: {rest}");
@@ -496,7 +496,7 @@ fn snapshot(folder: &Path) -> Vec<(PathBuf, u32, u32, String)> {
 
 #[tokio::test]
 async fn links_of_an_image_lead_nowhere_but_into_its_root() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let outside = layers.layer("outside");
     fs::write(outside.join("file"), "untouched\n").unwrap();
@@ -533,8 +533,8 @@ async fn links_of_an_image_lead_nowhere_but_into_its_root() {
                 "cat /etc/resolv.conf; cat /proc/self/comm; cat /run/secrets/key; touch /data/deep/x; ls -d /home/web",
             )
         };
-        let mut room = rooms.take_for_container().await.unwrap();
-        match contain(&mut room, container).await {
+        let mut jail = jails.take_for_container().await.unwrap();
+        match contain(&mut jail, container).await {
             Ok(read) => {
                 let text = all(read).await;
                 for line in ["nameserver 127.0.0.1", "cat", "swordfish", "/home/web"] {
@@ -546,38 +546,38 @@ async fn links_of_an_image_lead_nowhere_but_into_its_root() {
                 assert!(!link.starts_with("etc") || target.starts_with("/proc/"), "{link} -> {target}: {error}")
             }
         }
-        room.end().await;
+        jail.end().await;
         assert_eq!(snapshot(&outside), before, "{link} -> {target}");
     }
     // A file cannot take the place of a folder.
     let layer = layers.layer("file-in-the-way");
     fs::write(layer.join("dev"), "").unwrap();
-    let mut room = rooms.take_for_container().await.unwrap();
-    let error = contain(&mut room, shell(image(&[&busybox, &layer]), "")).await.unwrap_err().to_string();
+    let mut jail = jails.take_for_container().await.unwrap();
+    let error = contain(&mut jail, shell(image(&[&busybox, &layer]), "")).await.unwrap_err().to_string();
     assert!(error.contains("/dev"), "{error}");
 }
 
 #[tokio::test]
 async fn a_container_is_asked_to_end_with_the_images_signal() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let script =
         "trap 'echo told; exit 5' USR1; su -s /bin/sh web -c 'sleep 1000' & echo ready; while :; do wait; done";
     let image = Image { stop_signal: "SIGUSR1".to_owned(), ..image(&[&busybox]) };
-    let (room, mut read) = start(&rooms, shell(image.clone(), script)).await;
+    let (jail, mut read) = start(&jails, shell(image.clone(), script)).await;
     read.read_exact(&mut [0; 6]).unwrap();
-    room.terminate();
-    tokio::time::timeout(TIMEOUT, room.exited()).await.unwrap();
-    assert_eq!(room.end().await, Exit(5 << 8));
+    jail.terminate();
+    tokio::time::timeout(TIMEOUT, jail.exited()).await.unwrap();
+    assert_eq!(jail.end().await, Exit(5 << 8));
     assert_eq!(all(read).await, "told\n", "and everything in it has ended");
 
     // A program that runs as another user than the jail's first process.
     let image = Image { user: "web".to_owned(), stop_signal: String::new(), ..image };
-    let (room, mut read) = start(&rooms, shell(image, "echo ready; exec sleep 1000")).await;
+    let (jail, mut read) = start(&jails, shell(image, "echo ready; exec sleep 1000")).await;
     read.read_exact(&mut [0; 6]).unwrap();
-    room.terminate();
-    tokio::time::timeout(TIMEOUT, room.exited()).await.unwrap();
-    assert_eq!(room.end().await, Exit(15));
+    jail.terminate();
+    tokio::time::timeout(TIMEOUT, jail.exited()).await.unwrap();
+    assert_eq!(jail.end().await, Exit(15));
 }
 
 /// Processes of a jail, as the machine sees them.
@@ -606,45 +606,45 @@ async fn vanish(processes: &[u32]) {
 
 #[tokio::test]
 async fn nothing_outlives_a_container_or_its_node() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let script = "setsid su -s /bin/sh web -c 'exec sleep 1000' & setsid sleep 1000 & echo ready; ";
     let started = async |script: String| {
-        let (room, mut read) = start(&rooms, shell(image(&[&busybox]), &script)).await;
+        let (jail, mut read) = start(&jails, shell(image(&[&busybox]), &script)).await;
         read.read_exact(&mut [0; 6]).unwrap();
-        let inside = processes_of(room.pid());
-        (room, inside)
+        let inside = processes_of(jail.pid());
+        (jail, inside)
     };
-    let (room, inside) = started(format!("{script} exit 3")).await;
-    room.exited().await;
-    assert_eq!(room.end().await, Exit(3 << 8));
+    let (jail, inside) = started(format!("{script} exit 3")).await;
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(3 << 8));
     vanish(&inside).await;
 
-    let (room, inside) = started(format!("{script} sleep 1000")).await;
+    let (jail, inside) = started(format!("{script} sleep 1000")).await;
     // The runtime has gone: these are the first process, the shell, and the shell's child
     // processes.
     assert!(inside.len() >= 3 && inside.len() <= 4, "{inside:?}");
-    drop(room);
+    drop(jail);
     vanish(&inside).await;
 
-    let (room, inside) = started(format!("{script} sleep 1000")).await;
-    let launcher = rooms.launcher();
-    drop(rooms);
+    let (jail, inside) = started(format!("{script} sleep 1000")).await;
+    let jailer = jails.jailer();
+    drop(jails);
     vanish(&inside).await;
-    vanish(&[launcher]).await;
-    assert_eq!(room.end().await, Exit(9));
+    vanish(&[jailer]).await;
+    assert_eq!(jail.end().await, Exit(9));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains("leno-container-test") && !mounts.contains("overlay upper"), "{mounts}");
 }
 
 #[tokio::test]
 async fn what_cannot_be_run_is_said() {
-    let (rooms, layers) = (open(1).await, Layers::new());
+    let (jails, layers) = (open(1).await, Layers::new());
     let busybox = layers.busybox();
     let refusal = async |container: Container| {
-        let mut room = rooms.take_for_container().await.unwrap();
-        let error = contain(&mut room, container).await.unwrap_err().to_string();
-        tokio::time::timeout(TIMEOUT, room.end()).await.unwrap();
+        let mut jail = jails.take_for_container().await.unwrap();
+        let error = contain(&mut jail, container).await.unwrap_err().to_string();
+        tokio::time::timeout(TIMEOUT, jail.end()).await.unwrap();
         error
     };
     let command =
@@ -666,43 +666,43 @@ async fn what_cannot_be_run_is_said() {
     // The program has begun although it is invalid, so its standard error gives the reason.
     fs::write(busybox.join("bin/bad"), "\x7fELF, but not really").unwrap();
     fs::set_permissions(busybox.join("bin/bad"), fs::Permissions::from_mode(0o755)).unwrap();
-    let (room, read) = start(&rooms, command("/bin/bad")).await;
+    let (jail, read) = start(&jails, command("/bin/bad")).await;
     assert!(all(read).await.contains("Exec format error"));
-    room.exited().await;
-    assert_eq!(room.end().await, Exit(1 << 8));
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(1 << 8));
 
     // Each kind of jail is for its own.
-    let mut room = rooms.take().await.unwrap();
-    let error = contain(&mut room, command("/bin/true")).await.unwrap_err().to_string();
-    assert!(error.contains("this room was not made for a container"), "{error}");
+    let mut jail = jails.take().await.unwrap();
+    let error = contain(&mut jail, command("/bin/true")).await.unwrap_err().to_string();
+    assert!(error.contains("this jail was not made for a container"), "{error}");
 }
 
 #[tokio::test]
-async fn rooms_for_containers_are_made_ahead_once_they_are_used() {
-    let (rooms, layers) = (open(2).await, Layers::new());
-    let waiting = || processes_of(rooms.launcher()).len() - 1;
+async fn jails_for_containers_are_made_ahead_once_they_are_used() {
+    let (jails, layers) = (open(2).await, Layers::new());
+    let waiting = || processes_of(jails.jailer()).len() - 1;
     assert_eq!(waiting(), 2, "those for processes");
-    let (room, read) = start(&rooms, shell(image(&[&layers.busybox()]), "echo ran")).await;
+    let (jail, read) = start(&jails, shell(image(&[&layers.busybox()]), "echo ran")).await;
     assert_eq!(all(read).await, "ran\n");
-    room.end().await;
+    jail.end().await;
     let begin = Instant::now();
     while waiting() != 4 {
-        assert!(begin.elapsed() < TIMEOUT, "{} rooms wait", waiting());
+        assert!(begin.elapsed() < TIMEOUT, "{} jails wait", waiting());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let all = processes_of(rooms.launcher());
-    rooms.close().await;
+    let all = processes_of(jails.jailer());
+    jails.close().await;
     assert!(!all.iter().any(runs), "{all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_containers_start_at_a_time() {
-    let (rooms, layers) = (open(2).await, Layers::new());
+    let (jails, layers) = (open(2).await, Layers::new());
     let busybox = layers.busybox();
     let started = (0..40).map(|number| {
-        let (rooms, container) =
-            (rooms.clone(), shell(image(&[&busybox]), &format!("echo {number} > /mine; cat /mine")));
-        tokio::spawn(async move { output(&rooms, container).await })
+        let (jails, container) =
+            (jails.clone(), shell(image(&[&busybox]), &format!("echo {number} > /mine; cat /mine")));
+        tokio::spawn(async move { output(&jails, container).await })
     });
     for (number, started) in started.collect::<Vec<_>>().into_iter().enumerate() {
         assert_eq!(started.await.unwrap(), format!("{number}\n"));

@@ -1,4 +1,4 @@
 //! Integration tests. `scripts/test.py` runs each module in its own process.
 
 mod containers;
-mod rooms;
+mod jails;

@@ -475,7 +475,7 @@ fn a_port_of_the_mesh_cannot_be_a_programs() {
     let eighty = intruder_function("").replace("  callees: []", "  callees: []\n  port: 80");
     let mut mesh = start("strict", &eighty);
     assert_eq!(mesh.get("/whoami").status, 503);
-    let reason = "port 80 is the mesh's in a room: choose one from 1024 on";
+    let reason = "port 80 is the mesh's in a jail: choose one from 1024 on";
     mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
 }
 
@@ -494,7 +494,7 @@ fn what_cannot_be_run_or_shown_is_said() {
     let mut mesh = start("strict", &documents);
     let expected = [
         ("absent", "`no-such-program` is in no folder of PATH"),
-        ("hidden", "a room cannot show /etc/shadow: a room has a folder of its own there"),
+        ("hidden", "a jail cannot show /etc/shadow: a jail has a folder of its own there"),
         ("gone", "no-such-file: No such file or directory"),
         ("exits", "exit status: 7"),
     ];
@@ -528,9 +528,9 @@ fn links_and_closed_folders_lead_to_nothing_of_the_machine() {
     ];
     // Without root, jails use the account of the node, which owns that folder.
     if rustix::process::geteuid().is_root() {
-        cases.push(("home", shown("home"), "a room shows what its own account may read"));
-        cases.push(("inner", shown("home/open"), "a room shows what its own account may read"));
-        cases.push(("note", shown("home/open/note"), "a room shows what its own account may read"));
+        cases.push(("home", shown("home"), "a jail shows what its own account may read"));
+        cases.push(("inner", shown("home/open"), "a jail shows what its own account may read"));
+        cases.push(("note", shown("home/open/note"), "a jail shows what its own account may read"));
     }
     let function = |name: &str, spec: &str| {
         let expose = format!("{spec}  callees: []\n  expose: [{{hosts: [{name}.example], path: /}}]");

@@ -132,7 +132,7 @@ impl Cgroups {
         if place.legacy.is_some()
             && let Some(share) = self.shares.made().get_mut(namespace)
         {
-            share.unenforced = Some("cgroup v1 bounds instances in rooms, and some are in none".to_owned());
+            share.unenforced = Some("cgroup v1 bounds instances in jails, and some are in none".to_owned());
         }
         Ok(place)
     }
@@ -220,7 +220,7 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RoomLimits;
+    use super::super::JailLimits;
     use super::*;
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Child, ChildStdout, Command, Stdio};
@@ -229,7 +229,7 @@ mod tests {
     struct Program {
         child: Child,
         output: BufReader<ChildStdout>,
-        _limits: RoomLimits,
+        _limits: JailLimits,
     }
 
     impl Program {
@@ -243,7 +243,7 @@ for line in sys.stdin:
             made+=1
     except BlockingIOError: pass
     print(made,flush=True)";
-            let limits = cgroups.room(namespace, number, limits)?;
+            let limits = cgroups.jail(namespace, number, limits)?;
             let mut command = Command::new("python3");
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();

@@ -82,18 +82,18 @@ impl Buffer {
         of_largest.max_by_key(|function| function.waiting()).cloned()
     }
 
-    /// Among the functions of the same namespace, which together may have `room` requests, finds
+    /// Among the functions of the same namespace, which together may have `capacity` requests, finds
     /// the one with the most, if it has more than its share and `dispatcher` has less.
     fn longest_of<'a>(
         functions: impl Iterator<Item = &'a Arc<Dispatcher>> + Clone,
         dispatcher: &Arc<Dispatcher>,
-        room: usize,
+        capacity: usize,
     ) -> Option<Arc<Dispatcher>> {
         let is_other = |other: &&Arc<Dispatcher>| {
             !Arc::ptr_eq(other, dispatcher) && Arc::ptr_eq(other.namespace(), dispatcher.namespace())
         };
         let others = functions.filter(is_other);
-        let share = (room / (others.clone().count() + 1)).max(1);
+        let share = (capacity / (others.clone().count() + 1)).max(1);
         if dispatcher.waiting() >= share {
             return None;
         }
@@ -105,7 +105,7 @@ impl Buffer {
         (0..count).for_each(|_| dispatcher.namespace().count(Resource::WaitingRequests).give_back());
     }
 
-    /// Notes whether a function has waiting requests. Call it after the first one begins to wait and after the last one stops. Of concurrent calls,
+    /// Records whether a function has waiting requests. Call it after the first one begins to wait and after the last one stops. Of concurrent calls,
     /// the last one sees the final state.
     pub(crate) fn note(&self, dispatcher: &Arc<Dispatcher>) {
         let mut functions = self.functions();

@@ -2,9 +2,9 @@
 
 use super::Dispatcher;
 use super::health::Health;
+use crate::dialer::{ConnectError, Dialer, is_refusal};
 use crate::instance_id::InstanceId;
 use crate::processes::NotTheInstance;
-use crate::reach::{ConnectError, Reach, is_refusal};
 use leno_model::FunctionId;
 use std::io;
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ impl Lease {
     /// has reached another process, the instance is ended. Addresses that the supervisor did not
     /// start cannot be checked. It may be called on any async runtime with I/O enabled.
     pub async fn connect(&self) -> Result<TcpStream, ConnectError> {
-        let connected = self.slot.reach.connect(self.slot.address).await;
+        let connected = self.slot.dialer.connect(self.slot.address).await;
         if let Err(ConnectError::Unproven(stranger @ NotTheInstance::Stranger { .. })) = &connected {
             self.slot.report_port_conflict(stranger);
         } else if matches!(&connected, Err(ConnectError::Io(error)) if is_refusal(error)) {
@@ -95,7 +95,7 @@ impl Lease {
         port: u16,
         prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
     ) -> io::Result<TcpStream> {
-        self.slot.reach.connect_to(port, prepare).await
+        self.slot.dialer.connect_to(port, prepare).await
     }
 
     /// Whether the instance gets no new requests any more: it is draining, or has ended.
@@ -126,7 +126,7 @@ pub(crate) struct Slot {
     pub id: InstanceId,
     name: Arc<str>,
     pub address: SocketAddr,
-    reach: Reach,
+    dialer: Dialer,
     /// Describes the other process that was found on the instance's port.
     port_conflict: OnceLock<String>,
     /// Notified when `port_conflict` is set.
@@ -141,12 +141,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(function: &FunctionId, id: InstanceId, address: SocketAddr, reach: Reach) -> Arc<Self> {
+    pub(crate) fn new(function: &FunctionId, id: InstanceId, address: SocketAddr, dialer: Dialer) -> Arc<Self> {
         Arc::new(Self {
             id,
             name: id.name(function),
             address,
-            reach,
+            dialer,
             port_conflict: OnceLock::new(),
             conflict_found: Notify::new(),
             in_flight: AtomicU32::new(0),
@@ -160,8 +160,8 @@ impl Slot {
     /// Counts one more in-flight request. Returns false if the instance has no free capacity, or is
     /// draining.
     pub(crate) fn take(&self, limit: u32) -> bool {
-        let room = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
-        if self.in_flight.try_update(SeqCst, SeqCst, room).is_err() {
+        let increment = |count: u32| if limit == 0 || count < limit { count.checked_add(1) } else { None };
+        if self.in_flight.try_update(SeqCst, SeqCst, increment).is_err() {
             return false;
         }
         // The list that led here may be older than the drain. A drain first sets the flag and then reads the count, so it does not miss
@@ -188,8 +188,8 @@ impl Slot {
         self.in_flight().saturating_sub(self.answered.load(SeqCst))
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.dialer
     }
 
     /// Whether it may get requests, if it has free capacity.

@@ -83,7 +83,7 @@ impl Run {
             return;
         }
         self.run_status.change(|status| status.started = SystemTime::now());
-        self.run_status.board.set_container(self.spec.container.as_ref());
+        self.run_status.status_store.set_container(self.spec.container.as_ref());
         tracing::info!(job = %self.spec.id, "the job begins");
         let end = self.until_the_end().await;
         self.stop_all().await;
@@ -148,7 +148,7 @@ impl Run {
             settings: Arc::clone(&self.shared.settings),
             cgroups: self.shared.cgroups.clone(),
             starts: Arc::clone(&self.shared.starts),
-            board: Arc::clone(&self.run_status.board),
+            status_store: Arc::clone(&self.run_status.status_store),
             files: self.spec.files.clone(),
         };
         let container = self.spec.container.clone();
@@ -214,7 +214,7 @@ async fn run_to_end(
     mut target: watch::Receiver<TargetState>,
 ) -> Outcome {
     let outcome = run_in(&owner, &process, container.as_ref(), &mut target).await;
-    owner.board.ended(owner.id);
+    owner.status_store.ended(owner.id);
     owner.host.ended(&owner.function, owner.id);
     outcome
 }
@@ -255,12 +255,12 @@ async fn run_in(
             let outcome = if exited {
                 let status = child.tree.end().await;
                 let code = status.as_ref().ok().and_then(ExitStatus::code);
-                Outcome::Exited { code, failure: (code != Some(0)).then(|| child.belongings.describe(status)) }
+                Outcome::Exited { code, failure: (code != Some(0)).then(|| child.resources.describe(status)) }
             } else {
                 child.tree.finish(process.grace, at_least(target, TargetState::Kill)).await;
                 Outcome::Stopped
             };
-            child.belongings.end().await;
+            child.resources.end().await;
             outcome
         }
         Err(error) => Outcome::NotStarted(error),

@@ -1,11 +1,11 @@
 //! Instances and jobs that are containers. They need root, and the packages `busybox-static` and `crun`.
 
 use crate::support::*;
-use leno_jail::{DEFAULT_WRITABLE, Image, Launcher};
+use leno_jail::{DEFAULT_WRITABLE, Image, Jailer};
 use leno_model::{Command, Isolation, Job, Process, Resources};
 use leno_supervisor::{
-    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, InstanceState, JobSpec, JobState,
-    LocalImage, Rooms, Settings, Source, Supervisor,
+    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, InstanceState, JailSupport,
+    JobSpec, JobState, LocalImage, Settings, Source, Supervisor,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -58,16 +58,16 @@ impl Drop for Busybox {
     }
 }
 
-async fn rooms() -> leno_jail::Rooms {
-    let mut launcher = std::process::Command::new(SERVER);
-    launcher.arg("room-launcher");
-    let rooms = leno_jail::Rooms::open(Launcher::start(launcher).unwrap(), 1, None).await.unwrap();
-    assert_eq!(rooms.no_containers(), None, "run this test as root, with the package `crun`");
-    rooms
+async fn jails() -> leno_jail::Jails {
+    let mut jailer = std::process::Command::new(SERVER);
+    jailer.arg("jailer");
+    let jails = leno_jail::Jails::open(Jailer::start(jailer).unwrap(), 1, None).await.unwrap();
+    assert_eq!(jails.no_containers(), None, "run this test as root, with the package `crun`");
+    jails
 }
 
 async fn supervisor(witness: &Witness) -> Supervisor {
-    let settings = Settings { rooms: Rooms::Open(rooms().await), cgroups: true, ..settings() };
+    let settings = Settings { jails: JailSupport::Available(jails().await), cgroups: true, ..settings() };
     Supervisor::start(settings, witness.clone())
 }
 
@@ -190,7 +190,7 @@ async fn a_job_can_be_a_container() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_container_runs_in_a_room_or_not_at_all() {
+async fn a_container_runs_in_a_jail_or_not_at_all() {
     let (witness, busybox) = (Witness::default(), Busybox::new());
     let refusal = async |supervisor: Supervisor, command: Command| {
         let function = supervisor.apply(contained(busybox.run(WEB), command));
@@ -201,7 +201,7 @@ async fn a_container_runs_in_a_room_or_not_at_all() {
     };
     let reason = refusal(supervisor(&witness).await, Command { isolation: Isolation::Process, ..nothing() }).await;
     assert!(reason.contains("`isolation: process` is about programs of the machine"), "{reason}");
-    let settings = Settings { rooms: Rooms::None("this is a test".to_owned()), ..settings() };
+    let settings = Settings { jails: JailSupport::Unavailable("this is a test".to_owned()), ..settings() };
     let reason = refusal(Supervisor::start(settings, witness.clone()), nothing()).await;
     assert!(reason.contains("this node has none: this is a test"), "{reason}");
     let reason = refusal(supervisor(&witness).await, Command { port: Some(80), ..nothing() }).await;

@@ -1,12 +1,12 @@
 //! A jail, seen from the node.
 
-mod inside;
+mod dialer;
 
-pub use inside::Inside;
+pub use dialer::JailDialer;
 
 use crate::account::Account;
 use crate::container::{Container, ContainerPlan, shown};
-use crate::error::{LONGEST, NoRoom, bad};
+use crate::error::{JailError, LONGEST, bad};
 use crate::program::{Program, prepared};
 use crate::wire::{self, Event, MOST_DESCRIPTORS, Order};
 use leno_files::readers;
@@ -32,14 +32,14 @@ const SPARE_SOCKETS: usize = 4;
 
 /// The sockets in a jail at which its calls arrive. Every caller on them is in the jail.
 #[derive(Debug)]
-pub struct Entrances {
+pub struct JailListeners {
     /// Connections to port 80 of any address, or to any port (see [`Prepare`]). Their local address
     /// is the called address.
     pub http: TcpListener,
     /// DNS queries.
     pub names: UdpSocket,
     /// The value that [`Prepare`] returned.
-    pub kept: Option<ListenerGuard>,
+    pub guard: Option<ListenerGuard>,
 }
 
 /// A value that is held as long as a jail's sockets are served. The mutex only makes it `Sync`, and
@@ -61,7 +61,7 @@ impl std::fmt::Debug for ListenerGuard {
 
 /// Called with the sockets of each new jail and a descriptor of its network namespace, ahead of
 /// need, to have more connections arrive at them. It may block.
-pub type Prepare = Arc<dyn Fn(&Entrances, BorrowedFd<'_>) -> Option<ListenerGuard> + Send + Sync>;
+pub type Prepare = Arc<dyn Fn(&JailListeners, BorrowedFd<'_>) -> Option<ListenerGuard> + Send + Sync>;
 
 /// How a program ended, in the form of `wait(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +74,14 @@ impl Exit {
 
 /// A jail. Dropping it ends it.
 #[derive(Debug)]
-pub struct Room {
+pub struct Jail {
     shared: Arc<JailState>,
     /// A pidfd of the first process: readable when it, and with it everything in the jail, has
     /// ended.
     first: AsyncFd<WatchedFd>,
     pid: u32,
     state: watch::Receiver<ProgramState>,
-    entrances: Option<Entrances>,
+    listeners: Option<JailListeners>,
     /// The OCI runtime, if the jail was made for a container.
     runtime: Option<PathBuf>,
 }
@@ -150,8 +150,8 @@ pub struct Refusals(Box<dyn Fn(SyscallRefusal) + Send + Sync>);
 
 impl Refusals {
     /// Reports refused system calls to this function, which must not block.
-    pub fn to(tell: impl Fn(SyscallRefusal) + Send + Sync + 'static) -> Self {
-        Self(Box::new(tell))
+    pub fn to(report: impl Fn(SyscallRefusal) + Send + Sync + 'static) -> Self {
+        Self(Box::new(report))
     }
 }
 
@@ -173,37 +173,37 @@ enum ProgramState {
     },
 }
 
-impl Room {
+impl Jail {
     /// Waits until a new jail is ready. `control` is the node's end of its socket.
-    pub(crate) async fn furnished(
+    pub(crate) async fn set_up(
         control: OwnedFd,
         account: Option<Account>,
         prepare: Option<Prepare>,
         runtime: Option<PathBuf>,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, JailError> {
         let watched = watch(control.try_clone()?)?;
         let (pid, first) = match next(&watched).await? {
             (Event::Born { pid }, descriptors) => (pid, one(descriptors)?),
-            (other, _) => return Err(unfurnished(other)),
+            (other, _) => return Err(set_up_error(other)),
         };
-        let (mut entrances, network) = match next(&watched).await? {
+        let (mut listeners, network) = match next(&watched).await? {
             (Event::Made { shared }, descriptors) => {
                 if let Some(reason) = shared {
                     files_are_shared(&reason);
                 }
                 let [http, names, network] =
-                    <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| NoRoom::from(io::ErrorKind::InvalidData))?;
+                    <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| JailError::from(io::ErrorKind::InvalidData))?;
                 let (http, names) = (TcpListener::from(http), UdpSocket::from(names));
-                (Entrances { http, names, kept: None }, network)
+                (JailListeners { http, names, guard: None }, network)
             }
-            (other, _) => return Err(unfurnished(other)),
+            (other, _) => return Err(set_up_error(other)),
         };
         if let Some(prepare) = prepare {
             let prepared = tokio::task::spawn_blocking(move || {
-                entrances.kept = prepare(&entrances, network.as_fd());
-                entrances
+                listeners.guard = prepare(&listeners, network.as_fd());
+                listeners
             });
-            entrances = prepared.await.map_err(io::Error::other)?;
+            listeners = prepared.await.map_err(io::Error::other)?;
         }
         let (changes, state) = watch::channel(ProgramState::Waiting);
         let shared = Arc::new(JailState {
@@ -219,7 +219,7 @@ impl Room {
         });
         tokio::spawn(listen(watched, Arc::downgrade(&shared), changes));
         shared.stock_up(0)?;
-        Ok(Self { shared, first: watch(first)?, pid, state, entrances: Some(entrances), runtime })
+        Ok(Self { shared, first: watch(first)?, pid, state, listeners: Some(listeners), runtime })
     }
 
     /// Process ID of the jail's first process.
@@ -229,18 +229,18 @@ impl Room {
 
     /// The sockets at which calls from the jail arrive; `None`: they were taken already. While one
     /// of them is open, the jail's network remains.
-    pub fn take_entrances(&mut self) -> Option<Entrances> {
-        self.entrances.take()
+    pub fn take_listeners(&mut self) -> Option<JailListeners> {
+        self.listeners.take()
     }
 
     /// Sets the receiver of refused system calls. It can be set once, before the program runs.
-    pub fn tell_refusals(&self, refusals: Refusals) {
+    pub fn report_refusals(&self, refusals: Refusals) {
         let _ = self.shared.refusals.set(refusals);
     }
 
     /// A way to connect to the program.
-    pub fn inside(&self) -> Inside {
-        Inside::new(self.shared.clone())
+    pub fn dialer(&self) -> JailDialer {
+        JailDialer::new(self.shared.clone())
     }
 
     /// Whether no program can be started here any more.
@@ -258,7 +258,7 @@ impl Room {
     /// Names the path that cannot be shown or the program that cannot be started, and why.
     pub async fn run(&mut self, program: Program, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
         if self.runtime.is_some() {
-            return Err(bad("this room was made for a container".to_owned()));
+            return Err(bad("this jail was made for a container".to_owned()));
         }
         let name = program.argv.first().cloned().unwrap_or_default();
         let account = self.shared.account.as_ref().map(|account| account.first);
@@ -268,7 +268,7 @@ impl Room {
         let Err(error) = self.begin(&name, &Order::Run, &task, output, errors, &mounts).await else { return Ok(()) };
         let text = error.to_string();
         let hint = if text.contains("os error 2)") || text.contains("os error 13)") {
-            "; a room shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"
+            "; a jail shows /usr, the function's folder and its `readOnlyPaths`, and what others than their owner may read there"
         } else {
             ""
         };
@@ -277,7 +277,7 @@ impl Room {
 
     /// Runs a container, with these files as its standard output and standard error. If they are
     /// pipes, they become its user's. The jail has to come from
-    /// [`crate::Rooms::take_for_container`]. Returns when the container's program begins. If that
+    /// [`crate::Jails::take_for_container`]. Returns when the container's program begins. If that
     /// fails, the jail ends. A program that the kernel cannot execute fails after its beginning,
     /// with the cause in its standard error.
     ///
@@ -285,7 +285,7 @@ impl Room {
     /// Names the missing part of the image or of the machine.
     pub async fn contain(&mut self, container: Container, output: OwnedFd, errors: OwnedFd) -> io::Result<()> {
         let (Some(runtime), Some(account)) = (self.runtime.clone(), self.shared.account.as_ref()) else {
-            return Err(bad("this room was not made for a container".to_owned()));
+            return Err(bad("this jail was not made for a container".to_owned()));
         };
         let namespace = container.namespace.clone();
         let (prepared, owner) = (ContainerPlan::new(container, runtime)?, account.first);
@@ -337,7 +337,7 @@ impl Room {
             // The program may have ended before this task ran.
             Ok(ProgramState::Running | ProgramState::Ended { started: true, .. }) => Ok(()),
             Ok(ProgramState::Ended { reason: Some(reason), .. }) => Err(io::Error::other(reason.clone())),
-            _ => Err(io::Error::other("its room has ended")),
+            _ => Err(io::Error::other("its jail has ended")),
         }
     }
 
@@ -373,7 +373,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Jail {
     fn drop(&mut self) {
         self.kill();
     }
@@ -396,7 +396,7 @@ impl JailState {
                 return Ok(socket);
             }
             if self.over.load(Ordering::Acquire) {
-                return Err(io::Error::new(io::ErrorKind::NotConnected, "the room has ended"));
+                return Err(io::Error::new(io::ErrorKind::NotConnected, "the jail has ended"));
             }
             supplied.await;
         }
@@ -412,7 +412,7 @@ impl JailState {
             self.order(order)?;
             waiting.push_back(supply);
         }
-        supplied.await.map_err(|_| io::Error::new(io::ErrorKind::NotConnected, "the room has ended, or gave no socket"))
+        supplied.await.map_err(|_| io::Error::new(io::ErrorKind::NotConnected, "the jail has ended, or gave no socket"))
     }
 
     fn rare_sockets(&self) -> MutexGuard<'_, VecDeque<oneshot::Sender<OwnedFd>>> {
@@ -517,7 +517,7 @@ async fn next(control: &AsyncFd<WatchedFd>) -> io::Result<(Event, Vec<OwnedFd>)>
 fn files_are_shared(reason: &str) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        tracing::warn!("locks and watches that a room has on files of the machine are seen in other rooms: {reason}");
+        tracing::warn!("locks and watches that a jail has on files of the machine are seen in other jails: {reason}");
     });
 }
 
@@ -526,9 +526,9 @@ fn one(descriptors: Vec<OwnedFd>) -> io::Result<OwnedFd> {
     Ok(one)
 }
 
-fn unfurnished(event: Event) -> NoRoom {
+fn set_up_error(event: Event) -> JailError {
     match event {
-        Event::Failed(reason) => NoRoom::Unmade(reason),
+        Event::Failed(reason) => JailError::Unmade(reason),
         _ => io::Error::from(io::ErrorKind::InvalidData).into(),
     }
 }

@@ -43,7 +43,7 @@ pub fn run() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("the launcher of rooms: {error}");
+            eprintln!("the jailer: {error}");
             ExitCode::FAILURE
         }
     }
@@ -58,9 +58,7 @@ fn serve() -> io::Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
     if let Err(error) = forbid_core_dumps() {
-        eprintln!(
-            "the launcher of rooms: a program that crashes may be given to the machine's handler of core dumps: {error}"
-        );
+        eprintln!("the jailer: a program that crashes may be given to the machine's handler of core dumps: {error}");
     }
     let children = children::ended()?;
     // Compiled once: jails share it.
@@ -96,7 +94,7 @@ fn launch(make: &Make, control: &OwnedFd, filter: &BpfProgram, stack: &mut [u8])
         let kept = [control.as_raw_fd(), gate.as_raw_fd()];
         // SAFETY: this is a copy of the jailer with one thread, and uses no descriptor but these
         // two from here on.
-        #[expect(unsafe_code, reason = "the launcher's descriptors are nothing for a room")]
+        #[expect(unsafe_code, reason = "the jailer's descriptors are nothing for a jail")]
         unsafe {
             close_fds::close_open_fds(3, &kept);
         }

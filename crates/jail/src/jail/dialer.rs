@@ -12,11 +12,11 @@ use tokio::net::TcpSocket;
 
 /// Connects to a jail's program, from any thread and any runtime.
 #[derive(Clone, Debug)]
-pub struct Inside {
+pub struct JailDialer {
     shared: Arc<JailState>,
 }
 
-impl Inside {
+impl JailDialer {
     pub(crate) fn new(shared: Arc<JailState>) -> Self {
         Self { shared }
     }
@@ -47,7 +47,7 @@ impl Inside {
         TcpSocket::from_std_stream(TcpStream::from(socket)).connect((Ipv6Addr::LOCALHOST, port).into()).await
     }
 
-    /// Like [`Inside::connect`], but first calls `prepare` with the socket that will connect and
+    /// Like [`JailDialer::connect`], but first calls `prepare` with the socket that will connect and
     /// its address, and holds the result until the connection is established. If the program
     /// listens at `::1` only, another socket connects.
     pub async fn connect_prepared<T>(
@@ -93,7 +93,7 @@ impl Inside {
 fn check(port: u16) -> io::Result<()> {
     if port < 1024 {
         // The node's own listeners are there.
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a room"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a jail"));
     }
     Ok(())
 }

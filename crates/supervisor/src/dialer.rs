@@ -1,7 +1,7 @@
 //! Connections to an instance, and the proof that they lead there.
 
 use crate::processes::{NotTheInstance, Processes};
-use leno_jail::Inside;
+use leno_jail::JailDialer;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 
 /// The way to an instance.
 #[derive(Clone, Debug)]
-pub(crate) enum Reach {
+pub(crate) enum Dialer {
     /// By its address. Nothing is known about the process there.
     Address,
     /// By its address. Any process may listen there, so each connection is checked.
     Process(Arc<Processes>),
     /// Through a socket of its jail's network, where no other process can listen.
-    Room(Inside),
+    Jail(JailDialer),
 }
 
 /// Why there is no connection to an instance.
@@ -39,7 +39,7 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof)
 }
 
-impl Reach {
+impl Dialer {
     /// Connects to the instance that listens at `address`. Once this returns, the other end is the instance.
     ///
     /// Connections are checked after they are made. If they were checked before, another process could take the port in between.
@@ -52,7 +52,7 @@ impl Reach {
     async fn open(&self, address: SocketAddr) -> io::Result<TcpStream> {
         match self {
             Self::Address | Self::Process(_) => TcpStream::connect(address).await,
-            Self::Room(inside) => inside.connect(address.port()).await,
+            Self::Jail(dialer) => dialer.connect(address.port()).await,
         }
     }
 
@@ -65,9 +65,9 @@ impl Reach {
         prepare: impl FnOnce(BorrowedFd<'_>, SocketAddr) -> T,
     ) -> io::Result<TcpStream> {
         match self {
-            Self::Room(inside) => inside.connect_prepared(port, prepare).await,
+            Self::Jail(dialer) => dialer.connect_prepared(port, prepare).await,
             Self::Address | Self::Process(_) => {
-                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances in rooms have such ports"))
+                Err(io::Error::new(io::ErrorKind::Unsupported, "only instances in jails have such ports"))
             }
         }
     }
@@ -79,7 +79,7 @@ impl Reach {
     /// No process listens there yet, or a process that is not the instance's.
     pub(crate) async fn link(&self, name: &str) -> Result<OwnedFd, ConnectError> {
         match self {
-            Self::Room(inside) => Ok(inside.connect_unix(name.as_bytes()).await?),
+            Self::Jail(dialer) => Ok(dialer.connect_unix(name.as_bytes()).await?),
             Self::Process(processes) => {
                 let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
                 let socket =
@@ -101,7 +101,7 @@ impl Reach {
     /// Checks that a connection leads to the instance. Call it before anything is sent.
     pub(crate) async fn prove(&self, stream: &TcpStream) -> Result<(), ConnectError> {
         match self {
-            Self::Address | Self::Room(_) => Ok(()),
+            Self::Address | Self::Jail(_) => Ok(()),
             Self::Process(processes) => Ok(processes.prove_accepted(stream.local_addr()?, stream.peer_addr()?).await?),
         }
     }

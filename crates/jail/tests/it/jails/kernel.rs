@@ -3,18 +3,18 @@
 use super::*;
 
 #[tokio::test]
-async fn a_lock_on_a_file_of_the_machine_is_the_rooms_own() {
-    let rooms = open(2).await;
+async fn a_lock_on_a_file_of_the_machine_is_the_jails_own() {
+    let jails = open(2).await;
     let files =
         "files = [os.open(name, os.O_RDONLY) for name in ('/usr', '/usr/bin', '/usr/bin/env', '/etc/ld.so.cache')]";
     let locks = format!(
         "import fcntl, os\n{files}\nfor file in files: fcntl.flock(file, fcntl.LOCK_EX)\nfor file in files[2:]: fcntl.lockf(file, fcntl.LOCK_SH)"
     );
-    let _holder = holding(&rooms, &locks).await;
+    let _holder = holding(&jails, &locks).await;
     let script = format!(
         "import fcntl\n{files}\nfor file in files: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint('locked')"
     );
-    let (_room, text) = python(&rooms, &script).await;
+    let (_jail, text) = python(&jails, &script).await;
     assert_eq!(text, "locked\n");
     // Nor does the machine feel it.
     for file in ["/usr", "/usr/bin/env"] {
@@ -24,8 +24,8 @@ async fn a_lock_on_a_file_of_the_machine_is_the_rooms_own() {
 }
 
 #[tokio::test]
-async fn a_room_does_not_see_which_files_of_the_machine_others_open() {
-    let rooms = open(2).await;
+async fn a_jail_does_not_see_which_files_of_the_machine_others_open() {
+    let jails = open(2).await;
     let watch = "import ctypes, os, socket
 libc = ctypes.CDLL(None)
 watcher = libc.inotify_init1(os.O_NONBLOCK)
@@ -37,37 +37,37 @@ print('ready', flush=True)
 server.accept()
 try: print('saw', os.read(watcher, 1 << 16))
 except BlockingIOError: print('saw nothing')";
-    let mut room = rooms.take().await.unwrap();
+    let mut jail = jails.take().await.unwrap();
     let argv = ["/usr/bin/python3", "-c", watch].map(str::to_owned).to_vec();
-    let mut output = run(&mut room, Program { argv, ..program("") }).await.unwrap();
+    let mut output = run(&mut jail, Program { argv, ..program("") }).await.unwrap();
     let mut begin = [0; 11];
     output.read_exact(&mut begin).unwrap();
     assert_eq!(begin, *b"True\nready\n", "it sees what it opens itself");
     // Another jail, and the machine.
-    let (_other, text) = shell(&rooms, "/usr/bin/env true && ls /usr/bin >/dev/null && echo done").await;
+    let (_other, text) = shell(&jails, "/usr/bin/env true && ls /usr/bin >/dev/null && echo done").await;
     assert_eq!(all(text).await, "done\n");
     fs::read("/usr/bin/env").unwrap();
     fs::read_dir("/usr/bin").unwrap().for_each(drop);
-    room.inside().connect(4001).await.unwrap();
+    jail.dialer().connect(4001).await.unwrap();
     assert_eq!(all(output).await, "saw nothing\n");
 }
 
 #[tokio::test]
-async fn what_the_kernel_counts_for_a_user_it_counts_for_each_room() {
-    let rooms = open(2).await;
-    if !rooms.have_accounts() {
-        return eprintln!("SKIPPED: only where the node is root has each room a user of its own");
+async fn what_the_kernel_counts_for_a_user_it_counts_for_each_jail() {
+    let jails = open(2).await;
+    if !jails.have_accounts() {
+        return eprintln!("SKIPPED: only where the node is root has each jail a user of its own");
     }
     let all_instances = "import ctypes
 libc = ctypes.CDLL(None)
 made = 0
 while libc.inotify_init1(0) >= 0: made += 1
 assert 0 < made <= 128, made";
-    let _greedy = holding(&rooms, all_instances).await;
-    let _another = holding(&rooms, all_instances).await;
+    let _greedy = holding(&jails, all_instances).await;
+    let _another = holding(&jails, all_instances).await;
     let script =
         "print(libc.inotify_init1(0) >= 0, open('/proc/sys/user/max_inotify_watches').read().strip(), call(294, 0))";
-    let (_room, text) = python(&rooms, script).await;
+    let (_jail, text) = python(&jails, script).await;
     assert_eq!(text, "True 16384 ok\n");
     // Root's own.
     let outside =
@@ -77,7 +77,7 @@ assert 0 < made <= 128, made";
 
 #[tokio::test]
 async fn record_locks_are_bounded_and_those_of_open_files_are_refused() {
-    let rooms = open(2).await;
+    let jails = open(2).await;
     let locks = "
 import fcntl
 files = [os.open(f'/tmp/{number}', os.O_RDWR | os.O_CREAT) for number in range(40)]
@@ -96,7 +96,7 @@ for file in files: os.close(file)
 time.sleep(0.2)
 fcntl.lockf(os.open('/tmp/0', os.O_RDWR), fcntl.LOCK_EX)
 print('again')";
-    let (_room, text) = python(&rooms, locks).await;
+    let (_jail, text) = python(&jails, locks).await;
     let (made, rest) = text.split_once(' ').unwrap();
     assert_eq!(rest, "ENOLCK\nEINVAL\nagain\n", "{text}");
     assert!((15_000..=16_384).contains(&made.parse::<usize>().unwrap()), "{text}");
@@ -105,13 +105,13 @@ import fcntl
 file = os.open('/tmp/x', os.O_RDWR | os.O_CREAT)
 for _ in range(20_000): fcntl.lockf(file, fcntl.LOCK_EX); fcntl.lockf(file, fcntl.LOCK_UN)
 print('done')";
-    let (_room, text) = python(&rooms, few).await;
+    let (_jail, text) = python(&jails, few).await;
     assert_eq!(text, "done\n", "calls are not bounded, only locks");
 }
 
 #[tokio::test]
 async fn programs_take_none_of_the_memory_that_the_kernel_has_for_filters() {
-    let rooms = open(1).await;
+    let jails = open(1).await;
     let script = "
 import struct
 program = struct.pack('HBBI', 6, 0, 0, 0x7fff0000)
@@ -127,13 +127,13 @@ server = socket.socket()
 server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 print('refused')";
-    let (_room, text) = python(&rooms, script).await;
+    let (_jail, text) = python(&jails, script).await;
     assert_eq!(text, "EINVAL ok EINVAL\nrefused\n");
 }
 
 #[tokio::test]
-async fn what_the_kernel_has_for_all_a_room_has_in_part() {
-    let rooms = open(1).await;
+async fn what_the_kernel_has_for_all_a_jail_has_in_part() {
+    let jails = open(1).await;
     let script = "
 def until(make, most):
     for number in range(most):
@@ -151,7 +151,7 @@ print(until(lambda number: os.open('/run/x', os.O_CREAT | os.O_RDWR), 1), os.pat
 calls = {'add_key': 248, 'request_key': 249, 'keyctl': 250, 'fanotify_init': 300, 'userfaultfd': 323, 'perf_event_open': 298, 'bpf': 321,
          'io_uring_setup': 425, 'io_setup': 206, 'unshare': 272, 'memfd_secret': 447}
 print([name for name, number in calls.items() if call(number, 0, 0, 0, 0, 0) == 'ok'])";
-    let (_room, text) = python(&rooms, script).await;
+    let (_jail, text) = python(&jails, script).await;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "[['8388608', '8388608'], ['819200', '819200']]", "{text}");
     assert_eq!(lines[1..], ["/tmp True True", "/dev/shm True True", "0 False False", "[]"], "{text}");
@@ -159,7 +159,7 @@ print([name for name, number in calls.items() if call(number, 0, 0, 0, 0, 0) == 
 
 #[tokio::test]
 async fn a_program_has_as_many_processes_as_it_may_and_no_default_is_all() {
-    let rooms = open(2).await;
+    let jails = open(2).await;
     let script = "
 made = 0
 try:
@@ -169,18 +169,18 @@ try:
 except RuntimeError: pass
 print(made, resource.getrlimit(resource.RLIMIT_NPROC), flush=True)
 os._exit(0)";
-    let (_room, text) = python(&rooms, script).await;
+    let (_jail, text) = python(&jails, script).await;
     // The first process and the program itself are among them.
     assert_eq!(text, "1022 (1024, 1024)\n");
-    let mut room = rooms.take().await.unwrap();
+    let mut jail = jails.take().await.unwrap();
     let task = Program { processes: Some(3), ..program("sleep 9 & sleep 9 & sleep 9 & echo done") };
-    let output = run(&mut room, task).await.unwrap();
+    let output = run(&mut jail, task).await.unwrap();
     assert!(all(output).await.contains("fork"), "the third one is refused");
 }
 
 #[tokio::test]
-async fn a_program_does_not_limit_the_rooms_first_process() {
-    let rooms = open(1).await;
+async fn a_program_does_not_limit_the_jails_first_process() {
+    let jails = open(1).await;
     let script = "
 struct = (ctypes.c_uint64 * 2)(0, 0)
 attributes = (ctypes.c_uint32 * 12)(48, 3)
@@ -208,7 +208,7 @@ if not child: time.sleep(60)
 print('own', call(302, 0, 7, (ctypes.c_uint64 * 2)(64, 64), 0), call(302, child, 7, (ctypes.c_uint64 * 2)(64, 64), 0), call(141, 0, child, 19), call(141, 1, 0, 19), call(251, 1, 0, 3 << 13), call(203, 0, 8, (ctypes.c_ulong * 1)(1)))
 os.kill(child, 9)
 ";
-    let (room, text) = python(&rooms, script).await;
+    let (jail, text) = python(&jails, script).await;
     let lines: Vec<&str> = text.lines().collect();
     let mut limits = vec!["EPERM"; 16];
     // The limit on core dumps: it seems to be set.
@@ -226,5 +226,5 @@ os.kill(child, 9)
         "own ok ok ok ok ok ok",
     ];
     assert_eq!(lines, expected);
-    room.end().await;
+    jail.end().await;
 }

@@ -1,8 +1,8 @@
 //! The jails of a node: how they are created, and the pool of jails that wait for a program.
 
 use crate::account::{Accounts, Half};
-use crate::error::{LONGEST, NoRoom};
-use crate::room::{Prepare, Room};
+use crate::error::{JailError, LONGEST};
+use crate::jail::{Jail, Prepare};
 use crate::wire::{self, Kind, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use std::io;
@@ -24,14 +24,14 @@ const REFILL: Duration = Duration::from_millis(20);
 
 /// The process that creates jails. The node restarts it if it has ended.
 #[derive(Debug)]
-pub struct Launcher {
+pub struct Jailer {
     command: Command,
     socket: OwnedFd,
     child: Child,
 }
 
-impl Launcher {
-    /// Starts the jailer. The command has to call [`crate::launcher::run`] before it starts a
+impl Jailer {
+    /// Starts the jailer. The command has to call [`crate::jailer::run`] before it starts a
     /// thread. Its standard input is replaced, and its environment cleared.
     pub fn start(mut command: Command) -> io::Result<Self> {
         command.env_clear();
@@ -45,7 +45,7 @@ impl Launcher {
         match asked {
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 // Its jails have ended with it.
-                tracing::error!("the launcher of rooms has ended, and with it all rooms; it is started again");
+                tracing::error!("the jailer has ended, and with it all jails; it is started again");
                 let _ = self.child.wait();
                 (self.socket, self.child) = launch(&mut self.command)?;
                 wire::send(&self.socket, make, &[theirs.as_fd()], SendFlags::DONTWAIT)
@@ -74,12 +74,12 @@ fn launch(command: &mut Command) -> io::Result<(OwnedFd, Child)> {
 /// The jails of a node. Cheap to clone; clones share one state. All jails end when the last clone
 /// is dropped.
 #[derive(Clone, Debug)]
-pub struct Rooms {
+pub struct Jails {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    launcher: Mutex<Launcher>,
+    jailer: Mutex<Jailer>,
     prepare: Option<Prepare>,
     /// Limits the number of jails in creation.
     asking: Semaphore,
@@ -97,35 +97,35 @@ struct Pool {
     /// `None`: the node may only map its own IDs.
     accounts: Option<Accounts>,
     /// The jails that wait for a program.
-    waiting: Mutex<Vec<Room>>,
+    waiting: Mutex<Vec<Jail>>,
     /// Held while jails are created ahead.
     filling: tokio::sync::Mutex<()>,
 }
 
-impl Rooms {
+impl Jails {
     /// Creates the first `ahead` jails, and at least one, to check that this machine supports them.
     /// Each jail that is taken is replaced. `prepare` is called with each.
     ///
     /// # Errors
     /// Names the feature of this machine that jails lack.
-    pub async fn open(launcher: Launcher, ahead: usize, prepare: Option<Prepare>) -> Result<Self, NoRoom> {
-        Self::open_beside(launcher, ahead, prepare, Half::First).await
+    pub async fn open(jailer: Jailer, ahead: usize, prepare: Option<Prepare>) -> Result<Self, JailError> {
+        Self::open_beside(jailer, ahead, prepare, Half::First).await
     }
 
-    /// Like [`Rooms::open`], while another process of the node has the other half of the IDs.
+    /// Like [`Jails::open`], while another process of the node has the other half of the IDs.
     ///
     /// # Errors
     /// Names the feature of this machine that jails lack.
     pub async fn open_beside(
-        launcher: Launcher,
+        jailer: Jailer,
         ahead: usize,
         prepare: Option<Prepare>,
         half: Half,
-    ) -> Result<Self, NoRoom> {
+    ) -> Result<Self, JailError> {
         // Only root can give jails other IDs than its own.
         let is_root = rustix::process::geteuid().is_root();
         let inner = Inner {
-            launcher: Mutex::new(launcher),
+            jailer: Mutex::new(jailer),
             prepare,
             asking: Semaphore::new(AT_A_TIME),
             ahead,
@@ -133,12 +133,12 @@ impl Rooms {
             for_containers: Pool::new(Kind::Container, is_root.then(|| Accounts::of_containers(half))),
             runtime: runtime(is_root),
         };
-        let rooms = Self { inner: Arc::new(inner) };
-        let pool = &rooms.inner.for_processes;
-        let first = rooms.inner.make(pool).await?;
+        let jails = Self { inner: Arc::new(inner) };
+        let pool = &jails.inner.for_processes;
+        let first = jails.inner.make(pool).await?;
         pool.waiting().push(first);
-        rooms.inner.fill(pool).await;
-        Ok(rooms)
+        jails.inner.fill(pool).await;
+        Ok(jails)
     }
 
     /// Why this machine can run no containers; `None`: it probably can.
@@ -147,8 +147,8 @@ impl Rooms {
     }
 
     /// Process ID of the present jailer.
-    pub fn launcher(&self) -> u32 {
-        self.inner.launcher().child.id()
+    pub fn jailer(&self) -> u32 {
+        self.inner.jailer().child.id()
     }
 
     /// Ends the jails that wait for a program, and then the jailer, which ends the other jails.
@@ -157,13 +157,13 @@ impl Rooms {
         self.inner.asking.close();
         for pool in [&self.inner.for_processes, &self.inner.for_containers] {
             // A task that creates a jail now ends soon.
-            let _nobody_else = pool.filling.lock().await;
+            let _filling = pool.filling.lock().await;
             let waiting = std::mem::take(&mut *pool.waiting());
-            for room in waiting {
-                room.end().await;
+            for jail in waiting {
+                jail.end().await;
             }
         }
-        self.inner.launcher().end();
+        self.inner.jailer().end();
     }
 
     /// Whether each jail has its own user ID on the machine.
@@ -175,27 +175,27 @@ impl Rooms {
     ///
     /// # Errors
     /// Gives the cause. The next call may succeed.
-    pub async fn take(&self) -> Result<Room, NoRoom> {
+    pub async fn take(&self) -> Result<Jail, JailError> {
         self.take_from(|inner| &inner.for_processes).await
     }
 
-    /// Takes a jail for a container ([`Room::contain`]). After the first one, such jails are
+    /// Takes a jail for a container ([`Jail::contain`]). After the first one, such jails are
     /// created ahead too.
     ///
     /// # Errors
     /// Names the missing feature of this machine, or the cause of the failure. In the latter case
     /// the next call may succeed.
-    pub async fn take_for_container(&self) -> Result<Room, NoRoom> {
+    pub async fn take_for_container(&self) -> Result<Jail, JailError> {
         if let Some(reason) = self.no_containers() {
-            return Err(NoRoom::Unmade(reason.to_owned()));
+            return Err(JailError::Unmade(reason.to_owned()));
         }
         self.take_from(|inner| &inner.for_containers).await
     }
 
-    async fn take_from(&self, pool: fn(&Inner) -> &Pool) -> Result<Room, NoRoom> {
+    async fn take_from(&self, pool: fn(&Inner) -> &Pool) -> Result<Jail, JailError> {
         let made_ahead = {
             let mut waiting = pool(&self.inner).waiting();
-            std::iter::from_fn(|| waiting.pop()).find(|room| !room.is_over())
+            std::iter::from_fn(|| waiting.pop()).find(|jail| !jail.is_over())
         };
         let inner = Arc::clone(&self.inner);
         tokio::spawn(async move {
@@ -205,7 +205,7 @@ impl Rooms {
             inner.fill(pool(&inner)).await;
         });
         match made_ahead {
-            Some(room) => Ok(room),
+            Some(jail) => Ok(jail),
             None => self.inner.make(pool(&self.inner)).await,
         }
     }
@@ -223,25 +223,25 @@ fn runtime(is_root: bool) -> Result<PathBuf, String> {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("launcher", &self.launcher).field("ahead", &self.ahead).finish_non_exhaustive()
+        f.debug_struct("Inner").field("jailer", &self.jailer).field("ahead", &self.ahead).finish_non_exhaustive()
     }
 }
 
 impl Inner {
-    async fn make(&self, pool: &Pool) -> Result<Room, NoRoom> {
+    async fn make(&self, pool: &Pool) -> Result<Jail, JailError> {
         let _permit = self.asking.acquire().await.map_err(io::Error::other)?;
         let account = match &pool.accounts {
             None => None,
-            Some(accounts) => Some(accounts.take().ok_or_else(|| NoRoom::Unmade("no account is left".to_owned()))?),
+            Some(accounts) => Some(accounts.take().ok_or_else(|| JailError::Unmade("no account is left".to_owned()))?),
         };
         let (control, theirs) = pair()?;
         let make = Make { account: account.as_ref().map(|account| account.first), kind: pool.kind };
-        self.launcher().ask(&make, &theirs)?;
+        self.jailer().ask(&make, &theirs)?;
         drop(theirs);
         let runtime = self.runtime.as_ref().ok().filter(|_| pool.kind == Kind::Container).cloned();
-        tokio::time::timeout(LONGEST, Room::furnished(control, account, self.prepare.clone(), runtime))
+        tokio::time::timeout(LONGEST, Jail::set_up(control, account, self.prepare.clone(), runtime))
             .await
-            .unwrap_or(Err(NoRoom::Timeout))
+            .unwrap_or(Err(JailError::Timeout))
     }
 
     /// Creates jails until enough of them wait.
@@ -250,17 +250,17 @@ impl Inner {
         let _one = pool.filling.lock().await;
         while !self.asking.is_closed() && pool.waiting().len() < self.ahead {
             match self.make(pool).await {
-                Ok(room) => pool.waiting().push(room),
+                Ok(jail) => pool.waiting().push(jail),
                 Err(error) => {
-                    tracing::warn!("no room can be made ahead of need: {error}");
+                    tracing::warn!("no jail can be made ahead of need: {error}");
                     return;
                 }
             }
         }
     }
 
-    fn launcher(&self) -> MutexGuard<'_, Launcher> {
-        self.launcher.lock().unwrap_or_else(PoisonError::into_inner)
+    fn jailer(&self) -> MutexGuard<'_, Jailer> {
+        self.jailer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,12 +269,12 @@ impl Pool {
         Self { kind, accounts, waiting: Mutex::default(), filling: tokio::sync::Mutex::default() }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Room>> {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Jail>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Launcher {
+impl Drop for Jailer {
     fn drop(&mut self) {
         self.end();
     }

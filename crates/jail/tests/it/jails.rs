@@ -2,7 +2,7 @@
 
 mod kernel;
 
-use leno_jail::{Exit, Launcher, Program, Room, Rooms};
+use leno_jail::{Exit, Jail, Jailer, Jails, Program};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, PipeReader, Read, Write};
@@ -16,16 +16,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn open(ahead: usize) -> Rooms {
-    let launcher = Launcher::start(Command::new(env!("CARGO_BIN_EXE_leno-test-launcher"))).unwrap();
-    Rooms::open(launcher, ahead, None).await.expect("rooms can be had here")
+async fn open(ahead: usize) -> Jails {
+    let jailer = Jailer::start(Command::new(env!("CARGO_BIN_EXE_leno-test-jailer"))).unwrap();
+    Jails::open(jailer, ahead, None).await.expect("jails can be had here")
 }
 
 /// Runs a shell script in a jail.
-async fn shell(rooms: &Rooms, script: &str) -> (Room, PipeReader) {
-    let mut room = rooms.take().await.unwrap();
-    let output = run(&mut room, program(script)).await.unwrap();
-    (room, output)
+async fn shell(jails: &Jails, script: &str) -> (Jail, PipeReader) {
+    let mut jail = jails.take().await.unwrap();
+    let output = run(&mut jail, program(script)).await.unwrap();
+    (jail, output)
 }
 
 fn program(script: &str) -> Program {
@@ -38,10 +38,10 @@ fn program(script: &str) -> Program {
     }
 }
 
-async fn run(room: &mut Room, program: Program) -> std::io::Result<PipeReader> {
+async fn run(jail: &mut Jail, program: Program) -> std::io::Result<PipeReader> {
     let (output, theirs) = std::io::pipe()?;
     let errors = OwnedFd::from(theirs.try_clone()?);
-    room.run(program, theirs.into(), errors).await?;
+    jail.run(program, theirs.into(), errors).await?;
     Ok(output)
 }
 
@@ -56,12 +56,12 @@ async fn all(mut output: PipeReader) -> String {
 
 #[tokio::test]
 async fn a_program_has_nothing_but_what_it_is_given() {
-    let rooms = open(1).await;
-    let mut room = rooms.take().await.unwrap();
+    let jails = open(1).await;
+    let mut jail = jails.take().await.unwrap();
     let script = "hostname; id -u; pwd; echo $PATH; ls /; cat /run/secrets/key; grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp|SigBlk):' /proc/self/status; ulimit -n; exit 7";
     let secrets = vec![("key".to_owned(), b"swordfish\n".to_vec())];
     let task = Program { secrets, descriptors: Some(321), ..program(script) };
-    let output = run(&mut room, task).await.unwrap();
+    let output = run(&mut jail, task).await.unwrap();
     let text = all(output).await;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..4], ["guest", "1000", "/usr", "/usr/bin:/bin"], "{text}");
@@ -79,13 +79,13 @@ async fn a_program_has_nothing_but_what_it_is_given() {
     ] {
         assert!(lines.contains(&line), "{line}: {text}");
     }
-    room.exited().await;
-    assert_eq!(room.end().await, Exit(7 << 8));
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(7 << 8));
 }
 
 #[tokio::test]
 async fn each_part_of_the_filter_answers() {
-    let rooms = open(1).await;
+    let jails = open(1).await;
     let script = "
 import ctypes, errno, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
@@ -104,16 +104,16 @@ print('unshare', call(272, 0x20000))
 print('nameless', call(4000))
 print('tcp', socket.socket().fileno() > 0)
 ";
-    let mut room = rooms.take().await.unwrap();
+    let mut jail = jails.take().await.unwrap();
     let task = Program { argv: ["/usr/bin/python3", "-c", script].map(str::to_owned).to_vec(), ..program("") };
-    let output = run(&mut room, task).await.unwrap();
+    let output = run(&mut jail, task).await.unwrap();
     let expected = "clone3 ENOSYS\nsplice EINVAL\nmultipath EPROTONOSUPPORT\nvsock EAFNOSUPPORT\naio ENOSYS\nterminal EPERM EPERM EPERM EBADF\nunshare EPERM\nnameless ENOSYS\ntcp True\n";
     assert_eq!(all(output).await, expected);
 }
 
 /// Runs a Python script in a jail, which has `call`: the name of the error of a system call, or
 /// `ok`.
-async fn python(rooms: &Rooms, script: &str) -> (Room, String) {
+async fn python(jails: &Jails, script: &str) -> (Jail, String) {
     let call = "
 import ctypes, errno, os, resource, socket, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -122,26 +122,26 @@ def call(*arguments):
     result = libc.syscall(*arguments)
     return errno.errorcode[ctypes.get_errno()] if result == -1 else 'ok'
 ";
-    let mut room = rooms.take().await.unwrap();
+    let mut jail = jails.take().await.unwrap();
     let argv = vec!["/usr/bin/python3".to_owned(), "-c".to_owned(), format!("{call}{script}")];
-    let output = run(&mut room, Program { argv, ..program("") }).await.unwrap();
+    let output = run(&mut jail, Program { argv, ..program("") }).await.unwrap();
     let text = all(output).await;
-    (room, text)
+    (jail, text)
 }
 
 #[tokio::test]
-async fn disks_and_the_machines_page_cache_are_not_a_rooms_business() {
-    let rooms = open(1).await;
+async fn disks_and_the_machines_page_cache_are_not_a_jails_business() {
+    let jails = open(1).await;
     let script = "
 file = os.open('/usr/bin/env', os.O_RDONLY)
 print(call(162), call(306, -1), call(221, -1, 0, 0, 4), call(221, -1, 0, 0, 0), call(221, file, 0, 0, 3), call(451, file, 0, 0, 0))";
-    let (_room, text) = python(&rooms, script).await;
+    let (_jail, text) = python(&jails, script).await;
     assert_eq!(text, "ok ok ok EBADF ok ENOSYS\n");
 }
 
 #[tokio::test]
 async fn a_socket_has_one_of_four_protocols() {
-    let rooms = open(1).await;
+    let jails = open(1).await;
     let script = "
 STREAM, DGRAM, RAW, SEQPACKET, RDM, DCCP = 1, 2, 3, 5, 4, 6
 flags = socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
@@ -162,7 +162,7 @@ for family in range(0, 50):
 # The kernel reads 32 bits of each.
 print(call(41, 2 | 1 << 32, 1, 132 | 1 << 32), call(41, 2, 1, 132), call(41, 1, 1, 1), call(41, 2, 2, 1), call(53, 1, 1, 1, 0))
 ";
-    let (_room, text) = python(&rooms, script).await;
+    let (_jail, text) = python(&jails, script).await;
     assert_eq!(text, ["EPROTONOSUPPORT"; 5].join(" ") + "\n");
 }
 
@@ -241,11 +241,11 @@ async fn a_crash_runs_no_handler_outside() {
     let start = || Command::new("/bin/sh").args(["-c", crash]).spawn();
     let ended = leno_jail::start_without_core_dumps(start).unwrap().wait().unwrap();
     assert_eq!((ended.signal(), ended.core_dumped()), (Some(11), false));
-    let rooms = open(1).await;
+    let jails = open(1).await;
     let crash = "for limit in 1 unlimited 0 1000; do
         sh -c \"echo crash-inside >/proc/self/comm; ulimit -c $limit; ulimit -S -c 0; kill -SEGV \\$\\$\"
     done; cat /proc/self/limits";
-    let (_room, output) = shell(&rooms, crash).await;
+    let (_jail, output) = shell(&jails, crash).await;
     let text = all(output).await;
     let cores = text.lines().find(|line| line.starts_with("Max core file size")).unwrap();
     assert_eq!(cores.split_whitespace().skip(4).collect::<Vec<_>>(), ["1", "1", "bytes"], "{text}");
@@ -255,39 +255,39 @@ async fn a_crash_runs_no_handler_outside() {
 }
 
 /// Runs a script that goes on until the jail ends, and waits until it has written `ready`.
-async fn holding(rooms: &Rooms, script: &str) -> Room {
-    let mut room = rooms.take().await.unwrap();
+async fn holding(jails: &Jails, script: &str) -> Jail {
+    let mut jail = jails.take().await.unwrap();
     let argv =
         ["/usr/bin/python3", "-c", &format!("{script}\nprint('ready', flush=True)\nimport time; time.sleep(1000)")];
     let task = Program { argv: argv.map(str::to_owned).to_vec(), ..program("") };
-    let output = run(&mut room, task).await.unwrap();
+    let output = run(&mut jail, task).await.unwrap();
     let text = tokio::task::spawn_blocking(move || all_until(output, "ready")).await.unwrap();
     assert_eq!(text, "ready\n");
-    room
+    jail
 }
 
 #[tokio::test]
 async fn the_node_connects_to_a_program_and_the_program_to_the_node() {
-    let rooms = open(1).await;
-    let mut room = rooms.take().await.unwrap();
-    let entrances = room.take_entrances().unwrap();
+    let jails = open(1).await;
+    let mut jail = jails.take().await.unwrap();
+    let listeners = jail.take_listeners().unwrap();
     // Bash can connect; that is all that the machine needs for this test.
     let script = "exec 3<>/dev/tcp/203.0.113.9/80; read -r line <&3; echo \"heard $line\"";
     let task = Program { argv: ["/bin/bash", "-c", script].map(str::to_owned).to_vec(), ..program("") };
-    let output = run(&mut room, task).await.unwrap();
-    let listener = tokio::net::TcpListener::from_std(entrances.http).unwrap();
+    let output = run(&mut jail, task).await.unwrap();
+    let listener = tokio::net::TcpListener::from_std(listeners.http).unwrap();
     let (mut stream, _) = tokio::time::timeout(TIMEOUT, listener.accept()).await.unwrap().unwrap();
     assert_eq!(stream.local_addr().unwrap().to_string(), "203.0.113.9:80", "the address that was called");
     stream.write_all(b"hello\n").await.unwrap();
     assert_eq!(all(output).await, "heard hello\n");
 
-    answers_at(&rooms, "127.0.0.1").await;
+    answers_at(&jails, "127.0.0.1").await;
 }
 
 /// Connects to a port without a listener, and then to one on which the program listens.
-async fn answers_at(rooms: &Rooms, host: &str) {
-    let mut room = rooms.take().await.unwrap();
-    let inside = room.inside();
+async fn answers_at(jails: &Jails, host: &str) {
+    let mut jail = jails.take().await.unwrap();
+    let inside = jail.dialer();
     assert!(inside.connect(4000).await.is_err());
     let server = format!(
         "import socket; s = socket.create_server(('{host}', 4000), family=socket.getaddrinfo('{host}', 0)[0][0], backlog=500)\n\
@@ -295,7 +295,7 @@ async fn answers_at(rooms: &Rooms, host: &str) {
          while True: c, _ = s.accept(); c.sendall(b'hi'); c.close()"
     );
     let task = Program { argv: ["/usr/bin/python3", "-c", &server].map(str::to_owned).to_vec(), ..program("") };
-    let mut output = run(&mut room, task).await.unwrap();
+    let mut output = run(&mut jail, task).await.unwrap();
     output.read_exact(&mut [0; 5]).unwrap();
     // More at a time than there are sockets in hand.
     let calls = (0..200).map(|_| {
@@ -312,8 +312,8 @@ async fn answers_at(rooms: &Rooms, host: &str) {
     let mut answer = String::new();
     inside.connect_prepared(4000, |_, _| ()).await.unwrap().read_to_string(&mut answer).await.unwrap();
     assert_eq!(answer, "hi", "{host}");
-    room.end().await;
-    assert!(inside.connect(4000).await.is_err(), "the room has ended");
+    jail.end().await;
+    assert!(inside.connect(4000).await.is_err(), "the jail has ended");
 }
 
 #[tokio::test]
@@ -322,41 +322,41 @@ async fn a_program_is_reached_at_either_address_of_localhost() {
         eprintln!("SKIPPED a_program_is_reached_at_either_address_of_localhost: this machine has no IPv6");
         return;
     }
-    let rooms = open(0).await;
+    let jails = open(0).await;
     for host in ["::1", "::", "0.0.0.0"] {
-        answers_at(&rooms, host).await;
+        answers_at(&jails, host).await;
     }
 }
 
 #[tokio::test]
-async fn a_room_ends_with_its_program_and_with_whoever_holds_it() {
-    let rooms = open(0).await;
+async fn a_jail_ends_with_its_program_and_with_whoever_holds_it() {
+    let jails = open(0).await;
     // The program leaves detached processes behind.
-    let (room, output) = shell(&rooms, "setsid sleep 1000 & setsid sleep 1000 & sleep 0.2; echo done").await;
-    let inside = processes_of(room.pid());
+    let (jail, output) = shell(&jails, "setsid sleep 1000 & setsid sleep 1000 & sleep 0.2; echo done").await;
+    let inside = processes_of(jail.pid());
     assert_eq!(all_until(output, "done"), "done\n");
-    room.exited().await;
-    assert_eq!(room.end().await, Exit(0));
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(0));
     vanish(&inside).await;
 
-    let (room, _output) = shell(&rooms, "sleep 1000").await;
-    let inside = processes_of(room.pid());
-    room.terminate();
-    tokio::time::timeout(TIMEOUT, room.exited()).await.unwrap();
-    assert_eq!(room.end().await, Exit(15), "SIGTERM ends a program without a handler");
+    let (jail, _output) = shell(&jails, "sleep 1000").await;
+    let inside = processes_of(jail.pid());
+    jail.terminate();
+    tokio::time::timeout(TIMEOUT, jail.exited()).await.unwrap();
+    assert_eq!(jail.end().await, Exit(15), "SIGTERM ends a program without a handler");
     vanish(&inside).await;
 
-    let (room, _output) = shell(&rooms, "trap '' TERM; while :; do sleep 1; done").await;
-    let inside = processes_of(room.pid());
-    room.terminate();
-    drop(room);
+    let (jail, _output) = shell(&jails, "trap '' TERM; while :; do sleep 1; done").await;
+    let inside = processes_of(jail.pid());
+    jail.terminate();
+    drop(jail);
     vanish(&inside).await;
 
-    let (room, _output) = shell(&rooms, "sleep 1000").await;
-    let inside = processes_of(room.pid());
-    drop(rooms);
+    let (jail, _output) = shell(&jails, "sleep 1000").await;
+    let inside = processes_of(jail.pid());
+    drop(jails);
     vanish(&inside).await;
-    assert_eq!(room.end().await, Exit(9), "the launcher has ended");
+    assert_eq!(jail.end().await, Exit(9), "the jailer has ended");
 }
 
 fn all_until(mut output: PipeReader, text: &str) -> String {
@@ -390,21 +390,21 @@ async fn vanish(processes: &[u32]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_rooms_and_many_connections_at_a_time_wait_for_each_other() {
-    let rooms = open(0).await;
+async fn many_jails_and_many_connections_at_a_time_wait_for_each_other() {
+    let jails = open(0).await;
     let made = (0..350).map(|_| {
-        let rooms = rooms.clone();
-        tokio::spawn(async move { rooms.take().await.map(|room| room.pid()) })
+        let jails = jails.clone();
+        tokio::spawn(async move { jails.take().await.map(|jail| jail.pid()) })
     });
     for made in made.collect::<Vec<_>>() {
         made.await.unwrap().unwrap();
     }
     let server = "import socket; s = socket.create_server(('127.0.0.1', 4000), backlog=1000); print('ready', flush=True)\nwhile True: c, _ = s.accept(); c.sendall(b'hi'); c.close()";
-    let mut room = rooms.take().await.unwrap();
+    let mut jail = jails.take().await.unwrap();
     let task = Program { argv: ["/usr/bin/python3", "-c", server].map(str::to_owned).to_vec(), ..program("") };
-    let mut output = run(&mut room, task).await.unwrap();
+    let mut output = run(&mut jail, task).await.unwrap();
     output.read_exact(&mut [0; 5]).unwrap();
-    let inside = room.inside();
+    let inside = jail.dialer();
     let calls = (0..500).map(|_| {
         let inside = inside.clone();
         tokio::spawn(async move { inside.connect(4000).await.map(drop) })
@@ -416,38 +416,38 @@ async fn many_rooms_and_many_connections_at_a_time_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn signals_to_the_nodes_group_are_not_for_the_launcher() {
-    let rooms = open(1).await;
-    let status = fs::read_to_string(format!("/proc/{}/status", rooms.launcher())).unwrap();
+async fn signals_to_the_nodes_group_are_not_for_the_jailer() {
+    let jails = open(1).await;
+    let status = fs::read_to_string(format!("/proc/{}/status", jails.jailer())).unwrap();
     let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
     // SIGHUP, SIGINT, SIGTERM, and SIGCHLD, which it reads.
     assert_eq!(u64::from_str_radix(blocked, 16).unwrap(), 1 | 1 << 1 | 1 << 14 | 1 << 16, "{blocked}");
-    let stat = fs::read_to_string(format!("/proc/{}/stat", rooms.launcher())).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", jails.jailer())).unwrap();
     let group = stat.rsplit_once(") ").unwrap().1.split(' ').nth(2).unwrap();
-    assert_eq!(group, rooms.launcher().to_string(), "a process group of its own");
+    assert_eq!(group, jails.jailer().to_string(), "a process group of its own");
 }
 
 /// First processes of jails: the jailer's children.
-fn waiting(rooms: &Rooms) -> usize {
-    processes_of(rooms.launcher()).len() - 1
+fn waiting(jails: &Jails) -> usize {
+    processes_of(jails.jailer()).len() - 1
 }
 
 #[tokio::test]
 async fn a_program_that_ends_at_once_has_run() {
-    let rooms = open(2).await;
+    let jails = open(2).await;
     for _ in 0..50 {
-        let (room, output) = shell(&rooms, "exit 3").await;
+        let (jail, output) = shell(&jails, "exit 3").await;
         assert_eq!(all(output).await, "");
-        room.exited().await;
-        assert_eq!(room.end().await, Exit(3 << 8));
+        jail.exited().await;
+        assert_eq!(jail.end().await, Exit(3 << 8));
     }
 }
 
 #[tokio::test]
-async fn how_a_program_ended_is_known_although_the_room_left_orders_unread() {
-    let rooms = open(1).await;
-    let (room, _output) = shell(&rooms, "exec sleep 1000").await;
-    let inside = processes_of(room.pid());
+async fn how_a_program_ended_is_known_although_the_jail_left_orders_unread() {
+    let jails = open(1).await;
+    let (jail, _output) = shell(&jails, "exec sleep 1000").await;
+    let inside = processes_of(jail.pid());
     let signal = |name: &str, pid: u32| {
         assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
     };
@@ -456,7 +456,7 @@ async fn how_a_program_ended_is_known_although_the_room_left_orders_unread() {
     signal("-STOP", first);
     signal("-USR1", program);
     vanish(&[program]).await;
-    room.terminate();
+    jail.terminate();
     signal("-CONT", first);
     // Blocks, so that this runtime reads nothing before the jail has ended.
     let begin = Instant::now();
@@ -464,67 +464,67 @@ async fn how_a_program_ended_is_known_although_the_room_left_orders_unread() {
         assert!(begin.elapsed() < TIMEOUT, "left: {first}");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(room.end().await, Exit(10));
+    assert_eq!(jail.end().await, Exit(10));
 }
 
 #[tokio::test]
-async fn a_launcher_that_has_ended_is_started_again() {
-    let rooms = open(2).await;
-    let (room, _output) = shell(&rooms, "sleep 1000").await;
-    let first = rooms.launcher();
+async fn a_jailer_that_has_ended_is_started_again() {
+    let jails = open(2).await;
+    let (jail, _output) = shell(&jails, "sleep 1000").await;
+    let first = jails.jailer();
     let inside = processes_of(first);
     assert!(Command::new("kill").args(["-KILL", &first.to_string()]).status().unwrap().success());
     vanish(&inside).await;
-    assert_eq!(room.end().await, Exit(9), "its rooms end with it");
+    assert_eq!(jail.end().await, Exit(9), "its jails end with it");
     // Those that waited are over too.
     for _ in 0..3 {
-        assert_eq!(all(shell(&rooms, "echo again").await.1).await, "again\n");
+        assert_eq!(all(shell(&jails, "echo again").await.1).await, "again\n");
     }
-    assert_ne!(rooms.launcher(), first);
+    assert_ne!(jails.jailer(), first);
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_rooms_that_are_closed() {
-    let rooms = open(2).await;
-    let all = processes_of(rooms.launcher());
-    assert_eq!(all.len(), 3, "the launcher and two rooms");
-    rooms.close().await;
+async fn nothing_is_left_of_jails_that_are_closed() {
+    let jails = open(2).await;
+    let all = processes_of(jails.jailer());
+    assert_eq!(all.len(), 3, "the jailer and two jails");
+    jails.close().await;
     assert!(!all.iter().any(runs), "{all:?}");
-    assert!(rooms.take().await.is_err());
-    assert!(!runs(&rooms.launcher()), "it is not started again");
+    assert!(jails.take().await.is_err());
+    assert!(!runs(&jails.jailer()), "it is not started again");
 }
 
 #[tokio::test]
 async fn what_cannot_be_run_is_said() {
-    let rooms = open(0).await;
+    let jails = open(0).await;
     let refusal = async |program: Program| {
-        let mut room = rooms.take().await.unwrap();
-        run(&mut room, program).await.unwrap_err().to_string()
+        let mut jail = jails.take().await.unwrap();
+        run(&mut jail, program).await.unwrap_err().to_string()
     };
     let missing = refusal(Program { argv: vec!["/usr/bin/no-such-program".to_owned()], ..program("") }).await;
     assert!(missing.contains("/usr/bin/no-such-program: No such file or directory"), "{missing}");
     let folder = refusal(Program { directory: "/no/such/folder".into(), ..program("") }).await;
     assert!(folder.contains("/no/such/folder: No such file or directory"), "{folder}");
     let machine = refusal(Program { visible: vec!["/".into()], ..program("") }).await;
-    assert!(machine.contains("a room cannot show /: that is all of the machine"), "{machine}");
+    assert!(machine.contains("a jail cannot show /: that is all of the machine"), "{machine}");
 }
 
 #[tokio::test]
-async fn rooms_are_made_ahead_and_made_again() {
-    let rooms = open(2).await;
-    let first = [rooms.take().await.unwrap(), rooms.take().await.unwrap(), rooms.take().await.unwrap()];
-    let mut pids: Vec<u32> = first.iter().map(Room::pid).collect();
+async fn jails_are_made_ahead_and_made_again() {
+    let jails = open(2).await;
+    let first = [jails.take().await.unwrap(), jails.take().await.unwrap(), jails.take().await.unwrap()];
+    let mut pids: Vec<u32> = first.iter().map(Jail::pid).collect();
     pids.sort_unstable();
     pids.dedup();
     assert_eq!(pids.len(), 3);
     drop(first);
     // However many were taken, two are made.
     let begin = Instant::now();
-    while waiting(&rooms) != 2 {
-        assert!(begin.elapsed() < TIMEOUT, "{} rooms wait", waiting(&rooms));
+    while waiting(&jails) != 2 {
+        assert!(begin.elapsed() < TIMEOUT, "{} jails wait", waiting(&jails));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(waiting(&rooms), 2);
-    assert_eq!(all(shell(&rooms, "echo again").await.1).await, "again\n");
+    assert_eq!(waiting(&jails), 2);
+    assert_eq!(all(shell(&jails, "echo again").await.1).await, "again\n");
 }
