@@ -44,7 +44,7 @@ uint32_t count(const char *key, size_t length) {
     case Ok:
       return counted;
     default:
-      return 0; // No room for another path.
+      return 0; // No space for another path.
     }
   }
 }

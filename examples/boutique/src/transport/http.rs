@@ -36,7 +36,7 @@ pub struct Http {
 type Connection = SendRequest<Full<Bytes>>;
 
 enum Way {
-    Room,
+    Jail,
     Proxy { address: String, authorization: HeaderValue },
     Direct(Direct),
 }
@@ -50,7 +50,7 @@ impl Http {
             (None, Some(proxy)) => {
                 proxy_of(&proxy).ok_or("HTTP_PROXY is not of the form http://user:secret@host:port")?
             }
-            (None, None) => Way::Room,
+            (None, None) => Way::Jail,
         };
         Ok(Self { way, idle: Mutex::default() })
     }
@@ -65,7 +65,7 @@ impl Http {
             }
         }
         let stream = match &self.way {
-            Way::Room => TcpStream::connect((callee, 80)).await,
+            Way::Jail => TcpStream::connect((callee, 80)).await,
             Way::Proxy { address, .. } => TcpStream::connect(address).await,
             Way::Direct(direct) => {
                 TcpStream::connect(direct.address(callee).ok_or_else(|| Failure::unreachable(callee, "unknown"))?).await

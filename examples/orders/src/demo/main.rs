@@ -7,11 +7,11 @@
 
 mod client;
 mod containers;
+mod jails;
 mod log;
 mod node;
 mod policies;
 mod report;
-mod rooms;
 mod stage;
 mod tls;
 mod token;
@@ -108,7 +108,7 @@ async fn play(report: &mut Report, issuer: &Issuer, stage: &Stage, leno: &Leno) 
     policies::mutual_tls_on_one_node(&shop, report).await?;
     policies::retry(&shop, report).await?;
     policies::circuit_breaker(&shop, report).await?;
-    rooms::intruder(&shop, report).await
+    jails::intruder(&shop, report).await
 }
 
 /// Explains how to continue by hand.

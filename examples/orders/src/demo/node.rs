@@ -119,9 +119,9 @@ impl Leno {
     }
 
     /// Why instances have no jails, in the words of the node's log.
-    pub(crate) fn no_rooms(&self) -> Result<String> {
+    pub(crate) fn no_jails(&self) -> Result<String> {
         let log = std::fs::read_to_string(&self.own_log)?;
-        let line = log.lines().find_map(|line| line.split_once("instances are not in rooms: "));
+        let line = log.lines().find_map(|line| line.split_once("instances are not in ")?.1.split_once(": "));
         Ok(line.map_or("?", |(_, reason)| reason).to_owned())
     }
 

@@ -70,7 +70,7 @@ impl Shop<'_> {
     }
 
     /// Whether instances have jails here.
-    pub(crate) async fn has_rooms(&self) -> Result<bool> {
+    pub(crate) async fn has_jails(&self) -> Result<bool> {
         let instances = self.leno.instances().await?;
         Ok(instances.iter().any(|instance| instance.isolation.as_deref() == Some("strict")))
     }
@@ -167,7 +167,7 @@ pub(crate) async fn sidecar(shop: &Shop<'_>, report: &mut Report) -> Result<()> 
 
     let answer = shop.get("/stock/lamp", Some(&shop.token("bob"))).await?;
     let line = Line::new(POLICY, "frontend-api: CheckStock at inventory-service");
-    report.print(if shop.has_rooms().await? {
+    report.print(if shop.has_jails().await? {
         shop.unknown_name(line, &answer, "inventory-service").await?
     } else {
         let mut line = shop.refused(line, &answer, 403, "sidecar").await?;

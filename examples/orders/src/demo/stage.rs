@@ -148,7 +148,7 @@ fn fresh_folder() -> Result<PathBuf> {
             Err(error) => return Err(format!("{}: {error}", folder.display()).into()),
         }
     }
-    Err(format!("there is no room for another folder in {}", std::env::temp_dir().display()).into())
+    Err(format!("there is no space for another folder in {}", std::env::temp_dir().display()).into())
 }
 
 fn replaced(text: &str, old: &str, new: &str) -> Result<String> {

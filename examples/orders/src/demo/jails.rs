@@ -17,12 +17,12 @@ const HOST: &str = "intruder.orders.example";
 type Way<'a> = (&'a str, &'a str, &'a [&'a str], &'a str);
 
 pub(crate) async fn intruder(shop: &Shop<'_>, report: &mut Report) -> Result<()> {
-    const POLICY: &str = "(rooms)";
+    const POLICY: &str = "(jails)";
     attempt(shop, "whoami", &[]).await?;
-    if !shop.has_rooms().await? {
+    if !shop.has_jails().await? {
         let mut line = Line::new(POLICY, "a hostile instance");
         (line.back, line.rule) =
-            ("not tried".to_owned(), format!("there are no rooms here: {}", shop.leno.no_rooms()?));
+            ("not tried".to_owned(), format!("there are no jails here: {}", shop.leno.no_jails()?));
         report.print(line);
         return Ok(());
     }
