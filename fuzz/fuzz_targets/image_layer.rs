@@ -77,13 +77,13 @@ fuzz_target!(|bytes: &[u8]| {
 fn layer(archive: &[u8], folder: &Path, lower: &[&Path]) -> bool {
     fs::create_dir_all(folder).unwrap();
     let mut left: u64 = 16 << 20;
-    let mut room = |space: space::Space| {
+    let mut reserve = |space: space::Space| {
         left = left.checked_sub(space.bytes).ok_or_else(|| io::Error::other("full"))?;
         Ok(())
     };
     let limits = Limits { entries: 1000, file_bytes: 16 << 20 };
-    let Ok(mut omitted) = unpack::read(archive, folder, limits, &mut room) else { return false };
-    let built = unpack::build(folder, lower, &mut room, &mut omitted).is_ok();
+    let Ok(mut omitted) = unpack::read(archive, folder, limits, &mut reserve) else { return false };
+    let built = unpack::build(folder, lower, &mut reserve, &mut omitted).is_ok();
     only_what_an_image_may_have(&folder.join(unpack::ROOT));
     built
 }
