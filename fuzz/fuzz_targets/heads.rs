@@ -110,7 +110,7 @@ fn sketch(method: &str, target: &[u8], kind: u8, protocol: &str, fields: &[Field
     Some(head)
 }
 
-fn check(head: &request::Parts, direction: TrafficDirection, found: head::Admitted) {
+fn check(head: &request::Parts, direction: TrafficDirection, found: head::RequestKind) {
     let headers = &head.headers;
     let hosts = headers.get_all("host").iter().count();
     let is_connect = head.method == Method::CONNECT;

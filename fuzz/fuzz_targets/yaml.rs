@@ -13,10 +13,10 @@ fuzz_target!(|text: &str| {
     match load_text(Path::new("/nowhere/fuzz.yaml"), text) {
         Ok(snapshot) => {
             for id in snapshot.functions() {
-                let slice = snapshot.slice(id).expect("a slice for each function");
-                let encoded = postcard::to_allocvec(&slice).expect("a slice is written");
-                assert_eq!(postcard::from_bytes::<FunctionConfig>(&encoded).as_ref(), Ok(&slice));
-                for program in [&slice.inbound, &slice.outbound] {
+                let config = snapshot.function_config(id).expect("a configuration for each function");
+                let encoded = postcard::to_allocvec(&config).expect("a config is written");
+                assert_eq!(postcard::from_bytes::<FunctionConfig>(&encoded).as_ref(), Ok(&config));
+                for program in [&config.inbound, &config.outbound] {
                     let program = postcard::to_allocvec(program).expect("a program is written");
                     assert!(abi::init(&program).is_ok());
                 }

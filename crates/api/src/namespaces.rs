@@ -1,7 +1,7 @@
 //! Views of namespaces and their quotas.
 
 use crate::control::types::{NamespaceStatus, Share};
-use leno_namespaces::{Usage, Used};
+use leno_namespaces::{ResourceUse, Usage};
 use leno_proxy::Node;
 use leno_supervisor::{NamespaceShare, Supervisor};
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ fn cpu(NamespaceShare { bounds, .. }: &NamespaceShare) -> String {
 }
 
 /// `12/1000`; without a bound: `12`
-fn used(Used { used, bound, .. }: Used) -> String {
+fn used(ResourceUse { used, bound, .. }: ResourceUse) -> String {
     if bound == u64::MAX { used.to_string() } else { share(Share { used, bound }) }
 }
 

@@ -122,9 +122,9 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<Definitions> {
     let snapshot: Snapshot = leno_config::load(path).map_err(|problems| anyhow!("{problems:?}"))?;
-    let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+    let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
     Ok(Definitions {
-        mesh: snapshot.mesh_slice().clone(),
+        mesh: snapshot.mesh_config().clone(),
         slices,
         modules: snapshot.modules().clone(),
         permissions: snapshot.permissions(),

@@ -6,7 +6,7 @@ use crate::compile::Documents;
 use crate::document::{Metadata, PolicySpec};
 use crate::effort::Effort;
 use crate::import::{Foreign, Kind};
-use crate::load::{self, Parsed, broken_document, finish, parse};
+use crate::load::{self, AnyDocument, broken_document, finish, parse};
 use crate::problem::{Origin, Problem};
 use crate::snapshot::Snapshot;
 use crate::yaml::{self, Node};
@@ -34,7 +34,7 @@ pub struct DocumentId {
 pub struct Document {
     id: DocumentId,
     text: Arc<str>,
-    parsed: Parsed,
+    parsed: AnyDocument,
 }
 
 /// The namespaces whose functions a document can affect.
@@ -146,11 +146,13 @@ impl Document {
     pub fn reach(&self) -> Reach {
         let own = || BTreeSet::from([self.id.namespace.clone()]);
         match &self.parsed {
-            Parsed::Mesh(_) | Parsed::NamespaceQuota(_) => Reach::Mesh,
-            Parsed::Function(_) | Parsed::Job(_) | Parsed::External(_) | Parsed::Chain(_) => Reach::Namespaces(own()),
-            Parsed::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
-            Parsed::Foreign(foreign) if foreign.kind == Kind::CiliumClusterwide => Reach::Mesh,
-            Parsed::Foreign(_) => Reach::Namespaces(own()),
+            AnyDocument::Mesh(_) | AnyDocument::NamespaceQuota(_) => Reach::Mesh,
+            AnyDocument::Function(_) | AnyDocument::Job(_) | AnyDocument::External(_) | AnyDocument::Chain(_) => {
+                Reach::Namespaces(own())
+            }
+            AnyDocument::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
+            AnyDocument::Foreign(foreign) if foreign.kind == Kind::CiliumClusterwide => Reach::Mesh,
+            AnyDocument::Foreign(_) => Reach::Namespaces(own()),
         }
     }
 }
@@ -168,8 +170,8 @@ fn reach_of_policy(mut namespaces: BTreeSet<String>, spec: &PolicySpec) -> Reach
         }
         namespaces.insert(namespace.clone());
     }
-    let elsewhere = spec.functions.iter().filter_map(|function| function.split_once('/'));
-    namespaces.extend(elsewhere.map(|(namespace, _)| namespace.to_owned()));
+    let named = spec.functions.iter().filter_map(|function| function.split_once('/'));
+    namespaces.extend(named.map(|(namespace, _)| namespace.to_owned()));
     Reach::Namespaces(namespaces)
 }
 
@@ -206,7 +208,7 @@ impl Snapshot {
     }
 }
 
-impl Parsed {
+impl AnyDocument {
     fn id(&self) -> Option<DocumentId> {
         let placed = |kind: &str, Metadata { name, namespace, .. }: &Metadata| {
             Some(DocumentId { kind: kind.to_owned(), namespace: namespace.clone(), name: name.clone() })

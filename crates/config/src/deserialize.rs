@@ -17,7 +17,7 @@ const MAX_TRIES: usize = 32;
 
 /// The typed document; `None`: problems were reported.
 pub(crate) fn deserialize<T: DeserializeOwned>(root: &Scope<'_>) -> Option<T> {
-    let skipped = Skipped::default();
+    let skipped = InvalidNodes::default();
     for _ in 0..MAX_TRIES {
         let before = skipped.count();
         let here = De { scope: *root, skipped: &skipped };
@@ -32,9 +32,9 @@ pub(crate) fn deserialize<T: DeserializeOwned>(root: &Scope<'_>) -> Option<T> {
 
 /// Wrong values, by their address in the tree.
 #[derive(Default)]
-struct Skipped(RefCell<HashSet<*const Node>>);
+struct InvalidNodes(RefCell<HashSet<*const Node>>);
 
-impl Skipped {
+impl InvalidNodes {
     fn has(&self, node: &Node) -> bool {
         self.0.borrow().contains(&std::ptr::from_ref(node))
     }
@@ -87,7 +87,7 @@ impl de::Error for Error {
 #[derive(Clone, Copy)]
 struct De<'a> {
     scope: Scope<'a>,
-    skipped: &'a Skipped,
+    skipped: &'a InvalidNodes,
 }
 
 impl<'a> De<'a> {

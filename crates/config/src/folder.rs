@@ -12,7 +12,7 @@ const DEEPEST: usize = 32;
 
 /// The files at a path.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct DocumentFiles {
     /// The documents' files, in the order of their names.
     pub files: Vec<PathBuf>,
     /// Files and folders that may be documents and cannot be read.
@@ -26,8 +26,8 @@ pub(crate) struct Found {
 /// A file, or all `*.yaml` and `*.yml` files of a folder and of the folders in it. Links are
 /// followed; names that begin with a dot are not read, so a mounted ConfigMap, whose files are
 /// links through `..data`, is read once.
-pub(crate) fn find(path: &Path) -> Found {
-    let mut found = Found::default();
+pub(crate) fn find(path: &Path) -> DocumentFiles {
+    let mut found = DocumentFiles::default();
     match fs::metadata(path) {
         Err(error) => found.problem(path, unreadable(path, &error)),
         Ok(metadata) if metadata.is_dir() => {
@@ -42,7 +42,7 @@ pub(crate) fn find(path: &Path) -> Found {
     found
 }
 
-impl Found {
+impl DocumentFiles {
     /// `above`: the folders that contain this one, and itself as the last.
     fn folder(&mut self, folder: &Path, above: &mut Vec<(u64, u64)>) {
         let entries = fs::read_dir(folder).and_then(|entries| {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    fn names(found: &Found, folder: &Path) -> Vec<String> {
+    fn names(found: &DocumentFiles, folder: &Path) -> Vec<String> {
         let name = |path: &PathBuf| path.strip_prefix(folder).unwrap().display().to_string();
         found.files.iter().map(name).collect()
     }
@@ -137,16 +137,16 @@ mod tests {
     #[test]
     fn folders_and_links_are_followed_and_the_rest_is_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let (folder, elsewhere) = (folder.path(), tempfile::tempdir().unwrap());
+        let (folder, linked_folder) = (folder.path(), tempfile::tempdir().unwrap());
         for inner in ["a/b", ".git"] {
             fs::create_dir_all(folder.join(inner)).unwrap();
         }
         for file in ["c.yaml", "a/d.yml", "a/b/e.yaml", ".git/f.yaml", "README.md", ".hidden.yaml"] {
             fs::write(folder.join(file), "").unwrap();
         }
-        fs::write(elsewhere.path().join("g.yaml"), "").unwrap();
-        symlink(elsewhere.path(), folder.join("linked")).unwrap();
-        symlink(elsewhere.path().join("g.yaml"), folder.join("h.yaml")).unwrap();
+        fs::write(linked_folder.path().join("g.yaml"), "").unwrap();
+        symlink(linked_folder.path(), folder.join("linked")).unwrap();
+        symlink(linked_folder.path().join("g.yaml"), folder.join("h.yaml")).unwrap();
         let found = find(folder);
         assert_eq!(names(&found, folder), ["a/b/e.yaml", "a/d.yml", "c.yaml", "h.yaml", "linked/g.yaml"]);
         assert_eq!((found.problems.len(), found.hidden, found.others), (0, 2, 1));

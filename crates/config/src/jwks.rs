@@ -26,7 +26,7 @@ pub struct KeySet {
     pub keys: Vec<(Key, VerificationKey)>,
     /// Refused keys. A key set in a document is refused because of them; of a fetched one, log them
     /// and use the rest.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<KeyError>,
     /// Keys for other uses or of unknown kinds, in words.
     pub skipped: Vec<String>,
 }
@@ -41,7 +41,7 @@ impl KeySet {
 /// A key, or a key set, that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{message}; {fix}", index.map(|index| format!("keys[{index}]: ")).unwrap_or_default())]
-pub struct Refused {
+pub struct KeyError {
     /// Index of the key; `None`: the set as a whole.
     pub index: Option<usize>,
     /// The error.
@@ -73,14 +73,14 @@ pub fn from_json(set: &Value) -> KeySet {
         match members.and_then(key) {
             Ok((key, public)) => set.add(index, key, public),
             Err(Fault::Skip(reason)) => set.skipped.push(format!("key {index}: {reason}")),
-            Err(Fault::Refuse(message, fix)) => set.refused.push(Refused { index: Some(index), message, fix }),
+            Err(Fault::Refuse(message, fix)) => set.refused.push(KeyError { index: Some(index), message, fix }),
         }
     }
     set
 }
 
 fn whole(message: String) -> KeySet {
-    let refused = Refused { index: None, message, fix: "expected {\"keys\": [{\"kty\": …}, …]}" };
+    let refused = KeyError { index: None, message, fix: "expected {\"keys\": [{\"kty\": …}, …]}" };
     KeySet { refused: vec![refused], ..KeySet::default() }
 }
 
@@ -94,7 +94,7 @@ impl KeySet {
         if twice {
             let kid = key.kid.unwrap_or_default();
             let message = format!("two keys have the `kid` \"{}\" and the `kty` {kty}", kid.escape_debug());
-            self.refused.push(Refused { index: Some(index), message, fix: "give each its own, or remove one" });
+            self.refused.push(KeyError { index: Some(index), message, fix: "give each its own, or remove one" });
             return;
         }
         self.keys.push((key, public));

@@ -2,7 +2,7 @@
 //!
 //! [`load`] reads YAML documents ([`document`]) and returns a [`Snapshot`] of the whole mesh, or all
 //! [`Problem`]s with file, line, field and fix. [`Document::read`] reads documents of requests.
-//! [`Snapshot::slice`] is the configuration of one function. [`watch`] notices changes of the files.
+//! [`Snapshot::function_config`] is the configuration of one function. [`watch`] notices changes of the files.
 #![forbid(unsafe_code)]
 
 mod collection;

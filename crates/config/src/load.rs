@@ -1,14 +1,14 @@
 //! Files -> documents -> [`Snapshot`].
 
-use crate::compile::{self, Documents, Placed};
+use crate::compile::{self, Documents, TypedDocument};
 use crate::deserialize::deserialize;
 use crate::document;
-use crate::folder::{self, Found};
+use crate::folder::{self, DocumentFiles};
 use crate::import::{self, Foreign, Kind};
 use crate::nearest::did_you_mean;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Read, Snapshot};
-use crate::yaml::{self, Broken, Node};
+use crate::yaml::{self, Node, SyntaxError};
 use aws_lc_rs::digest;
 use leno_files::FileAccess;
 use serde::de::DeserializeOwned;
@@ -28,7 +28,7 @@ const LARGEST_TOTAL: u64 = 128 << 20;
 /// # Errors
 /// All problems, ordered by file and line. No part of the documents can be used then.
 pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
-    let Found { files, problems, hidden, others } = folder::find(path);
+    let DocumentFiles { files, problems, hidden, others } = folder::find(path);
     let (texts, problems) = read(files, problems);
     let folder = path.is_dir().then_some(path);
     let mut snapshot = build(&texts, problems, folder)?;
@@ -41,7 +41,7 @@ pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
 /// # Errors
 /// Files that cannot be read.
 pub fn texts(path: &Path) -> Result<Vec<(PathBuf, String)>, Vec<Problem>> {
-    let Found { files, problems, .. } = folder::find(path);
+    let DocumentFiles { files, problems, .. } = folder::find(path);
     let (texts, problems) = read(files, problems);
     if problems.is_empty() { Ok(texts) } else { Err(problems) }
 }
@@ -159,18 +159,18 @@ pub(crate) fn finish(
 
 /// A typed document of any kind.
 #[derive(Clone)]
-pub(crate) enum Parsed {
-    Mesh(Arc<Placed<document::Mesh>>),
-    Function(Arc<Placed<document::Function>>),
-    Job(Arc<Placed<document::Job>>),
-    External(Arc<Placed<document::External>>),
-    Chain(Arc<Placed<document::Chain>>),
-    Policy(Arc<Placed<document::Policy>>),
-    NamespaceQuota(Arc<Placed<document::NamespaceQuota>>),
+pub(crate) enum AnyDocument {
+    Mesh(Arc<TypedDocument<document::Mesh>>),
+    Function(Arc<TypedDocument<document::Function>>),
+    Job(Arc<TypedDocument<document::Job>>),
+    External(Arc<TypedDocument<document::External>>),
+    Chain(Arc<TypedDocument<document::Chain>>),
+    Policy(Arc<TypedDocument<document::Policy>>),
+    NamespaceQuota(Arc<TypedDocument<document::NamespaceQuota>>),
     Foreign(Arc<Foreign>),
 }
 
-impl Parsed {
+impl AnyDocument {
     /// Adds the document to those of its kind.
     pub(crate) fn add_to(self, documents: &mut Documents, foreign: &mut Vec<Arc<Foreign>>) {
         match self {
@@ -201,7 +201,7 @@ pub(crate) const KINDS: [&str; 10] = [
 ];
 
 /// The typed document; `None`: problems were reported.
-pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<Parsed> {
+pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<Vec<Problem>>) -> Option<AnyDocument> {
     let root = Scope::root(file, &node, problems);
     let Some(kind) = node.get("kind").and_then(Node::text) else {
         let fix = "expected `apiVersion: leno.dev/v1alpha1` and `kind: Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy` or `NamespaceQuota`";
@@ -209,15 +209,15 @@ pub(crate) fn parse(file: &Path, node: Node, origin: Origin, problems: &RefCell<
         return None;
     };
     match kind {
-        "Mesh" => typed(file, node, origin, problems).map(Parsed::Mesh),
-        "Function" => typed(file, node, origin, problems).map(Parsed::Function),
-        "Job" => typed(file, node, origin, problems).map(Parsed::Job),
-        "External" => typed(file, node, origin, problems).map(Parsed::External),
-        "Chain" => typed(file, node, origin, problems).map(Parsed::Chain),
-        "Policy" => typed(file, node, origin, problems).map(Parsed::Policy),
-        "NamespaceQuota" => typed(file, node, origin, problems).map(Parsed::NamespaceQuota),
+        "Mesh" => typed(file, node, origin, problems).map(AnyDocument::Mesh),
+        "Function" => typed(file, node, origin, problems).map(AnyDocument::Function),
+        "Job" => typed(file, node, origin, problems).map(AnyDocument::Job),
+        "External" => typed(file, node, origin, problems).map(AnyDocument::External),
+        "Chain" => typed(file, node, origin, problems).map(AnyDocument::Chain),
+        "Policy" => typed(file, node, origin, problems).map(AnyDocument::Policy),
+        "NamespaceQuota" => typed(file, node, origin, problems).map(AnyDocument::NamespaceQuota),
         other => match Kind::named(other) {
-            Some(kind) => Some(Parsed::Foreign(Arc::new(Foreign { file: file.to_owned(), node, origin, kind }))),
+            Some(kind) => Some(AnyDocument::Foreign(Arc::new(Foreign { file: file.to_owned(), node, origin, kind }))),
             None => {
                 let message = format!("there is no kind `{}`", other.escape_debug());
                 root.field("kind").problem(message, did_you_mean(other, KINDS));
@@ -232,13 +232,13 @@ fn typed<T: DeserializeOwned>(
     node: Node,
     origin: Origin,
     problems: &RefCell<Vec<Problem>>,
-) -> Option<Arc<Placed<T>>> {
+) -> Option<Arc<TypedDocument<T>>> {
     let document = deserialize(&Scope::root(file, &node, problems))?;
-    Some(Arc::new(Placed { file: file.to_owned(), node, origin, document }))
+    Some(Arc::new(TypedDocument { file: file.to_owned(), node, origin, document }))
 }
 
 /// A document that is not YAML.
-pub(crate) fn broken_document(file: &Path, broken: Broken) -> Problem {
+pub(crate) fn broken_document(file: &Path, broken: SyntaxError) -> Problem {
     let (line, column) = (broken.mark.line, broken.mark.column);
     Problem { file: file.to_owned(), line, column, field: String::new(), message: broken.message, fix: broken.fix }
 }

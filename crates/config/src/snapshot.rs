@@ -91,7 +91,7 @@ pub(crate) struct Authorizer {
     pub service: Option<FunctionId>,
     pub only: Vec<spec::Operation>,
     /// Its part of the configuration of functions.
-    pub slice: leno_model::Authorizer,
+    pub config: leno_model::Authorizer,
 }
 
 /// A checked function.
@@ -206,9 +206,9 @@ impl Snapshot {
     pub fn summary(&self) -> String {
         let runs = || self.functions.values().map(|function| &function.run);
         let jobs = runs().filter(|run| matches!(run, Run::Job(_))).count();
-        let outside = runs().filter(|run| matches!(run, Run::Egress(_))).count();
-        let mut summary = counted(self.functions.len() - jobs - outside, "function");
-        for (count, what) in [(jobs, "job"), (outside, "External")] {
+        let externals = runs().filter(|run| matches!(run, Run::Egress(_))).count();
+        let mut summary = counted(self.functions.len() - jobs - externals, "function");
+        for (count, what) in [(jobs, "job"), (externals, "External")] {
             if count > 0 {
                 summary = format!("{summary}, {}", counted(count, what));
             }
@@ -244,7 +244,7 @@ impl Snapshot {
     }
 
     /// The configuration that every node gets.
-    pub fn mesh_slice(&self) -> &MeshConfig {
+    pub fn mesh_config(&self) -> &MeshConfig {
         &self.mesh
     }
 
@@ -286,7 +286,7 @@ impl Snapshot {
 
     /// The configuration that the sidecars and the supervisor of one function or job need; `None`:
     /// there is none of that name.
-    pub fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
+    pub fn function_config(&self, id: &FunctionId) -> Option<FunctionConfig> {
         let function = self.functions.get(id)?;
         let sidecar = self.applied(function).find_map(|policy| policy.sidecar.as_ref());
         let (authentication, jwks) = self.authentication(function);
@@ -339,7 +339,7 @@ impl Snapshot {
             concurrency: function.concurrency,
             queue: function.queue,
             scale: function.scale,
-            authorizers: self.authorizers(function).map(|authorizer| authorizer.slice.clone()).collect(),
+            authorizers: self.authorizers(function).map(|authorizer| authorizer.config.clone()).collect(),
             inbound_extensions: self.extended(function, false),
             outbound_extensions: self.extended(function, true),
             revisions: Revisions { plan: function.plan.clone(), ..Revisions::default() },
@@ -450,12 +450,12 @@ impl Snapshot {
 }
 
 /// The part of an authorizer that a program needs.
-fn asked(Authorizer { only, slice, .. }: &Authorizer) -> spec::Authorizer {
+fn asked(Authorizer { only, config, .. }: &Authorizer) -> spec::Authorizer {
     spec::Authorizer {
-        name: slice.name.clone(),
+        name: config.name.clone(),
         only: only.clone(),
-        headers: slice.upstream_headers.clone(),
-        audit: slice.audit,
+        headers: config.upstream_headers.clone(),
+        audit: config.audit,
     }
 }
 

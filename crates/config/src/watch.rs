@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_change_is_told_once_and_a_good_one_follows() {
+    fn a_bad_change_is_reported_once_and_a_good_one_follows() {
         let folder = tempfile::tempdir().unwrap();
         let mut watch = start(folder.path());
         fs::write(folder.path().join("a.yaml"), "kind: Nothing").unwrap();
@@ -264,7 +264,7 @@ mod tests {
         fs::write(folder.path().join(".new"), key("PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw")).unwrap();
         fs::rename(folder.path().join(".new"), folder.path().join("keys.json")).unwrap();
         let second = settle(&mut watch).unwrap().unwrap();
-        let keys = |snapshot: &Snapshot| snapshot.slice(&"default/a".parse().unwrap()).unwrap().keys;
+        let keys = |snapshot: &Snapshot| snapshot.function_config(&"default/a".parse().unwrap()).unwrap().keys;
         assert_ne!(keys(&first), keys(&second));
         assert_ne!(first.version(), second.version());
     }

@@ -4,14 +4,14 @@
 //! A response's [`Body`] holds a [`Guard`], which must live until the body's last byte is gone. The
 //! body reports bytes, trailers and failures to the guard.
 
-mod closed;
-mod first;
-mod gathered;
+mod close_reason;
+mod coalesced;
 mod instance;
+mod peeked;
 mod replay;
 mod shared;
 
-pub use closed::{Closed, ClosedBy};
+pub use close_reason::{CloseReason, ClosedBy};
 pub use instance::InstanceBody;
 pub use replay::Replayable;
 pub use shared::SharedBody;
@@ -22,12 +22,12 @@ use super::head;
 use super::upload::{Progress, Upload};
 use super::wire::{WireBody, WireError};
 use bytes::Bytes;
-use first::Begun;
-use gathered::Gathered;
+use coalesced::CoalescedBody;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 use instance::InstanceError;
+use peeked::PeekedBody;
 use replay::Replay;
 use std::fmt;
 use std::pin::Pin;
@@ -78,7 +78,7 @@ pub trait Guard: fmt::Debug {
     /// The response broke off.
     fn failure(&self, failure: &Failure);
     /// Why the exchange is closed, if it is.
-    fn closed(&self) -> Option<&Rc<Closed>>;
+    fn closed(&self) -> Option<&Rc<CloseReason>>;
     /// Wakes the task when the exchange is closed.
     fn wake_when_closed(&self, waker: &Waker);
     /// The response is sent on this connection.
@@ -99,14 +99,14 @@ enum Source {
     #[default]
     Empty,
     Full(Bytes),
-    Incoming(Box<Gathered>),
+    Incoming(Box<CoalescedBody>),
     Replay(Replay),
     /// From a component's instance in this process.
     Instance(InstanceBody),
     /// In memory that functions share.
     Shared(SharedBody),
     /// A body whose first frame was read ahead.
-    Begun(Box<Begun>),
+    Peeked(Box<PeekedBody>),
     /// The body broke off. The next poll returns the error.
     Broken(BodyError),
 }
@@ -290,7 +290,7 @@ impl Body {
             Source::Replay(replay) => replay.is_end_stream(),
             Source::Instance(instance) => instance.is_end_stream(),
             Source::Shared(shared) => shared.left() == 0,
-            Source::Begun(_) | Source::Broken(_) => false,
+            Source::Peeked(_) | Source::Broken(_) => false,
         }
     }
 
@@ -301,11 +301,11 @@ impl Body {
     fn poll_source(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.source {
             Source::Empty => Poll::Ready(None),
-            Source::Full(_) | Source::Begun(_) | Source::Broken(_) => match std::mem::take(&mut self.source) {
+            Source::Full(_) | Source::Peeked(_) | Source::Broken(_) => match std::mem::take(&mut self.source) {
                 Source::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-                Source::Begun(begun) => {
-                    self.source = begun.rest;
-                    Poll::Ready(Some(Ok(begun.first)))
+                Source::Peeked(peeked) => {
+                    self.source = peeked.rest;
+                    Poll::Ready(Some(Ok(peeked.first)))
                 }
                 Source::Broken(error) => Poll::Ready(Some(Err(error))),
                 _ => Poll::Ready(None),
@@ -363,7 +363,7 @@ impl Body {
 
     /// Ends a response whose exchange is closed: a gRPC call with its status, any other response so
     /// that it does not look complete.
-    fn close(&mut self, closed: &Closed, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn close(&mut self, closed: &CloseReason, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if !closed.grpc {
             return self.cut(&closed.failure(), BodyError::closed(), cx);
         }
@@ -398,7 +398,7 @@ impl From<WireBody> for Body {
         Self::from_source(if incoming.is_end_stream() {
             Source::Empty
         } else {
-            Source::Incoming(Box::new(Gathered::new(incoming)))
+            Source::Incoming(Box::new(CoalescedBody::new(incoming)))
         })
     }
 }
@@ -479,7 +479,7 @@ impl http_body::Body for Body {
             Source::Replay(replay) => replay.size_hint(),
             Source::Instance(instance) => instance.size_hint(),
             Source::Shared(shared) => shared.size_hint(),
-            Source::Begun(_) | Source::Broken(_) => SizeHint::default(),
+            Source::Peeked(_) | Source::Broken(_) => SizeHint::default(),
         }
     }
 }

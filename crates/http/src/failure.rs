@@ -1,6 +1,6 @@
 //! Failures, and the statuses with which the proxy answers when it has no response to forward.
 
-use crate::head::Malformed;
+use crate::head::HeadError;
 use http::{HeaderValue, StatusCode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Failure {
     /// The request's head violates HTTP.
     #[error("malformed request: {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] HeadError),
     /// The caller at the outbound listener has no valid proxy credential.
     #[error("the proxy credential is missing or wrong")]
     Credential,
@@ -161,14 +161,14 @@ impl Failure {
     /// The HTTP status that the client gets.
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Malformed(Malformed::Method) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Malformed(Malformed::TooManyHeaders | Malformed::LargeHead) => {
+            Self::Malformed(HeadError::Method) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Malformed(HeadError::TooManyHeaders | HeadError::LargeHead) => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             }
-            Self::Malformed(Malformed::LongTarget) => StatusCode::URI_TOO_LONG,
-            Self::Malformed(Malformed::Version) => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-            Self::Malformed(Malformed::Expectation) => StatusCode::EXPECTATION_FAILED,
-            Self::Malformed(Malformed::LongMethod | Malformed::TransferCoding) => StatusCode::NOT_IMPLEMENTED,
+            Self::Malformed(HeadError::LongTarget) => StatusCode::URI_TOO_LONG,
+            Self::Malformed(HeadError::Version) => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::Malformed(HeadError::Expectation) => StatusCode::EXPECTATION_FAILED,
+            Self::Malformed(HeadError::LongMethod | HeadError::TransferCoding) => StatusCode::NOT_IMPLEMENTED,
             Self::Malformed(_) | Self::ClientGone => StatusCode::BAD_REQUEST,
             Self::Credential => StatusCode::PROXY_AUTHENTICATION_REQUIRED,
             Self::StolenCredential(_) => StatusCode::FORBIDDEN,

@@ -6,15 +6,15 @@
 //! field; no field that only the mesh may set. [`finalize_request`] runs on each head for an
 //! instance, [`sanitize_response`] on each response.
 
+mod error;
 mod external;
 mod form;
-mod malformed;
 mod trailers;
 mod websocket;
 
+pub use error::HeadError;
 pub use external::{leave_mesh, set_alone};
 pub use form::{check_connect, check_names, list_size, size};
-pub use malformed::Malformed;
 pub use trailers::clean_trailers;
 pub use websocket::{into_extended_connect, into_extended_connected};
 
@@ -23,7 +23,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use http::{Method, Version, request, response};
 use leno_policy::host::{is_same_authority, of_authority};
-use leno_policy::reserved::{Reserved, reserved};
+use leno_policy::reserved::{ReservedField, reserved};
 use leno_policy::spec::Protocol;
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -63,7 +63,7 @@ const LONGEST_METHOD: usize = 32;
 
 /// The result of [`admit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
+pub struct RequestKind {
     /// The protocol as policies see it.
     pub protocol: Protocol,
     /// The client wants a WebSocket. The head still has the fields for the upgrade.
@@ -71,9 +71,9 @@ pub struct Admitted {
 }
 
 /// The result of [`scan`]: one bit for each costly step.
-struct Seen;
+struct HeadFeatures;
 
-impl Seen {
+impl HeadFeatures {
     const CONNECTION: u32 = 1;
     const KEEP_ALIVE: u32 = 1 << 1;
     const PROXY_CONNECTION: u32 = 1 << 2;
@@ -93,7 +93,7 @@ impl Seen {
 
 /// Checks a request head. Removes fields that are for this hop only and fields that only the mesh
 /// may set.
-pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<Admitted, Malformed> {
+pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<RequestKind, HeadError> {
     from_extended_connect(head)?;
     check_authority(head)?;
     check_target(head, direction)?;
@@ -102,30 +102,30 @@ pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<A
         check_names(&head.headers)?;
     }
     let seen = scan(&head.headers);
-    if seen & Seen::LENGTHS != 0 {
+    if seen & HeadFeatures::LENGTHS != 0 {
         join_lengths(&mut head.headers)?;
     }
-    if seen & Seen::TRANSFER_ENCODING != 0 && !is_chunked(&head.headers) {
-        return Err(Malformed::TransferCoding);
+    if seen & HeadFeatures::TRANSFER_ENCODING != 0 && !is_chunked(&head.headers) {
+        return Err(HeadError::TransferCoding);
     }
     let mut protocol = if head.version == Version::HTTP_2 { Protocol::Http2 } else { Protocol::Http1 };
     if is_grpc(&head.headers) && protocol == Protocol::Http2 {
         protocol = Protocol::Grpc;
     }
-    let upgrade = seen & Seen::UPGRADE != 0 && seen & Seen::CONNECTION != 0 && is_websocket(head);
+    let upgrade = seen & HeadFeatures::UPGRADE != 0 && seen & HeadFeatures::CONNECTION != 0 && is_websocket(head);
     if upgrade {
         protocol = Protocol::WebSocket;
     }
-    if seen & Seen::EXPECT != 0 {
+    if seen & HeadFeatures::EXPECT != 0 {
         let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
         if !head.headers.get_all(header::EXPECT).iter().all(known) {
-            return Err(Malformed::Expectation);
+            return Err(HeadError::Expectation);
         }
         // The server side answers 100 as soon as the body is read, so the next hop need not be
         // asked again.
         head.headers.remove(header::EXPECT);
     }
-    if direction == TrafficDirection::Inbound && seen & Seen::RESERVED != 0 {
+    if direction == TrafficDirection::Inbound && seen & HeadFeatures::RESERVED != 0 {
         // Whether this is an upgrade is read from the head, not taken from the caller's sidecar.
         let hop = hop_protocol(&head.headers).filter(|hop| !upgrade && *hop != Protocol::WebSocket);
         protocol = hop.unwrap_or(protocol);
@@ -136,10 +136,10 @@ pub fn admit(head: &mut request::Parts, direction: TrafficDirection) -> Result<A
         head.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
     strip_reserved(&mut head.headers, seen, direction == TrafficDirection::Gateway);
-    if seen & Seen::COOKIES != 0 {
+    if seen & HeadFeatures::COOKIES != 0 {
         join_cookies(&mut head.headers);
     }
-    Ok(Admitted { protocol, upgrade })
+    Ok(RequestKind { protocol, upgrade })
 }
 
 /// Host and port that the request is for. Empty for an HTTP/1.0 request without a host.
@@ -225,7 +225,7 @@ fn is_usually_bodiless(method: &Method) -> bool {
 }
 
 /// Converts the head for an HTTP/2 upstream: scheme and authority in the URI, no `Host` field.
-pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malformed> {
+pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), HeadError> {
     head.version = Version::HTTP_2;
     // Values that policies wrote, from claims for example, may have blanks around them too.
     trim_values(&mut head.headers);
@@ -237,11 +237,11 @@ pub fn into_http2(head: &mut request::Parts, scheme: &Scheme) -> Result<(), Malf
     if parts.authority.is_none() {
         // HTTP/2 requires an authority. No External is called "localhost".
         let host = host.unwrap_or_else(|| HeaderValue::from_static("localhost"));
-        parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| Malformed::Authority)?);
+        parts.authority = Some(Authority::try_from(host.as_bytes()).map_err(|_| HeadError::Authority)?);
     }
     parts.scheme = Some(scheme.clone());
     parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
-    head.uri = Uri::from_parts(parts).map_err(|_| Malformed::Target)?;
+    head.uri = Uri::from_parts(parts).map_err(|_| HeadError::Target)?;
     Ok(())
 }
 
@@ -260,7 +260,7 @@ pub fn sanitize_response(head: &mut response::Parts, request_id: &HeaderValue, u
         trim_values(&mut head.headers);
     }
     let seen = scan(&head.headers);
-    if seen & Seen::LENGTHS != 0
+    if seen & HeadFeatures::LENGTHS != 0
         && let Some(first) = head.headers.get(header::CONTENT_LENGTH).cloned()
     {
         // Keep the first one, by which the body was read.
@@ -312,41 +312,41 @@ fn hop_protocol(headers: &HeaderMap) -> Option<Protocol> {
 }
 
 /// Requires one well-formed authority: in the URI for HTTP/2, in `Host` for HTTP/1.
-fn check_authority(head: &mut request::Parts) -> Result<(), Malformed> {
+fn check_authority(head: &mut request::Parts) -> Result<(), HeadError> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let (host, more) = (hosts.next(), hosts.next().is_some());
     if more || (host.is_none() && head.version == Version::HTTP_11) {
-        return Err(Malformed::Host);
+        return Err(HeadError::Host);
     }
     if let Some(host) = host
         && !is_authority(host.as_bytes())
     {
-        return Err(Malformed::Authority);
+        return Err(HeadError::Authority);
     }
     let Some(authority) = head.uri.authority() else { return Ok(()) };
     if !is_authority(authority.as_str().as_bytes()) {
-        return Err(Malformed::Authority);
+        return Err(HeadError::Authority);
     }
     if head.version == Version::HTTP_2 {
         let is_same = |host: &HeaderValue| host.to_str().is_ok_and(|host| is_same_authority(host, authority.as_str()));
         let differs = host.is_some_and(|host| !is_same(host));
         head.headers.remove(header::HOST);
-        return if differs { Err(Malformed::TwoAuthorities) } else { Ok(()) };
+        return if differs { Err(HeadError::TwoAuthorities) } else { Ok(()) };
     }
     if head.method == Method::CONNECT {
         return Ok(());
     }
     if head.uri.scheme().is_none() {
         // Authority form is for CONNECT only.
-        return Err(Malformed::Target);
+        return Err(HeadError::Target);
     }
     // Absolute form: the target wins, and the forwarded `Host` field repeats it (RFC 9112, 3.2.2).
-    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Malformed::Authority)?;
+    let host = HeaderValue::from_str(authority.as_str()).map_err(|_| HeadError::Authority)?;
     let path = match head.uri.path_and_query() {
         None => PathAndQuery::from_static("/"),
         // An empty path is `/` (RFC 9112, 3.2.1).
         Some(path) if path.as_str().starts_with('?') => {
-            PathAndQuery::try_from(format!("/{path}")).map_err(|_| Malformed::Target)?
+            PathAndQuery::try_from(format!("/{path}")).map_err(|_| HeadError::Target)?
         }
         Some(path) => path.clone(),
     };
@@ -362,15 +362,15 @@ fn is_authority(text: &[u8]) -> bool {
     host.is_some_and(|host| (1..=255).contains(&host.len()))
 }
 
-fn check_target(head: &request::Parts, direction: TrafficDirection) -> Result<(), Malformed> {
+fn check_target(head: &request::Parts, direction: TrafficDirection) -> Result<(), HeadError> {
     match head.method {
-        _ if head.method.as_str().len() > LONGEST_METHOD => Err(Malformed::LongMethod),
-        Method::TRACE => Err(Malformed::Method),
+        _ if head.method.as_str().len() > LONGEST_METHOD => Err(HeadError::LongMethod),
+        Method::TRACE => Err(HeadError::Method),
         Method::CONNECT if direction == TrafficDirection::Outbound => check_connect(head),
-        Method::CONNECT => check_connect(head).and(Err(Malformed::Method)),
+        Method::CONNECT => check_connect(head).and(Err(HeadError::Method)),
         Method::OPTIONS if head.uri.path() == "*" => Ok(()),
         _ if head.uri.path().starts_with('/') => Ok(()),
-        _ => Err(Malformed::Target),
+        _ => Err(HeadError::Target),
     }
 }
 
@@ -380,48 +380,50 @@ fn scan(headers: &HeaderMap) -> u32 {
     let mut cookies = 0;
     for name in headers.keys() {
         seen |= match *name {
-            header::CONNECTION => Seen::CONNECTION,
-            header::TE => Seen::TE,
-            header::TRANSFER_ENCODING => Seen::TRANSFER_ENCODING,
-            header::UPGRADE => Seen::UPGRADE,
-            header::PROXY_AUTHORIZATION | header::PROXY_AUTHENTICATE => Seen::PROXY_CREDENTIALS,
-            header::EXPECT => Seen::EXPECT,
+            header::CONNECTION => HeadFeatures::CONNECTION,
+            header::TE => HeadFeatures::TE,
+            header::TRANSFER_ENCODING => HeadFeatures::TRANSFER_ENCODING,
+            header::UPGRADE => HeadFeatures::UPGRADE,
+            header::PROXY_AUTHORIZATION | header::PROXY_AUTHENTICATE => HeadFeatures::PROXY_CREDENTIALS,
+            header::EXPECT => HeadFeatures::EXPECT,
             header::COOKIE => {
                 cookies = headers.get_all(header::COOKIE).iter().take(2).count();
                 0
             }
-            header::CONTENT_LENGTH if headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() => Seen::LENGTHS,
+            header::CONTENT_LENGTH if headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some() => {
+                HeadFeatures::LENGTHS
+            }
             _ => match name.as_str().as_bytes() {
-                b"keep-alive" => Seen::KEEP_ALIVE,
-                b"proxy-connection" => Seen::PROXY_CONNECTION,
+                b"keep-alive" => HeadFeatures::KEEP_ALIVE,
+                b"proxy-connection" => HeadFeatures::PROXY_CONNECTION,
                 name => restricted_bits(name),
             },
         };
     }
-    if cookies > 1 { seen | Seen::COOKIES } else { seen }
+    if cookies > 1 { seen | HeadFeatures::COOKIES } else { seen }
 }
 
 fn strip_hop_by_hop(headers: &mut HeaderMap, seen: u32) {
-    if seen & Seen::CONNECTION != 0 {
+    if seen & HeadFeatures::CONNECTION != 0 {
         strip_named_by_connection(headers);
     }
-    if seen & Seen::KEEP_ALIVE != 0 {
+    if seen & HeadFeatures::KEEP_ALIVE != 0 {
         headers.remove(KEEP_ALIVE);
     }
-    if seen & Seen::PROXY_CONNECTION != 0 {
+    if seen & HeadFeatures::PROXY_CONNECTION != 0 {
         headers.remove(PROXY_CONNECTION);
     }
-    if seen & Seen::TRANSFER_ENCODING != 0 {
+    if seen & HeadFeatures::TRANSFER_ENCODING != 0 {
         headers.remove(header::TRANSFER_ENCODING);
     }
-    if seen & Seen::UPGRADE != 0 {
+    if seen & HeadFeatures::UPGRADE != 0 {
         headers.remove(header::UPGRADE);
     }
-    if seen & Seen::PROXY_CREDENTIALS != 0 {
+    if seen & HeadFeatures::PROXY_CREDENTIALS != 0 {
         headers.remove(header::PROXY_AUTHORIZATION);
         headers.remove(header::PROXY_AUTHENTICATE);
     }
-    if seen & Seen::TE != 0 {
+    if seen & HeadFeatures::TE != 0 {
         let wants_trailers = headers.get_all(header::TE).iter().any(|value| lists(value, "trailers"));
         headers.remove(header::TE);
         if wants_trailers {
@@ -452,18 +454,18 @@ fn restricted_bits(name: &[u8]) -> u32 {
     let twin = || name.contains(&b'_');
     match reserved(name) {
         None => 0,
-        Some(Reserved::Mesh | Reserved::Proxy) => Seen::RESERVED,
+        Some(ReservedField::Mesh | ReservedField::Proxy) => HeadFeatures::RESERVED,
         // The runtime keeps or replaces the field of that exact name.
-        Some(Reserved::RequestId) if !twin() => 0,
-        Some(Reserved::Client) if !twin() => Seen::CLIENT_INFO,
-        Some(Reserved::RequestId | Reserved::Client) => Seen::RESERVED,
-        Some(Reserved::Outside) => Seen::CLIENT_INFO,
+        Some(ReservedField::RequestId) if !twin() => 0,
+        Some(ReservedField::Client) if !twin() => HeadFeatures::CLIENT_INFO,
+        Some(ReservedField::RequestId | ReservedField::Client) => HeadFeatures::RESERVED,
+        Some(ReservedField::OtherProxy) => HeadFeatures::CLIENT_INFO,
     }
 }
 
-/// `outside`: the message comes from outside the mesh.
-fn strip_reserved(headers: &mut HeaderMap, seen: u32, outside: bool) {
-    let unwanted = if outside { Seen::RESERVED | Seen::CLIENT_INFO } else { Seen::RESERVED };
+/// `external`: the message comes from outside the mesh.
+fn strip_reserved(headers: &mut HeaderMap, seen: u32, external: bool) {
+    let unwanted = if external { HeadFeatures::RESERVED | HeadFeatures::CLIENT_INFO } else { HeadFeatures::RESERVED };
     if seen & unwanted == 0 {
         return;
     }
@@ -489,11 +491,11 @@ fn trim_values(headers: &mut HeaderMap) {
 }
 
 /// Different lengths are refused, because two peers may believe two different ones (RFC 9110, 8.6).
-fn join_lengths(headers: &mut HeaderMap) -> Result<(), Malformed> {
+fn join_lengths(headers: &mut HeaderMap) -> Result<(), HeadError> {
     let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
     let Some(first) = lengths.next().cloned() else { return Ok(()) };
     if lengths.any(|length| *length != first) {
-        return Err(Malformed::Lengths);
+        return Err(HeadError::Lengths);
     }
     headers.insert(header::CONTENT_LENGTH, first);
     Ok(())

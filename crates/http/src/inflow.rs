@@ -28,11 +28,11 @@ pub struct Inflow<T> {
     stream: T,
     /// Bytes read in this turn.
     turn: usize,
-    bound: Bound,
+    bound: InflowLimit,
 }
 
 #[derive(Debug)]
-enum Bound {
+enum InflowLimit {
     Turns,
     /// Holds the beginning of an interim response.
     Heads(Arc<HeadBudget>, Vec<u8>, EarlyEnd),
@@ -42,17 +42,17 @@ enum Bound {
 impl<T> Inflow<T> {
     /// Reads at most [`TURN`] bytes at once.
     pub fn in_turns(stream: T) -> Self {
-        Self { stream, turn: 0, bound: Bound::Turns }
+        Self { stream, turn: 0, bound: InflowLimit::Turns }
     }
 
     /// Besides, reads no more heads than the budget has.
     pub fn heads(stream: T, budget: Arc<HeadBudget>) -> Self {
-        Self { stream, turn: 0, bound: Bound::Heads(budget, Vec::new(), EarlyEnd::default()) }
+        Self { stream, turn: 0, bound: InflowLimit::Heads(budget, Vec::new(), EarlyEnd::default()) }
     }
 
     /// Besides, holds the HTTP/2 frames of a server to [`Frames`], and keeps its SETTINGS.
     pub fn frames(stream: T, settings: Arc<PeerSettings>) -> Self {
-        Self { stream, turn: 0, bound: Bound::Frames(Frames::of_server(settings)) }
+        Self { stream, turn: 0, bound: InflowLimit::Frames(Frames::of_server(settings)) }
     }
 }
 
@@ -162,7 +162,7 @@ fn interim(head: &httparse::Response<'_, '_>) -> Option<Interim> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if let Bound::Heads(budget, ..) = &self.bound
+        if let InflowLimit::Heads(budget, ..) = &self.bound
             && budget.left() == 0
         {
             let error = format!("more than {HEADS} bytes of interim responses, and no response");
@@ -179,7 +179,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
         if polled.is_pending() {
             self.turn = 0;
         }
-        if let Bound::Heads(budget, _, end) = &mut self.bound
+        if let InflowLimit::Heads(budget, _, end) = &mut self.bound
             && into.filled().len() == before
             && room > 0
         {
@@ -189,15 +189,15 @@ impl<T: AsyncRead + Unpin> AsyncRead for Inflow<T> {
         let bytes = &into.filled()[before..];
         self.turn += bytes.len();
         Poll::Ready(match &mut self.bound {
-            Bound::Turns => Ok(()),
-            Bound::Heads(budget, begun, _) => {
+            InflowLimit::Turns => Ok(()),
+            InflowLimit::Heads(budget, begun, _) => {
                 budget.spend(bytes.len());
                 if budget.looks.load(Ordering::Relaxed) {
                     budget.look(begun, bytes);
                 }
                 Ok(())
             }
-            Bound::Frames(frames) => frames.watch(bytes),
+            InflowLimit::Frames(frames) => frames.watch(bytes),
         })
     }
 }
@@ -208,16 +208,16 @@ impl<T: AsyncWrite + Unpin> Inflow<T> {
         cx: &mut Context<'_>,
         write: impl FnOnce(Pin<&mut T>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        if let Bound::Heads(_, _, end) = &mut self.bound
+        if let InflowLimit::Heads(_, _, end) = &mut self.bound
             && let Some(polled) = end.before_write(cx)
         {
             return polled;
         }
         let polled = write(Pin::new(&mut self.stream), cx);
         match &mut self.bound {
-            Bound::Turns => polled,
-            Bound::Heads(_, _, end) => end.written(polled, cx),
-            Bound::Frames(frames) => {
+            InflowLimit::Turns => polled,
+            InflowLimit::Heads(_, _, end) => end.written(polled, cx),
+            InflowLimit::Frames(frames) => {
                 if let Poll::Ready(Ok(count)) = polled {
                     frames.sent(count);
                 }

@@ -31,7 +31,7 @@ pub enum Header {
 
 /// Why the bytes are not a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum ProxyHeaderError {
     /// The first bytes are not those of a PROXY header.
     #[error("the connection does not begin with a PROXY header")]
     Missing,
@@ -41,24 +41,24 @@ pub enum Malformed {
 }
 
 /// Parses the first bytes of a connection.
-pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
+pub fn parse(bytes: &[u8]) -> Result<Header, ProxyHeaderError> {
     let begins = |with: &[u8]| bytes.iter().zip(with).all(|(a, b)| a == b);
     if begins(V1) {
         v1(bytes)
     } else if begins(V2) {
         v2(bytes)
     } else {
-        Err(Malformed::Missing)
+        Err(ProxyHeaderError::Missing)
     }
 }
 
-fn v1(bytes: &[u8]) -> Result<Header, Malformed> {
+fn v1(bytes: &[u8]) -> Result<Header, ProxyHeaderError> {
     let seen = &bytes[..bytes.len().min(LONGEST_V1)];
     let Some(end) = seen.windows(2).position(|pair| pair == b"\r\n") else {
         let whole = seen.len() == LONGEST_V1;
-        return if whole { Err(Malformed::Wrong("its line has no end")) } else { Ok(Header::Incomplete) };
+        return if whole { Err(ProxyHeaderError::Wrong("its line has no end")) } else { Ok(Header::Incomplete) };
     };
-    let wrong = Malformed::Wrong("its line is not `PROXY TCP4|TCP6 source destination port port`");
+    let wrong = ProxyHeaderError::Wrong("its line is not `PROXY TCP4|TCP6 source destination port port`");
     let line = std::str::from_utf8(&seen[..end]).map_err(|_| wrong)?;
     let length = end + 2;
     let mut words = line.split(' ').skip(1);
@@ -86,20 +86,20 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| plain)
 }
 
-fn v2(bytes: &[u8]) -> Result<Header, Malformed> {
+fn v2(bytes: &[u8]) -> Result<Header, ProxyHeaderError> {
     let Some((fixed, rest)) = bytes.split_at_checked(FIXED) else { return Ok(Header::Incomplete) };
     let after = usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
     let length = FIXED + after;
     if length > LONGEST_V2 {
-        return Err(Malformed::Wrong("it is too long"));
+        return Err(ProxyHeaderError::Wrong("it is too long"));
     }
     let Some(rest) = rest.get(..after) else { return Ok(Header::Incomplete) };
     let local = match fixed[12] {
         0x20 => true,
         0x21 => false,
-        _ => return Err(Malformed::Wrong("its version or command is unknown")),
+        _ => return Err(ProxyHeaderError::Wrong("its version or command is unknown")),
     };
-    let wrong = Malformed::Wrong("its addresses are cut short");
+    let wrong = ProxyHeaderError::Wrong("its addresses are cut short");
     let port = |at: usize| rest.get(at..at + 2).map(|port| u16::from_be_bytes([port[0], port[1]])).ok_or(wrong);
     let source = match fixed[13] {
         _ if local => None,
@@ -116,7 +116,7 @@ fn v2(bytes: &[u8]) -> Result<Header, Malformed> {
             port(34)?;
             Some(SocketAddr::new(Ipv6Addr::from(source).into(), port(32)?))
         }
-        _ => return Err(Malformed::Wrong("what it carried was no TCP")),
+        _ => return Err(ProxyHeaderError::Wrong("what it carried was no TCP")),
     };
     Ok(Header::Complete { length, source })
 }

@@ -26,7 +26,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Problems with names of images and with settings of registries. Contacts no registry.
 pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
-    let images = &snapshot.mesh_slice().images;
+    let images = &snapshot.mesh_config().images;
     let nothing = images.default_registry.is_none() && images.docker_config.is_none() && images.registries.is_empty();
     if nothing && snapshot.containers().next().is_none() {
         return Vec::new();
@@ -68,7 +68,7 @@ pub struct Unresolved {
 /// with certificates and credentials.
 pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Result<Resolution, Vec<Problem>> {
     let mut slices: BTreeMap<FunctionId, FunctionConfig> =
-        snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+        snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
     if snapshot.containers().next().is_some() {
         let (mut unknown, mut problems) = (HashMap::new(), Vec::new());
         for (id, container, place) in snapshot.containers() {
@@ -102,7 +102,7 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
             return Ok(Resolution::Incomplete(Unresolved { resolver, machines, tags: unknown }));
         }
     }
-    let (mesh, modules) = (snapshot.mesh_slice().clone(), snapshot.modules().clone());
+    let (mesh, modules) = (snapshot.mesh_config().clone(), snapshot.modules().clone());
     let permissions = snapshot.permissions();
     Ok(Resolution::Complete(Box::new(Definitions { mesh, slices, modules, permissions })))
 }
@@ -173,13 +173,13 @@ async fn digest(resolver: &Resolver, machines: &Arc<Machines>, tag: &Tag) -> Res
 }
 
 fn resolver(snapshot: &Snapshot) -> Result<Resolver, Problem> {
-    let registries = leno_node::registries(&snapshot.mesh_slice().images, &snapshot.control_files());
+    let registries = leno_node::registries(&snapshot.mesh_config().images, &snapshot.control_files());
     let resolver = registries.and_then(|registries| Resolver::new(registries).map_err(|error| error.to_string()));
     resolver.map_err(|reason| snapshot.mesh_problem("spec.images", &reason))
 }
 
 fn reference(snapshot: &Snapshot, container: &Container, place: &Problem) -> Result<Reference, Problem> {
-    let default_registry = snapshot.mesh_slice().images.default_registry.as_deref();
+    let default_registry = snapshot.mesh_config().images.default_registry.as_deref();
     // Documents from requests name layouts by digest, so this opens only the operator's files.
     let parsed =
         Reference::parse(&container.image, default_registry).map(|reference| reference.named_by("", &FileAccess::Any));

@@ -315,10 +315,10 @@ mod tests {
         assert!(text.contains("#   callees: [203-0-113-7, api-example-com, only-name-example, stock]"), "{text}");
         let loaded = leno_config::load_text("suggested.yaml".as_ref(), &(text.clone() + caller));
         let snapshot = loaded.unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
-        let slice = snapshot.slice(&FunctionId::new("shop", "api-example-com").unwrap()).unwrap();
-        let leno_model::Run::Egress(egress) = slice.run else { panic!("it is outside") };
+        let config = snapshot.function_config(&FunctionId::new("shop", "api-example-com").unwrap()).unwrap();
+        let leno_model::Run::Egress(egress) = config.run else { panic!("it is outside") };
         assert_eq!(egress.http_port(80).unwrap().number, 443);
-        assert_eq!(slice.inbound.authorization.len(), 1);
+        assert_eq!(config.inbound.authorization.len(), 1);
     }
 
     #[test]

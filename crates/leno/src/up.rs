@@ -74,7 +74,7 @@ async fn up(
 ) -> Result<ExitCode> {
     // Handlers of signals come first, so that no signal is lost.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mesh = snapshot.mesh_slice().clone();
+    let mesh = snapshot.mesh_config().clone();
     let engines = Arc::new(Engines::default());
     // Starting an engine takes a while.
     tokio::task::block_in_place(|| engines.refuse(&snapshot)).map_err(anyhow::Error::msg)?;
@@ -226,7 +226,7 @@ async fn apply(
     warned: &mut Vec<Problem>,
 ) -> Option<(Instant, Snapshot)> {
     let change = change.and_then(|snapshot| {
-        let fixed = running.fixed_at_start(snapshot.mesh_slice());
+        let fixed = running.fixed_at_start(snapshot.mesh_config());
         let problems: Vec<_> = fixed.into_iter().map(|field| snapshot.mesh_problem(field, "needs a restart")).collect();
         if problems.is_empty() { Ok(snapshot) } else { Err(problems) }
     });

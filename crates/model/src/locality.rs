@@ -22,7 +22,7 @@ pub enum Distance {
     /// In another zone of the same region.
     Region,
     /// In another region, or the location is unknown.
-    Elsewhere,
+    Remote,
 }
 
 impl Locality {
@@ -32,7 +32,7 @@ impl Locality {
         match (self.region == other.region, same_zone, self.region.is_some()) {
             (true, true, _) => Distance::Zone,
             (true, false, true) => Distance::Region,
-            _ => Distance::Elsewhere,
+            _ => Distance::Remote,
         }
     }
 }
@@ -54,12 +54,12 @@ mod tests {
             (at("eu", "a"), at("eu", "b"), Distance::Region),
             (at("eu", "a"), at("eu", ""), Distance::Region),
             (at("eu", ""), at("eu", ""), Distance::Region),
-            (at("eu", "a"), at("us", "a"), Distance::Elsewhere),
-            (at("eu", "a"), at("", "a"), Distance::Elsewhere),
-            (at("", ""), at("", ""), Distance::Elsewhere),
+            (at("eu", "a"), at("us", "a"), Distance::Remote),
+            (at("eu", "a"), at("", "a"), Distance::Remote),
+            (at("", ""), at("", ""), Distance::Remote),
         ] {
             assert_eq!((one.distance(&other), other.distance(&one)), (distance, distance), "{one:?} {other:?}");
         }
-        assert!(Distance::Zone < Distance::Region && Distance::Region < Distance::Elsewhere);
+        assert!(Distance::Zone < Distance::Region && Distance::Region < Distance::Remote);
     }
 }

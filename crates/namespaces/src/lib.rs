@@ -154,9 +154,9 @@ impl Namespace {
     pub fn usage(&self, now: Instant) -> Usage {
         let count = |resource| {
             let count = self.count(resource);
-            Used { used: count.used(), bound: count.bound(), refused: count.refused() }
+            ResourceUse { used: count.used(), bound: count.bound(), refused: count.refused() }
         };
-        let rate = |rate: &Rate, refused| Used { used: rate.recent(now), bound: rate.per_second(), refused };
+        let rate = |rate: &Rate, refused| ResourceUse { used: rate.recent(now), bound: rate.per_second(), refused };
         Usage {
             namespace: self.name.clone(),
             instances: count(Resource::Instances),
@@ -178,7 +178,7 @@ const LEAST_OUTPUT: u64 = 1 << 20;
 
 /// The use of one resource beside its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct ResourceUse {
     /// In use now; of a rate, in the latest second.
     pub used: u64,
     /// The bound.
@@ -193,21 +193,21 @@ pub struct Usage {
     /// Its name.
     pub namespace: Arc<str>,
     /// See [`Bounds::instances`].
-    pub instances: Used,
+    pub instances: ResourceUse,
     /// See [`Bounds::connections`].
-    pub connections: Used,
+    pub connections: ResourceUse,
     /// See [`Bounds::open_requests`].
-    pub open_requests: Used,
+    pub open_requests: ResourceUse,
     /// See [`Bounds::waiting_requests`].
-    pub waiting_requests: Used,
+    pub waiting_requests: ResourceUse,
     /// See [`Bounds::image_bytes`].
-    pub image_bytes: Used,
+    pub image_bytes: ResourceUse,
     /// See [`Bounds::image_files`].
-    pub image_files: Used,
+    pub image_files: ResourceUse,
     /// See [`Bounds::pull_bytes_per_second`].
-    pub pull_bytes_per_second: Used,
+    pub pull_bytes_per_second: ResourceUse,
     /// See [`Bounds::log_bytes_per_second`].
-    pub log_bytes_per_second: Used,
+    pub log_bytes_per_second: ResourceUse,
 }
 
 /// All namespaces of a node.
@@ -295,7 +295,7 @@ mod tests {
         assert!(shop.take(Resource::Connections).is_some());
         assert!(demo.take(Resource::OpenRequests).is_some(), "another resource is another matter");
         let usage = &namespaces.usage()[0];
-        assert_eq!((&*usage.namespace, usage.connections), ("demo", Used { used: 2, bound: 2, refused: 3 }));
+        assert_eq!((&*usage.namespace, usage.connections), ("demo", ResourceUse { used: 2, bound: 2, refused: 3 }));
         drop(held);
         assert!(namespaces.of("demo").take(Resource::Connections).is_some());
     }

@@ -64,7 +64,7 @@ impl Importance {
 pub struct Log {
     rate: Rate,
     totals: [Total; Source::ALL.len()],
-    omitted: Mutex<[Omitted; Source::ALL.len()]>,
+    omitted: Mutex<[OmittedLines; Source::ALL.len()]>,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ struct Total {
 
 /// Lines that were left out since the last report.
 #[derive(Debug, Default)]
-struct Omitted {
+struct OmittedLines {
     lines: u64,
     bytes: u64,
     function: Option<Box<str>>,
@@ -128,7 +128,7 @@ impl Log {
     pub fn take_omissions(&self) -> Vec<Omission> {
         let omitted = std::mem::take(&mut *self.omitted.lock().unwrap_or_else(PoisonError::into_inner));
         let each = Source::ALL.into_iter().zip(omitted).filter(|(_, omitted)| omitted.lines > 0);
-        each.map(|(source, Omitted { lines, bytes, function, several })| Omission {
+        each.map(|(source, OmittedLines { lines, bytes, function, several })| Omission {
             source,
             function: function.filter(|_| !several),
             lines,

@@ -65,9 +65,9 @@ impl Engines {
     /// Fails if the mesh or a function requests an engine that does not work here. The error gives
     /// the reason why the documents cannot be put into force.
     pub fn refuse(&self, snapshot: &Snapshot) -> Result<(), String> {
-        let mesh = snapshot.mesh_slice().engine;
+        let mesh = snapshot.mesh_config().engine;
         self.choose(None, mesh).map_err(|error| format!("spec.engine of the Mesh document: {error}"))?;
-        let functions = snapshot.functions().filter_map(|id| Some((id, snapshot.slice(id)?.engine)));
+        let functions = snapshot.functions().filter_map(|id| Some((id, snapshot.function_config(id)?.engine)));
         for (id, engine) in functions.filter(|(_, engine)| engine.is_some()) {
             let error = |error| format!("spec.sidecar.engine of a policy of {id}: {error}");
             self.choose(engine, mesh).map_err(error)?;

@@ -258,7 +258,7 @@ fn tell(policy: &KernelPolicy, node: &Node, refusal: &Refusal) {
             None => "",
         },
         rule: "",
-        outcome: Err(flows::Ended::Refused(reason)),
+        outcome: Err(flows::ConnectionFailure::Refused(reason)),
         bytes: [0; 2],
         spliced: false,
         started: (std::time::SystemTime::now(), std::time::Instant::now()),

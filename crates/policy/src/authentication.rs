@@ -14,7 +14,7 @@
 //! never does.
 
 use crate::claims::Claims;
-use crate::fields::Written;
+use crate::fields::FieldOverride;
 use crate::input::RequestInput;
 use crate::json::Json;
 use crate::needs::Needs;
@@ -52,7 +52,7 @@ const CHEAP: usize = 2048;
 const MAX_FIELD: usize = 4096;
 
 /// A token of which everything but the signature has been checked.
-pub(crate) struct Checked<'a> {
+pub(crate) struct CheckedToken<'a> {
     issuer: &'a Issuer,
     /// Which of the program's sources held it.
     sources: Vec<usize>,
@@ -63,7 +63,7 @@ pub(crate) struct Checked<'a> {
     pub unverified: Option<SignatureWant>,
 }
 
-impl Checked<'_> {
+impl CheckedToken<'_> {
     /// Issuer and subject; `None` without a subject.
     pub(crate) fn principal(&self) -> Option<(&str, &str)> {
         self.claims.string("sub").map(|sub| (self.issuer.issuer.as_str(), sub))
@@ -82,7 +82,7 @@ pub(crate) fn judge<'a>(
     needs: &Needs,
     input: &RequestInput<'_>,
     payload: &'a mut Vec<u8>,
-) -> Result<Option<Checked<'a>>, Denial> {
+) -> Result<Option<CheckedToken<'a>>, Denial> {
     let Some(first) = spec.authentication.first() else { return Ok(None) };
     let located = token::locate(&needs.tokens, &input.headers, input.path);
     let Some(found) = located.first() else {
@@ -131,7 +131,7 @@ pub(crate) fn judge<'a>(
     let accept = |issuer: &'a Issuer, claims: Claims<'a>, unverified: Option<SignatureWant>| {
         let sources = located.iter().map(|one| one.source).collect();
         let claims = claims.with_spaced(&issuer.space_delimited_claims);
-        Ok(Some(Checked { issuer, sources, claims, unverified }))
+        Ok(Some(CheckedToken { issuer, sources, claims, unverified }))
     };
     let (mut denial, mut pending, mut chosen, mut keys) = (None, None, None, Vec::new());
     for issuer in spec.authentication.iter().filter(looks) {
@@ -320,16 +320,16 @@ fn check_claims(issuer: &Issuer, claims: &Claims<'_>, now_ms: u64) -> Result<(),
 
 /// The header fields that are made of claims, and the fields that an authorizer's answer may set
 /// later. All of them are written or removed, so a client cannot forge one.
-pub(crate) fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a Checked<'_>>) -> Vec<Written<'a>> {
+pub(crate) fn written<'a>(spec: &'a ProgramSpec, checked: Option<&'a CheckedToken<'_>>) -> Vec<FieldOverride<'a>> {
     let answered = spec.authorizers.iter().flat_map(|authorizer| &authorizer.headers);
-    let mut written: Vec<Written<'a>> = answered.map(|name| Written { name, value: None }).collect();
+    let mut written: Vec<FieldOverride<'a>> = answered.map(|name| FieldOverride { name, value: None }).collect();
     for issuer in &spec.authentication {
         for (claim, name) in &issuer.claims_to_headers {
             let accepted = checked.filter(|checked| core::ptr::eq(checked.issuer, issuer));
             let value = accepted.and_then(|checked| checked.claims.text(claim)).filter(|text| is_field_value(text));
             match written.iter_mut().find(|written| written.name == name) {
                 Some(written) => written.value = value.map(Cow::Borrowed).or(written.value.take()),
-                None => written.push(Written { name, value: value.map(Cow::Borrowed) }),
+                None => written.push(FieldOverride { name, value: value.map(Cow::Borrowed) }),
             }
         }
     }
@@ -347,7 +347,7 @@ fn is_field_value(text: &str) -> bool {
 pub(crate) fn strip(
     needs: &Needs,
     input: &RequestInput<'_>,
-    checked: &Checked<'_>,
+    checked: &CheckedToken<'_>,
     edits: &mut Vec<HeaderEdit>,
 ) -> Option<String> {
     if checked.issuer.forward {

@@ -21,7 +21,7 @@ use crate::matching::{self, Clause, compare, decide};
 use crate::outcome::{Denial, PolicyKind};
 use crate::query::Query;
 use crate::spec::{
-    Action, AuthorizationRule, Cidr, Condition, ConditionKey, Labelled, Matches, Operation, Source, StringMatch,
+    Action, AuthorizationRule, Cidr, Condition, ConditionKey, LabelMatch, Matches, Operation, Source, StringMatch,
 };
 use crate::words;
 use alloc::format;
@@ -30,7 +30,7 @@ use alloc::string::{String, ToString};
 /// Values that rules look at, prepared once per request. A connection without requests has an empty
 /// method, host and path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RuleInput<'a> {
     /// Who opened the connection.
     pub peer: Peer<'a>,
     /// The namespace of the peer's SPIFFE ID.
@@ -89,23 +89,23 @@ pub(crate) fn reads_query(rules: &[AuthorizationRule]) -> bool {
 }
 
 /// Inbound: the name of the rule that allows, or the denial.
-pub(crate) fn judge<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<&'r str, Denial> {
+pub(crate) fn judge<'r>(rules: Rules<'r>, asked: &RuleInput<'_>) -> Result<&'r str, Denial> {
     for path in asked.decoded_paths {
-        refuse_denied(rules, &Asked { path, ..*asked })?;
+        refuse_denied(rules, &RuleInput { path, ..*asked })?;
     }
     for path in asked.other_paths {
-        judge_reading(rules, &Asked { path, ..*asked })?;
+        judge_reading(rules, &RuleInput { path, ..*asked })?;
     }
     judge_reading(rules, asked)
 }
 
 /// Outbound: the callees are the allow-list; deny rules refuse, and allow rules, if there are any, must match.
-pub(crate) fn narrow<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<Option<&'r str>, Denial> {
+pub(crate) fn narrow<'r>(rules: Rules<'r>, asked: &RuleInput<'_>) -> Result<Option<&'r str>, Denial> {
     if allowing(rules).next().is_some() {
         return judge(rules, asked).map(Some);
     }
     for path in asked.decoded_paths.iter().chain(asked.other_paths) {
-        refuse_denied(rules, &Asked { path, ..*asked })?;
+        refuse_denied(rules, &RuleInput { path, ..*asked })?;
     }
     refuse_denied(rules, asked).map(|()| None)
 }
@@ -120,7 +120,7 @@ pub(crate) fn is_constant(rules: &[AuthorizationRule]) -> bool {
     rules.first().is_none_or(allows_everything) && rules.iter().all(|rule| rule.action == Action::Allow && !rule.audit)
 }
 
-fn judge_reading<'r>(rules: Rules<'r>, asked: &Asked<'_>) -> Result<&'r str, Denial> {
+fn judge_reading<'r>(rules: Rules<'r>, asked: &RuleInput<'_>) -> Result<&'r str, Denial> {
     refuse_denied(rules, asked)?;
     match allowing(rules).find(|rule| matches(rule, asked)) {
         Some(rule) => Ok(&rule.name),
@@ -132,7 +132,7 @@ fn allowing(rules: Rules<'_>) -> impl Iterator<Item = &AuthorizationRule> {
     rules.iter().filter(|rule| rule.action == Action::Allow)
 }
 
-fn refuse_denied(rules: Rules<'_>, asked: &Asked<'_>) -> Result<(), Denial> {
+fn refuse_denied(rules: Rules<'_>, asked: &RuleInput<'_>) -> Result<(), Denial> {
     match rules.iter().find(|rule| rule.action == Action::Deny && matches(rule, asked)) {
         Some(rule) => {
             let clause = match present(asked.method) {
@@ -145,7 +145,7 @@ fn refuse_denied(rules: Rules<'_>, asked: &Asked<'_>) -> Result<(), Denial> {
     }
 }
 
-fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
+fn matches(rule: &AuthorizationRule, asked: &RuleInput<'_>) -> bool {
     (rule.from.is_empty() || rule.from.iter().any(|source| source_matches(source, asked)))
         && (rule.to.is_empty() || rule.to.iter().any(|operation| operation_matches(operation, asked)))
         && rule.when.iter().all(|condition| !condition_clause(rule.action, condition, asked).fails())
@@ -155,7 +155,7 @@ fn matches(rule: &AuthorizationRule, asked: &Asked<'_>) -> bool {
 pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
     let namespace = peer.identity.and_then(host::namespace_of_identity);
     let fields = Fields::default();
-    let asked = Asked {
+    let asked = RuleInput {
         peer,
         namespace,
         principal: None,
@@ -176,29 +176,29 @@ pub(crate) fn known_to_match(source: &Source, peer: Peer<'_>) -> Option<bool> {
 }
 
 /// Whether a source matches; rate limits use it too.
-pub(crate) fn source_matches(source: &Source, asked: &Asked<'_>) -> bool {
+pub(crate) fn source_matches(source: &Source, asked: &RuleInput<'_>) -> bool {
     SOURCE_FIELDS.iter().all(|field| !field(source, asked).fails())
 }
 
 /// Whether an operation matches; rate limits use it too.
-pub(crate) fn operation_matches(operation: &Operation, asked: &Asked<'_>) -> bool {
+pub(crate) fn operation_matches(operation: &Operation, asked: &RuleInput<'_>) -> bool {
     OPERATION_FIELDS.iter().all(|field| !field(operation, asked).fails())
 }
 
 /// Whether one of these operations (all requests, if there are none) may be the requested one. If a
 /// path has several readings, one match is enough: a client cannot avoid an authorizer by the
 /// spelling of a path.
-pub(crate) fn may_be_one_of(operations: &[Operation], asked: &Asked<'_>) -> bool {
+pub(crate) fn may_be_one_of(operations: &[Operation], asked: &RuleInput<'_>) -> bool {
     operations.is_empty() || operations.iter().any(|operation| may_match(operation, asked))
 }
 
 /// Whether an operation matches under any reading of the path.
-pub(crate) fn may_match(operation: &Operation, asked: &Asked<'_>) -> bool {
-    let as_other = |path: &String| operation_matches(operation, &Asked { path, ..*asked });
+pub(crate) fn may_match(operation: &Operation, asked: &RuleInput<'_>) -> bool {
+    let as_other = |path: &String| operation_matches(operation, &RuleInput { path, ..*asked });
     operation_matches(operation, asked) || asked.other_paths.iter().chain(asked.decoded_paths).any(as_other)
 }
 
-type Field<T> = fn(&T, &Asked<'_>) -> Clause;
+type Field<T> = fn(&T, &RuleInput<'_>) -> Clause;
 
 /// Index of the users among the fields.
 const PRINCIPALS: usize = 2;
@@ -221,7 +221,7 @@ const OPERATION_FIELDS: [Field<Operation>; 4] = [
     },
 ];
 
-fn labels_clause(Labelled { identities, .. }: &Labelled, asked: &Asked<'_>) -> Clause {
+fn labels_clause(LabelMatch { identities, .. }: &LabelMatch, asked: &RuleInput<'_>) -> Clause {
     let carries = |identity| identities.binary_search_by(|other| other.as_str().cmp(identity)).is_ok();
     if asked.peer.identity.is_some_and(carries) { Clause::Holds } else { Clause::Missed }
 }
@@ -230,7 +230,7 @@ fn present(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-fn condition_clause(action: Action, condition: &Condition, asked: &Asked<'_>) -> Clause {
+fn condition_clause(action: Action, condition: &Condition, asked: &RuleInput<'_>) -> Clause {
     let meets = |list: &[StringMatch], value: &str| list.iter().any(|matcher| matching::text(matcher, value));
     let values = &condition.values;
     match &condition.key {
@@ -252,7 +252,7 @@ fn condition_clause(action: Action, condition: &Condition, asked: &Asked<'_>) ->
 
 /// The denial of a request that no rule allows. It names the rule for the requested operation. If
 /// there is none, or several, it names the rule of which most fields hold.
-fn no_rule_allows(rules: Rules<'_>, asked: &Asked<'_>) -> Denial {
+fn no_rule_allows(rules: Rules<'_>, asked: &RuleInput<'_>) -> Denial {
     let mut nearest: Option<((bool, u32), &AuthorizationRule, String)> = None;
     for rule in allowing(rules) {
         let (nearness, clause) = how_near(rule, asked);
@@ -279,7 +279,7 @@ fn denial(rule: &str, default: bool, clause: String) -> Denial {
 
 /// Whether a rule is for the requested operation, how many of its fields hold (of alternatives, the
 /// best counts), and the first field that does not hold, in words.
-fn how_near(rule: &AuthorizationRule, asked: &Asked<'_>) -> ((bool, u32), String) {
+fn how_near(rule: &AuthorizationRule, asked: &RuleInput<'_>) -> ((bool, u32), String) {
     let from = best(&rule.from, &SOURCE_FIELDS, asked);
     let to = best(&rule.to, &OPERATION_FIELDS, asked);
     let about_it = to.failed.is_none() && to.held > 0;
@@ -311,7 +311,7 @@ struct Best<'r, T> {
     failed: Option<(&'r T, usize, Clause)>,
 }
 
-fn best<'r, T>(alternatives: &'r [T], fields: &[Field<T>], asked: &Asked<'_>) -> Best<'r, T> {
+fn best<'r, T>(alternatives: &'r [T], fields: &[Field<T>], asked: &RuleInput<'_>) -> Best<'r, T> {
     let mut best: Option<Best<'r, T>> = None;
     for alternative in alternatives {
         let mut this = Best { held: 0, failed: None };
@@ -330,7 +330,7 @@ fn best<'r, T>(alternatives: &'r [T], fields: &[Field<T>], asked: &Asked<'_>) ->
     best.unwrap_or(Best { held: 0, failed: None })
 }
 
-fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>) -> String {
+fn source_words(source: &Source, field: usize, clause: Clause, asked: &RuleInput<'_>) -> String {
     match field {
         0 => {
             let who = asked.peer.identity.map(words::shown).ok_or("the peer has no identity");
@@ -358,7 +358,7 @@ fn source_words(source: &Source, field: usize, clause: Clause, asked: &Asked<'_>
     }
 }
 
-fn operation_words(operation: &Operation, field: usize, clause: Clause, asked: &Asked<'_>) -> String {
+fn operation_words(operation: &Operation, field: usize, clause: Clause, asked: &RuleInput<'_>) -> String {
     let sent = |text| present(text).map(words::shown).ok_or("it was not sent");
     match field {
         0 => missed("to.methods", sent(asked.method), &operation.methods, clause, words::text),

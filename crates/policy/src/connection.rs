@@ -1,6 +1,6 @@
 //! Judges connections that carry no requests: by who connects, and to which port.
 
-use crate::authorization::{self, Asked, Rules};
+use crate::authorization::{self, RuleInput, Rules};
 use crate::fields::Fields;
 use crate::host as hosts;
 use crate::input::Peer;
@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 /// # Errors
 /// Returns the denial.
 pub fn judge<'r>(inbound: &'r ProgramSpec, peer: Peer<'_>, port: u16, host: &str) -> Result<&'r str, Denial> {
-    let asked = Asked {
+    let asked = RuleInput {
         peer,
         namespace: peer.identity.and_then(hosts::namespace_of_identity),
         principal: None,

@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields<'a> {
     sent: &'a [Header<'a>],
-    written: Vec<Written<'a>>,
+    written: Vec<FieldOverride<'a>>,
 }
 
 /// A field that a policy writes, in place of any value that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Written<'a> {
+pub(crate) struct FieldOverride<'a> {
     /// Lower case.
     pub name: &'a str,
     /// `None`: the field is removed.
@@ -23,7 +23,7 @@ pub(crate) struct Written<'a> {
 
 impl<'a> Fields<'a> {
     /// The fields that were sent, replaced by those that policies write.
-    pub(crate) fn new(sent: &'a [Header<'a>], written: Vec<Written<'a>>) -> Self {
+    pub(crate) fn new(sent: &'a [Header<'a>], written: Vec<FieldOverride<'a>>) -> Self {
         Self { sent, written }
     }
 
@@ -44,14 +44,14 @@ impl<'a> Fields<'a> {
     }
 
     /// The fields that policies write.
-    pub(crate) fn into_written(self) -> Vec<Written<'a>> {
+    pub(crate) fn into_written(self) -> Vec<FieldOverride<'a>> {
         self.written
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Fields, Written};
+    use super::{FieldOverride, Fields};
     use crate::input::Header;
     use alloc::vec;
     use alloc::vec::Vec;
@@ -60,8 +60,10 @@ mod tests {
     fn what_is_written_hides_what_was_sent() {
         let header = |name, value: &'static str| Header { name, value: value.as_bytes() };
         let sent = [header("x-user", "forged"), header("a", "1"), header("a", "2"), header("x-role", "forged")];
-        let written =
-            vec![Written { name: "x-user", value: Some("ann".into()) }, Written { name: "x-role", value: None }];
+        let written = vec![
+            FieldOverride { name: "x-user", value: Some("ann".into()) },
+            FieldOverride { name: "x-role", value: None },
+        ];
         let fields = Fields::new(&sent, written);
         assert_eq!(fields.values("x-user").collect::<Vec<_>>(), [b"ann"]);
         assert_eq!(fields.values("x-role").count(), 0);

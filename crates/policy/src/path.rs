@@ -42,7 +42,7 @@ pub enum Ambiguous {
     TooManyReadings,
     /// It would be forwarded as it came, and another reading of it is exposed by another function
     /// or by none.
-    Elsewhere,
+    AnotherReading,
 }
 
 impl Ambiguous {
@@ -63,7 +63,7 @@ impl Ambiguous {
             Self::QueryNull => "the query has an encoded null byte (`%00`)",
             Self::Asterisk => "only OPTIONS can ask for `*`",
             Self::TooManyReadings => "the path can be read in too many ways",
-            Self::Elsewhere => "the path leads elsewhere if it is read in another way",
+            Self::AnotherReading => "the path leads elsewhere if it is read in another way",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The program: all of one function's policies for one direction, judged in sequence.
 
-use crate::authentication::{self, Checked};
-use crate::authorization::{self, Asked, Rules};
+use crate::authentication::{self, CheckedToken};
+use crate::authorization::{self, RuleInput, Rules};
 use crate::breaker;
 use crate::fields::Fields;
 use crate::host;
@@ -151,14 +151,14 @@ impl Program {
                 return Err(denial.into());
             }
         };
-        let principal = token.as_ref().and_then(Checked::principal);
+        let principal = token.as_ref().and_then(CheckedToken::principal);
         findings.principal = principal.map(|(issuer, subject)| {
             let mut principal = [issuer, "/", subject].concat();
             words::cut(&mut principal, MAX_PRINCIPAL);
             principal
         });
         let fields = Fields::new(&input.headers, authentication::written(&self.spec, token.as_ref()));
-        let asked = Asked {
+        let asked = RuleInput {
             peer: input.peer,
             namespace: input.peer.identity.and_then(host::namespace_of_identity),
             principal,
@@ -196,7 +196,7 @@ impl Program {
     }
 
     /// The rule that allows, and the verdict if nothing were audited.
-    fn authorize(&self, asked: &Asked<'_>, findings: &mut Findings) -> Result<String, Denial> {
+    fn authorize(&self, asked: &RuleInput<'_>, findings: &mut Findings) -> Result<String, Denial> {
         let judge = |rules| match self.spec.direction {
             Direction::Inbound => authorization::judge(rules, asked).map(ToString::to_string),
             Direction::Outbound => authorization::narrow(rules, asked)
@@ -230,7 +230,7 @@ impl Program {
             return Vec::new();
         }
         let fields = Fields::new(&input.headers, authentication::written(&self.spec, None));
-        let asked = Asked {
+        let asked = RuleInput {
             peer: input.peer,
             namespace: input.peer.identity.and_then(host::namespace_of_identity),
             principal: None,
@@ -254,7 +254,7 @@ impl Program {
         &self,
         input: &RequestInput<'_>,
         path: &str,
-        token: Option<&Checked<'_>>,
+        token: Option<&CheckedToken<'_>>,
         fields: Fields<'_>,
         findings: &mut Findings,
     ) {

@@ -1,7 +1,7 @@
 //! Policy 4: rate limits. Only this module has the arithmetic of counters: programs decide by it,
 //! and the runtime's counters, which have the last word, commit by it.
 
-use crate::authorization::{self, Asked, known_to_match, source_matches};
+use crate::authorization::{self, RuleInput, known_to_match, source_matches};
 use crate::input::{Peer, QuotaEntry, QuotaState, RequestInput};
 use crate::outcome::{Denial, HeaderEdit, MAX_OUTPUT, MAX_TAKES, PolicyKind, Stop, Take, Wants};
 use crate::path::Readings;
@@ -16,7 +16,7 @@ use core::net::{IpAddr, Ipv6Addr};
 
 /// The result of taking from a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakeResult {
     /// The counter afterwards; if not allowed, only the passing of time has changed it.
     pub state: QuotaState,
     /// Whether the counter had enough left.
@@ -36,7 +36,7 @@ pub struct Taken {
 /// If the clock steps back a little, nothing is refilled until it has caught up. A counter whose
 /// time is further ahead than a full refill takes is treated as fresh: it was written by a wrong
 /// clock, and must not block until that time comes.
-pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
+pub fn take(algorithm: &QuotaAlgorithm, state: QuotaState, now_ms: u64, cost: u32) -> TakeResult {
     match *algorithm {
         QuotaAlgorithm::TokenBucket { requests, period_ms, burst } => {
             token_bucket(requests, period_ms, burst, state, now_ms, cost)
@@ -73,7 +73,7 @@ pub fn share(algorithm: &QuotaAlgorithm, parts: u32) -> QuotaAlgorithm {
 
 /// A full bucket has nothing used. Counted in thousandths of a request; a refill's remainder stays
 /// in `at_ms`.
-fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
+fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, now_ms: u64, cost: u32) -> TakeResult {
     let (rate, period) = (u128::from(requests).max(1) * 1000, u128::from(period_ms.max(1)));
     let capacity = u128::from(burst) * 1000;
     let time_for = |thousandths: u128| u64::try_from((thousandths * period).div_ceil(rate)).unwrap_or(u64::MAX);
@@ -91,7 +91,7 @@ fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, no
     let until =
         |start_ms: u64, thousandths: u128| start_ms.saturating_add(time_for(thousandths)).saturating_sub(now_ms);
     let missing = (before + u128::from(cost) * 1000).saturating_sub(capacity);
-    Taken {
+    TakeResult {
         state: QuotaState { used: u64::try_from(after).unwrap_or(u64::MAX), at_ms },
         allowed,
         remaining: u32::try_from((capacity - after) / 1000).unwrap_or(u32::MAX),
@@ -101,7 +101,7 @@ fn token_bucket(requests: u32, period_ms: u64, burst: u32, state: QuotaState, no
     }
 }
 
-fn fixed_window(requests: u32, period_ms: u64, state: QuotaState, now_ms: u64, cost: u32) -> Taken {
+fn fixed_window(requests: u32, period_ms: u64, state: QuotaState, now_ms: u64, cost: u32) -> TakeResult {
     let period = period_ms.max(1);
     let window = now_ms - now_ms % period;
     let fresh = window > state.at_ms || state.at_ms - window > period;
@@ -110,7 +110,7 @@ fn fixed_window(requests: u32, period_ms: u64, state: QuotaState, now_ms: u64, c
     let allowed = wanted <= u64::from(requests);
     let after = if allowed { wanted } else { used };
     let reset_ms = at_ms.saturating_add(period).saturating_sub(now_ms);
-    Taken {
+    TakeResult {
         state: QuotaState { used: after, at_ms },
         allowed,
         remaining: u32::try_from(u64::from(requests).saturating_sub(after)).unwrap_or(u32::MAX),
@@ -197,13 +197,13 @@ fn push_text(key: &mut String, value: Option<&str>) {
 pub(crate) fn judge(
     spec: &ProgramSpec,
     input: &RequestInput<'_>,
-    asked: &Asked<'_>,
+    asked: &RuleInput<'_>,
     takes: &mut Vec<Take>,
     edits: &mut Vec<HeaderEdit>,
 ) -> Result<Option<Denial>, Stop> {
     let mut wants = Vec::new();
-    let mut tightest: Option<Taken> = None;
-    let mut refused: Option<(Taken, &str)> = None;
+    let mut tightest: Option<TakeResult> = None;
+    let mut refused: Option<(TakeResult, &str)> = None;
     let mut audited = None;
     for (index, limit, key) in counted(spec, asked, Counts::Requests) {
         let Some(entry) = entry(input, index, &key) else {
@@ -236,7 +236,7 @@ pub(crate) fn judge(
 }
 
 /// The counters of this request that the runtime did not prefetch.
-pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &Asked<'_>) -> Vec<(u16, String)> {
+pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &RuleInput<'_>) -> Vec<(u16, String)> {
     let counted = counted(spec, asked, Counts::Requests);
     let missing = counted.filter(|(index, _, key)| entry(input, *index, key).is_none());
     missing.map(|(index, _, key)| (index, key)).collect()
@@ -244,7 +244,7 @@ pub(crate) fn missing(spec: &ProgramSpec, input: &RequestInput<'_>, asked: &Aske
 
 /// The counters that a request takes from if authentication refuses it. The program does not read
 /// how much is left: the runtime's counters decide.
-pub(crate) fn failure(spec: &ProgramSpec, asked: &Asked<'_>) -> Vec<Take> {
+pub(crate) fn failure(spec: &ProgramSpec, asked: &RuleInput<'_>) -> Vec<Take> {
     let counted = counted(spec, asked, Counts::AuthenticationFailures);
     counted.map(|(limit, _, key)| Take { limit, key, cost: 1 }).collect()
 }
@@ -253,7 +253,7 @@ pub(crate) fn failure(spec: &ProgramSpec, asked: &Asked<'_>) -> Vec<Take> {
 /// any of its readings is one of them.
 fn counted<'a>(
     spec: &'a ProgramSpec,
-    asked: &'a Asked<'a>,
+    asked: &'a RuleInput<'a>,
     what: Counts,
 ) -> impl Iterator<Item = (u16, &'a RateLimit, String)> {
     let limits = (0u16..).zip(&spec.rate_limits);
@@ -270,7 +270,7 @@ fn counted<'a>(
 /// The paths under which a limit counts a request. A path with several readings takes from the
 /// counters of all of them except the forwarded path, if that has no other text among its readings.
 /// So a client cannot get a fresh counter by another spelling, whichever reading a server sees.
-fn counted_paths<'a>(limit: &RateLimit, asked: &'a Asked<'a>) -> impl Iterator<Item = &'a str> {
+fn counted_paths<'a>(limit: &RateLimit, asked: &'a RuleInput<'a>) -> impl Iterator<Item = &'a str> {
     let others = match asked.other_paths {
         _ if let [decoded, ..] = asked.decoded_paths => core::slice::from_ref(decoded),
         [first, _, ..] if !limit.key.contains(&KeyPart::Path) => core::slice::from_ref(first),
@@ -293,7 +293,7 @@ pub(crate) fn can_count(spec: &ProgramSpec, readings: &Readings<'_>) -> bool {
 }
 
 /// Whether the limit is for this caller.
-fn is_of(limit: &RateLimit, asked: &Asked<'_>) -> bool {
+fn is_of(limit: &RateLimit, asked: &RuleInput<'_>) -> bool {
     (limit.from.is_empty() || limit.from.iter().any(|source| source_matches(source, asked)))
         && !limit.except.iter().any(|source| source_matches(source, asked))
 }
@@ -305,7 +305,7 @@ pub fn may_be_of(limit: &RateLimit, peer: Peer<'_>) -> bool {
         && !limit.except.iter().any(|source| known_to_match(source, peer) == Some(true))
 }
 
-fn key(parts: &[KeyPart], asked: &Asked<'_>, path: &str) -> String {
+fn key(parts: &[KeyPart], asked: &RuleInput<'_>, path: &str) -> String {
     let subject = Subject {
         identity: asked.peer.identity,
         address: asked.peer.address,
@@ -322,7 +322,7 @@ fn entry<'i>(input: &'i RequestInput<'_>, index: u16, key: &str) -> Option<&'i Q
 }
 
 /// `RateLimit-*` fields of draft-ietf-httpapi-ratelimit-headers-03; the reset is in seconds, rounded up.
-pub fn limit_headers(taken: &Taken) -> [HeaderEdit; 3] {
+pub fn limit_headers(taken: &TakeResult) -> [HeaderEdit; 3] {
     let set = |name: &str, value: String| HeaderEdit::Set(name.to_string(), value);
     [
         set("ratelimit-limit", taken.limit.to_string()),
@@ -332,7 +332,7 @@ pub fn limit_headers(taken: &Taken) -> [HeaderEdit; 3] {
 }
 
 /// The refusal by an exhausted counter; the runtime's counters use it too.
-pub fn exhausted(name: &str, taken: &Taken) -> Denial {
+pub fn exhausted(name: &str, taken: &TakeResult) -> Denial {
     let clause = match taken.limit {
         0 => "this node has no share of the limit".to_string(),
         limit => format!("all {limit} requests are used"),

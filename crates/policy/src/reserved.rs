@@ -6,7 +6,7 @@
 
 /// The writers of a header field that not every component may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserved {
+pub enum ReservedField {
     /// Fields by which the mesh informs its functions: the caller, and `x-leno-…`. Removed from
     /// every incoming request.
     Mesh,
@@ -16,7 +16,7 @@ pub enum Reserved {
     Client,
     /// Other proxies' description of a client. The gateway removes it; policies and extensions may
     /// write it.
-    Outside,
+    OtherProxy,
     /// `proxy`, which CGI turns into `HTTP_PROXY` ("httpoxy", CVE-2016-5385). Removed from every
     /// incoming request.
     Proxy,
@@ -26,7 +26,7 @@ pub enum Reserved {
 const FORWARDED: [&[u8]; 4] = [b"for", b"proto", b"host", b"port"];
 
 /// Fields that other proxies are known to write, besides all other `x-forwarded-…` and `x-envoy-…`.
-const OUTSIDE: [&[u8]; 12] = [
+const OTHER_PROXIES: [&[u8]; 12] = [
     b"cf-connecting-ip",
     b"fastly-client-ip",
     b"forwarded",
@@ -42,30 +42,30 @@ const OUTSIDE: [&[u8]; 12] = [
 ];
 
 /// The writers for which a name is reserved; `None`: it is not reserved.
-pub fn reserved(name: &[u8]) -> Option<Reserved> {
+pub fn reserved(name: &[u8]) -> Option<ReservedField> {
     // This runs for every field of every request: two letters tell most of them apart.
     match (fold(*name.first()?), name.get(2).copied().map(fold)?) {
-        (b'p', _) => is_same(name, b"proxy").then_some(Reserved::Proxy),
+        (b'p', _) => is_same(name, b"proxy").then_some(ReservedField::Proxy),
         (b'x', b'f') => after(name, b"x-forwarded-").map(|rest| match rest {
-            _ if is_same(rest, b"client-cert") => Reserved::Mesh,
-            _ if FORWARDED.iter().any(|known| is_same(rest, known)) => Reserved::Client,
-            _ => Reserved::Outside,
+            _ if is_same(rest, b"client-cert") => ReservedField::Mesh,
+            _ if FORWARDED.iter().any(|known| is_same(rest, known)) => ReservedField::Client,
+            _ => ReservedField::OtherProxy,
         }),
-        (b'x', b'l') => after(name, b"x-leno-").map(|_| Reserved::Mesh),
-        (b'x', b'r') if is_same(name, b"x-request-id") => Some(Reserved::RequestId),
-        (b'x', b'e') => after(name, b"x-envoy-").map(|_| Reserved::Outside),
-        (b'x', b'c' | b'o' | b'r') | (b'c', b'-') | (b'f', b'r' | b's') | (b't', b'u') => outside(name),
+        (b'x', b'l') => after(name, b"x-leno-").map(|_| ReservedField::Mesh),
+        (b'x', b'r') if is_same(name, b"x-request-id") => Some(ReservedField::RequestId),
+        (b'x', b'e') => after(name, b"x-envoy-").map(|_| ReservedField::OtherProxy),
+        (b'x', b'c' | b'o' | b'r') | (b'c', b'-') | (b'f', b'r' | b's') | (b't', b'u') => other_proxy(name),
         _ => None,
     }
 }
 
-fn outside(name: &[u8]) -> Option<Reserved> {
-    OUTSIDE.iter().any(|known| is_same(name, known)).then_some(Reserved::Outside)
+fn other_proxy(name: &[u8]) -> Option<ReservedField> {
+    OTHER_PROXIES.iter().any(|known| is_same(name, known)).then_some(ReservedField::OtherProxy)
 }
 
 /// Whether policies, extensions and senders of trailers must leave this field alone.
 pub fn is_reserved(name: &str) -> bool {
-    !matches!(reserved(name.as_bytes()), None | Some(Reserved::Outside))
+    !matches!(reserved(name.as_bytes()), None | Some(ReservedField::OtherProxy))
 }
 
 /// Whether a function may take one of two names for the other.
@@ -91,19 +91,19 @@ mod tests {
         for (names, expected) in [
             (
                 &["x-forwarded-client-cert", "X_Forwarded_Client_Cert", "x-leno-", "x-leno-caller", "X_LENO-caller"][..],
-                Reserved::Mesh,
+                ReservedField::Mesh,
             ),
-            (&["x-request-id", "X-REQUEST_ID"], Reserved::RequestId),
-            (&["x-forwarded-for", "x_forwarded_proto", "X-Forwarded-Host", "x-forwarded-port"], Reserved::Client),
+            (&["x-request-id", "X-REQUEST_ID"], ReservedField::RequestId),
+            (&["x-forwarded-for", "x_forwarded_proto", "X-Forwarded-Host", "x-forwarded-port"], ReservedField::Client),
             (
                 &["x-forwarded-user", "x-envoy-attempt-count", "x_real_ip", "Forwarded", "true-client-ip"],
-                Reserved::Outside,
+                ReservedField::OtherProxy,
             ),
-            (&["proxy", "Proxy"], Reserved::Proxy),
+            (&["proxy", "Proxy"], ReservedField::Proxy),
         ] {
             for name in names {
                 assert_eq!(reserved(name.as_bytes()), Some(expected), "{name}");
-                assert_eq!(is_reserved(name), expected != Reserved::Outside, "{name}");
+                assert_eq!(is_reserved(name), expected != ReservedField::OtherProxy, "{name}");
             }
         }
     }

@@ -253,7 +253,7 @@ pub struct Source {
     /// SPIFFE IDs, in full: `spiffe://td/ns/x/sa/y`, as string matches.
     pub identities: Matches<StringMatch>,
     /// The functions whose labels match; `None`: all callers match.
-    pub labels: Option<Labelled>,
+    pub labels: Option<LabelMatch>,
     /// Namespaces of the SPIFFE ID.
     pub namespaces: Matches<StringMatch>,
     /// Issuer and subject of the verified token.
@@ -265,7 +265,7 @@ pub struct Source {
 /// The functions that carry certain labels. The compiler of a program knows them all, so a caller
 /// cannot claim a label.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Labelled {
+pub struct LabelMatch {
     /// The label selector, in words: `app=web`.
     pub selector: String,
     /// Their SPIFFE IDs, sorted. Empty: no caller matches.

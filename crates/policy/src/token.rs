@@ -12,7 +12,7 @@ pub const MAX_TOKEN: usize = 16 * 1024;
 
 /// A token in a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Located<'a> {
+pub struct RequestToken<'a> {
     /// Index of the source in the argument of [`locate`].
     pub source: usize,
     /// The token as it stands there; empty if it is not even text.
@@ -24,8 +24,8 @@ pub struct Located<'a> {
 /// for each source and one that contradicts, however many a client sends: a request has one token
 /// or is refused. A header without the source's prefix holds no token (other schemes have other
 /// uses), and neither does an empty parameter or cookie.
-pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_query: &'a str) -> Vec<Located<'a>> {
-    let mut found: Vec<Located<'a>> = Vec::new();
+pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_query: &'a str) -> Vec<RequestToken<'a>> {
+    let mut found: Vec<RequestToken<'a>> = Vec::new();
     for (source, place) in sources.iter().enumerate() {
         if contradicting(&found).is_some() {
             break;
@@ -33,7 +33,7 @@ pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_quer
         let mut push = |token: &'a str| {
             let same = found.last().is_some_and(|last| last.source == source && last.token == token);
             if !same && contradicting(&found).is_none() {
-                found.push(Located { source, token });
+                found.push(RequestToken { source, token });
             }
         };
         match place {
@@ -59,7 +59,7 @@ pub fn locate<'a>(sources: &[TokenSource], headers: &[Header<'a>], path_and_quer
 }
 
 /// A token that differs from the first.
-pub fn contradicting<'f, 'a>(located: &'f [Located<'a>]) -> Option<&'f Located<'a>> {
+pub fn contradicting<'f, 'a>(located: &'f [RequestToken<'a>]) -> Option<&'f RequestToken<'a>> {
     let (last, first) = (located.last()?, located.first()?);
     (last.token != first.token).then_some(last)
 }

@@ -23,7 +23,7 @@ use leno_model::{Callee, Port, PortProtocol};
 use leno_namespaces::{Namespace, Permit, Resource};
 use leno_policy::host::of_authority;
 use leno_runtime::schedule;
-use leno_telemetry::flows::{Connection, Ended};
+use leno_telemetry::flows::{Connection, ConnectionFailure};
 use rustls::server::Acceptor;
 use socket2::SockRef;
 use std::borrow::Cow;
@@ -127,7 +127,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
             address,
             protocol: "tcp",
             rule: "",
-            outcome: Err(Ended::Refused("no function that it may call has this address")),
+            outcome: Err(ConnectionFailure::Refused("no function that it may call has this address")),
             bytes: [0; 2],
             spliced: false,
             started,
@@ -180,8 +180,8 @@ impl TcpProxy {
         };
         let outcome = match &stopped {
             Ok(()) => Ok(()),
-            Err(Stop::Refused(reason)) => Err(Ended::Refused(reason)),
-            Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
+            Err(Stop::Refused(reason)) => Err(ConnectionFailure::Refused(reason)),
+            Err(Stop::Failed(reason)) => Err(ConnectionFailure::Failed(reason)),
         };
         stream.done = outcome.is_ok();
         let counts = &self.worker.node.telemetry.connections;

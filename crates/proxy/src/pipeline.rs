@@ -20,7 +20,7 @@ use exchange::{Exchange, Origin};
 use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request, response};
 use judge::{JudgeInput, Judgement, Permit, Permitted, Refusal};
-use leno_http::body::{Body, Closed, ClosedBy, grpc_status};
+use leno_http::body::{Body, CloseReason, ClosedBy, grpc_status};
 use leno_http::failure::Failure;
 use leno_http::head;
 use leno_model::FunctionId;
@@ -215,7 +215,7 @@ impl Exchange {
     }
 
     /// Answers a request that was closed before there was a response.
-    fn close(self, closed: &Closed) -> Response<Body> {
+    fn close(self, closed: &CloseReason) -> Response<Body> {
         if closed.by != ClosedBy::Policy {
             return self.fail(closed.failure());
         }

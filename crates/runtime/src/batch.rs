@@ -28,18 +28,18 @@ pub struct Bounds {
 /// The shared end of the queue.
 #[derive(Debug)]
 pub struct BatchExporter<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<BatchQueue<T>>,
 }
 
 /// One worker's end of the queue.
 #[derive(Debug)]
 pub struct BatchBuffer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<BatchQueue<T>>,
     buffer: Arc<Mutex<Vec<T>>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct BatchQueue<T> {
     buffers: Mutex<Vec<Arc<Mutex<Vec<T>>>>>,
     bounds: Bounds,
     /// Wakes the thread.
@@ -65,7 +65,7 @@ struct State {
 impl<T: Send + 'static> BatchExporter<T> {
     /// Starts a thread that calls `drain` with each batch. Items that `drain` leaves are dropped.
     pub fn start(name: &str, bounds: Bounds, drain: impl FnMut(&mut Vec<T>) + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BatchQueue {
             buffers: Mutex::default(),
             bounds,
             wakeup: Wakeup::new()?,
@@ -135,7 +135,7 @@ impl<T> BatchBuffer<T> {
 }
 
 /// Reports the end of the thread, also after a panic.
-struct Leaving<'a, T>(&'a Shared<T>);
+struct Leaving<'a, T>(&'a BatchQueue<T>);
 
 impl<T> Drop for Leaving<'_, T> {
     fn drop(&mut self) {
@@ -144,7 +144,7 @@ impl<T> Drop for Leaving<'_, T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> BatchQueue<T> {
     /// Waits until `is_so` holds, the thread has ended, or [`FLUSH_TIMEOUT`] has passed. Returns
     /// whether `is_so` holds.
     fn wait(&self, state: MutexGuard<'_, State>, is_so: impl Fn(&State) -> bool) -> bool {

@@ -66,7 +66,7 @@ struct Inner {
     runtime: Option<Handle>,
     servers: Vec<SocketAddr>,
     client: Mutex<Option<TokioResolver>>,
-    known: Mutex<HashMap<Box<str>, Known>>,
+    known: Mutex<HashMap<Box<str>, CachedAnswer>>,
     flights: Mutex<Flights>,
 }
 
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Inner {
 
 /// The answer about a name.
 #[derive(Clone)]
-struct Known {
+struct CachedAnswer {
     addresses: Arc<[IpAddr]>,
     until: Instant,
 }
@@ -171,7 +171,7 @@ impl Resolver {
         if addresses.is_empty() {
             return Err(failed("it has no address".to_owned()));
         }
-        self.remember(name, Known { addresses: addresses.clone(), until: answer.valid_until() });
+        self.remember(name, CachedAnswer { addresses: addresses.clone(), until: answer.valid_until() });
         Ok(addresses)
     }
 
@@ -185,7 +185,7 @@ impl Resolver {
         (known.until > Instant::now()).then(|| known.addresses.clone())
     }
 
-    fn remember(&self, name: &str, answer: Known) {
+    fn remember(&self, name: &str, answer: CachedAnswer) {
         let now = Instant::now();
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_NAMES {

@@ -140,8 +140,8 @@ impl Destinations {
         let functions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(function) = functions.get(function) else { return (Vec::new(), 0) };
         let known: Vec<Destination> = function.known.values().cloned().collect();
-        let told: u64 = known.iter().map(|destination| destination.count).sum();
-        (known, function.counts.values().sum::<u64>() - told)
+        let reported: u64 = known.iter().map(|destination| destination.count).sum();
+        (known, function.counts.values().sum::<u64>() - reported)
     }
 
     /// Forgets functions that are gone for good.

@@ -319,7 +319,7 @@ impl ExchangeRecord {
         request_line::cut_list(&mut self.request_edits);
         request_line::cut_list(&mut self.response_edits);
         for run in &mut self.extensions {
-            if let Ended::Failed { reason, .. } = &mut run.ended {
+            if let ExtensionOutcome::Failed { reason, .. } = &mut run.ended {
                 request_line::cut(reason);
             }
         }
@@ -368,14 +368,14 @@ pub struct Observation<S = &'static str> {
     /// The phase: `request` or `response`.
     pub phase: S,
     /// How it ended.
-    pub ended: Ended<S>,
+    pub ended: ExtensionOutcome<S>,
     /// Time of the run, with the start of its instance.
     pub time: Duration,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Ended<S = &'static str> {
+pub enum ExtensionOutcome<S = &'static str> {
     /// The exchange went on.
     Continued,
     /// The extension answered with this status.
@@ -391,7 +391,7 @@ pub enum Ended<S = &'static str> {
     },
 }
 
-impl Ended {
+impl ExtensionOutcome {
     /// Labels for metrics: the result of the run, and the failed part.
     pub fn labels(&self) -> (&'static str, &'static str) {
         match self {
@@ -403,7 +403,7 @@ impl Ended {
     }
 }
 
-impl<S> fmt::Display for Ended<S> {
+impl<S> fmt::Display for ExtensionOutcome<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Continued => formatter.write_str("continued"),

@@ -179,7 +179,7 @@ pub struct Connection<'a> {
     /// The rule that decided.
     pub rule: &'a str,
     /// Why it was refused or failed.
-    pub outcome: Result<(), Ended<'a>>,
+    pub outcome: Result<(), ConnectionFailure<'a>>,
     /// Bytes that the caller sent and received.
     pub bytes: [u64; 2],
     /// It was spliced.
@@ -190,7 +190,7 @@ pub struct Connection<'a> {
 
 /// Why there is no connection.
 #[derive(Clone, Copy, Debug)]
-pub enum Ended<'a> {
+pub enum ConnectionFailure<'a> {
     /// It was not allowed, or is not any more.
     Refused(&'a str),
     /// There was no endpoint for it.
@@ -202,8 +202,8 @@ impl From<Connection<'_>> for Flow {
         let Connection { instance, target, address, protocol, rule, outcome, bytes, spliced, started } = connection;
         let (verdict, reason) = match outcome {
             Ok(()) => ("allow", ""),
-            Err(Ended::Refused(reason)) => ("deny", reason),
-            Err(Ended::Failed(reason)) => ("error", reason),
+            Err(ConnectionFailure::Refused(reason)) => ("deny", reason),
+            Err(ConnectionFailure::Failed(reason)) => ("error", reason),
         };
         let mut reason = reason.into();
         cut(&mut reason);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_once_and_what_is_forgotten_is_counted() {
+    fn each_is_reported_once_and_what_is_forgotten_is_counted() {
         let (ring, others) = (Ring::default(), ConnectionFlows::default());
         let shard = ring.shard();
         shard.push(&observed());

@@ -10,7 +10,7 @@ use super::request_line::VALUE;
 use http::HeaderMap;
 use leno_policy::needs::{Needs, Reads};
 use leno_policy::spec::{ProgramSpec, TokenSource};
-use leno_policy::token::{self, Located};
+use leno_policy::token::{self, RequestToken};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ impl Inputs {
         port: u16,
         path_and_query: &str,
         headers: &HeaderMap,
-        located: &[Located<'_>],
+        located: &[RequestToken<'_>],
     ) -> Box<Self> {
         let (names, more_names) = names(headers);
         Box::new(Self {
@@ -160,7 +160,7 @@ fn values(keeps: &InputSelection, headers: &HeaderMap) -> Vec<(Box<str>, Box<[u8
     kept
 }
 
-fn query(keeps: &InputSelection, path_and_query: &str, located: &[Located<'_>]) -> Query {
+fn query(keeps: &InputSelection, path_and_query: &str, located: &[RequestToken<'_>]) -> Query {
     let has_token = || {
         let sources = located.iter().filter_map(|found| keeps.sources.get(found.source));
         sources.into_iter().any(|source| matches!(source, TokenSource::Query(_)))
@@ -172,7 +172,7 @@ fn query(keeps: &InputSelection, path_and_query: &str, located: &[Located<'_>]) 
     }
 }
 
-fn unsigned(keeps: &InputSelection, located: &[Located<'_>]) -> Token {
+fn unsigned(keeps: &InputSelection, located: &[RequestToken<'_>]) -> Token {
     let Some(first) = located.first() else { return Token::None };
     let unsigned = match first.token.rsplit_once('.') {
         // A token with other parts may be a credential without a signature.

@@ -1,6 +1,6 @@
 //! The resource use of namespaces, as metrics.
 
-use leno_namespaces::{Namespaces, Source, Usage, Used};
+use leno_namespaces::{Namespaces, ResourceUse, Source, Usage};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Scrape {
     usage: Vec<Usage>,
-    omitted: Vec<Omitted>,
+    omitted: Vec<OmittedLines>,
 }
 
 /// Lines of a namespace omitted from a log.
 #[derive(Debug)]
-struct Omitted {
+struct OmittedLines {
     namespace: Arc<str>,
     source: Source,
     lines: u64,
@@ -27,7 +27,7 @@ impl Scrape {
     pub(super) fn of(namespaces: &Namespaces) -> Self {
         let of_one = |namespace: &Arc<leno_namespaces::Namespace>| {
             let name = namespace.name().clone();
-            let omitted = |(source, lines, bytes)| Omitted { namespace: name.clone(), source, lines, bytes };
+            let omitted = |(source, lines, bytes)| OmittedLines { namespace: name.clone(), source, lines, bytes };
             namespace.log.totals().map(omitted)
         };
         let omitted = namespaces.all().iter().flat_map(of_one).filter(|omitted| omitted.lines > 0).collect();
@@ -40,8 +40,8 @@ impl Collector for Scrape {
         if self.usage.is_empty() {
             return Ok(());
         }
-        let used: fn(&Used) -> u64 = |used| used.used;
-        let bound: fn(&Used) -> u64 = |used| used.bound;
+        let used: fn(&ResourceUse) -> u64 = |used| used.used;
+        let bound: fn(&ResourceUse) -> u64 = |used| used.bound;
         for (name, help, of) in [
             ("leno_namespace_used", "What a namespace uses of the node.", used),
             ("leno_namespace_bound", "What a namespace may use of the node.", bound),
@@ -63,8 +63,8 @@ impl Collector for Scrape {
                 family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&used.refused, None)?;
             }
         }
-        let lines: fn(&Omitted) -> u64 = |omitted| omitted.lines;
-        let bytes: fn(&Omitted) -> u64 = |omitted| omitted.bytes;
+        let lines: fn(&OmittedLines) -> u64 = |omitted| omitted.lines;
+        let bytes: fn(&OmittedLines) -> u64 = |omitted| omitted.bytes;
         for (name, help, of) in [
             ("leno_log_lines_dropped", "Lines of logs that were left out, beyond a namespace's rate.", lines),
             ("leno_log_bytes_dropped", "Bytes of logs that were left out, beyond a namespace's rate.", bytes),
@@ -80,7 +80,7 @@ impl Collector for Scrape {
 }
 
 /// The counted resources, by the names of the fields that bound them.
-fn resources(usage: &Usage) -> [(&'static str, Used); 7] {
+fn resources(usage: &Usage) -> [(&'static str, ResourceUse); 7] {
     [
         ("instances", usage.instances),
         ("connections", usage.connections),

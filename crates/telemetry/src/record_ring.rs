@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_seen_some_gets_the_others_and_is_told_what_is_forgotten() {
+    fn who_has_seen_some_gets_the_others_and_is_reported_what_is_forgotten() {
         let mut kept = RecordRing::default();
         let numbers = |(found, missed, pushed): (Vec<Box<[u8]>>, u64, u64)| {
             let numbers =

@@ -16,7 +16,7 @@ use attributes::Span;
 use collector::Collector;
 use leno_runtime::batch::{BatchBuffer, BatchExporter, Bounds};
 use protobuf::{attribute, bytes, nested, text};
-use queued::Queued;
+use queued::QueuedSpan;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ struct Export {
 impl Export {
     /// Sends spans in batches.
     fn send(&mut self, queue: &[u8]) {
-        let spans: Vec<Queued<'_>> = queued::read(queue).collect();
+        let spans: Vec<QueuedSpan<'_>> = queued::read(queue).collect();
         for batch in spans.chunks(BATCH) {
             let result = self.collector.post(message(batch));
             if let Err(error) = &result {
@@ -103,9 +103,9 @@ impl Export {
 }
 
 /// Encodes an `ExportTraceServiceRequest`. Spans are grouped by service, which is their resource.
-fn message(batch: &[Queued<'_>]) -> Vec<u8> {
+fn message(batch: &[QueuedSpan<'_>]) -> Vec<u8> {
     let mut services: BTreeMap<(&str, &str), Vec<&[u8]>> = BTreeMap::new();
-    for Queued { service, span } in batch {
+    for QueuedSpan { service, span } in batch {
         services.entry(*service).or_default().push(span);
     }
     let mut out = Vec::with_capacity(batch.iter().map(|queued| queued.span.len()).sum::<usize>() + TYPICAL_SPAN);

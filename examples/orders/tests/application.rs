@@ -195,7 +195,7 @@ fn the_documents_are_in_order() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("mesh");
     let snapshot = leno_config::load(&folder).unwrap_or_else(|problems| panic!("{problems:#?}"));
     let id = "orders/order-service".parse().unwrap();
-    let slice = snapshot.slice(&id).expect("order-service has a slice");
+    let slice = snapshot.function_config(&id).expect("order-service has a slice");
     let callees: Vec<String> = slice.callees.iter().map(|callee| callee.id.to_string()).collect();
     assert_eq!(callees, ["orders/inventory-service"]);
 }

@@ -63,7 +63,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     // As a node of `leno up` does it.
     let supervisor = Supervisor::start(Settings { cgroups: true, ..Settings::default() }, ());
     let mut routes = HashMap::new();
-    for slice in snapshot.functions().filter_map(|id| snapshot.slice(id)) {
+    for slice in snapshot.functions().filter_map(|id| snapshot.function_config(id)) {
         let target =
             Arc::new(Target { function: supervisor.apply(FunctionSpec::from(&slice)), idle: Mutex::default() });
         for host in slice.expose.iter().flat_map(|expose| &expose.hosts) {

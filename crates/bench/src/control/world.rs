@@ -103,9 +103,9 @@ impl World {
         documents.extend((0..self.functions).flat_map(|function| self.documents(&mesh, function)));
         let read = leno_config::load_text(&folder.join("world.yaml"), &join(&documents));
         let snapshot = read.map_err(|problems| anyhow!("{:?}", problems.first()))?;
-        let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+        let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
         Ok(Definitions {
-            mesh: snapshot.mesh_slice().clone(),
+            mesh: snapshot.mesh_config().clone(),
             slices,
             modules: snapshot.modules().clone(),
             permissions: snapshot.permissions(),

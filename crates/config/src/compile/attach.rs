@@ -1,7 +1,7 @@
 //! Which policies apply to which functions.
 
 use super::label;
-use super::{Context, Placed, fields, regex, template};
+use super::{Context, TypedDocument, fields, regex, template};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Function, Policy};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// other.
 pub(super) fn attach(
     context: &Context<'_>,
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &[Policy],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
@@ -76,7 +76,7 @@ pub(super) fn attach(
 
 /// Reports a function whose regular expressions together are too large.
 fn regexes(
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
@@ -102,7 +102,7 @@ fn regexes(
 /// Reports paths with encoded separators in policies whose functions all get normalised paths: they
 /// can never match.
 fn separators(
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,

@@ -2,7 +2,7 @@
 
 use super::fields::{self, MILLISECOND};
 use super::header::{self, Use};
-use super::{Context, Placed, authorization, rate_limit};
+use super::{Context, TypedDocument, authorization, rate_limit};
 use crate::document::{self, KeyPart, Operation};
 use crate::duration::Duration;
 use crate::problem::{Problem, Scope};
@@ -25,7 +25,7 @@ const MAX_FURTHER_QUESTIONS: usize = 16;
 const LONGEST_PREFIX: usize = 256;
 
 /// All functions that are named as authorizers, whether they exist or not.
-pub(super) fn asking(policies: &[Arc<Placed<document::Policy>>]) -> BTreeSet<FunctionId> {
+pub(super) fn asking(policies: &[Arc<TypedDocument<document::Policy>>]) -> BTreeSet<FunctionId> {
     let with_authorizers =
         policies.iter().map(|placed| &placed.document).filter(|policy| !policy.spec.external_authorization.is_empty());
     let named = with_authorizers.flat_map(|policy| {
@@ -82,7 +82,7 @@ fn authorizer(
     Authorizer {
         service: service(context, &scope.field("service"), namespace, &authorizer.service),
         only: authorizer.when.iter().flatten().enumerate().map(operation).collect(),
-        slice: leno_model::Authorizer {
+        config: leno_model::Authorizer {
             name: fields::rule_name(scope, policy, "externalAuthorization", Some(&authorizer.name), index),
             authority: String::new(),
             protocol: authorizer.protocol,
@@ -186,7 +186,7 @@ fn cache(scope: &Scope<'_>, section: &document::AuthorizerCache) -> leno_model::
 /// questions.
 pub(super) fn connect(
     context: &Context<'_>,
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &mut [Policy],
     functions: &mut BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,
@@ -204,8 +204,8 @@ pub(super) fn connect(
             let Some((id, called)) = authorizer.service.as_ref().and_then(|id| functions.get_key_value(id)) else {
                 continue;
             };
-            match reached(id, called, authorizer.slice.protocol) {
-                Ok(authority) => authorizer.slice.authority = authority,
+            match reached(id, called, authorizer.config.protocol) {
+                Ok(authority) => authorizer.config.authority = authority,
                 Err((_, fix)) if fields::is_of_another_tenant(&service, &policy.namespace, id) => {
                     fields::not_callable(context, &service, id, fix);
                     authorizer.service = None;
@@ -216,10 +216,10 @@ pub(super) fn connect(
     }
     // Authorizers of another namespace are removed first: if that breaks a circle, the others may
     // stay. Once circles are gone, questions can be counted.
-    for elsewhere in [true, true, false] {
-        for (index, number) in endless(context, documents, policies, functions, (elsewhere, problems)) {
+    for others_tenant in [true, true, false] {
+        for (index, number) in endless(context, documents, policies, functions, (others_tenant, problems)) {
             let authorizer = &mut policies[index].authorizers[number];
-            (authorizer.service, authorizer.slice.authority) = (None, String::new());
+            (authorizer.service, authorizer.config.authority) = (None, String::new());
         }
     }
     claims(context, documents, policies, functions, problems);
@@ -271,10 +271,10 @@ fn reached(id: &FunctionId, called: &Function, protocol: AuthorizerProtocol) -> 
 /// the questions.
 fn endless(
     context: &Context<'_>,
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
-    (elsewhere, problems): (bool, &RefCell<Vec<Problem>>),
+    (others_tenant, problems): (bool, &RefCell<Vec<Problem>>),
 ) -> Vec<(usize, usize)> {
     let asked = |id: &FunctionId| -> Vec<&FunctionId> {
         let applied = functions.get(id).into_iter().flat_map(|function| &function.policies);
@@ -291,8 +291,9 @@ fn endless(
                 return severed;
             }
             let root = placed.scope(problems);
-            let is_wanted =
-                |service: &&FunctionId| fields::is_of_another_tenant(&root, &policy.namespace, service) == elsewhere;
+            let is_wanted = |service: &&FunctionId| {
+                fields::is_of_another_tenant(&root, &policy.namespace, service) == others_tenant
+            };
             let Some(service) = authorizer.service.as_ref().filter(is_wanted) else { continue };
             let (mut seen, mut next) = (BTreeSet::new(), asked(service));
             while let Some(id) = next.pop() {
@@ -316,7 +317,7 @@ fn endless(
                 };
                 let place = list.element(index);
                 let place = place.field("service");
-                if elsewhere {
+                if others_tenant {
                     place.doubt(context.doubts, format!("{message}: what it is asked about is refused"), fix);
                     severed.push((number, index));
                 } else {
@@ -355,7 +356,7 @@ fn further_questions<'a>(
 /// Refuses answers that would overwrite headers made of a verified token's claims.
 fn claims(
     context: &Context<'_>,
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
     problems: &RefCell<Vec<Problem>>,

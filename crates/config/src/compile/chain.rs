@@ -1,6 +1,6 @@
 //! Chain documents.
 
-use super::{Context, Documents, Placed};
+use super::{Context, Documents, TypedDocument};
 use super::{external, fields};
 use crate::document;
 use crate::nearest::did_you_mean;
@@ -53,7 +53,7 @@ pub(super) fn chains(
         }
     }
     unchained(context, documents, problems);
-    let called = Called { context, documents, members: &members, problems };
+    let called = EntryCheck { context, documents, members: &members, problems };
     called.by_the_gateway();
     external::sever(functions, called.by_callers());
     for (index, number) in called.by_policies(policies, functions) {
@@ -62,7 +62,7 @@ pub(super) fn chains(
 }
 
 /// Reports the second of two chains of one name.
-fn names(chains: &[Arc<Placed<document::Chain>>], problems: &RefCell<Vec<Problem>>) {
+fn names(chains: &[Arc<TypedDocument<document::Chain>>], problems: &RefCell<Vec<Problem>>) {
     let mut seen: BTreeMap<(&str, &str), String> = BTreeMap::new();
     for placed in chains {
         let document::Metadata { name, namespace, .. } = &placed.document.metadata;
@@ -196,7 +196,7 @@ fn callees(context: &Context<'_>, documents: &Documents, id: &FunctionId) -> BTr
 /// Reports functions that are called through memory and are in no chain.
 fn unchained(context: &Context<'_>, documents: &Documents, problems: &RefCell<Vec<Problem>>) {
     // This includes functions that the chain may not name: one problem is enough.
-    let of = |placed: &Arc<Placed<document::Chain>>| {
+    let of = |placed: &Arc<TypedDocument<document::Chain>>| {
         let document::Chain { metadata, spec, .. } = &placed.document;
         let parsed = |member: &document::ChainMember| fields::parsed(&metadata.namespace, &member.name);
         spec.functions.iter().filter_map(parsed).collect::<Vec<_>>()
@@ -213,14 +213,14 @@ fn unchained(context: &Context<'_>, documents: &Documents, problems: &RefCell<Ve
 }
 
 /// Looks for calls from outside a chain to a function that is not its entry.
-struct Called<'a> {
+struct EntryCheck<'a> {
     context: &'a Context<'a>,
     documents: &'a Documents,
     members: &'a BTreeMap<FunctionId, Member>,
     problems: &'a RefCell<Vec<Problem>>,
 }
 
-impl Called<'_> {
+impl EntryCheck<'_> {
     /// The member and its chain's entry, if this caller is not in the chain and the callee is not
     /// the entry.
     fn inside(&self, caller: Option<&FunctionId>, callee: &FunctionId) -> Option<(&Member, &FunctionId)> {

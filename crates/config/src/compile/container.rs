@@ -15,10 +15,10 @@ const LEAST: Size = Size(4 << 10);
 const MOST_VOLUMES: usize = 64;
 const LONGEST_IMAGE: usize = 1024;
 /// Folders that the jail provides in every container.
-const ROOMS: [&str; 4] = ["/proc", "/dev", "/sys", "/run/secrets"];
+const JAIL_FOLDERS: [&str; 4] = ["/proc", "/dev", "/sys", "/run/secrets"];
 
 /// The container fields of a document.
-pub(super) struct Written<'a> {
+pub(super) struct ContainerFields<'a> {
     pub command: Option<&'a [String]>,
     pub args: Option<&'a [String]>,
     pub user: Option<&'a str>,
@@ -39,7 +39,7 @@ pub(super) fn none(scope: &Scope<'_>) {
 }
 
 /// The container of a function or job with an image.
-pub(super) fn container(scope: &Scope<'_>, text: &str, written: &Written<'_>) -> leno_model::Container {
+pub(super) fn container(scope: &Scope<'_>, text: &str, written: &ContainerFields<'_>) -> leno_model::Container {
     if let Some(command) = written.command {
         process::argv(&scope.field("command"), command);
     }
@@ -127,10 +127,10 @@ fn volumes(list: &Scope<'_>, written: &[Volume]) -> Vec<leno_model::Volume> {
         let element = list.element(index);
         let place = element.field("path");
         let normal: PathBuf = path.components().collect();
-        if !is_inside(path) || normal == Path::new("/") || ROOMS.iter().any(|own| normal.starts_with(own)) {
+        if !is_inside(path) || normal == Path::new("/") || JAIL_FOLDERS.iter().any(|own| normal.starts_with(own)) {
             let fix = format!(
                 "expected an absolute path without `..`, below `/`, and not in one of {}",
-                ROOMS.map(|own| format!("`{own}`")).join(", ")
+                JAIL_FOLDERS.map(|own| format!("`{own}`")).join(", ")
             );
             place.problem(format!("`{}` cannot be a volume", path.display()), fix);
         }

@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::header::{self, Use};
-use super::{Context, Placed, metadata, text};
+use super::{Context, TypedDocument, metadata, text};
 use crate::document::{self, EgressNodes, ExternalCredential, ExternalPort, ExternalSpec, ExternalTls};
 use crate::duration::Duration;
 use crate::host;
@@ -278,26 +278,26 @@ pub(super) fn distinct_callees(
                 severed.push((caller.clone(), callee.clone()));
             }
         };
-        let outside: Vec<(usize, &FunctionId, Egress)> = function
+        let externals: Vec<(usize, &FunctionId, Egress)> = function
             .callees
             .iter()
             .enumerate()
             .filter_map(|(index, callee)| Some((index, callee, egress(callee)?)))
             .collect();
-        for (index, callee, egress) in &outside {
+        for (index, callee, egress) in &externals {
             let named = |function: &&FunctionId| {
                 let name = format!("{}.{}", function.name, function.namespace);
-                !outside.iter().any(|(_, other, _)| other == function) && egress.hosts.contains(&name)
+                !externals.iter().any(|(_, other, _)| other == function) && egress.hosts.contains(&name)
             };
             let Some(inside) = function.callees.iter().find(named) else { continue };
             let message = format!("`{callee}` has the name of the function `{inside}`");
             refuse(callee, inside, *index, &message, "call one of them");
         }
-        for (place, (index, callee, second)) in outside.iter().enumerate() {
+        for (place, (index, callee, second)) in externals.iter().enumerate() {
             if context.effort.is_over() {
                 break;
             }
-            for (_, other, first) in &outside[..place] {
+            for (_, other, first) in &externals[..place] {
                 let host = second.hosts.iter().find(|host| first.hosts.contains(host)).cloned();
                 let block = second.addresses.iter().find(|block| first.addresses.contains(block));
                 let block = block.map(|block| format!("{}/{}", block.address, block.prefix));
@@ -319,7 +319,7 @@ pub(super) fn sever(functions: &mut BTreeMap<FunctionId, Function>, calls: Vec<(
 
 /// External documents by name. Names are identities, so each may appear once among functions, jobs and these.
 pub(super) fn names(
-    externals: &[Arc<Placed<document::External>>],
+    externals: &[Arc<TypedDocument<document::External>>],
     taken: impl Fn(&FunctionId) -> Option<(&'static str, String)>,
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {

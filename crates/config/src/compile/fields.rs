@@ -129,8 +129,8 @@ fn similar(context: &Context<'_>, scope: &Scope<'_>, namespace: &str, wrong: &Fu
     // A request may come from a tenant, who must not learn the names of other namespaces.
     let is_shown = |id: &&FunctionId| scope.origin() == Origin::File || id.namespace == namespace;
     let all = || context.all().flat_map(BTreeMap::keys).filter(is_shown);
-    let elsewhere = all().find(|id| id.name == wrong.name);
-    if let Some(id) = elsewhere {
+    let in_other_namespace = all().find(|id| id.name == wrong.name);
+    if let Some(id) = in_other_namespace {
         return format!("did you mean `{id}`?");
     }
     let known: Vec<String> = all().map(ToString::to_string).collect();

@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
+use super::{Context, TypedDocument, confine, container, isolation, metadata, rollout, scale, template, text, wasm};
 use crate::document::{self, FunctionSpec, FunctionTimeouts, Liveness, Readiness};
 use crate::duration::Duration;
 use crate::problem::{Problem, Scope};
@@ -20,7 +20,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Functions by name; each name may appear once.
 pub(super) fn names(
-    functions: &[Arc<Placed<document::Function>>],
+    functions: &[Arc<TypedDocument<document::Function>>],
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {
     let mut names = BTreeMap::new();
@@ -29,7 +29,7 @@ pub(super) fn names(
         let metadata = root.field("metadata");
         let Some(id) = fields::id(&metadata, &placed.document.metadata) else { continue };
         if let Some(first) = names.get(&id) {
-            let first: &Arc<Placed<document::Function>> = &functions[*first];
+            let first: &Arc<TypedDocument<document::Function>> = &functions[*first];
             let message = format!("there is another function `{id}`, in {}", first.scope(problems).line());
             metadata.field("name").problem(message, "give each its own name");
             continue;
@@ -185,7 +185,7 @@ fn external(
 
 fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> leno_model::Command {
     let container = spec.image.as_ref().map(|image| {
-        let written = container::Written {
+        let written = container::ContainerFields {
             command: spec.command.as_deref(),
             args: spec.args.as_deref(),
             user: spec.user.as_deref(),

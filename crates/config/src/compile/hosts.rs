@@ -4,7 +4,7 @@
 //! of a host send their cookies and tokens to every path of it, and a wildcard gets all hosts below
 //! it that have no function.
 
-use super::Placed;
+use super::TypedDocument;
 use crate::document;
 use crate::namespace::Namespaces;
 use crate::problem::{Origin, Problem, Scope};
@@ -117,7 +117,7 @@ impl<'a> Grants<'a> {
 
 /// The hosts of quotas. Reports those that are assigned to another namespace already.
 pub(super) fn grants<'a>(
-    documents: &'a [Arc<Placed<document::NamespaceQuota>>],
+    documents: &'a [Arc<TypedDocument<document::NamespaceQuota>>],
     namespaces: &Namespaces,
     problems: &RefCell<Vec<Problem>>,
 ) -> Grants<'a> {
@@ -149,7 +149,7 @@ fn earlier<'s, 'a>(
 /// Reports hosts of other namespaces, and hosts and paths that functions of one namespace claim
 /// twice. Of two claims the later one is reported, in the order of the documents.
 pub(super) fn belong(
-    functions: &[Arc<Placed<document::Function>>],
+    functions: &[Arc<TypedDocument<document::Function>>],
     names: &BTreeMap<FunctionId, usize>,
     grants: &Grants<'_>,
     problems: &RefCell<Vec<Problem>>,

@@ -1,7 +1,7 @@
 //! The issuers that a policy can name in short form: those whose tokens functions of its namespace
 //! accept.
 
-use super::Placed;
+use super::TypedDocument;
 use crate::document;
 use crate::problem::Origin;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,14 @@ pub(super) struct Issuers<'a> {
 }
 
 impl<'a> Issuers<'a> {
-    pub(super) fn of(policies: &'a [Arc<Placed<document::Policy>>]) -> Self {
+    pub(super) fn of(policies: &'a [Arc<TypedDocument<document::Policy>>]) -> Self {
         let mut namespaces: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for placed in policies {
             let document::Policy { metadata, spec, .. } = &placed.document;
             let Some(section) = &spec.authentication else { continue };
-            let elsewhere = spec.functions.iter().filter_map(|name| Some(name.split_once('/')?.0));
+            let named = spec.functions.iter().filter_map(|name| Some(name.split_once('/')?.0));
             let selected = spec.namespaces.iter().flatten().map(String::as_str);
-            let about: Vec<&str> = elsewhere.chain(selected).chain([metadata.namespace.as_str()]).collect();
+            let about: Vec<&str> = named.chain(selected).chain([metadata.namespace.as_str()]).collect();
             for issuer in &section.issuers {
                 namespaces.entry(issuer.issuer.as_str()).or_default().extend(&about);
             }

@@ -2,7 +2,7 @@
 
 use super::fields::{self, DAY, MILLISECOND};
 use super::process::{self, Kind};
-use super::{Context, Placed, confine, container, function, isolation};
+use super::{Context, TypedDocument, confine, container, function, isolation};
 use crate::document;
 use crate::duration::Duration;
 use crate::problem::{Problem, Scope};
@@ -20,8 +20,8 @@ const LONGEST: Duration = Duration::from_secs(365 * 86_400);
 
 /// Jobs by name. Names are identities, so each may appear once among jobs and functions.
 pub(super) fn names(
-    jobs: &[Arc<Placed<document::Job>>],
-    functions: &[Arc<Placed<document::Function>>],
+    jobs: &[Arc<TypedDocument<document::Job>>],
+    functions: &[Arc<TypedDocument<document::Function>>],
     named: &BTreeMap<FunctionId, usize>,
     problems: &RefCell<Vec<Problem>>,
 ) -> BTreeMap<FunctionId, usize> {
@@ -111,7 +111,7 @@ pub(super) fn job(
 /// The program to start, or the container.
 fn program(scope: &Scope<'_>, spec: &document::JobSpec) -> (Vec<String>, Option<leno_model::Container>) {
     if let Some(image) = &spec.image {
-        let written = container::Written {
+        let written = container::ContainerFields {
             command: spec.command.as_deref(),
             args: spec.args.as_deref(),
             user: spec.user.as_deref(),

@@ -5,7 +5,7 @@ use crate::document::{LabelExpression, LabelOperator, LabelSelector, Labels};
 use crate::problem::Scope;
 use crate::snapshot;
 use leno_policy::matching;
-use leno_policy::spec::{Labelled, Matches, StringMatch};
+use leno_policy::spec::{LabelMatch, Matches, StringMatch};
 use std::collections::BTreeMap;
 
 /// Reports expressions that make no sense.
@@ -35,7 +35,7 @@ pub(super) fn callers(
     own: &str,
     namespaces: &Matches<StringMatch>,
     (labels, expressions): (Option<&Labels>, Option<&[LabelExpression]>),
-) -> Option<Labelled> {
+) -> Option<LabelMatch> {
     if labels.is_none() && expressions.is_none() {
         return None;
     }
@@ -56,5 +56,5 @@ pub(super) fn callers(
     let found = context.labels.iter().filter(|(id, labels)| looks_in(&id.namespace) && selector.holds(labels));
     let mut identities: Vec<String> = found.map(|(id, _)| snapshot::identity(context.trust_domain, id)).collect();
     identities.sort_unstable();
-    Some(Labelled { selector: selector.words(), identities })
+    Some(LabelMatch { selector: selector.words(), identities })
 }

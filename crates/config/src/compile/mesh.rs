@@ -1,7 +1,7 @@
 //! The Mesh document, or its defaults.
 
 use super::fields::{self, DAY, MILLISECOND};
-use super::{Placed, images, quotas, text};
+use super::{TypedDocument, images, quotas, text};
 use crate::document::{
     self, AccessLogFormat, AccountChoice, Address, AdminAddress, EngineChoice, Gateway, Listeners, MeshLimits,
     MeshSpec, ProxyProtocol, SameNode,
@@ -30,7 +30,7 @@ const LONGEST_SVID: Duration = Duration::from_secs(90 * 86_400);
 const FIRST_IDS: std::ops::RangeInclusive<u32> = 1000..=2_000_000_000;
 
 pub(super) fn mesh(
-    documents: &[Arc<Placed<document::Mesh>>],
+    documents: &[Arc<TypedDocument<document::Mesh>>],
     folder: Option<&Path>,
     problems: &RefCell<Vec<Problem>>,
     inputs: &RefCell<Vec<PathBuf>>,

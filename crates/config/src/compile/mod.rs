@@ -56,14 +56,14 @@ use std::sync::Arc;
 
 /// A typed document with its source.
 #[derive(Clone)]
-pub(crate) struct Placed<T> {
+pub(crate) struct TypedDocument<T> {
     pub file: PathBuf,
     pub node: Node,
     pub origin: Origin,
     pub document: T,
 }
 
-impl<T> Placed<T> {
+impl<T> TypedDocument<T> {
     fn scope<'a>(&'a self, problems: &'a RefCell<Vec<Problem>>) -> Scope<'a> {
         Scope::root(&self.file, &self.node, problems).of(self.origin)
     }
@@ -72,13 +72,13 @@ impl<T> Placed<T> {
 /// All documents of a mesh.
 #[derive(Default)]
 pub(crate) struct Documents {
-    pub meshes: Vec<Arc<Placed<document::Mesh>>>,
-    pub functions: Vec<Arc<Placed<document::Function>>>,
-    pub jobs: Vec<Arc<Placed<document::Job>>>,
-    pub externals: Vec<Arc<Placed<document::External>>>,
-    pub chains: Vec<Arc<Placed<document::Chain>>>,
-    pub policies: Vec<Arc<Placed<document::Policy>>>,
-    pub namespace_quotas: Vec<Arc<Placed<document::NamespaceQuota>>>,
+    pub meshes: Vec<Arc<TypedDocument<document::Mesh>>>,
+    pub functions: Vec<Arc<TypedDocument<document::Function>>>,
+    pub jobs: Vec<Arc<TypedDocument<document::Job>>>,
+    pub externals: Vec<Arc<TypedDocument<document::External>>>,
+    pub chains: Vec<Arc<TypedDocument<document::Chain>>>,
+    pub policies: Vec<Arc<TypedDocument<document::Policy>>>,
+    pub namespace_quotas: Vec<Arc<TypedDocument<document::NamespaceQuota>>>,
     /// The folder of the documents; `None`: they are from a file.
     pub folder: Option<PathBuf>,
     /// Some documents could not be read. They may define the names that are not found, so missing

@@ -1,6 +1,6 @@
 //! NamespaceQuota documents, and the defaults in the Mesh document.
 
-use super::{Documents, Placed, fields, text};
+use super::{Documents, TypedDocument, fields, text};
 use crate::document::{self, NamespaceLimits};
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::problem::{Origin, Problem, Scope};
@@ -34,7 +34,7 @@ pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>
         before.bounds.isolation = (isolation == Isolation::Strict).then_some(isolation);
         quota(&scope, limits, before)
     });
-    let mut given: BTreeMap<String, (NamespaceQuota, &Arc<Placed<document::NamespaceQuota>>)> = BTreeMap::new();
+    let mut given: BTreeMap<String, (NamespaceQuota, &Arc<TypedDocument<document::NamespaceQuota>>)> = BTreeMap::new();
     for placed in &documents.namespace_quotas {
         let root = placed.scope(problems);
         let metadata = root.field("metadata");
@@ -57,7 +57,7 @@ pub(super) fn namespaces(documents: &Documents, problems: &RefCell<Vec<Problem>>
 /// Reports policies that choose an engine which the quota of one of their functions does not
 /// include.
 pub(super) fn engines(
-    documents: &[Arc<Placed<document::Policy>>],
+    documents: &[Arc<TypedDocument<document::Policy>>],
     policies: &[snapshot::Policy],
     functions: &BTreeMap<FunctionId, snapshot::Function>,
     namespaces: &Namespaces,

@@ -1,8 +1,8 @@
 //! A Policy document.
 
 use super::{
-    Context, Placed, authentication, authorization, authorizer, callee_rules, extension, fields, observe, rate_limit,
-    resilience, sidecar,
+    Context, TypedDocument, authentication, authorization, authorizer, callee_rules, extension, fields, observe,
+    rate_limit, resilience, sidecar,
 };
 use crate::document::{self, Mode};
 use crate::problem::{Problem, Scope};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Checks that names are unique in their namespace.
-pub(super) fn names(policies: &[Arc<Placed<document::Policy>>], problems: &RefCell<Vec<Problem>>) {
+pub(super) fn names(policies: &[Arc<TypedDocument<document::Policy>>], problems: &RefCell<Vec<Problem>>) {
     let mut seen: BTreeMap<(&str, &str), String> = BTreeMap::new();
     for placed in policies {
         let metadata = &placed.document.metadata;
@@ -56,7 +56,7 @@ pub(super) fn policy(context: &Context<'_>, root: &Scope<'_>, document: &documen
     let authorizers = scope.field("externalAuthorization");
     policy.authorizers =
         authorizer::authorizers(context, &authorizers, (namespace, name), &spec.external_authorization);
-    policy.authorizers.iter_mut().for_each(|authorizer| authorizer.slice.audit = policy.audit);
+    policy.authorizers.iter_mut().for_each(|authorizer| authorizer.config.audit = policy.audit);
     policy.authorization.iter_mut().for_each(|rule| rule.audit |= policy.audit);
     policy.rate_limits.iter_mut().for_each(|limit| limit.audit |= policy.audit);
     policy.retry = spec.retry.as_ref().map(|section| resilience::retry(&scope.field("retry"), name, section));

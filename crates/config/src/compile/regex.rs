@@ -133,8 +133,8 @@ mod tests {
         let node = yaml::documents("a").into_iter().next().unwrap().unwrap_or_else(|_| panic!("a document"));
         let problems = RefCell::default();
         let compiled = regex(&Scope::root(Path::new("a.yaml"), &node, &problems), pattern, Form::Any);
-        let told: Vec<String> = problems.into_inner().iter().map(ToString::to_string).collect();
-        compiled.ok_or_else(|| told.join("\n"))
+        let reported: Vec<String> = problems.into_inner().iter().map(ToString::to_string).collect();
+        compiled.ok_or_else(|| reported.join("\n"))
     }
 
     #[test]

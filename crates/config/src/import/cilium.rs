@@ -4,7 +4,7 @@ use super::outside::{self, Destination, OutsideRule, OutsideRules};
 use super::peers;
 use super::ports::{self, Call, PortRule, Ports};
 use super::report::Report;
-use super::{Translated, http, walk};
+use super::{Translation, http, walk};
 use crate::document::{
     Action, AuthorizationRule, CalleeRule, CalleeRules, Condition, FunctionSelector, Mode, Operation, Source,
 };
@@ -26,7 +26,7 @@ struct Callees {
     outside: Vec<Destination>,
 }
 
-pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&str>) -> Option<Translated> {
+pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&str>) -> Option<Translation> {
     let context = Context { report, namespace };
     let selector_scope = scope.field("endpointSelector");
     if !scope.has("endpointSelector") {
@@ -94,7 +94,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
         callees.default_deny = !says_no("egress");
     }
     let rules = (scope.has("ingress") || scope.has("ingressDeny")).then_some(rules);
-    good.then_some(Translated { selector, rules, callee_rules, outside })
+    good.then_some(Translation { selector, rules, callee_rules, outside })
 }
 
 fn default_deny(report: &Report<'_>, scope: &Scope<'_>) -> Option<()> {
@@ -296,11 +296,11 @@ impl Context<'_, '_> {
             }
         }
         // If no peer is named, the rule is about all of them.
-        let anybody = || Callees {
+        let unrestricted = || Callees {
             functions: vec![FunctionSelector::default()],
             outside: vec![Destination::Anywhere(Vec::new())],
         };
-        let Callees { functions, outside } = to.unwrap_or_else(anybody);
+        let Callees { functions, outside } = to.unwrap_or_else(unrestricted);
         if required && outside.iter().any(|destination| *destination != Destination::Anywhere(Vec::new())) {
             report.refused(&scope.field("authentication"), "what is outside of the mesh has no mutual authentication");
             return None;
@@ -388,8 +388,8 @@ impl Context<'_, '_> {
             functions: vec![FunctionSelector::default()],
             outside: vec![Destination::Anywhere(Vec::new())],
         };
-        let anybody = || if walk::fields(scope).is_empty() { Callees::default() } else { everybody() };
-        Some(denied.unwrap_or_else(anybody))
+        let unrestricted = || if walk::fields(scope).is_empty() { Callees::default() } else { everybody() };
+        Some(denied.unwrap_or_else(unrestricted))
     }
 
     fn denied(&self, list: &Scope<'_>, field: &str, denied: &mut Callees) -> Option<()> {

@@ -9,7 +9,7 @@
 use super::outside::{self, Destination, OutsideRule, OutsideRules};
 use super::ports::PortRule;
 use super::{blocks, cilium};
-use crate::compile::{Documents, Placed};
+use crate::compile::{Documents, TypedDocument};
 use crate::document::{
     self, Action, ApiVersion, CalleeRules, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls,
     FunctionSelector, Labels, Metadata, PolicyKind, PolicySpec, Source,
@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// The part of a translated policy that is about external calls.
-pub(super) struct Translation {
+pub(super) struct ExternalCalls {
     /// Its index among the documents' policies.
     pub(super) policy: usize,
     /// Selects its functions.
@@ -47,20 +47,20 @@ struct Content {
 }
 
 /// An External document that is to be added.
-struct Planned {
+struct NewExternal {
     content: Content,
     origin: Origin,
     callers: Vec<FunctionId>,
 }
 
 /// Adds External documents, policies for them, and the callees of the functions that may call them.
-pub(super) fn add(documents: &mut Documents, translations: &[Translation]) {
+pub(super) fn add(documents: &mut Documents, translations: &[ExternalCalls]) {
     let written: BTreeMap<FunctionId, ExternalSpec> = documents
         .externals
         .iter()
         .filter_map(|placed| Some((id(&placed.document.metadata)?, placed.document.spec.clone())))
         .collect();
-    for Translation { policy, outside, .. } in translations {
+    for ExternalCalls { policy, outside, .. } in translations {
         if let Some(rules) = documents
             .policies
             .get_mut(*policy)
@@ -69,15 +69,15 @@ pub(super) fn add(documents: &mut Documents, translations: &[Translation]) {
             name_written(rules, outside, &written);
         }
     }
-    let mut planned: Vec<Planned> = Vec::new();
+    let mut planned: Vec<NewExternal> = Vec::new();
     for (caller, labels, callees) in callers(documents) {
-        let own = |(_, translation): &(usize, &Translation)| translation.selector.holds(&caller.namespace, labels);
-        let applied: Vec<(usize, &Translation)> = translations.iter().enumerate().filter(own).collect();
+        let own = |(_, translation): &(usize, &ExternalCalls)| translation.selector.holds(&caller.namespace, labels);
+        let applied: Vec<(usize, &ExternalCalls)> = translations.iter().enumerate().filter(own).collect();
         let listed: Vec<&ExternalSpec> = callees.iter().filter_map(|callee| written.get(callee)).collect();
         for (content, origin) in wanted(&applied, &listed) {
             match planned.iter_mut().find(|planned| planned.content == content) {
                 Some(planned) => planned.callers.push(caller.clone()),
-                None => planned.push(Planned { content, origin, callers: vec![caller.clone()] }),
+                None => planned.push(NewExternal { content, origin, callers: vec![caller.clone()] }),
             }
         }
     }
@@ -144,7 +144,7 @@ fn allows_all(rule: &OutsideRule, external: &ExternalSpec) -> bool {
 
 /// The External documents that a function needs, and the destination of the first rule of each.
 /// `listed` are the documents that it lists itself: their destinations are called through them.
-fn wanted(applied: &[(usize, &Translation)], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
+fn wanted(applied: &[(usize, &ExternalCalls)], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
     let denied: Vec<&Destination> = applied.iter().flat_map(|(_, translation)| &translation.outside.deny).collect();
     if denied.iter().any(|destination| matches!(destination, Destination::Anywhere(_))) {
         return Vec::new();
@@ -270,8 +270,8 @@ impl Names {
     }
 }
 
-fn put(documents: &mut Documents, translations: &[Translation], names: &mut Names, planned: Planned) {
-    let Planned { content: Content { hosts, addresses, resolves_to, rules }, origin, callers } = planned;
+fn put(documents: &mut Documents, translations: &[ExternalCalls], names: &mut Names, planned: NewExternal) {
+    let NewExternal { content: Content { hosts, addresses, resolves_to, rules }, origin, callers } = planned;
     let rule_of = |(translation, number): &Rule| {
         let translation = translations.get(*translation)?;
         Some((translation.policy, translation.outside.allow.get(*number)?))
@@ -279,7 +279,7 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
     let Some((policy, first)) = rule_of(&origin.0) else { return };
     let rules: Vec<(usize, &OutsideRule)> = rules.iter().filter_map(rule_of).collect();
     let Some(placed) = documents.policies.get(policy) else { return };
-    let Placed { file, node, origin: placed_at, document } = &**placed;
+    let TypedDocument { file, node, origin: placed_at, document } = &**placed;
     let placed_at = *placed_at;
     let (file, node, Metadata { name, namespace, .. }) = (file.clone(), node.clone(), document.metadata.clone());
     let name = names.take(&namespace, &name, &format!("{}-{}", first.name, origin.1));
@@ -326,9 +326,9 @@ fn put(documents: &mut Documents, translations: &[Translation], names: &mut Name
             ..PolicySpec::default()
         },
     };
-    let external = Placed { file: file.clone(), node: node.clone(), origin: placed_at, document: external };
+    let external = TypedDocument { file: file.clone(), node: node.clone(), origin: placed_at, document: external };
     documents.externals.push(Arc::new(external));
-    documents.policies.push(Arc::new(Placed { file, node, origin: placed_at, document: policy }));
+    documents.policies.push(Arc::new(TypedDocument { file, node, origin: placed_at, document: policy }));
     let calls = |metadata: &Metadata| {
         callers.iter().any(|caller| caller.namespace == metadata.namespace && caller.name == metadata.name)
     };

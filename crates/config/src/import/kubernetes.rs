@@ -4,11 +4,11 @@ use super::outside::{self, Destination, OutsideRule, OutsideRules};
 use super::peers;
 use super::ports::{self, PortRule, Ports};
 use super::report::Report;
-use super::{Translated, cilium, walk};
+use super::{Translation, cilium, walk};
 use crate::document::{Action, AuthorizationRule, CalleeRule, CalleeRules, FunctionSelector, Operation, Source};
 use crate::problem::Scope;
 
-pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> Option<Translated> {
+pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> Option<Translation> {
     let place = scope.field("podSelector");
     let selector = peers::selector(report, &place, Some(namespace))?;
     report.enforced(if scope.has("podSelector") { &place } else { scope });
@@ -70,7 +70,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         }
     }
     let rules = types.contains(&"Ingress").then_some(rules);
-    good.then_some(Translated { selector, rules, callee_rules, outside })
+    good.then_some(Translation { selector, rules, callee_rules, outside })
 }
 
 fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Vec<AuthorizationRule>> {

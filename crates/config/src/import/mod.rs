@@ -16,14 +16,14 @@ mod ports;
 mod report;
 mod walk;
 
-use crate::compile::{Documents, Placed};
+use crate::compile::{Documents, TypedDocument};
 use crate::document::{
     self, ApiVersion, AuthorizationRule, CalleeRules, FunctionSelector, Metadata, PolicyKind, PolicySpec,
 };
 use crate::imported::Row;
 use crate::problem::{Origin, Problem, Scope};
 use crate::yaml::Node;
-use externals::Translation;
+use externals::ExternalCalls;
 use leno_model::function_id::is_label;
 use outside::OutsideRules;
 use report::Report;
@@ -69,7 +69,7 @@ pub(crate) struct Foreign {
 }
 
 /// One `spec` of a document, translated.
-struct Translated {
+struct Translation {
     selector: FunctionSelector,
     /// Rules for inbound requests; `None`: the policy has none.
     rules: Option<Vec<AuthorizationRule>>,
@@ -91,10 +91,10 @@ pub(crate) fn translate(
         let root = Scope::root(file, node, problems).of(*origin);
         let translated = document(documents, &root, *kind, &mut rows);
         documents.incomplete |= problems.borrow().len() > before;
-        for (name, namespace, Translated { selector, rules, callee_rules, outside }) in translated {
+        for (name, namespace, Translation { selector, rules, callee_rules, outside }) in translated {
             let document = policy(name, namespace, selector.clone(), rules, callee_rules);
-            translations.push(Translation { policy: documents.policies.len(), selector, outside });
-            let placed = Placed { file: file.clone(), node: node.clone(), origin: *origin, document };
+            translations.push(ExternalCalls { policy: documents.policies.len(), selector, outside });
+            let placed = TypedDocument { file: file.clone(), node: node.clone(), origin: *origin, document };
             documents.policies.push(Arc::new(placed));
         }
     }
@@ -108,7 +108,7 @@ fn document(
     root: &Scope<'_>,
     kind: Kind,
     rows: &mut Vec<Row>,
-) -> Vec<(String, String, Translated)> {
+) -> Vec<(String, String, Translation)> {
     let version = root.node().and_then(|node| node.get("apiVersion")).and_then(Node::text).unwrap_or_default();
     if version != kind.api_version() {
         let message = format!("`{}` is no version of {} that is known", version.escape_debug(), kind.name());

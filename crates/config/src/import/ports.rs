@@ -20,8 +20,8 @@ pub(super) struct PortRule {
 impl PortRule {
     /// The ways to call that it allows.
     pub(super) fn calls(&self) -> impl Iterator<Item = Call> {
-        let anyhow = self.http.is_none().then(Call::default);
-        let calls = self.http.iter().flatten().cloned().chain(anyhow);
+        let unrestricted = self.http.is_none().then(Call::default);
+        let calls = self.http.iter().flatten().cloned().chain(unrestricted);
         calls.map(|(operation, conditions)| (Operation { ports: self.ports.clone(), ..operation }, conditions))
     }
 }

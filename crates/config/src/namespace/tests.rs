@@ -35,7 +35,7 @@ fn from_requests(text: &str) -> Snapshot {
 
 fn bounds(snapshot: &Snapshot, name: &str) -> NamespaceBounds {
     let id = format!("a/{name}").parse().unwrap();
-    snapshot.slice(&id).unwrap().bounds
+    snapshot.function_config(&id).unwrap().bounds
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_quota_counts_before_the_mesh_document_and_that_before_the_defaults() {
     let own = bounds(&snapshot, "shop");
     assert_eq!((own.pids(), own.open_requests(), own.waiting_requests()), (8, 20, 1024));
     assert_eq!(snapshot.quota("b").bounds.pids(), 10);
-    let engine = snapshot.slice(&"a/shop".parse().unwrap()).unwrap().engine;
+    let engine = snapshot.function_config(&"a/shop".parse().unwrap()).unwrap().engine;
     assert_eq!(engine, Some(Engine::Wasm), "the only engine of the quota");
 }
 
@@ -92,25 +92,25 @@ fn only_documents_of_requests_have_no_files_and_no_special_addresses_unless_they
 
 #[test]
 fn a_slice_is_delivered_without_restrictions_that_it_cannot_run_into() {
-    let slice = |text: &str| from_requests(text).slice(&"a/shop".parse().unwrap()).unwrap();
-    let plain = slice(SHOP);
+    let config = |text: &str| from_requests(text).function_config(&"a/shop".parse().unwrap()).unwrap();
+    let plain = config(SHOP);
     assert_eq!(plain.for_delivery().bounds, NamespaceBounds::default());
     let text = SHOP.replace("scale: {min: 3}", "scale: {min: 3}, secrets: [{name: s, from: /etc/s}]");
-    let delivered = slice(&text).for_delivery().into_owned().bounds;
+    let delivered = config(&text).for_delivery().into_owned().bounds;
     assert_eq!((delivered.files, delivered.egress), (Some(Vec::new()), None));
 }
 
 #[test]
 fn what_is_weaker_than_its_namespace_may_have_is_found_and_delivered_with_the_bound() {
     let text = format!("{SHOP}---\n{}", quota("{isolation: strict}"));
-    let mut slice = from_files(&text).slice(&"a/shop".parse().unwrap()).unwrap();
-    assert_eq!(slice.bounds.isolation, Some(Isolation::Strict));
-    assert_eq!(slice.weaker_isolation(), None, "what says nothing is as strict as it has to be");
-    assert_eq!(slice.for_delivery().bounds.isolation, None);
-    let Run::Command(command) = &mut slice.run else { panic!("{:?}", slice.run) };
+    let mut config = from_files(&text).function_config(&"a/shop".parse().unwrap()).unwrap();
+    assert_eq!(config.bounds.isolation, Some(Isolation::Strict));
+    assert_eq!(config.weaker_isolation(), None, "what says nothing is as strict as it has to be");
+    assert_eq!(config.for_delivery().bounds.isolation, None);
+    let Run::Command(command) = &mut config.run else { panic!("{:?}", config.run) };
     command.isolation = Isolation::Process;
-    assert_eq!(slice.weaker_isolation(), Some((Isolation::Process, Isolation::Strict)));
-    assert_eq!(slice.for_delivery().bounds.isolation, Some(Isolation::Strict));
+    assert_eq!(config.weaker_isolation(), Some((Isolation::Process, Isolation::Strict)));
+    assert_eq!(config.for_delivery().bounds.isolation, Some(Isolation::Strict));
 }
 
 #[test]
@@ -119,11 +119,11 @@ fn a_revision_with_a_metadata_service_that_is_listed_no_more_is_delivered_to_be_
     let text = SHOP.replace(command, "external: {addresses: [\"[::ffff:169.254.169.254]:80\"]}");
     assert_ne!(text, SHOP);
     let listed = from_requests(&format!("{text}---\n{}", quota("{egress: [169.254.169.254]}")));
-    let mut slice = listed.slice(&"a/shop".parse().unwrap()).unwrap();
-    assert_eq!((slice.unlisted_metadata(), slice.for_delivery().bounds.metadata.clone()), (None, None));
-    slice.bounds.metadata = Some(Vec::new());
-    assert_eq!(slice.unlisted_metadata(), Some("169.254.169.254".parse().unwrap()));
-    assert_eq!(slice.for_delivery().unlisted_metadata(), slice.unlisted_metadata());
-    slice.bounds.metadata = None;
-    assert_eq!(slice.unlisted_metadata(), None, "a document that is a file");
+    let mut config = listed.function_config(&"a/shop".parse().unwrap()).unwrap();
+    assert_eq!((config.unlisted_metadata(), config.for_delivery().bounds.metadata.clone()), (None, None));
+    config.bounds.metadata = Some(Vec::new());
+    assert_eq!(config.unlisted_metadata(), Some("169.254.169.254".parse().unwrap()));
+    assert_eq!(config.for_delivery().unlisted_metadata(), config.unlisted_metadata());
+    config.bounds.metadata = None;
+    assert_eq!(config.unlisted_metadata(), None, "a document that is a file");
 }

@@ -37,7 +37,7 @@ impl Snapshot {
     ) -> Callee {
         let mut callee = self.callee(id, callee);
         let narrowed = self.callee_rules(function).any(|rules| rules.default_deny);
-        if narrowed && !is_outside(known) {
+        if narrowed && !is_external(known) {
             let rules = || self.callee_rules(function).flat_map(|rules| &rules.allow);
             let allows = |port: u16, (operation, when): &(spec::Operation, Vec<spec::Condition>)| {
                 let spec::Operation { methods, hosts, ports, paths } = operation;
@@ -60,29 +60,29 @@ impl Snapshot {
         if !narrowed || rules().all(|rule| rule.calls.is_empty()) {
             return Vec::new();
         }
-        let anyhow = vec![(spec::Operation::default(), Vec::new())];
-        let inside = self.callees(function).filter(|(_, known)| !is_outside(known));
+        let unrestricted = vec![(spec::Operation::default(), Vec::new())];
+        let inside = self.callees(function).filter(|(_, known)| !is_external(known));
         let hosts = inside.flat_map(|(callee, _)| self.callee(id, callee).hosts).map(spec::StringMatch::Exact);
         // All callees except functions.
-        let outside = spec::Matches { any: Vec::new(), none: hosts.collect() };
+        let external = spec::Matches { any: Vec::new(), none: hosts.collect() };
         let mut compiled = Vec::new();
         for rule in rules() {
-            let selected = |outside| {
+            let selected = |external| {
                 let chosen = self
                     .callees(function)
-                    .filter(move |(callee, known)| is_outside(known) == outside && selects(&rule.to, callee, known));
+                    .filter(move |(callee, known)| is_external(known) == external && selects(&rule.to, callee, known));
                 chosen.map(|(callee, _)| callee)
             };
             if selected(true).next().is_some() {
                 // The policies of functions decide how they may be called.
-                let to = vec![spec::Operation { hosts: outside.clone(), ..spec::Operation::default() }];
+                let to = vec![spec::Operation { hosts: external.clone(), ..spec::Operation::default() }];
                 compiled.push(allowing(rule.name.clone(), to, Vec::new()));
             }
             let hosts: Vec<_> = selected(false).flat_map(|callee| self.callee(id, callee).hosts).collect();
             if hosts.is_empty() {
                 continue;
             }
-            for (operation, when) in if rule.calls.is_empty() { &anyhow } else { &rule.calls } {
+            for (operation, when) in if rule.calls.is_empty() { &unrestricted } else { &rule.calls } {
                 let to_callees = spec::Operation {
                     hosts: spec::Matches {
                         any: hosts.iter().cloned().map(spec::StringMatch::Exact).collect(),
@@ -116,7 +116,7 @@ impl Snapshot {
     }
 }
 
-fn is_outside(function: &Function) -> bool {
+fn is_external(function: &Function) -> bool {
     matches!(function.run, Run::Egress(_))
 }
 

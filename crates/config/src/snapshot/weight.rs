@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 const BYTES_OF_RULE: u64 = 512;
 
 /// Counts bytes.
-struct Counted(u64);
+struct ByteCounter(u64);
 
-impl std::io::Write for Counted {
+impl std::io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())
@@ -25,7 +25,7 @@ impl std::io::Write for Counted {
 
 /// Bytes of a value in JSON.
 fn serialized(value: &impl serde::Serialize) -> u64 {
-    let mut counted = Counted(0);
+    let mut counted = ByteCounter(0);
     // Counting does not fail; a value that cannot be serialised counts as very large.
     serde_json::to_writer(&mut counted, value).map_or(u64::MAX / 16, |()| counted.0)
 }
@@ -73,7 +73,7 @@ impl Policy {
         let programs = (&self.authentication, &self.keys, &self.jwks, &self.authorization, &self.rate_limits);
         let sidecar = self.sidecar.as_ref().map(|sidecar| &sidecar.rules);
         let rest = (&self.retry, &self.breaker, &self.access_log, sidecar);
-        let authorizers = self.authorizers.iter().map(|one| serialized(&one.only) + serialized(&one.slice));
+        let authorizers = self.authorizers.iter().map(|one| serialized(&one.only) + serialized(&one.config));
         let extensions = self.extensions.iter().map(|extension| serialized(&extension.spec));
         serialized(&programs) + serialized(&rest) + authorizers.chain(extensions).sum::<u64>()
     }

@@ -6,7 +6,7 @@
 
 mod tree;
 
-pub(crate) use tree::{Broken, documents};
+pub(crate) use tree::{SyntaxError, documents};
 
 /// A position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ const MAX_NODES: usize = 1 << 18;
 
 /// A document that could not be read.
 #[derive(Debug)]
-pub(crate) struct Broken {
+pub(crate) struct SyntaxError {
     pub mark: Mark,
     pub message: String,
     pub fix: String,
@@ -25,7 +25,7 @@ pub(crate) struct Broken {
 
 /// All documents of a file, in order; a broken one does not hide those after it. Empty documents
 /// are left out.
-pub(crate) fn documents(text: &str) -> Vec<Result<Node, Broken>> {
+pub(crate) fn documents(text: &str) -> Vec<Result<Node, SyntaxError>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let options = options! {
         disallow_directives: true,
@@ -62,7 +62,7 @@ fn mark(marker: &Marker) -> Mark {
     Mark { line: number(marker.line()), column: number(marker.col()).saturating_add(1) }
 }
 
-fn explain(error: granit_parser::ScanError) -> Broken {
+fn explain(error: granit_parser::ScanError) -> SyntaxError {
     let fix = match error.kind() {
         ErrorKind::UnknownAnchor | ErrorKind::MissingAnchorOrAliasName => {
             "aliases are not accepted; a text that begins with `*` must be in quotes: \"*\""
@@ -70,7 +70,11 @@ fn explain(error: granit_parser::ScanError) -> Broken {
         ErrorKind::DirectiveDisallowed => "remove the line that begins with `%`",
         _ => "",
     };
-    Broken { mark: mark(error.marker()), message: format!("not valid YAML: {}", error.info()), fix: fix.to_owned() }
+    SyntaxError {
+        mark: mark(error.marker()),
+        message: format!("not valid YAML: {}", error.info()),
+        fix: fix.to_owned(),
+    }
 }
 
 /// The open collections, outermost first.
@@ -88,7 +92,7 @@ enum Open {
 
 impl Builder {
     /// Returns the document's root when it is complete.
-    fn take(&mut self, event: Event<'_>, mark: Mark) -> Result<Option<Node>, Broken> {
+    fn take(&mut self, event: Event<'_>, mark: Mark) -> Result<Option<Node>, SyntaxError> {
         if event.tag().is_some() {
             return Err(broken(
                 mark,
@@ -117,7 +121,7 @@ impl Builder {
         }
     }
 
-    fn start(&mut self, open: Open) -> Result<Option<Node>, Broken> {
+    fn start(&mut self, open: Open) -> Result<Option<Node>, SyntaxError> {
         if let (Some(Open::Map(_, _, None)), Open::List(mark, _) | Open::Map(mark, ..)) = (self.open.last(), &open) {
             return Err(broken(
                 *mark,
@@ -129,7 +133,7 @@ impl Builder {
         Ok(None)
     }
 
-    fn complete(&mut self, node: Node) -> Result<Option<Node>, Broken> {
+    fn complete(&mut self, node: Node) -> Result<Option<Node>, SyntaxError> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             return Err(broken(node.mark, format!("a document of more than {MAX_NODES} values"), ""));
@@ -166,6 +170,6 @@ impl Builder {
     }
 }
 
-fn broken(mark: Mark, message: impl Into<String>, fix: &str) -> Broken {
-    Broken { mark, message: message.into(), fix: fix.to_owned() }
+fn broken(mark: Mark, message: impl Into<String>, fix: &str) -> SyntaxError {
+    SyntaxError { mark, message: message.into(), fix: fix.to_owned() }
 }

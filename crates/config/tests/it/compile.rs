@@ -19,8 +19,8 @@ fn orders() -> Snapshot {
     parse(include_str!("../documents/orders.yaml"))
 }
 
-fn slice(snapshot: &Snapshot, id: &str) -> FunctionConfig {
-    snapshot.slice(&id.parse().unwrap()).unwrap()
+fn config(snapshot: &Snapshot, id: &str) -> FunctionConfig {
+    snapshot.function_config(&id.parse().unwrap()).unwrap()
 }
 
 /// All function configurations of the example, as JSON. `LENO_BLESS=1 cargo test -p leno-config`
@@ -28,23 +28,26 @@ fn slice(snapshot: &Snapshot, id: &str) -> FunctionConfig {
 #[test]
 fn slices_are_what_they_were() {
     let snapshot = orders();
-    let slices: Vec<FunctionConfig> = snapshot.functions().map(|id| snapshot.slice(id).unwrap()).collect();
-    let json = serde_json::to_string_pretty(&(snapshot.mesh_slice(), slices)).unwrap() + "\n";
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/orders.slices.json");
+    let configs: Vec<FunctionConfig> = snapshot.functions().map(|id| snapshot.function_config(id).unwrap()).collect();
+    let json = serde_json::to_string_pretty(&(snapshot.mesh_config(), configs)).unwrap() + "\n";
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/orders.functions.json");
     if std::env::var_os("LENO_BLESS").is_some() {
         fs::write(&file, &json).unwrap();
     }
     let committed = fs::read_to_string(&file).unwrap_or_default();
-    assert!(committed == json, "the slices have changed; if that is right: LENO_BLESS=1 cargo test -p leno-config");
+    assert!(
+        committed == json,
+        "the configurations have changed; if that is right: LENO_BLESS=1 cargo test -p leno-config"
+    );
 }
 
 #[test]
-fn what_a_node_reads_at_its_start_is_told_apart_from_what_takes_effect_at_once() {
+fn what_a_node_reads_at_its_start_is_reported_apart_from_what_takes_effect_at_once() {
     let mesh = |spec: &str| {
         let document =
             format!("{{apiVersion: leno.dev/v1alpha1, kind: Mesh, metadata: {{name: m}}, spec: {{{spec}}}}}\n---\n");
         let function = "{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {name: a}, spec: {command: [a]}}";
-        parse(&(document + function)).mesh_slice().clone()
+        parse(&(document + function)).mesh_config().clone()
     };
     let before = mesh("");
     for live in [
@@ -73,23 +76,23 @@ fn what_a_node_reads_at_its_start_is_told_apart_from_what_takes_effect_at_once()
 
 #[test]
 fn a_function_gets_its_own_edges_and_nothing_else() {
-    let slice = slice(&orders(), "orders/order-service");
-    let callees: Vec<String> = slice.callees.iter().map(|callee| callee.id.to_string()).collect();
+    let config = config(&orders(), "orders/order-service");
+    let callees: Vec<String> = config.callees.iter().map(|callee| callee.id.to_string()).collect();
     assert_eq!(callees, ["orders/inventory-service", "stock/ledger"]);
-    assert_eq!(slice.callees[0].hosts[..2], ["inventory-service", "inventory-service.orders"]);
+    assert_eq!(config.callees[0].hosts[..2], ["inventory-service", "inventory-service.orders"]);
     // The short name means the caller's own namespace.
-    assert_eq!(slice.callees[1].hosts, ["ledger.stock", "ledger.stock.svc", "ledger.stock.svc.cluster.local"]);
+    assert_eq!(config.callees[1].hosts, ["ledger.stock", "ledger.stock.svc", "ledger.stock.svc.cluster.local"]);
     let targets = |targets: &[Target]| targets.iter().map(|target| target.function.clone()).collect::<Vec<_>>();
-    assert_eq!(targets(&slice.inbound.targets), ["orders/order-service"]);
-    assert_eq!(targets(&slice.outbound.targets), ["orders/inventory-service", "stock/ledger"]);
-    assert_eq!((slice.inbound.direction, slice.outbound.direction), (Direction::Inbound, Direction::Outbound));
+    assert_eq!(targets(&config.inbound.targets), ["orders/order-service"]);
+    assert_eq!(targets(&config.outbound.targets), ["orders/inventory-service", "stock/ledger"]);
+    assert_eq!((config.inbound.direction, config.outbound.direction), (Direction::Inbound, Direction::Outbound));
 }
 
 #[test]
 fn retries_and_breakers_are_carried_out_by_whoever_calls() {
     let snapshot = orders();
-    let callee = slice(&snapshot, "orders/order-service");
-    let caller = slice(&snapshot, "orders/frontend-api");
+    let callee = config(&snapshot, "orders/order-service");
+    let caller = config(&snapshot, "orders/frontend-api");
     assert_eq!(caller.outbound.targets, callee.inbound.targets);
     assert_eq!(callee.inbound.targets[0].retry.as_ref().unwrap().attempts, 2);
     assert_eq!(callee.inbound.targets[0].timeout_ms, 5_000);
@@ -99,8 +102,8 @@ fn retries_and_breakers_are_carried_out_by_whoever_calls() {
 
 #[test]
 fn rules_of_several_policies_add_up_in_the_order_of_their_names() {
-    let slice = slice(&orders(), "orders/order-service");
-    let names: Vec<&str> = slice.inbound.authorization.iter().map(|rule| rule.name.as_str()).collect();
+    let config = config(&orders(), "orders/order-service");
+    let names: Vec<&str> = config.inbound.authorization.iter().map(|rule| rule.name.as_str()).collect();
     let expected = [
         "backend/authorization/order-service",
         "order-policy/authorization/from-frontend",
@@ -108,17 +111,17 @@ fn rules_of_several_policies_add_up_in_the_order_of_their_names() {
     ];
     assert_eq!(names, expected);
     let snapshot = orders();
-    let policies: Vec<String> = snapshot.policies(&slice.id).collect();
+    let policies: Vec<String> = snapshot.policies(&config.id).collect();
     assert_eq!(policies, ["orders/backend", "orders/order-policy"]);
 }
 
 #[test]
 fn without_policies_nothing_may_enter_and_all_is_logged() {
-    let slice = slice(&orders(), "stock/ledger");
-    assert!(slice.inbound.authorization.is_empty());
-    assert!(slice.inbound.access_log.enabled && !slice.inbound.tracing.enabled);
-    assert_eq!((slice.engine, slice.deadline), (None, Duration::from_millis(2)));
-    assert_eq!(slice.run, Run::External(vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()]));
+    let config = config(&orders(), "stock/ledger");
+    assert!(config.inbound.authorization.is_empty());
+    assert!(config.inbound.access_log.enabled && !config.inbound.tracing.enabled);
+    assert_eq!((config.engine, config.deadline), (None, Duration::from_millis(2)));
+    assert_eq!(config.run, Run::External(vec!["127.0.0.1:9000".parse().unwrap(), "[::1]:9000".parse().unwrap()]));
 }
 
 #[test]
@@ -143,28 +146,28 @@ spec:
   functions: [a]
   authentication: {issuers: [{issuer: y, jwks: {url: https://y.example}}, {issuer: z, jwks: {url: https://z.example}}]}
 ";
-    let slice = slice(&parse(text), "default/a");
-    for fetch in &slice.jwks {
-        assert_eq!(fetch.url, format!("https://{}.example", slice.inbound.authentication[fetch.issuer].issuer));
+    let config = config(&parse(text), "default/a");
+    for fetch in &config.jwks {
+        assert_eq!(fetch.url, format!("https://{}.example", config.inbound.authentication[fetch.issuer].issuer));
     }
-    assert_eq!(slice.jwks.len(), 3);
+    assert_eq!(config.jwks.len(), 3);
 }
 
 #[test]
 fn a_mesh_document_is_optional() {
     let snapshot = parse("{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {name: a}, spec: {command: [a]}}");
-    assert_eq!(snapshot.mesh_slice().trust_domain, "leno.local");
-    assert_eq!(snapshot.mesh_slice().gateway_http, Some("127.0.0.1:8080".parse().unwrap()));
-    let slice = slice(&snapshot, "default/a");
-    assert_eq!(slice.identity, "spiffe://leno.local/ns/default/sa/a");
-    assert_eq!((slice.protocol, slice.concurrency), (AppProtocol::Http1, 0));
-    let Run::Command(command) = slice.run else { panic!("no command") };
+    assert_eq!(snapshot.mesh_config().trust_domain, "leno.local");
+    assert_eq!(snapshot.mesh_config().gateway_http, Some("127.0.0.1:8080".parse().unwrap()));
+    let config = config(&snapshot, "default/a");
+    assert_eq!(config.identity, "spiffe://leno.local/ns/default/sa/a");
+    assert_eq!((config.protocol, config.concurrency), (AppProtocol::Http1, 0));
+    let Run::Command(command) = config.run else { panic!("no command") };
     assert_eq!((command.directory.as_path(), command.port), (Path::new("/app"), None));
 }
 
 #[test]
 fn text_stays_what_it_looks_like() {
-    let Run::Command(command) = slice(&orders(), "orders/order-service").run else { panic!("no command") };
+    let Run::Command(command) = config(&orders(), "orders/order-service").run else { panic!("no command") };
     assert_eq!(command.env["COUNTRY"], "no");
     assert_eq!(command.env["VERSION"], "1.10");
 }
@@ -232,9 +235,9 @@ fn a_large_mesh_compiles() {
     assert_eq!(snapshot.functions().len(), count);
     let ids: Vec<FunctionId> = snapshot.functions().cloned().collect();
     for id in ids {
-        let slice = snapshot.slice(&id).unwrap();
-        assert_eq!((slice.callees.len(), slice.inbound.authorization.len()), (1, 1));
-        assert_eq!(slice.inbound.authorization[0].action, Action::Allow);
+        let config = snapshot.function_config(&id).unwrap();
+        assert_eq!((config.callees.len(), config.inbound.authorization.len()), (1, 1));
+        assert_eq!(config.inbound.authorization[0].action, Action::Allow);
     }
 }
 
@@ -244,7 +247,7 @@ fn scale(spec: &str) -> leno_model::Scale {
         "{}---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: scaled}}\nspec:\n  command: [a]\n{spec}",
         "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {name: m}\nspec: {trustDomain: td.example}\n"
     ));
-    slice(&snapshot, "default/scaled").scale
+    config(&snapshot, "default/scaled").scale
 }
 
 #[test]
@@ -284,7 +287,7 @@ fn a_job_is_a_caller_with_an_identity() {
          authorization: {rules: [{name: report, from: [{identities: [report]}]}]}\n",
     );
     assert!(snapshot.is_job(&"batch/report".parse().unwrap()) && !snapshot.is_job(&"batch/server".parse().unwrap()));
-    let report = slice(&snapshot, "batch/report");
+    let report = config(&snapshot, "batch/report");
     assert!(report.identity.ends_with("/ns/batch/sa/report"), "{}", report.identity);
     assert_eq!((report.callees.len(), report.expose.len()), (1, 0));
     let Run::Job(job) = report.run else { panic!("it is a job") };
@@ -292,7 +295,7 @@ fn a_job_is_a_caller_with_an_identity() {
     assert_eq!((job.parallelism, job.completions, job.backoff_limit), (2, 5, 6));
     assert_eq!((job.active_deadline, job.ttl), (Some(Duration::from_secs(60)), Some(Duration::ZERO)));
     assert_eq!(job.process.grace, Duration::from_secs(30));
-    let server = slice(&snapshot, "batch/server");
+    let server = config(&snapshot, "batch/server");
     let rule = format!("{:?}", server.inbound.authorization[0]);
     assert!(rule.contains(&report.identity), "policies name jobs as they name functions: {rule}");
 }
@@ -325,13 +328,13 @@ spec:
   - {requests: 5, per: 1m, key: [address], counts: authenticationFailures}
 "#,
     );
-    let slice = slice(&snapshot, "default/a");
-    let issuers: Vec<_> = slice.inbound.authentication.iter().collect();
+    let config = config(&snapshot, "default/a");
+    let issuers: Vec<_> = config.inbound.authentication.iter().collect();
     let summary: Vec<_> =
         issuers.iter().map(|issuer| (&*issuer.audiences[0], issuer.keys.len(), issuer.require_expiration)).collect();
     assert_eq!(summary, [("admin", 1, false), ("shop", 0, true)], "in order of the policies' names");
-    assert_eq!(slice.jwks[0].issuer, 1, "its keys are added to the one that fetches them");
-    assert_eq!(slice.inbound.rate_limits[0].counts, Counts::AuthenticationFailures);
+    assert_eq!(config.jwks[0].issuer, 1, "its keys are added to the one that fetches them");
+    assert_eq!(config.inbound.rate_limits[0].counts, Counts::AuthenticationFailures);
 }
 
 #[test]
@@ -344,9 +347,9 @@ fn a_change_of_a_callers_labels_changes_the_slice_of_the_callee() {
 ---
 {{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {{name: p}}, spec: {{functions: [a], authorization: {{rules: [{{from: [{{labels: {{app: web}}}}]}}]}}}}}}"
         );
-        slice(&parse(&text), "default/a")
+        config(&parse(&text), "default/a")
     };
-    let callers = |slice: &FunctionConfig| slice.inbound.authorization[0].from[0].labels.clone().unwrap().identities;
+    let callers = |config: &FunctionConfig| config.inbound.authorization[0].from[0].labels.clone().unwrap().identities;
     let (with, without) = (slice_with("{app: web}"), slice_with("{}"));
     assert_eq!(callers(&with), ["spiffe://leno.local/ns/default/sa/web"]);
     assert_eq!(callers(&without), [""; 0]);
@@ -383,7 +386,7 @@ spec: {command: [a], callees: [frontend]}
 #[test]
 fn functions_know_their_chain_and_whom_they_reach_through_it() {
     let snapshot = parse(CHAIN);
-    let link = |id: &str| slice(&snapshot, id).chain;
+    let link = |id: &str| config(&snapshot, id).chain;
     let to = |names: &[&str]| names.iter().map(|name| name.parse().unwrap()).collect::<Vec<FunctionId>>();
     let chain = ChainLink {
         chain: "shop/boutique".to_owned(),
@@ -395,12 +398,12 @@ fn functions_know_their_chain_and_whom_they_reach_through_it() {
     assert_eq!(link("shop/frontend"), Some(ChainLink { to: to(&["shop/cart", "shop/rates"]), ..chain.clone() }));
     assert_eq!([link("shop/cart"), link("shop/rates")], [Some(chain.clone()), Some(chain)]);
     assert_eq!(link("shop/elsewhere"), None);
-    assert_eq!(slice(&snapshot, "shop/cart").protocol, AppProtocol::Chain);
+    assert_eq!(config(&snapshot, "shop/cart").protocol, AppProtocol::Chain);
     let smaller = parse(&CHAIN.replace("spec: {entry", "spec: {memory: 64Ki, entry"));
-    let [before, after] = [&snapshot, &smaller].map(|snapshot| slice(snapshot, "shop/cart"));
+    let [before, after] = [&snapshot, &smaller].map(|snapshot| config(snapshot, "shop/cart"));
     assert_eq!(after.chain.as_ref().unwrap().memory, 64 << 10);
     let large =
-        slice(&parse(&CHAIN.replace("spec: {entry", "spec: {memory: 2Mi, largePages: true, entry")), "shop/cart");
+        config(&parse(&CHAIN.replace("spec: {entry", "spec: {memory: 2Mi, largePages: true, entry")), "shop/cart");
     assert!(large.chain.is_some_and(|chain| chain.large_pages));
     assert_eq!(before.template(), after.template(), "a chain is the function's, and makes no revision");
 }
@@ -414,7 +417,7 @@ kind: NetworkPolicy
 metadata: {name: out, namespace: shop}
 spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: rates}}}]}]}
 ";
-    let frontend = slice(&parse(&format!("{CHAIN}{egress}")), "shop/frontend");
+    let frontend = config(&parse(&format!("{CHAIN}{egress}")), "shop/frontend");
     let callees: Vec<&FunctionId> = frontend.callees.iter().map(|callee| &callee.id).collect();
     assert_eq!(callees, frontend.chain.as_ref().unwrap().to.iter().collect::<Vec<_>>());
     assert_eq!(callees.len(), 1);
@@ -431,7 +434,7 @@ fn names_for_tls_have_one_form_however_they_are_written() {
         let external = format!(
             "apiVersion: leno.dev/v1alpha1\nkind: External\nmetadata: {{name: api}}\nspec: {{hosts: [api.example.com], ports: [{{port: 443, protocol: https}}], tls: {{serverName: {written}}}}}\n"
         );
-        let Run::Egress(egress) = slice(&parse(&external), "default/api").run else { panic!("{written}") };
+        let Run::Egress(egress) = config(&parse(&external), "default/api").run else { panic!("{written}") };
         assert_eq!(egress.tls.server_name.as_deref(), Some(name), "{written}");
     }
     for (written, name) in [
@@ -442,7 +445,7 @@ fn names_for_tls_have_one_form_however_they_are_written() {
         let mesh = format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: m}}\nspec: {{quotas: {{redis: {{address: \"redis.example:6379\", tls: {{serverName: \"{written}\"}}}}}}}}\n"
         );
-        let Some(quotas) = parse(&mesh).mesh_slice().quotas.clone() else { panic!("{written}") };
+        let Some(quotas) = parse(&mesh).mesh_config().quotas.clone() else { panic!("{written}") };
         let RedisTransport::Tls { server_name, .. } = quotas.transport else { panic!("{written}") };
         assert_eq!(server_name, name, "{written}");
     }

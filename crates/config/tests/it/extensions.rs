@@ -22,8 +22,8 @@ fn load(folder: &Path, policies: &str) -> Result<Snapshot, Vec<leno_config::Prob
     load_text(&folder.join("app.yaml"), &format!("{functions}{policies}"))
 }
 
-fn slice(snapshot: &Snapshot, id: &str) -> FunctionConfig {
-    snapshot.slice(&id.parse().unwrap()).unwrap()
+fn config(snapshot: &Snapshot, id: &str) -> FunctionConfig {
+    snapshot.function_config(&id.parse().unwrap()).unwrap()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn extensions_add_up_by_the_policies_names_and_modules_are_kept_once() {
     assert_eq!(places.len(), 3);
     assert!(places.iter().all(|(line, field)| *line > 0 && field.starts_with("spec.extensions[")), "{places:?}");
     assert!(snapshot.inputs().contains(&folder.path().join("m.wasm")), "a changed module is a changed configuration");
-    let a = slice(&snapshot, "default/a");
+    let a = config(&snapshot, "default/a");
     let names: Vec<_> = a.inbound_extensions.iter().map(|extension| &*extension.name).collect();
     assert_eq!(names, ["p/extensions/first", "q/extensions/last"]);
     let [first, last] = &a.inbound_extensions[..] else { panic!("two") };
@@ -57,7 +57,7 @@ fn extensions_add_up_by_the_policies_names_and_modules_are_kept_once() {
     assert_eq!((last.deadline, last.memory), (Duration::from_millis(5), 8 << 20));
     let [out] = &a.outbound_extensions[..] else { panic!("one") };
     assert_eq!((&*out.name, out.request, out.response), ("p/extensions/out", false, true));
-    let b = slice(&snapshot, "default/b");
+    let b = config(&snapshot, "default/b");
     assert!(b.inbound_extensions.is_empty() && b.outbound_extensions.is_empty());
 }
 
@@ -69,7 +69,7 @@ fn a_module_with_an_address_is_not_read_here() {
     let snapshot =
         load(folder.path(), &policy("p", &format!("  - {{name: x, url: \"{url}\", sha256: {hash}}}"))).unwrap();
     assert!(snapshot.modules().is_empty());
-    let extension = &slice(&snapshot, "default/a").inbound_extensions[0];
+    let extension = &config(&snapshot, "default/a").inbound_extensions[0];
     assert_eq!((extension.module, &extension.url), (hash, &Some(ModuleUrl { url: url.into(), ca_file: None })));
 }
 

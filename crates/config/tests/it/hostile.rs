@@ -43,7 +43,7 @@ proptest! {
         match load_text(Path::new("/app/damaged.yaml"), &text) {
             Ok(snapshot) => {
                 for id in snapshot.functions() {
-                    prop_assert!(snapshot.slice(id).is_some());
+                    prop_assert!(snapshot.function_config(id).is_some());
                 }
             }
             Err(problems) => {
@@ -105,7 +105,7 @@ fn files_that_cannot_be_documents_are_named() {
 }
 
 #[test]
-fn a_folder_is_read_in_the_order_of_names_and_all_its_problems_are_told() {
+fn a_folder_is_read_in_the_order_of_names_and_all_its_problems_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     let function = |name: &str, rest: &str| {
@@ -123,12 +123,12 @@ fn a_folder_is_read_in_the_order_of_names_and_all_its_problems_are_told() {
     write("b.yml", &function("b", ", callees: [c], port: 0"));
     write("a.yaml", &function("a", ", callees: [c]"));
     let problems = load(folder.path()).expect_err("accepted");
-    let told: Vec<(String, &str)> = problems
+    let reported: Vec<(String, &str)> = problems
         .iter()
         .map(|problem| (problem.file.file_name().unwrap().to_string_lossy().into_owned(), problem.field.as_str()))
         .collect();
     let expected = [("a.yaml", "spec.callees[0]"), ("b.yml", "spec.callees[0]"), ("b.yml", "spec.port")];
-    assert_eq!(told, expected.map(|(file, field)| (file.to_owned(), field)));
+    assert_eq!(reported, expected.map(|(file, field)| (file.to_owned(), field)));
 }
 
 #[test]

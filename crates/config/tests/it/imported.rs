@@ -70,8 +70,8 @@ fn what_enters_is_what_the_original_lets_in() {
             // `call CALLER CALLEE`, `allow CALLEE CALLER`
             let (own, callee) = if outbound { (first, second) } else { (first, first) };
             let caller = if outbound { first } else { second };
-            let slice = snapshot.slice(&own.parse().unwrap()).unwrap_or_else(|| panic!("no {own}"));
-            let program = Program::new(if outbound { slice.outbound } else { slice.inbound });
+            let config = snapshot.function_config(&own.parse().unwrap()).unwrap_or_else(|| panic!("no {own}"));
+            let program = Program::new(if outbound { config.outbound } else { config.inbound });
             let identity =
                 caller.split_once('/').map(|(namespace, name)| format!("spiffe://leno.local/ns/{namespace}/sa/{name}"));
             let address: IpAddr = caller.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
@@ -118,7 +118,7 @@ proptest! {
         let damaged = [&text[..start], &put, &text[end..]].concat();
         if let Ok(snapshot) = load_text(Path::new("/app/damaged.yaml"), &damaged) {
             for id in snapshot.functions() {
-                prop_assert!(snapshot.slice(id).is_some());
+                prop_assert!(snapshot.function_config(id).is_some());
             }
         }
     }

@@ -38,10 +38,10 @@ enum How {
 /// callee.
 fn allowed(snapshot: &Snapshot, caller: &str, call: &Call) -> bool {
     let caller: FunctionId = caller.parse().unwrap();
-    let slice = snapshot.slice(&caller).unwrap();
+    let config = snapshot.function_config(&caller).unwrap();
     let host = call.name.clone().unwrap_or_else(|| call.address.to_string());
-    let Some(callee) = callee(&slice.callees, call) else { return false };
-    let outside = snapshot.slice(&callee.id).unwrap();
+    let Some(callee) = callee(&config.callees, call) else { return false };
+    let outside = snapshot.function_config(&callee.id).unwrap();
     let Run::Egress(egress) = &outside.run else { return false };
     let leads_there = match &call.name {
         Some(name) => egress.has_host(name) && egress.may_resolve_to(call.address, &|_| false),
@@ -50,7 +50,7 @@ fn allowed(snapshot: &Snapshot, caller: &str, call: &Call) -> bool {
     if !leads_there {
         return false;
     }
-    let identity = slice.identity.as_str();
+    let identity = config.identity.as_str();
     if call.how == How::Http {
         let Some(port) = egress.http_port(call.port).filter(|port| port.protocol == EgressProtocol::Http) else {
             return false;
@@ -77,7 +77,7 @@ fn allowed(snapshot: &Snapshot, caller: &str, call: &Call) -> bool {
             });
             matches!(outcome, Outcome::Decided(decision) if matches!(decision.verdict, Verdict::Allow { .. }))
         };
-        return permits(slice.outbound.clone()) && permits(outside.inbound);
+        return permits(config.outbound.clone()) && permits(outside.inbound);
     }
     let Some(port) = callee.ports.iter().find(|port| port.number == call.port) else { return false };
     let fits = port.protocol == PortProtocol::Tcp || (call.how == How::Tls && call.name.is_some());

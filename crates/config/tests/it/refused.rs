@@ -8,25 +8,25 @@ use leno_config::{Problem, load_text};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-struct Expected {
+struct Expectation {
     line: u32,
     field: String,
     fragment: String,
 }
 
-fn expected(text: &str) -> Vec<Expected> {
+fn expected(text: &str) -> Vec<Expectation> {
     let mut expected = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         for marker in line.split("#! ").skip(1) {
             let (field, fragment) =
                 marker.split_once(": ").unwrap_or_else(|| panic!("line {number}: no `: ` in `{marker}`"));
-            expected.push(Expected { line: number, field: field.to_owned(), fragment: fragment.trim().to_owned() });
+            expected.push(Expectation { line: number, field: field.to_owned(), fragment: fragment.trim().to_owned() });
         }
     }
     expected
 }
 
-fn meets(problem: &Problem, expected: &Expected) -> bool {
+fn meets(problem: &Problem, expected: &Expectation) -> bool {
     let field = if problem.field.is_empty() { "document" } else { &problem.field };
     let text = format!("{}; {}", problem.message, problem.fix);
     problem.line == expected.line && field == expected.field && text.contains(&expected.fragment)
@@ -67,7 +67,7 @@ fn every_problem_is_reported_where_it_is() {
 }
 
 #[test]
-fn every_doubt_is_told_where_it_is() {
+fn every_doubt_is_reported_where_it_is() {
     compare("warned", |file, text| {
         let snapshot = load_text(file, text);
         snapshot.unwrap_or_else(|problems| panic!("{problems:?}")).warnings().to_vec()
@@ -98,6 +98,6 @@ fn so_many_rules_that_comparing_them_would_take_long_are_compared_in_part() {
          apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: p}}\nspec:\n  functions: [a]\n  authorization:\n    rules:\n{rules}"
     );
     let snapshot = load_text(Path::new("a.yaml"), &text).unwrap();
-    let told: Vec<&str> = snapshot.warnings().iter().map(|warning| warning.message.as_str()).collect();
-    assert!(matches!(told[..], [only] if only.contains("too many rules")), "{told:?}");
+    let reported: Vec<&str> = snapshot.warnings().iter().map(|warning| warning.message.as_str()).collect();
+    assert!(matches!(reported[..], [only] if only.contains("too many rules")), "{reported:?}");
 }

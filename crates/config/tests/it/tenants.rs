@@ -71,12 +71,16 @@ fn what_another_tenant_names_holds_up_nobody() {
         texts.extend(theirs.iter().map(|text| text.as_str()));
         let snapshot = compiled(&texts).unwrap_or_else(|problems| panic!("{what}: {:?}", words(&problems)));
         let place = format!("{}.yaml", usize::from(!is_caller));
-        let told = |problem: &&Problem| problem.field == field && problem.file == Path::new(&place);
-        assert!(snapshot.warnings().iter().any(|warning| told(&warning)), "{what}: {:?}", words(snapshot.warnings()));
-        let slice = snapshot.slice(&"a/caller".parse().unwrap()).unwrap();
-        assert!(slice.callees.is_empty(), "{what}: calls to it are refused");
+        let reported = |problem: &&Problem| problem.field == field && problem.file == Path::new(&place);
         assert!(
-            slice.authorizers.iter().all(|authorizer| authorizer.authority.is_empty()),
+            snapshot.warnings().iter().any(|warning| reported(&warning)),
+            "{what}: {:?}",
+            words(snapshot.warnings())
+        );
+        let config = snapshot.function_config(&"a/caller".parse().unwrap()).unwrap();
+        assert!(config.callees.is_empty(), "{what}: calls to it are refused");
+        assert!(
+            config.authorizers.iter().all(|authorizer| authorizer.authority.is_empty()),
             "{what}: it gives no answer"
         );
     }
@@ -95,8 +99,8 @@ fn a_circle_of_authorizers_through_another_tenant_refuses_what_it_is_asked_about
     let texts = [&functions[0], &functions[1], &asks("p", "a", "f", "b/g"), &asks("q", "b", "g", "a/f")];
     let snapshot = compiled(&texts.map(String::as_str)).unwrap();
     for name in ["a/f", "b/g"] {
-        let slice = snapshot.slice(&name.parse().unwrap()).unwrap();
-        assert_eq!(slice.authorizers[0].authority, "", "{name}");
+        let config = snapshot.function_config(&name.parse().unwrap()).unwrap();
+        assert_eq!(config.authorizers[0].authority, "", "{name}");
     }
     let own = compiled(&[&functions[0], &asks("p", "a", "f", "f")]).unwrap_err();
     assert!(words(&own)[0].contains("without end"), "{own:?}");
@@ -125,9 +129,9 @@ fn questions_that_multiply_from_authorizer_to_authorizer_are_refused() {
     // Another tenant's authorizers cannot cause the change to be refused; the requests about which
     // they are asked are.
     let snapshot = checked(&documents(&|level| ["a", "b"][level % 2], 20)).unwrap();
-    let slice = |name: &str| snapshot.slice(&name.parse().unwrap()).unwrap();
-    assert!(slice("a/f0").authorizers.iter().all(|authorizer| authorizer.authority.is_empty()));
-    assert!(slice("b/f19").authorizers.iter().all(|authorizer| !authorizer.authority.is_empty()));
+    let config = |name: &str| snapshot.function_config(&name.parse().unwrap()).unwrap();
+    assert!(config("a/f0").authorizers.iter().all(|authorizer| authorizer.authority.is_empty()));
+    assert!(config("b/f19").authorizers.iter().all(|authorizer| !authorizer.authority.is_empty()));
     assert!(words(snapshot.warnings()).iter().any(|warning| warning.contains("causes more than 16 others")));
 }
 
@@ -236,11 +240,14 @@ fn requests_lead_nodes_to_no_metadata_service_that_the_quota_does_not_list() {
         for (text, field) in &documents {
             let problems = compiled(&[text]).expect_err(address);
             let [problem] = &problems[..] else { panic!("{address}: {problems:?}") };
-            let told = problem.to_string();
-            assert_eq!(problem.field, *field, "{told}");
+            let reported = problem.to_string();
+            assert_eq!(problem.field, *field, "{reported}");
             let named = address.strip_suffix("/32").or(address.strip_suffix("/128")).unwrap_or(address);
             let plain = named == address && !address.contains("::ffff:0:");
-            assert!(!plain || told.matches(named).count() >= 2 && told.contains("NamespaceQuota `a`"), "{told}");
+            assert!(
+                !plain || reported.matches(named).count() >= 2 && reported.contains("NamespaceQuota `a`"),
+                "{reported}"
+            );
             assert!(leno_config::load_text(Path::new("f.yaml"), text).is_ok(), "{address}: it is the operator's file");
             for other in ["0.0.0.0/0", "::/0", "10.0.0.0/8", "fc00::/7", "64:ff9b::/32", "169.254.1.1", "100.64.0.0/10"]
             {
@@ -264,8 +271,8 @@ fn blocks_that_contain_metadata_services_are_taken_and_do_not_admit_them() {
     {
         let text = external(&format!("addresses: [\"{block}\"], resolvesTo: [\"{block}\"]"));
         let snapshot = compiled(&[&text]).unwrap_or_else(|problems| panic!("{block}: {:?}", words(&problems)));
-        let slice = snapshot.slice(&"a/e".parse().unwrap()).unwrap();
-        let Run::Egress(egress) = slice.run else { panic!("{block}") };
+        let config = snapshot.function_config(&"a/e".parse().unwrap()).unwrap();
+        let Run::Egress(egress) = config.run else { panic!("{block}") };
         for address in METADATA.iter().filter_map(|address| address.parse().ok()) {
             assert!(!egress.has_address(address, &|_| false), "{block} admits {address}");
             assert!(!egress.may_resolve_to(address, &|_| false), "a name leads to {address} by {block}");
@@ -274,8 +281,8 @@ fn blocks_that_contain_metadata_services_are_taken_and_do_not_admit_them() {
     // Google's `metadata.google.internal` is a name of 169.254.169.254.
     let named = external("resolvesTo: [10.0.0.0/8]").replace("api.example.com", "metadata.google.internal");
     for text in [named.replace("resolvesTo: [10.0.0.0/8], ", ""), named] {
-        let slice = compiled(&[&text]).unwrap().slice(&"a/e".parse().unwrap()).unwrap();
-        let Run::Egress(egress) = slice.run else { panic!("{text}") };
+        let config = compiled(&[&text]).unwrap().function_config(&"a/e".parse().unwrap()).unwrap();
+        let Run::Egress(egress) = config.run else { panic!("{text}") };
         assert!(!egress.may_resolve_to("169.254.169.254".parse().unwrap(), &|_| false));
     }
 }

@@ -13,8 +13,8 @@ fn function(spec: &str) -> String {
     format!("apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {{name: a}}\nspec:\n{spec}\n")
 }
 
-fn slice(snapshot: &leno_config::Snapshot) -> FunctionConfig {
-    snapshot.slice(&"default/a".parse().unwrap()).unwrap()
+fn config(snapshot: &leno_config::Snapshot) -> FunctionConfig {
+    snapshot.function_config(&"default/a".parse().unwrap()).unwrap()
 }
 
 #[test]
@@ -23,13 +23,13 @@ fn a_component_is_read_and_named_by_its_hash() {
     fs::write(folder.path().join("a.wasm"), COMPONENT).unwrap();
     let spec = "  wasm: {path: a.wasm, memory: 2Mi}\n  env: {A: b}\n  secrets: [{name: S, from: secret, as: env}]\n  timeouts: {grace: 1s}";
     let snapshot = load_text(&folder.path().join("app.yaml"), &function(spec)).unwrap();
-    let slice = slice(&snapshot);
-    let Run::Wasm(wasm) = &slice.run else { panic!("no component") };
+    let config = config(&snapshot);
+    let Run::Wasm(wasm) = &config.run else { panic!("no component") };
     let hash = ModuleHash::of(COMPONENT);
     assert_eq!((wasm.module, wasm.memory, &wasm.url), (hash, 2 << 20, &None));
     assert_eq!((wasm.env["A"].as_str(), wasm.grace), ("b", Duration::from_secs(1)));
     assert_eq!(wasm.secrets[0].from, folder.path().join("secret"));
-    assert_eq!(slice.modules().collect::<Vec<_>>(), [(hash, None)]);
+    assert_eq!(config.modules().collect::<Vec<_>>(), [(hash, None)]);
     assert_eq!(snapshot.modules()[&hash].as_ref(), COMPONENT);
     assert!(snapshot.inputs().contains(&folder.path().join("a.wasm")));
 }
@@ -41,7 +41,7 @@ fn a_component_that_is_fetched_needs_only_its_hash() {
     let text = function(&format!("  wasm: {{url: \"https://host/a.wasm\", sha256: \"{hash}\"}}"));
     let snapshot = load_text(&folder.path().join("app.yaml"), &text).unwrap();
     let url = ModuleUrl { url: "https://host/a.wasm".to_owned(), ca_file: None };
-    assert_eq!(slice(&snapshot).modules().collect::<Vec<_>>(), [(hash, Some(&url))]);
+    assert_eq!(config(&snapshot).modules().collect::<Vec<_>>(), [(hash, Some(&url))]);
     assert!(snapshot.modules().is_empty());
 }
 

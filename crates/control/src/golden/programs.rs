@@ -3,7 +3,7 @@
 use leno_policy::regex::Regex;
 use leno_policy::spec::{
     AccessLog, Action, Algorithm, AuthorizationRule, Authorizer, Breaker, Cidr, Condition, ConditionKey, Counts,
-    Direction, HeaderRule, Issuer, Key, KeyId, KeyPart, Labelled, Matches, Operation, Outlier, PathMatch,
+    Direction, HeaderRule, Issuer, Key, KeyId, KeyPart, LabelMatch, Matches, Operation, Outlier, PathMatch,
     PrincipalMatch, ProgramSpec, Protocol, QuotaAlgorithm, RateLimit, ResponseHeaderRule, Retry, RetryOn, Segment,
     Sidecar, Source, StringMatch, Target, TokenSource, Tracing,
 };
@@ -131,7 +131,7 @@ fn source() -> Source {
     let block = |address: &str, prefix| Cidr { address: address.parse().unwrap(), prefix };
     Source {
         identities: texts(),
-        labels: Some(Labelled {
+        labels: Some(LabelMatch {
             selector: "app=web".to_owned(),
             identities: vec!["spiffe://orders.example/ns/shop/sa/web".to_owned()],
         }),

@@ -4,7 +4,7 @@ use super::TRACE_CONTEXT;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request;
 use http::uri::{PathAndQuery, Uri};
-use leno_policy::reserved::{Reserved, is_same, reserved};
+use leno_policy::reserved::{ReservedField, is_same, reserved};
 
 /// Sets a field whose value the function must not choose. Removes all fields that a server could
 /// take for it.
@@ -21,10 +21,10 @@ pub fn set_alone(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) 
 /// of the mesh. `traced`: it keeps trace context and request ID.
 pub fn leave_mesh(head: &mut request::Parts, authority: &str, traced: bool) {
     let of_the_mesh = |name: &HeaderName| match reserved(name.as_str().as_bytes()) {
-        Some(Reserved::RequestId) => !traced,
-        Some(Reserved::Mesh | Reserved::Client | Reserved::Proxy) => true,
+        Some(ReservedField::RequestId) => !traced,
+        Some(ReservedField::Mesh | ReservedField::Client | ReservedField::Proxy) => true,
         // The function wrote it: the gateway has removed the client's own.
-        Some(Reserved::Outside) => false,
+        Some(ReservedField::OtherProxy) => false,
         None => !traced && TRACE_CONTEXT.contains(name),
     };
     let removed: Vec<HeaderName> = head.headers.keys().filter(|name| of_the_mesh(name)).cloned().collect();

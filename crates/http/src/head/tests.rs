@@ -25,9 +25,9 @@ fn names(headers: &HeaderMap) -> Vec<String> {
 #[test]
 fn hosts() {
     let refused = |mut head: request::Parts| admit(&mut head, TrafficDirection::Gateway).unwrap_err();
-    assert_eq!(refused(http1("/", &[])), Malformed::Host);
-    assert_eq!(refused(http1("/", &[("host", "a"), ("host", "a")])), Malformed::Host);
-    assert_eq!(refused(http1("http://a/", &[])), Malformed::Host);
+    assert_eq!(refused(http1("/", &[])), HeadError::Host);
+    assert_eq!(refused(http1("/", &[("host", "a"), ("host", "a")])), HeadError::Host);
+    assert_eq!(refused(http1("http://a/", &[])), HeadError::Host);
     for bad in [
         "a b", "user@a", "a:b", "a:99999", "a/b", "a?b", "a#b", "a,b", "[::1", "[x]", "a:1:2", "ä", "a\\b", "a..",
         "a..b", ".a", ".", "[::1].", "[:::]",
@@ -35,7 +35,7 @@ fn hosts() {
         let value = HeaderValue::from_bytes(bad.as_bytes()).unwrap();
         let mut head = http1("/", &[]);
         head.headers.insert(header::HOST, value);
-        assert_eq!(refused(head), Malformed::Authority, "{bad}");
+        assert_eq!(refused(head), HeadError::Authority, "{bad}");
     }
     for good in ["a", "a:80", "a.b-c_d", "[::1]", "[::1]:8080", "10.0.0.1:1", "a:", "a.", "a.:80", "A.B."] {
         let mut head = http1("/", &[("host", good)]);
@@ -55,7 +55,7 @@ fn the_absolute_form_decides() {
     assert_eq!((authority(&head), head.uri.to_string()), ("right:81", "/x?y".to_owned()));
     assert_eq!(head.headers.get(header::HOST).unwrap(), "right:81");
     let mut userinfo = http1("http://user@right/", &[("host", "right")]);
-    assert_eq!(admit(&mut userinfo, TrafficDirection::Outbound), Err(Malformed::Authority));
+    assert_eq!(admit(&mut userinfo, TrafficDirection::Outbound), Err(HeadError::Authority));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn http2_authorities_agree() {
     }
     for (authority, other) in [("name", "other"), ("name", "name:80"), ("name:80", "name:81"), ("[::1]", "[::2]")] {
         let mut other = http2(&format!("http://{authority}/x"), &[("host", other)]);
-        assert_eq!(admit(&mut other, TrafficDirection::Gateway), Err(Malformed::TwoAuthorities));
+        assert_eq!(admit(&mut other, TrafficDirection::Gateway), Err(HeadError::TwoAuthorities));
     }
 }
 
@@ -81,10 +81,10 @@ fn targets_and_methods() {
         admit(&mut head, TrafficDirection::Gateway).map(|_| ())
     };
     assert_eq!(with(Method::OPTIONS, "*"), Ok(()));
-    assert_eq!(with(Method::GET, "*"), Err(Malformed::Target));
-    assert_eq!(with(Method::GET, "a"), Err(Malformed::Target));
-    assert_eq!(with(Method::TRACE, "/"), Err(Malformed::Method));
-    assert_eq!(with(Method::CONNECT, "a:80"), Err(Malformed::Method));
+    assert_eq!(with(Method::GET, "*"), Err(HeadError::Target));
+    assert_eq!(with(Method::GET, "a"), Err(HeadError::Target));
+    assert_eq!(with(Method::TRACE, "/"), Err(HeadError::Method));
+    assert_eq!(with(Method::CONNECT, "a:80"), Err(HeadError::Method));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn hop_by_hop_fields_end_here() {
         ],
     );
     let admitted = admit(&mut head, TrafficDirection::Gateway).unwrap();
-    assert_eq!(admitted, Admitted { protocol: Protocol::Http1, upgrade: false });
+    assert_eq!(admitted, RequestKind { protocol: Protocol::Http1, upgrade: false });
     assert_eq!(names(&head.headers), ["accept", "content-length", "host", "te"]);
     assert_eq!(head.headers.get(header::TE).unwrap(), "trailers");
 }
@@ -124,9 +124,9 @@ fn only_the_mesh_says_who_is_calling() {
         ("x-real-ip", "10.0.0.1"),
         ("forwarded", "for=10.0.0.1"),
     ];
-    let mut outside = http1("/", &forged);
-    assert_eq!(admit(&mut outside, TrafficDirection::Gateway).unwrap().protocol, Protocol::Http1);
-    assert_eq!(names(&outside.headers), ["host"]);
+    let mut external = http1("/", &forged);
+    assert_eq!(admit(&mut external, TrafficDirection::Gateway).unwrap().protocol, Protocol::Http1);
+    assert_eq!(names(&external.headers), ["host"]);
     let mut inside = http1("/", &forged);
     admit(&mut inside, TrafficDirection::Outbound).unwrap();
     assert_eq!(names(&inside.headers), ["forwarded", "host", "x-forwarded-for", "x-forwarded-proto", "x-real-ip"]);
@@ -154,9 +154,9 @@ fn twins_of_what_the_mesh_says_are_removed() {
         ("x_real_ip", "10.0.0.1"),
         ("x_custom", "1"),
     ];
-    let mut outside = http1("/", &twins);
-    admit(&mut outside, TrafficDirection::Gateway).unwrap();
-    assert_eq!(names(&outside.headers), ["host", "x_custom"]);
+    let mut external = http1("/", &twins);
+    admit(&mut external, TrafficDirection::Gateway).unwrap();
+    assert_eq!(names(&external.headers), ["host", "x_custom"]);
     for direction in [TrafficDirection::Outbound, TrafficDirection::Inbound] {
         let mut inside = http1("/", &twins);
         admit(&mut inside, direction).unwrap();
@@ -177,9 +177,9 @@ fn what_other_proxies_say_of_a_client_stays_outside() {
         ("cf-connecting-ip", "10.0.0.1"),
         ("x-http-method-override", "DELETE"),
     ];
-    let mut outside = http1("/", &said);
-    admit(&mut outside, TrafficDirection::Gateway).unwrap();
-    assert_eq!(names(&outside.headers), ["host", "x-http-method-override"]);
+    let mut external = http1("/", &said);
+    admit(&mut external, TrafficDirection::Gateway).unwrap();
+    assert_eq!(names(&external.headers), ["host", "x-http-method-override"]);
     let mut inside = http1("/", &said);
     admit(&mut inside, TrafficDirection::Outbound).unwrap();
     assert_eq!(inside.headers.len(), said.len());
@@ -204,7 +204,7 @@ fn protocols() {
     let websocket = [("host", "a"), ("connection", "keep-alive, Upgrade"), ("upgrade", "WebSocket")];
     let mut head = http1("/", &websocket);
     let admitted = admit(&mut head, TrafficDirection::Gateway).unwrap();
-    assert_eq!(admitted, Admitted { protocol: Protocol::WebSocket, upgrade: true });
+    assert_eq!(admitted, RequestKind { protocol: Protocol::WebSocket, upgrade: true });
     assert_eq!(head.headers.get(header::CONNECTION).unwrap(), "upgrade");
     let mut post = http1("/", &websocket);
     post.method = Method::POST;
@@ -217,7 +217,7 @@ fn expectations() {
     admit(&mut known, TrafficDirection::Gateway).unwrap();
     assert!(!known.headers.contains_key(header::EXPECT));
     let mut unknown = http1("/", &[("host", "a"), ("expect", "tea")]);
-    assert_eq!(admit(&mut unknown, TrafficDirection::Gateway), Err(Malformed::Expectation));
+    assert_eq!(admit(&mut unknown, TrafficDirection::Gateway), Err(HeadError::Expectation));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! WebSocket handshakes over HTTP/1.1 (RFC 6455) and HTTP/2 (RFC 8441).
 
-use super::{Malformed, lists};
+use super::{HeadError, lists};
 use h2::ext::Protocol as TunnelProtocol;
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode, request, response};
@@ -8,10 +8,10 @@ use http::{Method, StatusCode, request, response};
 /// Turns a WebSocket over HTTP/2 (RFC 8441) into its HTTP/1.1 form, so that policies see only one
 /// form. Other protocols are refused. The extension is removed: with it, the forwarded request
 /// would still be a CONNECT.
-pub(super) fn from_extended_connect(head: &mut request::Parts) -> Result<(), Malformed> {
+pub(super) fn from_extended_connect(head: &mut request::Parts) -> Result<(), HeadError> {
     let Some(protocol) = head.extensions.remove::<TunnelProtocol>() else { return Ok(()) };
     if head.method != Method::CONNECT || protocol.as_str() != "websocket" {
-        return Err(Malformed::Method);
+        return Err(HeadError::Method);
     }
     head.method = Method::GET;
     head.headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));

@@ -4,7 +4,7 @@
 
 use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
-use leno_policy::quota::Taken;
+use leno_policy::quota::TakeResult;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_proxy::Node;
 use leno_proxy::ledger::{Demand, Elsewhere, Granted, Refused};
@@ -52,7 +52,7 @@ enum Answer {
     Uncounted(usize, Left),
 }
 
-/// A [`Taken`], and whether other keys share the counter.
+/// A [`TakeResult`], and whether other keys share the counter.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Left {
@@ -66,14 +66,14 @@ struct Left {
 }
 
 impl Left {
-    fn of(taken: Taken, shared: bool) -> Self {
-        let Taken { state, allowed, remaining, limit, retry_after_ms, reset_ms } = taken;
+    fn of(taken: TakeResult, shared: bool) -> Self {
+        let TakeResult { state, allowed, remaining, limit, retry_after_ms, reset_ms } = taken;
         Self { state, allowed, remaining, limit, retry_after_ms, reset_ms, shared }
     }
 
-    fn taken(self) -> (Taken, bool) {
+    fn taken(self) -> (TakeResult, bool) {
         let Self { state, allowed, remaining, limit, retry_after_ms, reset_ms, shared } = self;
-        (Taken { state, allowed, remaining, limit, retry_after_ms, reset_ms }, shared)
+        (TakeResult { state, allowed, remaining, limit, retry_after_ms, reset_ms }, shared)
     }
 }
 

@@ -213,8 +213,8 @@ fn issuers_are_chosen_by_their_exact_name() {
     let expired =
         denied(spec(vec![issuer(), other.clone()]), &bearing(&authorization.replace("Bearer", "bearer")).now(u64::MAX));
     assert_eq!(expired.rule, "p/authentication/1", "the chosen one speaks");
-    let elsewhere = Issuer { sources: vec![TokenSource::Cookie("t".to_string())], ..other };
-    let denial = denied(spec(vec![issuer(), elsewhere]), &bearing(&authorization));
+    let in_cookie = Issuer { sources: vec![TokenSource::Cookie("t".to_string())], ..other };
+    let denial = denied(spec(vec![issuer(), in_cookie]), &bearing(&authorization));
     assert_eq!(denial.clause, unknown, "an issuer that does not look there is none");
 }
 
@@ -366,7 +366,7 @@ fn several_tokens() {
 }
 
 #[test]
-fn a_long_subject_is_cut_where_it_is_told() {
+fn a_long_subject_is_cut_where_it_is_reported() {
     let claims = claims(&format!(r#","sub":"{}""#, "ä".repeat(2000)));
     let authorization = format!("Bearer {}", token(ES256, &claims));
     let input = RequestInput { verified: VERIFIED, ..bearing(&authorization) };

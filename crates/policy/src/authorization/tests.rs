@@ -137,16 +137,16 @@ fn namespaces_and_addresses() {
 
     let block = Cidr { address: "10.0.0.0".parse().unwrap(), prefix: 8 };
     let inside = Source { addresses: Matches { any: vec![block], none: vec![] }, ..Source::default() };
-    let outside = Source { addresses: Matches { any: vec![], none: vec![block] }, ..Source::default() };
+    let excluding = Source { addresses: Matches { any: vec![], none: vec![block] }, ..Source::default() };
     let mut input = request();
     assert_eq!(
         clause(vec![from("r", inside.clone())], &input),
         "from.addresses: 127.0.0.1 matches none of [10.0.0.0/8]"
     );
-    assert_eq!(allowed(spec(vec![from("r", outside.clone())]), &input), "r");
+    assert_eq!(allowed(spec(vec![from("r", excluding.clone())]), &input), "r");
     input.peer.address = "::ffff:10.1.2.3".parse().unwrap();
     assert_eq!(allowed(spec(vec![from("r", inside)]), &input), "r");
-    assert!(clause(vec![from("r", outside)], &input).contains("is excluded by [10.0.0.0/8]"));
+    assert!(clause(vec![from("r", excluding)], &input).contains("is excluded by [10.0.0.0/8]"));
 }
 
 #[test]

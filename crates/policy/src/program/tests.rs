@@ -378,8 +378,8 @@ fn authorizers_are_asked_about_what_they_are_for() {
 #[test]
 fn nobody_is_asked_about_a_request_that_is_refused() {
     let unauthorized = ProgramSpec { authorization: vec![], ..authorized() };
-    let elsewhere = ProgramSpec { sidecar: Sidecar { ports: vec![81], ..Sidecar::default() }, ..authorized() };
-    for spec in [unauthorized, elsewhere] {
+    let other_port = ProgramSpec { sidecar: Sidecar { ports: vec![81], ..Sidecar::default() }, ..authorized() };
+    for spec in [unauthorized, other_port] {
         let decision = decide(spec, &request());
         assert!(matches!(decision.verdict, Verdict::Deny(_)) && decision.plan.asks.is_empty());
     }

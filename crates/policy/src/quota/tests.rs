@@ -271,13 +271,13 @@ fn counters_that_were_not_foreseen_are_asked_for() {
 }
 
 #[test]
-fn all_limits_are_taken_from_and_the_tightest_is_told() {
+fn all_limits_are_taken_from_and_the_tightest_is_reported() {
     let spec = spec(vec![limit("a", vec![], 10), limit("b", vec![], 3)]);
     let input = RequestInput { quotas: vec![used(0, "", 5), used(1, "", 0)], ..request() };
     let decision = decide(spec, &input);
     let take = |limit| Take { limit, key: String::new(), cost: 1 };
     assert_eq!(decision.takes, [take(0), take(1)]);
-    let told: Vec<_> = decision
+    let reported: Vec<_> = decision
         .response_edits
         .iter()
         .map(|edit| match edit {
@@ -286,7 +286,7 @@ fn all_limits_are_taken_from_and_the_tightest_is_told() {
         })
         .collect();
     let reset = (60_000 - NOW_MS % 60_000).div_ceil(1000).to_string();
-    assert_eq!(told, [("ratelimit-limit", "3"), ("ratelimit-remaining", "2"), ("ratelimit-reset", reset.as_str())]);
+    assert_eq!(reported, [("ratelimit-limit", "3"), ("ratelimit-remaining", "2"), ("ratelimit-reset", reset.as_str())]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use super::{Located, contradicting, locate, without_cookies, without_parameter};
+use super::{RequestToken, contradicting, locate, without_cookies, without_parameter};
 use crate::input::Header;
 use crate::spec::TokenSource;
 use alloc::borrow::ToOwned;
@@ -46,7 +46,7 @@ fn headers() {
 #[test]
 fn a_token_that_is_not_text_is_a_bad_token() {
     let headers = [Header { name: "authorization", value: b"Bearer \xff" }];
-    assert_eq!(locate(&[bearer()], &headers, "/"), [Located { source: 0, token: "" }]);
+    assert_eq!(locate(&[bearer()], &headers, "/"), [RequestToken { source: 0, token: "" }]);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn however_many_tokens_are_sent_few_are_located() {
     let located = locate(&sources, &[header("cookie", &different)], &query);
     let numbers: Vec<_> = located.iter().map(|one| (one.source, one.token)).collect();
     assert_eq!(numbers, [(1, "a"), (1, "b")], "nothing after the first that contradicts");
-    assert_eq!(contradicting(&located), Some(&Located { source: 1, token: "b" }));
+    assert_eq!(contradicting(&located), Some(&RequestToken { source: 1, token: "b" }));
 }
 
 #[test]

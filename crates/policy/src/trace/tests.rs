@@ -68,13 +68,13 @@ fn invalid_traceparents() {
     assert_eq!(parse(b"00-\xff"), None);
 }
 
-struct Traced {
+struct TraceEdits {
     context: TraceContext,
     parent: Option<u64>,
     edits: Vec<HeaderEdit>,
 }
 
-impl Traced {
+impl TraceEdits {
     fn state(&self) -> Option<&HeaderEdit> {
         self.edits
             .iter()
@@ -82,11 +82,11 @@ impl Traced {
     }
 }
 
-fn traced(headers: &[(&str, &str)]) -> Traced {
+fn traced(headers: &[(&str, &str)]) -> TraceEdits {
     traced_with(headers, |_, _| ())
 }
 
-fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Tracing, &mut RequestInput<'_>)) -> Traced {
+fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Tracing, &mut RequestInput<'_>)) -> TraceEdits {
     let mut tracing = Tracing { name: "t".to_string(), enabled: true, sampling_per_10k: 5_000, accept_b3: true };
     let mut input = testing::request();
     input.headers = headers.iter().map(|(name, value)| Header { name, value: value.as_bytes() }).collect();
@@ -95,7 +95,7 @@ fn traced_with(headers: &[(&str, &str)], change: impl FnOnce(&mut Tracing, &mut 
     let mut edits = Vec::new();
     let plan = plan(&tracing, &input, &mut edits).unwrap();
     assert!(edits.contains(&HeaderEdit::Set("traceparent".to_string(), super::format(plan.context))));
-    Traced { context: plan.context, parent: plan.parent_span, edits }
+    TraceEdits { context: plan.context, parent: plan.parent_span, edits }
 }
 
 const NEW_TRACE: u128 = (1 << 64) | 2;

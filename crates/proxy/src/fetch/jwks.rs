@@ -49,7 +49,7 @@ enum FetchError {
     Task(#[from] tokio::task::JoinError),
     /// The document is not a key set.
     #[error("{0}")]
-    NotAKeySet(jwks::Refused),
+    NotAKeySet(jwks::KeyError),
 }
 
 /// How often key sets are fetched.

@@ -19,7 +19,7 @@ use leno_namespaces::Permit;
 use leno_policy::host::of_authority;
 use leno_policy::{connection, input};
 use leno_runtime::schedule;
-use leno_telemetry::flows::{Connection, Ended};
+use leno_telemetry::flows::{Connection, ConnectionFailure};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -176,8 +176,8 @@ impl Inbound {
             rule: &self.rule,
             outcome: match ended {
                 Ok(()) => Ok(()),
-                Err(Stop::Refused(reason)) => Err(Ended::Refused(reason)),
-                Err(Stop::Failed(reason)) => Err(Ended::Failed(reason)),
+                Err(Stop::Refused(reason)) => Err(ConnectionFailure::Refused(reason)),
+                Err(Stop::Failed(reason)) => Err(ConnectionFailure::Failed(reason)),
             },
             bytes,
             spliced: false,

@@ -22,7 +22,7 @@ use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use http::HeaderValue;
 use leno_http::activity::Activity;
-use leno_http::head::Malformed;
+use leno_http::head::HeadError;
 use leno_http::inflow::Inflow;
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_model::FunctionId;
@@ -134,7 +134,7 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         None => connection.serve_http(stream, None, &open).await,
         Some(_) if matches!(timeout_at(until.into(), begins_with_tls(&stream)).await, Ok(Ok(false))) => {
             let stream = ClientStream::new(stream, open.activity().clone());
-            Box::pin(connection.refuse_head(stream, Malformed::NoTls.into(), &[])).await;
+            Box::pin(connection.refuse_head(stream, HeadError::NoTls.into(), &[])).await;
             Ok(())
         }
         Some(acceptor) => match timeout_at(until.into(), acceptor.accept(Inflow::in_turns(stream))).await {

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body::Body as _;
 use leno_http::body::Body;
 use leno_http::failure::Failure;
-use leno_http::head::Malformed;
+use leno_http::head::HeadError;
 use leno_http::http2::{CONNECTION_WINDOW, KeepAlive, SEND_BUFFER, STREAM_WINDOW, Tunnel, Upgrading, pipe};
 use leno_http::inflow::PeerSettings;
 use leno_http::interim::InterimQueue;
@@ -83,7 +83,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Http2<T> {
     /// request. Such a stream is recorded, and answered.
     fn before(&self, reset: Reset) -> Vec<u8> {
         let refused = match reset.code.into() {
-            Reason::PROTOCOL_ERROR => Malformed::Http2Head.into(),
+            Reason::PROTOCOL_ERROR => HeadError::Http2Head.into(),
             Reason::REFUSED_STREAM => {
                 Failure::Bound("the connection has more streams than limits.http2Streams".to_owned())
             }
@@ -117,10 +117,10 @@ pub(super) fn broken(error: &h2::Error, in_head: bool) -> Option<Failure> {
         return None;
     }
     Some(match error.reason()? {
-        Reason::COMPRESSION_ERROR => Malformed::LargeHead.into(),
-        Reason::ENHANCE_YOUR_CALM if in_head => Malformed::LargeHead.into(),
-        Reason::ENHANCE_YOUR_CALM => Malformed::Http2Excess.into(),
-        _ => Malformed::Http2Connection.into(),
+        Reason::COMPRESSION_ERROR => HeadError::LargeHead.into(),
+        Reason::ENHANCE_YOUR_CALM if in_head => HeadError::LargeHead.into(),
+        Reason::ENHANCE_YOUR_CALM => HeadError::Http2Excess.into(),
+        _ => HeadError::Http2Connection.into(),
     })
 }
 
@@ -162,7 +162,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for Http2<T> {
                         Poll::Ready(None) => return Poll::Ready(Ok(())),
                         Poll::Pending => match me.resets.next() {
                             Some(Event::Reset(reset)) => me.resets.decide(me.before(reset)),
-                            Some(Event::Answered(stream)) => drop(me.record(stream, &Malformed::LargeHead.into())),
+                            Some(Event::Answered(stream)) => drop(me.record(stream, &HeadError::LargeHead.into())),
                             None => return Poll::Pending,
                         },
                     }

@@ -3,7 +3,7 @@
 use super::Listener;
 use leno_http::forwarded::is_trusted;
 use leno_http::peer::TrafficDirection;
-use leno_http::proxy_header::{self, Header, Malformed};
+use leno_http::proxy_header::{self, Header, ProxyHeaderError};
 use leno_model::TrustedProxies;
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ pub(super) enum Refused {
     Untrusted,
     /// The PROXY header is missing or malformed.
     #[error(transparent)]
-    Malformed(#[from] Malformed),
+    Malformed(#[from] ProxyHeaderError),
     /// The connection ended within the header.
     #[error("the PROXY header broke off")]
     BrokenOff,
@@ -35,8 +35,8 @@ impl Refused {
     pub(super) fn label(&self) -> Option<&'static str> {
         match self {
             Self::Untrusted => Some("untrusted"),
-            Self::Malformed(Malformed::Missing) => Some("missing"),
-            Self::Malformed(Malformed::Wrong(_)) | Self::BrokenOff => Some("malformed"),
+            Self::Malformed(ProxyHeaderError::Missing) => Some("missing"),
+            Self::Malformed(ProxyHeaderError::Wrong(_)) | Self::BrokenOff => Some("malformed"),
             Self::Late => Some("late"),
             Self::Closed => None,
         }

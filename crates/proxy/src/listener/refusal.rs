@@ -6,7 +6,7 @@ use super::stream::ClientStream;
 use crate::pipeline::reply;
 use http::{Request, StatusCode, Uri, Version};
 use leno_http::failure::Failure;
-use leno_http::head::Malformed;
+use leno_http::head::HeadError;
 use leno_http::peer::TrafficDirection;
 use leno_policy::spec::Protocol;
 use leno_telemetry::record::Record;
@@ -63,34 +63,34 @@ impl Connection {
 }
 
 /// Why hyper's parser has refused a head. `rest`: the bytes that the parser has not consumed.
-pub(super) fn cause<T>(stream: &ClientStream<T>, rest: &[u8], most_fields: usize) -> Malformed {
-    let Some(framing) = stream.framing() else { return Malformed::RequestLine };
+pub(super) fn cause<T>(stream: &ClientStream<T>, rest: &[u8], most_fields: usize) -> HeadError {
+    let Some(framing) = stream.framing() else { return HeadError::RequestLine };
     let line = framing.request_line();
     let begin = line.split(|byte| matches!(byte, b'#' | b'\r' | b'\n')).next().unwrap_or_default();
     if stream.refused() == Some(StatusCode::URI_TOO_LONG) {
-        return Malformed::LongTarget;
+        return HeadError::LongTarget;
     }
     // hyper consumes a head before it looks at the target and at the fields that frame the message.
     if !rest.trim_ascii_start().starts_with(begin) {
         let is_target = Uri::try_from(method_and_target(line).1).is_ok();
         return match framing.has_coding() {
-            _ if !is_target => Malformed::TargetCharacter,
-            true => Malformed::Framing,
-            false => Malformed::Length,
+            _ if !is_target => HeadError::TargetCharacter,
+            true => HeadError::Framing,
+            false => HeadError::Length,
         };
     }
     let mut fields = vec![httparse::EMPTY_HEADER; most_fields];
     let mut head = httparse::Request::new(&mut fields);
     let parsed = head.parse(rest);
     match parsed {
-        Err(httparse::Error::TooManyHeaders) => Malformed::TooManyHeaders,
-        _ if stream.refused() == Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => Malformed::LargeHead,
-        Err(httparse::Error::HeaderName) => Malformed::FieldName,
-        Err(httparse::Error::HeaderValue) => Malformed::FieldValue,
-        Err(httparse::Error::NewLine) => Malformed::LineEnd,
-        Err(httparse::Error::Token) if head.method.is_some() && version(rest).is_some() => Malformed::TargetCharacter,
-        Err(httparse::Error::Version) if version(rest).is_some_and(is_version) => Malformed::Version,
-        _ => Malformed::RequestLine,
+        Err(httparse::Error::TooManyHeaders) => HeadError::TooManyHeaders,
+        _ if stream.refused() == Some(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => HeadError::LargeHead,
+        Err(httparse::Error::HeaderName) => HeadError::FieldName,
+        Err(httparse::Error::HeaderValue) => HeadError::FieldValue,
+        Err(httparse::Error::NewLine) => HeadError::LineEnd,
+        Err(httparse::Error::Token) if head.method.is_some() && version(rest).is_some() => HeadError::TargetCharacter,
+        Err(httparse::Error::Version) if version(rest).is_some_and(is_version) => HeadError::Version,
+        _ => HeadError::RequestLine,
     }
 }
 

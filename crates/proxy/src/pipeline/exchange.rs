@@ -8,7 +8,7 @@ use crate::state::function::FunctionEntry;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Version, request};
 use leno_http::failure::Failure;
-use leno_http::head::{Admitted, Malformed};
+use leno_http::head::{HeadError, RequestKind};
 use leno_http::interim::{Interim, InterimQueue, MAX_INTERIM_BYTES, cost, is_passed_on};
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_http::{head, hop};
@@ -118,7 +118,7 @@ pub(crate) enum Origin {
 impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the pipeline. The
     /// exchange exists even if the head is malformed, so that it can be answered and recorded.
-    pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), Malformed>) {
+    pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
         let Arrival {
             worker,
             snapshot,
@@ -153,7 +153,7 @@ impl Exchange {
         if let Some(client) = behind_gateway {
             (exchange.scheme, exchange.port, exchange.via_gateway) = (client.scheme, client.port, true);
         }
-        let admitted = if unnamed { admitted.and(Err(Malformed::Client)) } else { admitted };
+        let admitted = if unnamed { admitted.and(Err(HeadError::Client)) } else { admitted };
         (exchange, admitted)
     }
 
@@ -166,11 +166,11 @@ impl Exchange {
         peer: Peer,
         parent: Option<Arc<InFlight>>,
         head: &mut request::Parts,
-    ) -> (Self, Result<(), Malformed>) {
+    ) -> (Self, Result<(), HeadError>) {
         let (exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
         // Such a call has no connection that could become a tunnel.
         let tunnel = exchange.upgrade || head.method == http::Method::CONNECT;
-        (exchange, admitted.and(if tunnel { Err(Malformed::Method) } else { Ok(()) }))
+        (exchange, admitted.and(if tunnel { Err(HeadError::Method) } else { Ok(()) }))
     }
 
     fn enter(
@@ -180,7 +180,7 @@ impl Exchange {
         peer: Peer,
         parent: Option<Arc<InFlight>>,
         head: &mut request::Parts,
-    ) -> (Self, Result<(), Malformed>) {
+    ) -> (Self, Result<(), HeadError>) {
         let direction = origin.direction();
         let kept = head
             .headers
@@ -192,14 +192,15 @@ impl Exchange {
         let head_only = head.method == http::Method::HEAD;
         let limits = &snapshot.mesh.limits;
         let admitted = if head.headers.len() > limits.headers as usize {
-            Err(Malformed::TooManyHeaders)
+            Err(HeadError::TooManyHeaders)
         } else if head.version == Version::HTTP_2 && is_large(head, limits.head_bytes) {
             // HTTP/1.1's parser has a limit itself.
-            Err(Malformed::LargeHead)
+            Err(HeadError::LargeHead)
         } else {
             head::admit(head, direction)
         };
-        let Admitted { protocol, upgrade } = admitted.unwrap_or(Admitted { protocol: Protocol::Http1, upgrade: false });
+        let RequestKind { protocol, upgrade } =
+            admitted.unwrap_or(RequestKind { protocol: Protocol::Http1, upgrade: false });
         let name = request_id.to_str().unwrap_or_default();
         let record = Record::new(&worker.recorder, direction, &peer, protocol, head, name);
         record.namespace(origin.entry().and_then(|entry| entry.share()));

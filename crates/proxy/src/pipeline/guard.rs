@@ -5,7 +5,7 @@ use crate::pipeline::open::Registered;
 use crate::pipeline::upstream::UpstreamGuard;
 use crate::state::ledger::Attempt;
 use leno_http::activity::{Activity, Busy};
-use leno_http::body::{Body, Closed, Guard};
+use leno_http::body::{Body, CloseReason, Guard};
 use leno_http::failure::Failure;
 use leno_http::outcome;
 use leno_telemetry::record::Record;
@@ -107,7 +107,7 @@ impl Guard for ExchangeGuard {
         }
     }
 
-    fn closed(&self) -> Option<&Rc<Closed>> {
+    fn closed(&self) -> Option<&Rc<CloseReason>> {
         let own = self.open.as_ref().and_then(Registered::closed);
         own.or_else(|| self.inner.as_ref()?.closed())
     }

@@ -36,7 +36,7 @@ use leno_policy::outcome::{
     Decision, HeaderEdit, MAX_KEYS, MAX_TAKES, Outcome, Output, PolicyKind, SignatureWant, TracePlan, Verdict, Wants,
 };
 use leno_policy::spec::{KeyId, Protocol};
-use leno_policy::token::{self, Located};
+use leno_policy::token::{self, RequestToken};
 use leno_runtime::random::Random;
 use leno_sandbox::{Fault, Pool, RunError};
 use leno_telemetry::exchange::{JudgementRecord, RateLimitCheck, RecordedVerdict, SignatureCheck, Stage};
@@ -415,7 +415,7 @@ impl Evaluation<'_> {
     }
 
     /// Records the inputs of the verdict, unless another node judges.
-    fn keep_inputs(&self, head: &request::Parts, path: &str, located: &[Located<'_>]) {
+    fn keep_inputs(&self, head: &request::Parts, path: &str, located: &[RequestToken<'_>]) {
         if !self.input.entry.elsewhere {
             let inputs = Inputs::new(&self.program.keeps, self.input.port, path, &head.headers, located);
             self.record.note(|observed| observed.inputs = Some(inputs));

@@ -8,7 +8,7 @@ use crate::state::certificate::PeerCertificate;
 use crate::state::credential::Caller;
 use crate::state::function::FunctionEntry;
 use leno_http::activity::Activity;
-use leno_http::body::Closed;
+use leno_http::body::CloseReason;
 use leno_http::peer::{Peer, TrafficDirection};
 use leno_identity::SvidStore;
 use leno_policy::spec::Protocol;
@@ -53,7 +53,7 @@ pub(crate) struct Open {
     record: RefCell<Option<Record>>,
     /// When the exchange is judged again.
     due: Cell<Option<Instant>>,
-    closed: OnceCell<Rc<Closed>>,
+    closed: OnceCell<Rc<CloseReason>>,
     /// The task that waits until the exchange is closed.
     waker: RefCell<Option<Waker>>,
     /// The certificate by which the callee's sidecar is known.
@@ -192,7 +192,7 @@ impl OpenExchanges {
     }
 
     /// Closes an exchange, and wakes the task that carries it.
-    pub(crate) fn close(&self, open: &Open, closed: Closed) {
+    pub(crate) fn close(&self, open: &Open, closed: CloseReason) {
         if open.closed.set(Rc::new(closed)).is_err() {
             return;
         }
@@ -258,7 +258,7 @@ impl Open {
 
 impl Registered {
     /// Why the exchange is closed, if it is.
-    pub(crate) fn closed(&self) -> Option<&Rc<Closed>> {
+    pub(crate) fn closed(&self) -> Option<&Rc<CloseReason>> {
         self.open.closed.get()
     }
 
@@ -276,7 +276,7 @@ impl Registered {
         &self,
         future: std::pin::Pin<&mut F>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<F::Output, Rc<Closed>>> {
+    ) -> Poll<Result<F::Output, Rc<CloseReason>>> {
         if let Some(closed) = self.closed() {
             return Poll::Ready(Err(closed.clone()));
         }

@@ -76,7 +76,7 @@ pub(crate) fn failed(failure: &Failure, exchange: &Exchange) -> Response<Body> {
     if let Some(pause) = failure.retry_after() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(pause.as_secs().max(1)));
     }
-    if matches!(failure, Failure::Malformed(head::Malformed::Method)) {
+    if matches!(failure, Failure::Malformed(head::HeadError::Method)) {
         headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
     }
     let public = matches!(failure, Failure::Malformed(_) | Failure::NoRoute).then(|| failure.to_string());

@@ -8,7 +8,7 @@ use crate::state::routes::Routes;
 use http::request;
 use leno_http::failure::Failure;
 use leno_http::head;
-use leno_http::head::Malformed;
+use leno_http::head::HeadError;
 use leno_model::Callee;
 use leno_model::FunctionId;
 use leno_policy::path::{self, Ambiguous, Readings};
@@ -152,7 +152,7 @@ fn exposed<'r>(
     path: &Result<Cow<'_, str>, Ambiguous>,
 ) -> Result<&'r Arc<FunctionEntry>, Failure> {
     let authority = head::authority(head);
-    let refused = |ambiguous: Ambiguous| Malformed::Path(ambiguous.words());
+    let refused = |ambiguous: Ambiguous| HeadError::Path(ambiguous.words());
     if let Ok(path) = path {
         // The same path is judged and forwarded.
         let entry = routes.find(authority, path).ok_or(Failure::NoRoute)?;
@@ -161,14 +161,14 @@ fn exposed<'r>(
         }
     }
     let sent = head.uri.path();
-    let reason = path.as_ref().err().copied().unwrap_or(Ambiguous::Elsewhere);
+    let reason = path.as_ref().err().copied().unwrap_or(Ambiguous::AnotherReading);
     let entry = routes.find(authority, sent).filter(|entry| entry.gets_as_received());
     let entry = entry.ok_or_else(|| refused(reason))?;
     let readings = Readings::as_received(sent).map_err(refused)?;
     let leads_there = |path: &String| routes.find(authority, path).is_some_and(|other| Arc::ptr_eq(other, entry));
     match readings.others.iter().all(leads_there) {
         true => Ok(entry),
-        false => Err(refused(Ambiguous::Elsewhere).into()),
+        false => Err(refused(Ambiguous::AnotherReading).into()),
     }
 }
 

@@ -10,7 +10,7 @@ mod frames;
 use frames::Frames;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
-use leno_http::body::{Body, Closed, ClosedBy, Guard};
+use leno_http::body::{Body, CloseReason, ClosedBy, Guard};
 use leno_http::failure::Failure;
 use leno_http::http2::{Bidirectional, TunnelHandle, Upgrading};
 use leno_runtime::schedule;
@@ -102,7 +102,7 @@ async fn copy(client: Box<dyn Bidirectional>, upstream: Box<dyn Bidirectional>, 
 }
 
 /// Runs `future` unless the exchange is closed first.
-async fn unless_closed<F: Future>(guard: Option<&dyn Guard>, future: F) -> Result<F::Output, Rc<Closed>> {
+async fn unless_closed<F: Future>(guard: Option<&dyn Guard>, future: F) -> Result<F::Output, Rc<CloseReason>> {
     let mut future = pin!(future);
     poll_fn(|cx| {
         if let Some(guard) = guard

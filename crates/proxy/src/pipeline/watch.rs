@@ -9,7 +9,7 @@ use crate::pipeline::open::{GRACE, Open, OpenExchanges};
 use crate::pipeline::worker::Worker;
 use crate::state::function::FunctionEntry;
 use http::StatusCode;
-use leno_http::body::{Closed, ClosedBy};
+use leno_http::body::{CloseReason, ClosedBy};
 use leno_http::peer::TrafficDirection;
 use leno_policy::outcome::PolicyKind;
 use leno_policy::path::{self, Readings};
@@ -207,7 +207,7 @@ fn close(exchanges: &OpenExchanges, open: &Open, withdrawn: Withdrawn, record: &
         (rule, clause) => format!("{function}: {rule}: {clause}"),
     };
     judge::overrule(record, verdict);
-    finish(exchanges, open, record, Closed { status, reason, grpc: is_grpc(open), by });
+    finish(exchanges, open, record, CloseReason { status, reason, grpc: is_grpc(open), by });
 }
 
 /// Ends an exchange that is still permitted. `cause`: its name in the metric.
@@ -216,10 +216,10 @@ fn end(exchanges: &OpenExchanges, open: &Open, cause: &'static str, reason: &str
     record.metrics().closed(&function, is_outbound(open), cause);
     let reason = format!("{function}: {reason}");
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    finish(exchanges, open, record, Closed { status, reason, grpc: is_grpc(open), by: ClosedBy::Mesh });
+    finish(exchanges, open, record, CloseReason { status, reason, grpc: is_grpc(open), by: ClosedBy::Mesh });
 }
 
-fn finish(exchanges: &OpenExchanges, open: &Open, record: &Record, closed: Closed) {
+fn finish(exchanges: &OpenExchanges, open: &Open, record: &Record, closed: CloseReason) {
     record.failure(&closed.failure());
     exchanges.close(open, closed);
 }

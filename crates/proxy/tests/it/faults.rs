@@ -65,7 +65,7 @@ struct Bench {
 impl Bench {
     fn new(engine: &Engine) -> Self {
         let snapshot = leno_config::load_text(Path::new("test.yaml"), DOCUMENTS).unwrap();
-        let mut slice = snapshot.slice(&"shop/orders".parse().unwrap()).unwrap();
+        let mut slice = snapshot.function_config(&"shop/orders".parse().unwrap()).unwrap();
         // Every regular run is shorter, even on a busy machine.
         slice.deadline = Duration::from_secs(1);
         let algorithm = QuotaAlgorithm::FixedWindow { requests: 1000, period_ms: 1 << 40 };

@@ -42,7 +42,7 @@ impl Class {
 /// saved up time nor fallen behind.
 #[derive(Debug)]
 pub(super) struct Fair<T> {
-    queues: HashMap<Class, Queue<T>, BuildHasherDefault<Hashed>>,
+    queues: HashMap<Class, Queue<T>, BuildHasherDefault<IdentityHasher>>,
     /// Classes with items, by the virtual time that they had when they were put here. It may have
     /// grown since.
     order: BinaryHeap<Reverse<(u64, Class)>>,
@@ -135,9 +135,9 @@ impl<T> Fair<T> {
 
 /// A hasher for keys that are hashes already.
 #[derive(Default)]
-struct Hashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -27,9 +27,9 @@ async fn pass() {
 }
 
 /// Says when it is dropped.
-struct Dropped(Rc<Cell<u32>>);
+struct DropCounter(Rc<Cell<u32>>);
 
-impl Drop for Dropped {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.set(self.0.get() + 1);
     }
@@ -198,7 +198,7 @@ fn work_is_charged_to_whom_it_is_for() {
 #[test]
 fn a_task_that_panics_harms_no_other() {
     let dropped = Rc::new(Cell::new(0));
-    let held = Dropped(dropped.clone());
+    let held = DropCounter(dropped.clone());
     block_on(async move {
         spawn(async move {
             let _held = held;
@@ -214,7 +214,7 @@ fn a_task_that_panics_harms_no_other() {
 #[test]
 fn one_of_its_own_ends_when_it_is_dropped() {
     let dropped = Rc::new(Cell::new(0));
-    let held = Dropped(dropped.clone());
+    let held = DropCounter(dropped.clone());
     block_on(async move {
         let own = spawn_own(async move {
             let _held = held;
@@ -235,7 +235,7 @@ fn when_the_worker_ends_nothing_is_left() {
     let count = dropped.clone();
     let (leak, leaked) = mpsc::channel();
     block_on(async move {
-        let held = || Dropped(count.clone());
+        let held = || DropCounter(count.clone());
         for _ in 0..10 {
             // Waits for ever; starts another one when it ends, which comes too late.
             let (mine, last) = (held(), held());
@@ -272,7 +272,7 @@ fn when_the_worker_ends_nothing_is_left() {
     thread::spawn(move || leaked.try_iter().for_each(Waker::wake)).join().unwrap();
 }
 
-struct Starts(Option<Dropped>);
+struct Starts(Option<DropCounter>);
 
 impl Drop for Starts {
     fn drop(&mut self) {

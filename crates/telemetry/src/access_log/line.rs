@@ -172,10 +172,10 @@ pub(super) fn json(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
 pub(super) fn text(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Result<()> {
     let line = Line::new(observed);
     write!(buffer, "{} {} {} {}", line.time, line.direction, line.verdict, line.status)?;
-    write!(buffer, " {} {}", Escaped(line.method), Escaped(line.path))?;
+    write!(buffer, " {} {}", EscapedText(line.method), EscapedText(line.path))?;
     let source = line.source.map_or_else(|| line.source_address.to_string(), str::to_owned);
-    write!(buffer, " {} -> {}", Escaped(&source), Escaped(line.target.unwrap_or("-")))?;
-    write!(buffer, " {}ms request_id={}", line.duration_ms, Escaped(line.request_id))?;
+    write!(buffer, " {} -> {}", EscapedText(&source), EscapedText(line.target.unwrap_or("-")))?;
+    write!(buffer, " {}ms request_id={}", line.duration_ms, EscapedText(line.request_id))?;
     let mut field = |name: &str, value: Option<&dyn Display>| match value {
         Some(value) => write!(buffer, " {name}={value}"),
         None => Ok(()),
@@ -191,7 +191,7 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
     field("audit_verdict", filled(verdict).as_ref().map(|value| value as _))?;
     field("audit_rule", filled(rule).as_ref().map(|value| value as _))?;
     field("audit_clause", filled(clause).as_ref().map(|value| value as _))?;
-    field("principal", line.principal.map(Quoted).as_ref().map(|value| value as _))?;
+    field("principal", line.principal.map(QuotedText).as_ref().map(|value| value as _))?;
     field("trace_id", line.trace_id.as_ref().map(|value| value as _))?;
     field("span_id", line.span_id.as_ref().map(|value| value as _))?;
     field("parent_span_id", line.parent_span_id.as_ref().map(|value| value as _))?;
@@ -204,16 +204,16 @@ pub(super) fn text(buffer: &mut Vec<u8>, observed: &ExchangeRecord) -> io::Resul
     field("endpoint", line.endpoint.as_ref().map(|value| value as _))?;
     field("node", line.node.as_ref().map(|value| value as _))?;
     field("flags", line.flags.as_ref().map(|value| value as _))?;
-    field("failure", line.failure.map(Quoted).as_ref().map(|value| value as _))?;
+    field("failure", line.failure.map(QuotedText).as_ref().map(|value| value as _))?;
     field("engine", line.engine.as_ref().map(|value| value as _))?;
     for (name, value) in &observed.logged_headers {
-        write!(buffer, " header.{name}={}", Quoted(value))?;
+        write!(buffer, " header.{name}={}", QuotedText(value))?;
     }
     Ok(())
 }
 
-fn filled(text: &str) -> Option<Quoted<'_>> {
-    (!text.is_empty()).then_some(Quoted(text))
+fn filled(text: &str) -> Option<QuotedText<'_>> {
+    (!text.is_empty()).then_some(QuotedText(text))
 }
 
 /// Values of the headers that the policy names. Several values of one header are joined (RFC 9110,
@@ -251,9 +251,9 @@ impl Display for Hex64 {
 }
 
 /// Escapes spaces, quotes, control characters and everything that does not print.
-struct Escaped<'a>(&'a str);
+struct EscapedText<'a>(&'a str);
 
-impl Display for Escaped<'_> {
+impl Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.0.chars() {
             match character {
@@ -266,9 +266,9 @@ impl Display for Escaped<'_> {
 }
 
 /// Puts text in quotes and escapes it.
-struct Quoted<'a>(&'a str);
+struct QuotedText<'a>(&'a str);
 
-impl Display for Quoted<'_> {
+impl Display for QuotedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.escape_debug())
     }

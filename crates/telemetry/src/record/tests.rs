@@ -13,31 +13,31 @@ fn record(telemetry: &Telemetry) -> Record {
     Record::new(&Recorder::new(telemetry), TrafficDirection::Gateway, &peer, Protocol::Http1, &head, "req-1")
 }
 
-fn told(telemetry: &Telemetry) -> Vec<Explanation> {
+fn reported(telemetry: &Telemetry) -> Vec<Explanation> {
     telemetry.ring.explain("req-1")
 }
 
 #[test]
-fn is_told_once_when_the_last_handle_is_dropped() {
+fn is_reported_once_when_the_last_handle_is_dropped() {
     let telemetry = Telemetry::quiet("td.example");
     let record = record(&telemetry);
     let body = record.clone();
     record.status(200);
     drop(record);
-    assert!(told(&telemetry).is_empty(), "the body still holds it");
+    assert!(reported(&telemetry).is_empty(), "the body still holds it");
     body.response_bytes(5);
     body.response_bytes(7);
     drop(body);
-    let [told] = &told(&telemetry)[..] else { panic!("not told once") };
-    assert_eq!((told.response.status, told.response.bytes_out), (200, 12));
-    assert_eq!(told.asked.authority, "shop.example");
+    let [reported] = &reported(&telemetry)[..] else { panic!("not told once") };
+    assert_eq!((reported.response.status, reported.response.bytes_out), (200, 12));
+    assert_eq!(reported.asked.authority, "shop.example");
 }
 
 #[test]
 fn an_exchange_that_nobody_answers_was_left_by_its_client() {
     let telemetry = Telemetry::quiet("td.example");
     drop(record(&telemetry));
-    assert_eq!(told(&telemetry)[0].response.flag.as_deref(), Some("DC"));
+    assert_eq!(reported(&telemetry)[0].response.flag.as_deref(), Some("DC"));
 }
 
 /// A head as hyper parses it: its fields are slices of one buffer, which lasts as long as any of
@@ -65,8 +65,8 @@ fn no_record_keeps_the_buffer_that_its_head_came_in() {
     drop(head);
     assert!(buffer.is_unique(), "the record holds a slice of it");
     drop(record);
-    let [told] = &told(&telemetry)[..] else { panic!("not told once") };
-    assert_eq!((&*told.asked.method, &*told.asked.path), ("PURGE-EVERYTHING", "/a/path"));
+    let [reported] = &reported(&telemetry)[..] else { panic!("not told once") };
+    assert_eq!((&*reported.asked.method, &*reported.asked.path), ("PURGE-EVERYTHING", "/a/path"));
 }
 
 #[test]
@@ -85,8 +85,8 @@ fn what_policies_and_peers_say_is_cut_to_its_bounds() {
         observed.signatures = vec![observed.signatures[0]; 10_000];
     });
     drop(record);
-    let told = serde_json::to_string(&told(&telemetry)[0]).unwrap();
-    assert!(told.len() < 16 * 1024 && told.contains('…'), "{} bytes", told.len());
+    let reported = serde_json::to_string(&reported(&telemetry)[0]).unwrap();
+    assert!(reported.len() < 16 * 1024 && reported.contains('…'), "{} bytes", reported.len());
 }
 
 #[test]
@@ -100,13 +100,13 @@ fn the_first_cause_and_the_first_time_of_a_stage_count() {
     record.stage(Stage::Routed);
     assert_eq!(record.note(|observed| observed.stages[0]), routed);
     drop(record);
-    let told = told(&telemetry).remove(0);
-    assert_eq!(told.response.flag.as_deref(), Some("NR"));
-    assert!(told.judgement.is_none() && told.response.failure.is_some());
+    let reported = reported(&telemetry).remove(0);
+    assert_eq!(reported.response.flag.as_deref(), Some("NR"));
+    assert!(reported.judgement.is_none() && reported.response.failure.is_some());
 }
 
 #[test]
-fn what_is_dropped_while_unwinding_is_told_too() {
+fn what_is_dropped_while_unwinding_is_reported_too() {
     let telemetry = Telemetry::quiet("td.example");
     let record = record(&telemetry);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -114,7 +114,7 @@ fn what_is_dropped_while_unwinding_is_told_too() {
         panic!("in the middle of an exchange");
     }));
     assert!(result.is_err());
-    assert_eq!(told(&telemetry).len(), 1);
+    assert_eq!(reported(&telemetry).len(), 1);
 }
 
 #[test]

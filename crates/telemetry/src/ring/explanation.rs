@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// A record as the ring gives it back.
-type Kept = ExchangeRecord<Box<str>>;
+type StoredRecord = ExchangeRecord<Box<str>>;
 
 /// One hop of one request. Times are microseconds since the hop's start. It holds no token, no
 /// query and no header value.
@@ -24,7 +24,7 @@ pub struct Explanation {
     /// When the hop began (RFC 3339, UTC).
     pub time: String,
     /// The request.
-    pub asked: Asked,
+    pub asked: ExplainedRequest,
     /// The peer that sent it, as the runtime established it.
     pub peer: Peer,
     /// The callee: `namespace/name`.
@@ -71,7 +71,7 @@ pub struct Explanation {
 
 /// The request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct ExplainedRequest {
     /// Method, as sent.
     pub method: String,
     /// Host, and port if given, as sent.
@@ -260,13 +260,13 @@ pub struct Stages {
 
 impl Explanation {
     /// Makes an explanation of a record.
-    pub fn new(observed: &Kept) -> Self {
+    pub fn new(observed: &StoredRecord) -> Self {
         let stage = |stage| observed.until(stage).map(micros);
         Self {
             request_id: observed.request_id.to_string(),
             hop: direction_name(observed.direction).to_owned(),
             time: rfc3339(observed.started_at).to_string(),
-            asked: Asked {
+            asked: ExplainedRequest {
                 method: observed.request_line.method().to_owned(),
                 authority: observed.request_line.authority().to_owned(),
                 path: observed.request_line.path().to_owned(),
@@ -312,7 +312,7 @@ impl Explanation {
     }
 }
 
-fn judgement(observed: &Kept) -> Option<JudgementRecord> {
+fn judgement(observed: &StoredRecord) -> Option<JudgementRecord> {
     let judged = observed.judged.as_ref()?;
     let (policy, rule, default, clause) = match &judged.verdict {
         RecordedVerdict::Allow { rule } => (None, &**rule, false, ""),
@@ -351,13 +351,13 @@ fn readings(path: &str) -> Vec<String> {
     if is_plain { Vec::new() } else { readings.iter().map(str::to_owned).collect() }
 }
 
-fn signatures(observed: &Kept) -> Vec<Signature> {
-    let tell = |check: &SignatureCheck<Box<str>>| Signature {
+fn signatures(observed: &StoredRecord) -> Vec<Signature> {
+    let explain = |check: &SignatureCheck<Box<str>>| Signature {
         key: check.key.to_string(),
         algorithm: algorithm_name(check.algorithm).to_owned(),
         result: check.result().to_owned(),
     };
-    observed.signatures.iter().map(tell).collect()
+    observed.signatures.iter().map(explain).collect()
 }
 
 fn authorizer(check: &AuthorizerCheck) -> Authorizer {
@@ -369,21 +369,21 @@ fn authorizer(check: &AuthorizerCheck) -> Authorizer {
     }
 }
 
-fn extensions(observed: &Kept) -> Vec<ExtensionRun> {
-    let tell = |run: &Observation<Box<str>>| ExtensionRun {
+fn extensions(observed: &StoredRecord) -> Vec<ExtensionRun> {
+    let explain = |run: &Observation<Box<str>>| ExtensionRun {
         name: run.name.to_string(),
         phase: run.phase.to_string(),
         result: run.ended.to_string(),
         run_us: micros(run.time),
     };
-    observed.extensions.iter().map(tell).collect()
+    observed.extensions.iter().map(explain).collect()
 }
 
 fn edits(edits: &[EditedHeader<Box<str>>]) -> Vec<String> {
     edits.iter().map(|edit| format!("{} {}", edit.how, edit.name)).collect()
 }
 
-fn trace(observed: &Kept) -> Option<Trace> {
+fn trace(observed: &StoredRecord) -> Option<Trace> {
     let plan = observed.trace.as_ref()?;
     Some(Trace {
         trace_id: format!("{:032x}", plan.context.trace_id),
@@ -393,8 +393,8 @@ fn trace(observed: &Kept) -> Option<Trace> {
     })
 }
 
-fn attempts(observed: &Kept) -> Vec<Attempt> {
-    let tell = |attempt: &Try<Box<str>>| Attempt {
+fn attempts(observed: &StoredRecord) -> Vec<Attempt> {
+    let explain = |attempt: &Try<Box<str>>| Attempt {
         endpoint: attempt.endpoint.map(|endpoint| endpoint.to_string()),
         result: match &attempt.result {
             AttemptResult::Status(status) => status.to_string(),
@@ -402,7 +402,7 @@ fn attempts(observed: &Kept) -> Vec<Attempt> {
         },
         at_us: micros(attempt.ended.saturating_duration_since(observed.started)),
     };
-    observed.attempts.iter().map(tell).collect()
+    observed.attempts.iter().map(explain).collect()
 }
 
 /// Microseconds, to a tenth.

@@ -5,7 +5,7 @@ use super::attributes::Span;
 
 /// A span in the queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Queued<'a> {
+pub(super) struct QueuedSpan<'a> {
     /// Namespace and name.
     pub service: (&'a str, &'a str),
     /// A `Span` message.
@@ -29,7 +29,7 @@ pub(super) fn append(queue: &mut Vec<u8>, span: &Span<'_>) {
 }
 
 /// The spans of a queue.
-pub(super) fn read(mut queue: &[u8]) -> impl Iterator<Item = Queued<'_>> {
+pub(super) fn read(mut queue: &[u8]) -> impl Iterator<Item = QueuedSpan<'_>> {
     std::iter::from_fn(move || {
         let mut lengths = [0; 3];
         for length in &mut lengths {
@@ -43,7 +43,7 @@ pub(super) fn read(mut queue: &[u8]) -> impl Iterator<Item = Queued<'_>> {
             Some(part)
         });
         let [namespace, name] = [namespace?, name?].map(|bytes| std::str::from_utf8(bytes).ok());
-        Some(Queued { service: (namespace?, name?), span: span? })
+        Some(QueuedSpan { service: (namespace?, name?), span: span? })
     })
 }
 

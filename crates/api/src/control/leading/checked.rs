@@ -120,9 +120,9 @@ impl Leading {
         let definitions = if request.dry_run {
             // A dry run contacts no registry.
             let ids = snapshot.functions().take_while(|_| !effort.is_over());
-            let slices = ids.filter_map(|id| Some((id.clone(), snapshot.slice(id)?))).collect();
+            let slices = ids.filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
             Definitions {
-                mesh: snapshot.mesh_slice().clone(),
+                mesh: snapshot.mesh_config().clone(),
                 slices,
                 modules: snapshot.modules().clone(),
                 permissions: snapshot.permissions(),
@@ -329,7 +329,7 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
     let mut warnings: Vec<Wrong> =
         snapshot.warnings().iter().filter(of_request).take(MAX_PROBLEMS).map(Wrong::from).collect();
     if let Some(in_force) = in_force {
-        for field in in_force.mesh.fixed_at_start(snapshot.mesh_slice()) {
+        for field in in_force.mesh.fixed_at_start(snapshot.mesh_config()) {
             let message = "each node takes this up when it is started again";
             warnings.push(Wrong::from(&snapshot.mesh_problem(field, message)));
         }

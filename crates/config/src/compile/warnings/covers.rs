@@ -3,7 +3,7 @@
 
 use leno_policy::matching;
 use leno_policy::spec::{
-    AuthorizationRule, Cidr, Condition, Labelled, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source,
+    AuthorizationRule, Cidr, Condition, LabelMatch, Matches, Operation, PathMatch, PrincipalMatch, Segment, Source,
     StringMatch,
 };
 
@@ -52,7 +52,7 @@ fn source(wide: &Source, narrow: &Source) -> bool {
         && wide.labels.as_ref().is_none_or(|wide| narrow.labels.as_ref().is_some_and(|narrow| labelled(wide, narrow)))
 }
 
-fn labelled(wide: &Labelled, narrow: &Labelled) -> bool {
+fn labelled(wide: &LabelMatch, narrow: &LabelMatch) -> bool {
     // A selector that matches no function has its own warning.
     !narrow.identities.is_empty()
         && narrow.identities.iter().all(|identity| wide.identities.binary_search(identity).is_ok())

@@ -4,14 +4,14 @@
 mod alternatives;
 mod covers;
 
-use super::{Documents, Placed, fields};
+use super::{Documents, TypedDocument, fields};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{self, Function, Policy};
 use leno_model::FunctionId;
 use leno_model::{EgressPort, EgressProtocol, Run};
 use leno_policy::matching;
-use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, Labelled, Matches, Source, StringMatch};
+use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, Matches, Source, StringMatch};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,7 +76,7 @@ pub(super) fn find(
 }
 
 impl Mesh<'_> {
-    fn policy(&self, index: usize, placed: &Placed<document::Policy>) {
+    fn policy(&self, index: usize, placed: &TypedDocument<document::Policy>) {
         let root = placed.scope(&self.found);
         let spec = root.field("spec");
         self.audited(&spec, index, &placed.document.spec);
@@ -260,7 +260,7 @@ impl Mesh<'_> {
     }
 
     /// Labels that no function carries, or no caller.
-    fn labelled(&self, element: &Scope<'_>, index: usize, action: Action, labelled: &Labelled) {
+    fn labelled(&self, element: &Scope<'_>, index: usize, action: Action, labelled: &LabelMatch) {
         let written = if element.has("labels") { "labels" } else { "labelExpressions" };
         let scope = element.field(written);
         if labelled.identities.is_empty() {
@@ -313,7 +313,7 @@ impl Mesh<'_> {
     }
 
     /// A function that receives no requests.
-    fn function(&self, id: &FunctionId, placed: &Placed<document::Function>) {
+    fn function(&self, id: &FunctionId, placed: &TypedDocument<document::Function>) {
         let Some(function) = self.functions.get(id) else { return };
         let root = placed.scope(&self.found);
         let metadata = root.field("metadata");
@@ -341,7 +341,7 @@ impl Mesh<'_> {
             _ => None,
         };
         let authorizers = function.policies.iter().flat_map(|index| &self.policies[*index].authorizers);
-        if let (Some(port), Some(authorizer)) = (port, authorizers.map(|authorizer| &authorizer.slice.name).next()) {
+        if let (Some(port), Some(authorizer)) = (port, authorizers.map(|authorizer| &authorizer.config.name).next()) {
             let message = format!("connections to port {port} of `{id}` have no requests: `{authorizer}` is not asked");
             scope.problem(message, "have a rule of `authorization` deny them, with `to: [{ports: [N]}]`");
         }
@@ -370,7 +370,7 @@ impl Mesh<'_> {
         }
     }
 
-    fn external(&self, id: &FunctionId, placed: &Placed<document::External>) {
+    fn external(&self, id: &FunctionId, placed: &TypedDocument<document::External>) {
         let Some(function) = self.functions.get(id) else { return };
         let Run::Egress(egress) = &function.run else { return };
         let root = placed.scope(&self.found);
@@ -403,7 +403,7 @@ impl Mesh<'_> {
     }
 
     /// Functions of a chain that no path through memory reaches from its entry.
-    fn chain(&self, placed: &Placed<document::Chain>) {
+    fn chain(&self, placed: &TypedDocument<document::Chain>) {
         let document::Chain { metadata, spec, .. } = &placed.document;
         let parsed = |name: &str| fields::parsed(&metadata.namespace, name);
         let Some(entry) = parsed(&spec.entry) else { return };

@@ -52,9 +52,9 @@ impl Mesh {
         );
         let documents = Document::read(Path::new("a.yaml"), &(mesh + documents)).unwrap();
         let snapshot = Snapshot::of_documents(&documents).unwrap();
-        let slices = snapshot.functions().map(|id| (id.clone(), snapshot.slice(id).unwrap())).collect();
+        let slices = snapshot.functions().map(|id| (id.clone(), snapshot.function_config(id).unwrap())).collect();
         let definitions = Definitions {
-            mesh: snapshot.mesh_slice().clone(),
+            mesh: snapshot.mesh_config().clone(),
             slices,
             modules: BTreeMap::new(),
             permissions: snapshot.permissions(),

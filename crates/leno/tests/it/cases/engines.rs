@@ -64,7 +64,7 @@ impl Programs {
         let snapshot = leno_config::load_text(Path::new("table.yaml"), &text)
             .map_err(|problems| problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>())?;
         let id: FunctionId = "shop/cart".parse().unwrap();
-        let slice = snapshot.slice(&id).unwrap();
+        let slice = snapshot.function_config(&id).unwrap();
         let load = |engine: &Engine| {
             [&slice.inbound, &slice.outbound].map(|program| {
                 engine.load(&leno_sandbox::encode(program).unwrap()).unwrap_or_else(|error| panic!("{error}"))

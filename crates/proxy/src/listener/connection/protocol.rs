@@ -10,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_http::failure::Failure;
-use leno_http::head::Malformed;
+use leno_http::head::HeadError;
 use leno_policy::spec::Protocol;
 use leno_telemetry::flows::Refusal;
 use std::io;
@@ -54,7 +54,7 @@ impl Connection {
             }
             Detected::Tls => {
                 self.refuse("what came is TLS; inside the mesh, use http://");
-                Box::pin(self.refuse_head(stream, Malformed::Tls.into(), &[])).await;
+                Box::pin(self.refuse_head(stream, HeadError::Tls.into(), &[])).await;
                 // A jailed instance could fill the log. Other clients share the log rate of
                 // connections without a namespace.
                 if !self.one_caller && self.worker.may_log_of_none() {

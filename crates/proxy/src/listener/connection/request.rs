@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use leno_http::body::{Body, ends_empty, says_empty};
 use leno_http::failure::Failure;
-use leno_http::head::Malformed;
+use leno_http::head::HeadError;
 use leno_http::http2::Upgrading;
 use leno_http::interim::InterimQueue;
 use leno_http::peer::{Peer, TrafficDirection};
@@ -182,10 +182,10 @@ impl Connection {
     }
 
     /// Waits for the end of a body that is announced as empty.
-    async fn empty(&self, mut body: WireBody) -> Result<WireBody, Malformed> {
+    async fn empty(&self, mut body: WireBody) -> Result<WireBody, HeadError> {
         let limit = self.worker.snapshot().mesh.limits.head_timeout;
         let is_empty = tokio::time::timeout(limit, ends_empty(&mut body)).await.unwrap_or(false);
-        if is_empty { Ok(body) } else { Err(Malformed::NotEmpty) }
+        if is_empty { Ok(body) } else { Err(HeadError::NotEmpty) }
     }
 
     /// Whether the client must connect anew, because the listener belongs to another process after

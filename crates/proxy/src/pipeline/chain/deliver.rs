@@ -50,7 +50,7 @@ pub(in crate::pipeline) async fn deliver(
 }
 
 fn request_head(mut head: request::Parts) -> Result<RequestHead, Failure> {
-    let authority = head::authority(&head).parse().map_err(|_| head::Malformed::Authority)?;
+    let authority = head::authority(&head).parse().map_err(|_| head::HeadError::Authority)?;
     // The message itself names its recipient and the length of its body.
     head.headers.remove(CONTENT_LENGTH);
     head.headers.remove(HOST);

@@ -13,7 +13,7 @@ use leno_http::peer::TrafficDirection;
 use leno_policy::spec::ProgramSpec;
 use leno_runtime::schedule::Class;
 use leno_sandbox::extension::{Failure, Outcome, Request, Run, RunInputs};
-use leno_telemetry::exchange::{Ended, Observation, RecordedVerdict};
+use leno_telemetry::exchange::{ExtensionOutcome, Observation, RecordedVerdict};
 use leno_telemetry::record::Record;
 use std::sync::Arc;
 use std::time::Instant;
@@ -288,12 +288,14 @@ fn conclude(
         Err(NoRun::NotLoaded(reason)) => Err(("not_loaded", format!("the module is not loaded: {reason}"))),
     };
     let (ended, concluded) = match decision {
-        Ok(ModuleDecision::Continue(edits)) => (Ended::Continued, Concluded::Continue(edits)),
-        Ok(ModuleDecision::Answer(answer)) => (Ended::Answered(answer.status.as_u16()), answered(extension, *answer)),
+        Ok(ModuleDecision::Continue(edits)) => (ExtensionOutcome::Continued, Concluded::Continue(edits)),
+        Ok(ModuleDecision::Answer(answer)) => {
+            (ExtensionOutcome::Answered(answer.status.as_u16()), answered(extension, *answer))
+        }
         Err((label, reason)) => {
             judge.log.extension_failure(&entry.name, &extension.name, &reason);
             let open = extension.fail_open && is_there;
-            let ended = Ended::Failed { label, reason: reason.as_str().into(), open };
+            let ended = ExtensionOutcome::Failed { label, reason: reason.as_str().into(), open };
             let concluded = match open {
                 true => Concluded::Continue(Vec::new()),
                 false => failed(extension, &reason),
@@ -303,7 +305,7 @@ fn conclude(
     };
     let now = Instant::now();
     let time = now.saturating_duration_since(started);
-    if matches!(ended, Ended::Failed { label: "deadline", .. })
+    if matches!(ended, ExtensionOutcome::Failed { label: "deadline", .. })
         && let Ok(plugin) = &extension.plugin
     {
         let deadline = judge.deadline_budgets.deadline(entry.class, plugin.deadline(), started);

@@ -11,7 +11,7 @@ use http::Method;
 use leno_policy::input::{Header, QuotaEntry};
 use leno_policy::quota::Subject;
 use leno_policy::spec::{ClaimPath, Counts, KeyId, KeyPart, RateLimit};
-use leno_policy::token::{self, Located, MAX_TOKEN};
+use leno_policy::token::{self, MAX_TOKEN, RequestToken};
 use leno_policy::{path, quota};
 use leno_telemetry::exchange::SignatureCheck;
 use std::borrow::Cow;
@@ -53,7 +53,7 @@ impl<'a> PrefetchedInputs<'a> {
         method: &Method,
         path: &'a str,
         headers: &[Header<'a>],
-        located: &[Located<'a>],
+        located: &[RequestToken<'a>],
     ) -> Self {
         let needs = &evaluation.program.needs;
         let mut claims = None;
@@ -92,7 +92,7 @@ impl<'a> PrefetchedInputs<'a> {
 }
 
 /// The request's only token. A token that the program would refuse in any case is not hashed.
-fn only<'a>(located: &[Located<'a>]) -> Option<&'a str> {
+fn only<'a>(located: &[RequestToken<'a>]) -> Option<&'a str> {
     let found = located.first().filter(|found| found.token.len() <= MAX_TOKEN)?;
     token::contradicting(located).is_none().then_some(found.token)
 }

@@ -39,7 +39,7 @@ use counters::{Counters, Terms, Undo};
 use lease::Lease;
 use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
-use leno_policy::quota::Taken;
+use leno_policy::quota::TakeResult;
 use leno_policy::spec::{QuotaAlgorithm, RateLimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -92,7 +92,7 @@ pub struct CounterState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The rest of the counter, and the time until it has more again.
-    pub taken: Taken,
+    pub taken: TakeResult,
     /// As in [`CounterState::shared`].
     pub shared: bool,
 }
@@ -103,7 +103,7 @@ pub struct Refused {
     /// Index of the demand that was refused.
     pub index: usize,
     /// The rest of the exhausted counter, and the time until it has more again.
-    pub taken: Taken,
+    pub taken: TakeResult,
     /// As in [`CounterState::shared`].
     pub shared: bool,
     /// Why the state of the counter cannot be determined; `None`: the counter is exhausted.

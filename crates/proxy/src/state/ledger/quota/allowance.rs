@@ -8,7 +8,7 @@ use super::store::{Answer, Arrival, Question};
 use super::{CounterState, capacity};
 use hashbrown::HashTable;
 use leno_policy::input::QuotaState;
-use leno_policy::quota::Taken;
+use leno_policy::quota::TakeResult;
 use leno_policy::spec::QuotaAlgorithm;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -239,10 +239,10 @@ impl Allowance {
     }
 
     /// The result for a request, with the rest of the counter.
-    pub(super) fn taken(&self, allowed: bool, now: Instant) -> Taken {
+    pub(super) fn taken(&self, allowed: bool, now: Instant) -> TakeResult {
         let again = self.refused_until.map_or(MOST_PAUSE, |until| until.saturating_duration_since(now));
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Taken {
+        TakeResult {
             state: QuotaState::default(),
             allowed,
             remaining: if allowed { self.held.saturating_add(self.answer.left) } else { 0 },

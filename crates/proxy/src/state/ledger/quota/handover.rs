@@ -6,7 +6,7 @@ use super::counters::Count;
 use super::lease::{Lease, Share};
 use super::{Demand, Granted, Quotas, Refused, SHARDS, Shard, shard_of};
 use leno_policy::input::QuotaState;
-use leno_policy::quota::Taken;
+use leno_policy::quota::TakeResult;
 use leno_policy::spec::QuotaAlgorithm;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Quotas {
     pub(super) fn take_elsewhere(&self, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
         let moved = self.moved.read().unwrap_or_else(PoisonError::into_inner).clone();
         let (function, elsewhere) = moved?;
-        let refused = Taken {
+        let refused = TakeResult {
             state: QuotaState::default(),
             allowed: false,
             remaining: 0,

@@ -5,7 +5,7 @@ use super::store::{Answer, Arrival, CounterName, Question, Store};
 use super::{Demand, Granted, Quotas, Refused, SHARDS, Shard, capacity, shard_of};
 use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
-use leno_policy::quota::Taken;
+use leno_policy::quota::TakeResult;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -195,7 +195,7 @@ fn ask(store: &Store, allowance: &mut Allowance, name: impl FnOnce() -> CounterN
 
 /// The refusal if the state of a counter cannot be determined.
 fn uncounted(index: usize, demand: Option<&Demand<'_>>, reason: &'static str) -> Refused {
-    let taken = Taken {
+    let taken = TakeResult {
         state: QuotaState::default(),
         allowed: false,
         remaining: 0,

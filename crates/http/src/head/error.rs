@@ -2,7 +2,7 @@
 
 /// Why a head is refused before anything is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Malformed {
+pub enum HeadError {
     /// An HTTP/1.1 request needs exactly one `Host` field (RFC 9112, 3.2).
     #[error("an HTTP/1.1 request needs exactly one Host field")]
     Host,

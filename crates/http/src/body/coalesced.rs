@@ -22,7 +22,7 @@ const MOST: usize = 16 * 1024;
 
 /// A body from a socket whose small pieces are joined.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(super) struct CoalescedBody {
     incoming: WireBody,
     /// The frame after small pieces that could not be added to them.
     next: Option<Result<Frame<Bytes>, WireError>>,
@@ -30,7 +30,7 @@ pub(super) struct Gathered {
     last: Option<Frame<Bytes>>,
 }
 
-impl Gathered {
+impl CoalescedBody {
     /// Takes a body of which nothing was read yet.
     pub(super) fn new(incoming: WireBody) -> Self {
         Self { incoming, next: None, last: None }

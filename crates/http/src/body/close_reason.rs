@@ -5,7 +5,7 @@ use http::StatusCode;
 
 /// Why an open exchange is closed, and how its client learns that.
 #[derive(Debug)]
-pub struct Closed {
+pub struct CloseReason {
     /// The status that the same request would get now.
     pub status: StatusCode,
     /// Which rule withdrew the permission, or why the mesh ends the exchange, in words. For
@@ -47,7 +47,7 @@ impl ClosedBy {
     }
 }
 
-impl Closed {
+impl CloseReason {
     /// The failure to record.
     pub fn failure(&self) -> Failure {
         let reason = self.reason.clone();

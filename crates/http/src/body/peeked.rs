@@ -8,7 +8,7 @@ use std::future::poll_fn;
 
 /// A body whose first frame was read ahead.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct PeekedBody {
     pub first: Frame<Bytes>,
     pub rest: Source,
 }
@@ -17,7 +17,7 @@ impl Body {
     /// Waits for the first frame without taking it. Returns it if it is the trailers, so the body
     /// is empty.
     pub async fn first_trailers(&mut self) -> Option<&HeaderMap> {
-        if !matches!(self.source, Source::Begun(_)) {
+        if !matches!(self.source, Source::Peeked(_)) {
             let first = match poll_fn(|cx| self.poll_source(cx)).await {
                 Some(Ok(first)) => first,
                 Some(Err(error)) => {
@@ -27,10 +27,10 @@ impl Body {
                 None => return None,
             };
             let rest = std::mem::take(&mut self.source);
-            self.source = Source::Begun(Box::new(Begun { first, rest }));
+            self.source = Source::Peeked(Box::new(PeekedBody { first, rest }));
         }
         match &self.source {
-            Source::Begun(begun) => begun.first.trailers_ref(),
+            Source::Peeked(begun) => begun.first.trailers_ref(),
             _ => None,
         }
     }
