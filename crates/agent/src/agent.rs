@@ -1,10 +1,10 @@
 //! The node's handle of its stream to the control plane.
 
+use crate::agent_state::{AgentState, Role};
 use crate::channel;
 use crate::draining::ChildUpdate;
 use crate::node_state::from_node;
 use crate::questions::Questions;
-use crate::shared::{Role, Shared};
 use crate::signing::{SignFailure, sign};
 use crate::stream::{self, Connection, ParentProcess, Term};
 use crate::update::Update;
@@ -53,7 +53,7 @@ pub type Updates = mpsc::Receiver<Update>;
 
 #[derive(Debug)]
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<AgentState>,
     membership: Membership,
     channel: Channel,
     connection: watch::Receiver<Connection>,
@@ -79,7 +79,7 @@ pub fn join_after(options: Options, parent: Option<ParentProcess>) -> Result<(Ag
     let channel = channel::of_member(&control, &membership)?;
     let (outbox, outgoing) = mpsc::unbounded_channel();
     let role = Role { current: parent.is_none(), alone: parent.is_none() };
-    let shared = Arc::new(Shared::new(outbox, role));
+    let shared = Arc::new(AgentState::new(outbox, role));
     let (updates, queue) = mpsc::channel(QUEUE);
     let (state, connection) = watch::channel(Connection::Away { attempts: 0, reason: None });
     let (renewed, term) = watch::channel(None);

@@ -2,7 +2,7 @@
 //! child process forwards the configuration that it applies. The parent applies the part that
 //! decides whether its exchanges are still permitted. It starts no more instances.
 
-use crate::shared::Shared;
+use crate::agent_state::AgentState;
 use crate::update::{Change, PARENT_STREAM, Update};
 use bytes::Bytes;
 use leno_model::Run;
@@ -27,7 +27,7 @@ pub(crate) struct DrainingProcess(HashMap<FunctionId, FunctionConfig>);
 
 impl DrainingProcess {
     /// The part of a delta that concerns this process.
-    pub(crate) fn restrict(&mut self, shared: &Arc<Shared>, mut delta: v1::Delta) -> Result<v1::Delta, Status> {
+    pub(crate) fn restrict(&mut self, shared: &Arc<AgentState>, mut delta: v1::Delta) -> Result<v1::Delta, Status> {
         let state = shared.state();
         let mut resources = Vec::new();
         for resource in delta.resources {
@@ -49,7 +49,7 @@ impl DrainingProcess {
     }
 
     /// Restores the part of each function's configuration that is about its instances.
-    pub(crate) fn keep_instances(&mut self, shared: &Arc<Shared>, update: &mut Update) {
+    pub(crate) fn keep_instances(&mut self, shared: &Arc<AgentState>, update: &mut Update) {
         for change in &mut update.changes {
             let Change::Set(Resource::Slice(slice)) = change else { continue };
             if !self.0.contains_key(&slice.id) {
@@ -68,7 +68,7 @@ impl DrainingProcess {
 }
 
 /// An update that withdraws all permissions.
-pub(crate) fn withdraw_all(shared: &Arc<Shared>) -> Update {
+pub(crate) fn withdraw_all(shared: &Arc<AgentState>) -> Update {
     let held: Vec<_> = shared.state().held().keys().cloned().collect();
     let functions = held.iter().filter_map(|subject| match subject {
         Subject::Slice(id) => Some(Change::Withdrawn(id.clone())),

@@ -4,8 +4,9 @@
 
 use crate::BACKOFF;
 use crate::agent::Agent;
+use crate::signing::SignFailure;
 use backon::BackoffBuilder;
-use leno_identity::{SpiffeId, SvidStore};
+use leno_identity::{RenewError, SpiffeId, SvidStore};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -121,17 +122,16 @@ impl Identities {
                 Ok((id, Ok(()))) => {
                     renewal.renewed.insert(id);
                 }
-                Ok((id, Err(reason))) => renewal.failed.push((id, reason)),
+                Ok((id, Err(error))) => renewal.failed.push((id, error.to_string())),
                 // Only a runtime that shuts down ends such a task.
                 Err(_) => return renewal,
             }
         }
     }
 
-    async fn renew(self, id: SpiffeId) -> (SpiffeId, Result<(), String>) {
+    async fn renew(self, id: SpiffeId) -> (SpiffeId, Result<(), RenewError<SignFailure>>) {
         let signed = self.store.renew(&id, |csr| self.agent.sign(&id, csr)).await;
-        let outcome = signed.map(drop).map_err(|error| error.to_string());
-        (id, outcome)
+        (id, signed.map(drop))
     }
 
     fn until_next(&self) -> Duration {

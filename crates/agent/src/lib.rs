@@ -7,13 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod agent_state;
 pub mod channel;
 mod draining;
 mod enrol;
 mod identities;
 mod node_state;
 mod questions;
-mod shared;
 mod signing;
 mod stream;
 mod update;

@@ -1,7 +1,7 @@
 //! Questions from the control plane, and the node's answers.
 
+use crate::agent_state::AgentState;
 use crate::node_state::from_node;
-use crate::shared::Shared;
 use leno_wire::v1::from_node::Message;
 use leno_wire::{Answer, Question};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub type Questions = mpsc::Receiver<PendingQuestion>;
 pub struct PendingQuestion {
     /// `None`: the node has taken it.
     question: Option<Question>,
-    shared: Arc<Shared>,
+    shared: Arc<AgentState>,
     /// The stream of the question. `id` means nothing on another stream.
     stream: u64,
     id: u64,
@@ -24,7 +24,7 @@ pub struct PendingQuestion {
 }
 
 impl PendingQuestion {
-    pub(crate) fn new(shared: Arc<Shared>, stream: u64, id: u64) -> Self {
+    pub(crate) fn new(shared: Arc<AgentState>, stream: u64, id: u64) -> Self {
         Self { question: None, shared, stream, id, answered: false }
     }
 

@@ -1,10 +1,10 @@
 //! The stream to the control plane. A task keeps it open as long as there is an [`crate::Agent`].
 
+use crate::agent_state::{AgentState, Outgoing};
 use crate::channel;
 use crate::draining::{self, ChildUpdate, DrainingProcess};
 use crate::node_state::from_node;
 use crate::questions::PendingQuestion;
-use crate::shared::{Outgoing, Shared};
 use crate::signing::sign;
 use crate::update::{Change, PARENT_STREAM, Update};
 use backon::{BackoffBuilder, ExponentialBuilder};
@@ -88,7 +88,7 @@ pub enum ParentEvent {
 
 /// The task of the stream. It reopens the stream whenever that ends.
 pub(crate) struct Session {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<AgentState>,
     pub membership: Membership,
     pub channel: Channel,
     pub inbound: Option<SocketAddr>,
@@ -177,7 +177,7 @@ impl Session {
             };
             let update = match passed_on {
                 ChildUpdate::Update(update) => self.restricted(&mut draining, update).unwrap_or_else(|status| {
-                    tracing::error!(reason = status.message(), "what the new process passes on cannot be used");
+                    tracing::error!(reason = status.message(), "an update of the child process cannot be used");
                     Some(draining::withdraw_all(&self.shared))
                 }),
                 ChildUpdate::End => Some(draining::withdraw_all(&self.shared)),
@@ -277,7 +277,7 @@ impl Session {
             state.hello(self.inbound)
         };
         if to_control.try_send(hello).is_err() {
-            return End::Failed(Status::internal("no room for a hello"));
+            return End::Failed(Status::internal("no capacity for a hello"));
         }
         let mut client = DiscoveryClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE);
         let request = Request::new(ReceiverStream::new(messages));
@@ -407,7 +407,7 @@ impl Session {
         tokio::spawn(async move {
             // The parent may lack the present roots, and no process sends them to it.
             if !role.alone {
-                let failure = "the process before the running one still has open connections".to_owned();
+                let failure = "the parent process of its hot restart still has open connections".to_owned();
                 return shared
                     .send(Some(stream), from_node(from_node::Message::Proof(v1::Proof { sequence, failure })));
             }

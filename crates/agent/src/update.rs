@@ -1,7 +1,7 @@
 //! Updates from the control plane, and the node's answers.
 
+use crate::agent_state::AgentState;
 use crate::node_state::from_node;
-use crate::shared::Shared;
 use leno_model::FunctionId;
 use leno_wire::v1::from_node::Message;
 use leno_wire::{Bounds, Content, Lease, Resource, Subject, v1};
@@ -35,7 +35,7 @@ pub enum Change {
 
 #[derive(Debug)]
 struct Answer {
-    shared: Arc<Shared>,
+    shared: Arc<AgentState>,
     /// The stream that delivered the update. The nonce means nothing on another stream.
     stream: u64,
     nonce: u64,
@@ -66,7 +66,7 @@ impl Change {
 
 impl Update {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<AgentState>,
         stream: u64,
         nonce: u64,
         changes: Vec<Change>,

@@ -5,7 +5,7 @@ mod address;
 mod listener;
 
 pub use address::{Address, token};
-pub use listener::{Inherited, Listener, PREDECESSOR, is_trusted};
+pub use listener::{Listener, PARENT_PID, ParentListener, is_trusted};
 
 use crate::log_page::{LogPage, LogQuery, Marks};
 use crate::scrape::Scrape;
@@ -69,27 +69,27 @@ pub struct Admin {
 /// A running listener.
 pub struct Serving {
     accepting: JoinHandle<()>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
 impl Serving {
     /// Stops to accept connections, and waits for open requests.
     pub async fn end(self) {
         self.accepting.abort();
-        let _ = timeout(LONGEST_EXCHANGE, self.room.acquire_many(MOST_CONNECTIONS as u32)).await;
+        let _ = timeout(LONGEST_EXCHANGE, self.capacity.acquire_many(MOST_CONNECTIONS as u32)).await;
     }
 }
 
 /// Starts the listener.
 pub fn serve(admin: Arc<Admin>, listener: Listener) -> Serving {
-    let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    Serving { accepting: tokio::spawn(accept(admin, listener, room.clone())), room }
+    let capacity = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    Serving { accepting: tokio::spawn(accept(admin, listener, capacity.clone())), capacity }
 }
 
-async fn accept(admin: Arc<Admin>, listener: Listener, room: Arc<Semaphore>) {
+async fn accept(admin: Arc<Admin>, listener: Listener, capacity: Arc<Semaphore>) {
     loop {
         // Further connections wait in the kernel's queue.
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok(permit) = capacity.clone().acquire_owned().await else { return };
         let (stream, access) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {

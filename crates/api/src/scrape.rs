@@ -14,16 +14,16 @@ pub(crate) struct Scrape {
     jobs: Vec<JobStatus>,
     /// Counters of the streams to nodes.
     nodes: Vec<(String, Counters)>,
-    unacknowledged: Unacknowledged,
+    unacknowledged: AcknowledgementDelays,
 }
 
 /// For how long, in seconds, nodes have left configuration unacknowledged.
 #[derive(Debug)]
-pub(crate) struct Unacknowledged(Vec<(String, u64)>);
+pub(crate) struct AcknowledgementDelays(Vec<(String, u64)>);
 
 impl Scrape {
     pub(crate) fn of(control: Status) -> Self {
-        let unacknowledged = Unacknowledged::of(&control.nodes);
+        let unacknowledged = AcknowledgementDelays::of(&control.nodes);
         let nodes = control.nodes.into_iter().map(|node| (node.name, node.counters)).collect();
         Self { jobs: control.jobs, nodes, unacknowledged }
     }
@@ -65,7 +65,7 @@ impl Collector for Scrape {
     }
 }
 
-impl Unacknowledged {
+impl AcknowledgementDelays {
     pub(crate) fn of(nodes: &[NodeStatus]) -> Self {
         Self(nodes.iter().map(|node| (node.name.clone(), node.unacknowledged_seconds)).collect())
     }
@@ -81,7 +81,7 @@ impl Unacknowledged {
     }
 }
 
-impl Collector for Unacknowledged {
+impl Collector for AcknowledgementDelays {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         self.write(&mut encoder)
     }

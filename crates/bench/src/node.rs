@@ -1,6 +1,7 @@
-//! `leno-bench node`: control plane and node as `leno up` puts them together, for what cannot be measured from outside: the inline
-//! engine (which configuration cannot select), the inbound listener with an identity of the mesh for the load, and the time from a
-//! publication to the first judged request (`leno up` looks at its files twice a second).
+//! `leno-bench node`: control plane and node as `leno up` puts them together, for what cannot be
+//! measured from outside: the inline engine (which configuration cannot select), the inbound
+//! listener with an identity of the mesh for the load, and the time from a publication to the first
+//! judged request (`leno up` looks at its files twice a second).
 //!
 //! It lacks the admin listener.
 
@@ -32,7 +33,8 @@ pub(crate) struct Arguments {
     documents: PathBuf,
     #[arg(long, value_name = "ENGINE")]
     engine: Isolation,
-    /// Sign an SVID for the load: a request for it is read from NAME.csr, and the chain and the root are written to NAME.pem and ca.pem beside it.
+    /// Sign an SVID for the load: a request for it is read from NAME.csr, and the chain and the
+    /// root are written to NAME.pem and ca.pem beside it.
     #[arg(long, value_name = "NAME")]
     identity: Option<PathBuf>,
 }
@@ -44,8 +46,8 @@ enum Isolation {
     Microvm,
 }
 
-/// Serves until standard input ends. A line `load FILE` reads other documents, a line `publish` puts them into force; each is
-/// answered by a line when it is done.
+/// Serves until standard input ends. A line `load FILE` reads other documents, a line `publish`
+/// puts them into force; each is answered by a line when it is done.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -91,7 +93,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         any_caller: false,
         capacity: None,
         settings: Settings::default(),
-        predecessor: None,
+        parent: None,
     };
     let engines = Arc::new(Engines::only(engine));
     let running = leno_node::start(mesh, NonZeroUsize::new(1), engines, Arc::default(), join).await?;

@@ -9,7 +9,7 @@ pub(crate) use nodes::JoinError;
 
 use crate::admission::Members;
 use crate::asking::{AskError, Questions};
-use crate::definitions::{Compiled, Definitions, Modules};
+use crate::definitions::{CompiledDefinitions, Definitions, Modules};
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::Outcome;
@@ -93,7 +93,7 @@ impl Default for Options {
 
 /// The number of changes of a publication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishSummary {
     /// Functions that are in force after the publication.
     pub functions: usize,
     /// Functions that are new or that differ from the last publication.
@@ -170,14 +170,14 @@ impl Control {
             // Stored definitions of another trust domain are not for this mesh. The next
             // publication replaces them.
             Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
-                Compiled::new(stored, &stored.modules, &histories, &bundle)?
+                CompiledDefinitions::new(stored, &stored.modules, &histories, &bundle)?
             }
             Some(_) => {
                 histories = Histories::default();
                 store.forget_histories()?;
-                Compiled::nothing(&bundle)?
+                CompiledDefinitions::nothing(&bundle)?
             }
-            None => Compiled::nothing(&bundle)?,
+            None => CompiledDefinitions::nothing(&bundle)?,
         };
         let mut state = State::new(compiled, histories);
         state.set_issuer(signer.key_id().as_bytes());
@@ -217,7 +217,7 @@ impl Control {
     /// Replaces all definitions: first in the store, then for all nodes. The control plane sends
     /// each node the changes among its subscriptions at once. A function whose template differs
     /// from its latest revision gets a new revision. Blocks on the store.
-    pub fn publish(&self, definitions: &Definitions) -> Result<Published, PublishError> {
+    pub fn publish(&self, definitions: &Definitions) -> Result<PublishSummary, PublishError> {
         self.publish_after(definitions, || Ok(()))
     }
 
@@ -227,7 +227,7 @@ impl Control {
         &self,
         definitions: &Definitions,
         commit: impl FnOnce() -> Result<(), E>,
-    ) -> Result<Published, E> {
+    ) -> Result<PublishSummary, E> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.state().histories().clone();
         let (compiled, modules, histories) = self.compile(definitions, &before)?;
@@ -237,7 +237,7 @@ impl Control {
         let changed = self.change_at_length(|state| state.publish(compiled, histories));
         self.0.rollouts.notify_one();
         drop(store);
-        let mut published = Published { functions, ..Published::default() };
+        let mut published = PublishSummary { functions, ..PublishSummary::default() };
         for subject in &changed {
             match subject {
                 Subject::Slice(id) if definitions.slices.contains_key(id) => published.changed += 1,
@@ -287,10 +287,10 @@ impl Control {
         &self,
         definitions: &Definitions,
         before: &Histories,
-    ) -> Result<(Compiled, Modules, Histories), PublishError> {
+    ) -> Result<(CompiledDefinitions, Modules, Histories), PublishError> {
         let histories = before.record_publication(&definitions.slices, now_ms())?;
         let modules = self.modules(definitions, &histories)?;
-        let compiled = Compiled::new(definitions, &modules, &histories, &self.bundle())?;
+        let compiled = CompiledDefinitions::new(definitions, &modules, &histories, &self.bundle())?;
         Ok((compiled, modules, histories))
     }
 

@@ -34,7 +34,7 @@ pub(crate) type Modules = BTreeMap<ModuleHash, Arc<[u8]>>;
 
 /// Definitions in the form in which they are delivered.
 #[derive(Default)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledDefinitions {
     /// Modules that function configurations or revisions name.
     pub modules: Modules,
     pub contents: HashMap<Subject, Content>,
@@ -48,7 +48,7 @@ pub(crate) struct Compiled {
 }
 
 /// A function that was checked and may be added or replaced.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedFunction {
     pub id: FunctionId,
     function: Function,
     content: Content,
@@ -138,7 +138,7 @@ impl Function {
     }
 }
 
-impl Compiled {
+impl CompiledDefinitions {
     /// The state before anything is published: only the trust bundle.
     pub(crate) fn nothing(bundle: &TrustBundle) -> Result<Self, DefinitionsError> {
         let mut compiled = Self { gateway: SpiffeId::gateway(bundle.trust_domain()).ok(), ..Self::default() };
@@ -187,13 +187,13 @@ impl Compiled {
         self.add(Subject::Bundle, Content::of_bundle(bundle))
     }
 
-    /// Checks a function that [`Compiled::put`] is to add or replace. Its modules must have been
-    /// published.
+    /// Checks a function that [`CompiledDefinitions::put`] is to add or replace. Its modules must
+    /// have been published.
     pub(crate) fn prepare_put(
         &self,
         slice: &FunctionConfig,
         trust_domain: &TrustDomain,
-    ) -> Result<Prepared, DefinitionsError> {
+    ) -> Result<PreparedFunction, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {
             return Err(DefinitionsError::NoMesh { function: slice.id.clone() });
         }
@@ -201,7 +201,7 @@ impl Compiled {
     }
 
     /// Adds or replaces one function. The cost does not depend on the number of other functions.
-    pub(crate) fn put(&mut self, prepared: Prepared) -> Put {
+    pub(crate) fn put(&mut self, prepared: PreparedFunction) -> Put {
         // The route follows from the function configuration.
         if self.contents.get(&Subject::Slice(prepared.id.clone())) == Some(&prepared.content) {
             return Put::Same;
@@ -257,7 +257,7 @@ impl Compiled {
         slice: &FunctionConfig,
         trust_domain: &TrustDomain,
         is_there: impl Fn(&ModuleHash) -> bool,
-    ) -> Result<Prepared, DefinitionsError> {
+    ) -> Result<PreparedFunction, DefinitionsError> {
         let id = slice.id.clone();
         let identity = identity(slice, trust_domain)?;
         let modules = delivered(slice);
@@ -291,10 +291,10 @@ impl Compiled {
             quota: slice.bounds.instances(),
             limits: slice.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),
         };
-        Ok(Prepared { id, function, content, route })
+        Ok(PreparedFunction { id, function, content, route })
     }
 
-    fn insert(&mut self, Prepared { id, function, content, route }: Prepared) {
+    fn insert(&mut self, PreparedFunction { id, function, content, route }: PreparedFunction) {
         let identity = function.identity.clone();
         if let Some(before) = self.functions.insert(id.clone(), function) {
             self.forget_identity(&before.identity, &id);

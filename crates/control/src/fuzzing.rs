@@ -4,7 +4,7 @@
 use crate::admission::{Member, Token};
 use crate::history::History;
 use crate::job::Outcome;
-use crate::rotation::Remembered;
+use crate::rotation::AuthorityRecord;
 use crate::server::greeting;
 use leno_model::revision::Template;
 use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, ModuleHash, Route};
@@ -151,7 +151,7 @@ pub fn stored(value: &[u8]) {
     same::<Template>(value);
     same::<Member>(value);
     same::<Token>(value);
-    same::<Remembered>(value);
+    same::<AuthorityRecord>(value);
     same::<CandidatePrograms>(value);
 }
 

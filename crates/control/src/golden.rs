@@ -16,7 +16,7 @@ use crate::fuzzing::{self, written};
 use crate::history::{Candidate, History};
 use crate::job::Outcome;
 use crate::revocations::Revocation;
-use crate::rotation::{Ended, Phase, Remembered, Rotation};
+use crate::rotation::{AuthorityRecord, Phase, Rotation, RotationOutcome};
 use leno_identity::{Authority, CertificateDer, TrustBundle};
 use leno_model::revision::Template;
 use leno_model::{
@@ -139,7 +139,7 @@ fn golden_files_are_read_and_written_as_they_were() {
     stored::<Token>("stored-token-limited", &Token { grant: limited, ..token() });
     stored::<Revocation>("stored-revocation", &Revocation { node: "one".to_owned(), until: at(4) });
     for phase in [Phase::Trust, Phase::Renew, Phase::Withdraw] {
-        stored::<Remembered>(&format!("stored-authority-{phase:?}").to_lowercase(), &authority(phase));
+        stored::<AuthorityRecord>(&format!("stored-authority-{phase:?}").to_lowercase(), &authority(phase));
     }
     for state in [JobState::Pending, JobState::Running, JobState::Succeeded, JobState::Failed] {
         stored::<Outcome>(&format!("stored-outcome-{state:?}").to_lowercase(), &outcome(state));
@@ -211,7 +211,7 @@ fn token() -> Token {
     Token { grant, used: Some(([9; 32], "one".to_owned())) }
 }
 
-fn authority(phase: Phase) -> Remembered {
+fn authority(phase: Phase) -> AuthorityRecord {
     let failed = BTreeMap::from([("one".to_owned(), "it is away".to_owned())]);
     let rotation = Rotation {
         phase,
@@ -225,8 +225,8 @@ fn authority(phase: Phase) -> Remembered {
         without: BTreeSet::from(["two".to_owned()]),
         failed: failed.clone(),
     };
-    let last = Ended { number: 3, drill: true, aborted: true, at: 1_900_000_001, failed };
-    Remembered { key: vec![7; 20], kept: true, rotation: Some(rotation), last: Some(last) }
+    let last = RotationOutcome { number: 3, drill: true, aborted: true, at: 1_900_000_001, failed };
+    AuthorityRecord { key: vec![7; 20], kept: true, rotation: Some(rotation), last: Some(last) }
 }
 
 fn endpoints() -> Vec<Endpoint> {

@@ -26,7 +26,7 @@ pub(crate) struct Histories(pub BTreeMap<FunctionId, History>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct History {
     /// In ascending order; the last one is the latest revision. Numbers are never reused.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<RevisionRecord>,
     /// The revision that gets all traffic that neither the plan nor the candidate gets; 0: there is
     /// none yet.
     pub stable: u32,
@@ -40,7 +40,7 @@ pub(crate) struct History {
 
 /// One revision and its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct RevisionRecord {
     pub number: u32,
     /// Encoded: revisions with equal bytes are equal.
     template: Vec<u8>,
@@ -104,7 +104,8 @@ impl History {
     #[cfg(test)]
     pub(crate) fn of_template(template: &Template) -> Self {
         let template = to_bytes(template).unwrap();
-        let kept = |number| Kept { number, template: template.clone(), created_ms: 1_900_000_000_000, failed: None };
+        let kept =
+            |number| RevisionRecord { number, template: template.clone(), created_ms: 1_900_000_000_000, failed: None };
         Self { kept: vec![kept(1), kept(2)], ..Self::default() }
     }
 
@@ -140,7 +141,7 @@ impl History {
 
     /// The containers among the kept revisions, by number.
     pub(crate) fn containers(&self, id: &FunctionId) -> impl Iterator<Item = (u32, Container)> {
-        let container = |kept: &Kept| Some((kept.number, kept.template(id).ok()?.run.container()?.clone()));
+        let container = |kept: &RevisionRecord| Some((kept.number, kept.template(id).ok()?.run.container()?.clone()));
         self.kept.iter().filter_map(container)
     }
 
@@ -150,7 +151,7 @@ impl History {
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
             let number = self.latest() + 1;
-            self.kept.push(Kept { number, template, created_ms: now_ms, failed: None });
+            self.kept.push(RevisionRecord { number, template, created_ms: now_ms, failed: None });
         }
         let (latest, plan) = (self.latest(), &slice.revisions.plan);
         match &plan.rollout {
@@ -269,7 +270,7 @@ impl History {
         let targets = revisions.split.as_ref().map_or(&all[..], |split| &split.targets);
         let steps = revisions.plan.rollout.as_ref().map_or(0, |rollout| rollout.steps.len());
         let count = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
-        let status = |kept: &Kept| {
+        let status = |kept: &RevisionRecord| {
             let of_it = || targets.iter().filter(|target| target.revision == kept.number);
             let candidate = self.candidate.filter(|candidate| candidate.number == kept.number);
             RevisionStatus {
@@ -295,7 +296,7 @@ impl History {
     }
 }
 
-impl Kept {
+impl RevisionRecord {
     fn template(&self, id: &FunctionId) -> Result<Template, DefinitionsError> {
         from_bytes(&self.template).map_err(|error| encoding(id, &error))
     }

@@ -44,12 +44,14 @@ mod slices;
 
 pub use admission::{Admission, AdmitError, CapacityLimits, TokenGrant};
 pub use asking::AskError;
-pub use control::{AuthorityStatus, Control, Options, PublishError, Published, RootStatus, RotateError, StartError};
+pub use control::{
+    AuthorityStatus, Control, Options, PublishError, PublishSummary, RootStatus, RotateError, StartError,
+};
 pub use definitions::Definitions;
 pub use error::DefinitionsError;
 pub use job::{JobEvent, JobStatus};
 pub use places::{OpenRequest, Place, Places, Requests, source};
-pub use rotation::{Ended, Phase};
+pub use rotation::{Phase, RotationOutcome};
 pub use server::ServeError;
 pub use status::{
     Certificates, Counters, FunctionNode, FunctionStatus, HostedInstance, IssuedIdentity, NodeStatus, RejectedVersion,

@@ -16,11 +16,11 @@ use tokio::sync::Notify;
 pub struct Places<K: Eq + Hash + Clone = IpAddr> {
     limit: usize,
     limit_of_source: usize,
-    taken: Mutex<Taken<K>>,
+    taken: Mutex<Occupancy<K>>,
 }
 
 #[derive(Debug)]
-struct Taken<K> {
+struct Occupancy<K> {
     next: u64,
     /// The places of each source, in the order in which they were taken.
     by_source: HashMap<K, BTreeMap<u64, Arc<Tenure>>>,
@@ -63,7 +63,7 @@ pub struct Requests(Arc<Tenure>);
 impl<K: Eq + Hash + Clone> Places<K> {
     /// At most `limit` places in total, and `limit_of_source` for one source.
     pub fn new(limit: usize, limit_of_source: usize) -> Arc<Self> {
-        let taken = Mutex::new(Taken { next: 0, by_source: HashMap::new(), all: 0 });
+        let taken = Mutex::new(Occupancy { next: 0, by_source: HashMap::new(), all: 0 });
         Arc::new(Self { limit, limit_of_source, taken })
     }
 
@@ -94,7 +94,7 @@ impl<K: Eq + Hash + Clone> Places<K> {
         Some(Place { places: self.clone(), source, number, tenure })
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
+    fn taken(&self) -> MutexGuard<'_, Occupancy<K>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -105,7 +105,7 @@ fn idlest(places: &BTreeMap<u64, Arc<Tenure>>) -> Option<u64> {
     idle.min_by_key(|(_, tenure)| tenure.used().changed).map(|(number, _)| *number)
 }
 
-impl<K: Eq + Hash + Clone> Taken<K> {
+impl<K: Eq + Hash + Clone> Occupancy<K> {
     /// Frees a place. Returns whether it was taken.
     fn free(&mut self, source: &K, number: u64) -> Option<Arc<Tenure>> {
         let places = self.by_source.get_mut(source)?;

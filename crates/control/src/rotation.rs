@@ -18,13 +18,13 @@ const MARGIN: Duration = Duration::from_secs(300);
 /// The stored state of the authority, so that a restart changes nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Remembered {
+pub(crate) struct AuthorityRecord {
     /// Key identifier of the authority that signs, or did before the rotation that is under way.
     pub key: Vec<u8>,
     /// Whether its key is in a file, so that another authority in its place is a mistake.
     pub kept: bool,
     pub rotation: Option<Rotation>,
-    pub last: Option<Ended>,
+    pub last: Option<RotationOutcome>,
 }
 
 /// A rotation that is under way.
@@ -66,7 +66,7 @@ pub enum Phase {
 /// How the last rotation or drill ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ended {
+pub struct RotationOutcome {
     /// Number of the rotation, counted from 1.
     pub number: u64,
     /// Whether it was a drill.
@@ -81,7 +81,7 @@ pub struct Ended {
 
 /// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct NodeProgress {
     pub connected: bool,
     /// Since when it is known to be away, in seconds since 1970. No certificate was signed for it
     /// since.
@@ -104,7 +104,7 @@ pub(crate) enum Step {
     /// The phase is over.
     Next(Rotation),
     /// The rotation is over. It has no number yet.
-    End(Ended),
+    End(RotationOutcome),
 }
 
 impl Rotation {
@@ -152,10 +152,10 @@ impl Rotation {
     }
 
     /// The next step. `lifetime` is the longest that a certificate is valid.
-    pub(crate) fn step(&self, nodes: &BTreeMap<String, Seen>, lifetime: Duration, now: u64) -> Step {
+    pub(crate) fn step(&self, nodes: &BTreeMap<String, NodeProgress>, lifetime: Duration, now: u64) -> Step {
         let is_over = |from: u64| now >= from.saturating_add((lifetime + MARGIN).as_secs());
         let waited_for = nodes.iter().filter(|(name, _)| !self.without.contains(*name));
-        let lacks = |(name, node): (&String, &Seen)| {
+        let lacks = |(name, node): (&String, &NodeProgress)| {
             // It cannot come back without joining anew, and then gets all new roots and
             // certificates.
             let is_gone = !node.connected && node.away_since.is_some_and(is_over);
@@ -176,14 +176,14 @@ impl Rotation {
             Phase::Renew => Step::Next(next(Phase::Withdraw)),
             Phase::Withdraw => {
                 let (drill, aborted) = (self.drill, self.aborted && !self.drill);
-                Step::End(Ended { number: 0, drill, aborted, at: now, failed: self.failed.clone() })
+                Step::End(RotationOutcome { number: 0, drill, aborted, at: now, failed: self.failed.clone() })
             }
         }
     }
 
     /// Why a node is not ready for the next phase. `over`: certificates from before this phase have
     /// expired.
-    fn lacks(&self, node: &Seen, over: bool) -> Option<String> {
+    fn lacks(&self, node: &NodeProgress, over: bool) -> Option<String> {
         let lacks = match self.phase {
             Phase::Renew if self.has_renewed(node) => return None,
             Phase::Renew if over && !(node.connected && node.speaks) => return None,
@@ -206,7 +206,7 @@ impl Rotation {
         Some(lacks.to_owned())
     }
 
-    fn has_renewed(&self, node: &Seen) -> bool {
+    fn has_renewed(&self, node: &NodeProgress) -> bool {
         let is_of_aim = |issuer: &AuthorityKeyId| issuer.as_bytes() == self.aim();
         self.phase == Phase::Renew && !node.issuers.is_empty() && node.issuers.iter().all(is_of_aim)
     }

@@ -63,7 +63,7 @@ pub(crate) struct Scheduler {
     /// Nodes that may get functions, by zone, best first.
     ranking: BTreeMap<Zone, BTreeSet<(Rank, Arc<str>)>>,
     images: HashMap<String, BTreeSet<Arc<str>>>,
-    functions: HashMap<FunctionId, Placed>,
+    functions: HashMap<FunctionId, FunctionPlacement>,
     /// Functions for which the scheduler found too few nodes.
     short: BTreeSet<FunctionId>,
 }
@@ -81,7 +81,7 @@ struct Node {
 }
 
 #[derive(Default)]
-struct Placed {
+struct FunctionPlacement {
     demand: Demand,
     /// The home first.
     nodes: Vec<Arc<str>>,
@@ -93,7 +93,7 @@ struct Placed {
 
 impl Node {
     /// Number of further instances that fit.
-    fn room(&self, instance: &Capacity) -> u32 {
+    fn free_instances(&self, instance: &Capacity) -> u32 {
         if self.state.behind {
             return 0;
         }
@@ -261,7 +261,7 @@ impl Scheduler {
 
     /// Ends the wait for nodes that may have functions. Returns the functions that were waiting.
     pub(crate) fn stop_awaiting(&mut self) -> BTreeSet<FunctionId> {
-        let waiting = |placed: &Placed| placed.awaited;
+        let waiting = |placed: &FunctionPlacement| placed.awaited;
         let waited: BTreeSet<_> =
             self.functions.iter().filter(|(_, placed)| waiting(placed)).map(|(id, _)| id.clone()).collect();
         for id in &waited {
@@ -383,7 +383,7 @@ impl Scheduler {
         let of = |name: &Arc<str>| {
             let node = self.nodes.get(name)?;
             let reserved = node.functions.get(id).copied().unwrap_or(0);
-            Some(u64::from(reserved) + u64::from(node.room(&placed.demand.instance)))
+            Some(u64::from(reserved) + u64::from(node.free_instances(&placed.demand.instance)))
         };
         on.filter_map(of).sum()
     }
@@ -410,7 +410,7 @@ impl Scheduler {
         let has = self.nodes_of(id);
         let fits = |name: &Arc<str>| {
             let node = self.nodes.get(name)?;
-            (!node.state.cordoned && !has.contains(name) && node.room(&demand.instance) > 0).then_some(node)
+            (!node.state.cordoned && !has.contains(name) && node.free_instances(&demand.instance) > 0).then_some(node)
         };
         let in_zone = |zone: &Zone| {
             has.iter().filter(|name| self.nodes.get(&***name).is_some_and(|node| node.zone() == *zone)).count()

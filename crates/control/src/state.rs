@@ -46,7 +46,7 @@ use self::hosting::Hosting;
 use self::leasing::Leasing;
 use self::nodes::Nodes;
 use self::scaling::Scaling;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinitions;
 use crate::history::Histories;
 use leno_identity::SpiffeId;
 use leno_model::FunctionId;
@@ -68,7 +68,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(compiled: Compiled, histories: Histories) -> Self {
+    pub(crate) fn new(compiled: CompiledDefinitions, histories: Histories) -> Self {
         let hosting = Hosting::new(!compiled.functions.is_empty());
         let (nodes, scaling, leasing, issued, now) = Default::default();
         let mut state =

@@ -1,7 +1,7 @@
 //! The signing authority, the candidate to replace it if there is one, and the roots that the mesh
 //! trusts.
 
-use crate::rotation::{Phase, Remembered, Rotation};
+use crate::rotation::{AuthorityRecord, Phase, Rotation};
 use crate::store::{Store, StoreError};
 use leno_identity::{Authority, AuthorityKeyId, BundleError, CertificateDer, TrustBundle};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) enum TrustError {
 pub(crate) struct Trust {
     /// The authority that signed before a rotation, and perhaps the candidate.
     authorities: Vec<Arc<Authority>>,
-    remembered: Remembered,
+    remembered: AuthorityRecord,
     bundle: Arc<TrustBundle>,
     /// The file with the authorities' keys.
     file: Option<String>,
@@ -55,7 +55,7 @@ impl Trust {
         let root = if replace { None } else { store.root()? };
         let mut trust = Self {
             authorities: Vec::new(),
-            remembered: Remembered::default(),
+            remembered: AuthorityRecord::default(),
             bundle: first.bundle().clone().into(),
             file,
         };
@@ -68,15 +68,15 @@ impl Trust {
                         "a rotation was under way, with keys in memory only: it is over, and nodes have to join again"
                     );
                 }
-                Remembered { rotation: None, ..known }
+                AuthorityRecord { rotation: None, ..known }
             }
-            None => Remembered::default(),
+            None => AuthorityRecord::default(),
         };
         let signs = match trust.file.is_some() && before.kept {
             true => find(&authorities, &before.key).unwrap_or(first),
             false => first,
         };
-        trust.remembered = Remembered {
+        trust.remembered = AuthorityRecord {
             key: signs.key_id().as_bytes().to_vec(),
             kept: trust.file.is_some(),
             rotation: before.rotation,
@@ -97,10 +97,10 @@ impl Trust {
     /// The stored state, if this control plane can continue from it.
     fn remembered_of(
         &self,
-        known: Remembered,
+        known: AuthorityRecord,
         held: &[Arc<Authority>],
         root: Option<&[u8]>,
-    ) -> Result<Remembered, TrustError> {
+    ) -> Result<AuthorityRecord, TrustError> {
         let refused = |text: String| Err(TrustError::Authority(text));
         let Some(file) = &self.file else {
             return refused("the mesh's authority is kept in a file: give it with --ca and --ca-passphrase".to_owned());
@@ -138,7 +138,7 @@ impl Trust {
     /// that begins.
     pub(crate) fn change(
         &self,
-        remembered: Remembered,
+        remembered: AuthorityRecord,
         candidate: Option<Arc<Authority>>,
         store: &Store,
     ) -> Result<Self, TrustError> {
@@ -183,7 +183,7 @@ impl Trust {
         &self.authorities
     }
 
-    pub(crate) fn remembered(&self) -> &Remembered {
+    pub(crate) fn remembered(&self) -> &AuthorityRecord {
         &self.remembered
     }
 

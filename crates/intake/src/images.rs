@@ -11,6 +11,7 @@ use leno_namespaces::Turns;
 use leno_oci::{AddressCheck, Digest, Reference, Resolver};
 use leno_proxy::{Machines, Requester};
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -36,6 +37,17 @@ pub(crate) fn problems(snapshot: &Snapshot) -> Vec<Problem> {
     wrong.chain(resolver(snapshot).err()).collect()
 }
 
+/// Why the digest of a tag is not known.
+#[derive(Debug, thiserror::Error)]
+enum LookUpError {
+    #[error(transparent)]
+    Registry(#[from] leno_oci::Error),
+    #[error("{0}: no answer within {LOOK_UP_TIMEOUT:?}")]
+    Late(Reference),
+    #[error("{0}: the tags of this request were not all found out within {ALL:?}")]
+    AllLate(Reference),
+}
+
 /// Digests that registries have returned.
 #[derive(Clone, Default)]
 pub struct Tags(HashMap<Tag, Digest>);
@@ -53,11 +65,11 @@ pub enum Resolution {
     /// Each container has its image's digest.
     Complete(Box<Definitions>),
     /// Registries must be asked first.
-    Incomplete(Unresolved),
+    Incomplete(UnresolvedTags),
 }
 
 /// Tags without a known digest, with their places in documents.
-pub struct Unresolved {
+pub struct UnresolvedTags {
     resolver: Resolver,
     machines: Arc<Machines>,
     /// Each namespace looks up its own tags.
@@ -99,7 +111,7 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
             let resolver = resolver(snapshot).map_err(|problem| vec![problem])?;
             let machines = Arc::<Machines>::default();
             machines.set_others(control.machine_addresses());
-            return Ok(Resolution::Incomplete(Unresolved { resolver, machines, tags: unknown }));
+            return Ok(Resolution::Incomplete(UnresolvedTags { resolver, machines, tags: unknown }));
         }
     }
     let (mesh, modules) = (snapshot.mesh_config().clone(), snapshot.modules().clone());
@@ -107,7 +119,7 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
     Ok(Resolution::Complete(Box::new(Definitions { mesh, slices, modules, permissions })))
 }
 
-impl Unresolved {
+impl UnresolvedTags {
     /// Looks the tags up at their registries.
     ///
     /// # Errors
@@ -116,9 +128,7 @@ impl Unresolved {
         let (resolver, machines, until) = (&self.resolver, &self.machines, Instant::now() + ALL);
         let answers = stream::iter(self.tags).map(|(tag, places)| async move {
             let answer = timeout_at(until, digest(resolver, machines, &tag)).await;
-            let late =
-                |_| Err(format!("{}: the tags of this request were not all found out within {ALL:?}", tag.reference));
-            (answer.unwrap_or_else(late), tag, places)
+            (answer.unwrap_or_else(|_| Err(LookUpError::AllLate(tag.reference.clone()))), tag, places)
         });
         let (mut answers, mut problems) = (answers.buffer_unordered(CONCURRENT), Vec::new());
         while let Some((answer, tag, places)) = answers.next().await {
@@ -155,7 +165,7 @@ fn turns() -> &'static Arc<Turns> {
 }
 
 /// Looks one tag up, in the turn of its namespace.
-async fn digest(resolver: &Resolver, machines: &Arc<Machines>, tag: &Tag) -> Result<Digest, String> {
+async fn digest(resolver: &Resolver, machines: &Arc<Machines>, tag: &Tag) -> Result<Digest, LookUpError> {
     let Tag { reference, requester } = tag.clone();
     let _turn = turns().take(&requester.namespace, &reference.origin()).await;
     let check = match requester.egress {
@@ -165,17 +175,17 @@ async fn digest(resolver: &Resolver, machines: &Arc<Machines>, tag: &Tag) -> Res
             AddressCheck::new(move |address| requester.check(address, &machines))
         }
     };
-    let resolver = resolver.checked(&check).map_err(|error| error.to_string())?;
+    let resolver = resolver.checked(&check)?;
     match timeout(LOOK_UP_TIMEOUT, resolver.resolve(&reference)).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("{reference}: no answer within {LOOK_UP_TIMEOUT:?}")),
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(LookUpError::Late(reference)),
     }
 }
 
 fn resolver(snapshot: &Snapshot) -> Result<Resolver, Problem> {
+    let problem = |error: &dyn fmt::Display| snapshot.mesh_problem("spec.images", &error.to_string());
     let registries = leno_node::registries(&snapshot.mesh_config().images, &snapshot.control_files());
-    let resolver = registries.and_then(|registries| Resolver::new(registries).map_err(|error| error.to_string()));
-    resolver.map_err(|reason| snapshot.mesh_problem("spec.images", &reason))
+    Resolver::new(registries.map_err(|error| problem(&error))?).map_err(|error| problem(&error))
 }
 
 fn reference(snapshot: &Snapshot, container: &Container, place: &Problem) -> Result<Reference, Problem> {

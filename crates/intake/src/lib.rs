@@ -7,10 +7,10 @@
 mod images;
 mod modules;
 
-pub use images::{Resolution, Tags, Unresolved};
+pub use images::{Resolution, Tags, UnresolvedTags};
 
 use leno_config::{Document, Effort, Problem, Snapshot};
-use leno_control::{Control, Definitions, PublishError, Published};
+use leno_control::{Control, Definitions, PublishError, PublishSummary};
 use leno_proxy::modules::Modules;
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Intake {
         &self,
         control: &Control,
         snapshot: &Snapshot,
-    ) -> Result<(Published, Definitions), IntakeError> {
+    ) -> Result<(PublishSummary, Definitions), IntakeError> {
         let mut tags = Tags::default();
         let definitions = loop {
             match block_in_place(|| images::resolve(control, snapshot, &tags)).map_err(IntakeError::Images)? {

@@ -61,11 +61,11 @@ async fn main() -> Result<(), Error> {
     }
 }
 
-async fn answer(request: Request<Incoming>) -> Result<Response<Watched>, Error> {
+async fn answer(request: Request<Incoming>) -> Result<Response<WatchedBody>, Error> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
     let (sender, frames) = mpsc::channel(1);
-    let mut response = Response::new(Watched { body: Some(frames), name: None });
+    let mut response = Response::new(WatchedBody { body: Some(frames), name: None });
     let fields = response.headers_mut();
     fields.insert("x-version", std::env::var("VERSION").unwrap_or_default().parse()?);
     let mut echoed = HeaderMap::new();
@@ -128,12 +128,12 @@ async fn answer(request: Request<Incoming>) -> Result<Response<Watched>, Error> 
 /// A response body; `None` ends with the head. If the client ends the call early, its name is added
 /// to [`ENDED`]. (The channel of `http-body-util` may lose its last frame if its sender runs on
 /// another thread.)
-struct Watched {
+struct WatchedBody {
     body: Option<mpsc::Receiver<Frame<Bytes>>>,
     name: Option<Bytes>,
 }
 
-impl Body for Watched {
+impl Body for WatchedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -152,7 +152,7 @@ impl Body for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchedBody {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
             ENDED.lock().unwrap().get_or_insert_default().insert(name);

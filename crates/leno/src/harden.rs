@@ -24,7 +24,7 @@ pub(crate) fn accounts(wanted: leno_model::Accounts, node_account: bool) -> Resu
     let root = geteuid().is_root();
     match wanted {
         leno_model::Accounts::PerNamespace { first, .. } if root && !node_account => {
-            tracing::info!("instances without a room: each namespace has an account of its own, from {first} on");
+            tracing::info!("instances without a jail: each namespace has an account of its own, from {first} on");
             Ok(Accounts::per_namespace(first))
         }
         leno_model::Accounts::PerNamespace { required, .. } => {
@@ -33,7 +33,7 @@ pub(crate) fn accounts(wanted: leno_model::Accounts, node_account: bool) -> Resu
                 "only root can give each namespace an account of its own: run leno as root, or set `instances: {{accounts: node}}` in the Mesh document"
             );
             tracing::info!(
-                "instances without a room run under the account of the node, and can read each other's memory and files"
+                "instances without a jail run under the account of the node, and can read each other's memory and files"
             );
             Ok(Accounts::node())
         }

@@ -9,15 +9,15 @@ mod client;
 mod columns;
 mod control;
 mod harden;
+mod hot_restart;
+mod jails;
 mod logs;
 mod node;
 mod notify;
 mod observe;
 mod remote;
-mod rooms;
 mod screen;
 mod signals;
-mod successor;
 mod suggest;
 mod table;
 mod telemetry;
@@ -69,7 +69,8 @@ enum Command {
     },
     /// Start one node of a mesh whose control plane is another process (`leno control`).
     ///
-    /// It hosts the functions that the control plane places on it. While the control plane is away, it keeps its configuration.
+    /// It hosts the functions that the control plane places on it. While the control plane is away,
+    /// it keeps its configuration.
     Node {
         #[command(flatten)]
         arguments: node::Arguments,
@@ -199,7 +200,8 @@ enum Command {
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// Write completions for a shell to standard output: `leno completions bash > /etc/bash_completion.d/leno`.
+    /// Write completions for a shell to standard output: `leno completions bash >
+    /// /etc/bash_completion.d/leno`.
     Completions {
         /// The shell.
         shell: Shell,
@@ -278,7 +280,7 @@ fn start(arguments: &node::Arguments, gateway: bool) -> anyhow::Result<ExitCode>
 
 fn main() -> ExitCode {
     // This comes before anything that could start a thread: the jailer must have a single thread.
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == rooms::LAUNCHER) {
+    if jails::is_jailer() {
         return leno_jail::jailer::run();
     }
     let cli = match Cli::try_parse() {

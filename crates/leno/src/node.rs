@@ -1,15 +1,15 @@
 //! `leno node` and `leno gateway`: one node of a mesh whose control plane is another process.
 
+use crate::hot_restart::{ChildProcess, ChildStarter, Program};
 use crate::signals::Stop;
-use crate::successor::{Own, Program, Successor};
-use crate::{Guards, allocator, harden, notify, rooms, telemetry};
+use crate::{Guards, allocator, harden, jails, notify, telemetry};
 use anyhow::{Context, Result, bail, ensure};
 use leno_agent::{BACKOFF, JoinOptions, enrol, follow, settings};
-use leno_api::node::{self as admin, Address, Admin, Inherited, Listener, PREDECESSOR};
+use leno_api::node::{self as admin, Address, Admin, Listener, PARENT_PID, ParentListener};
 use leno_api::upgrade::Pending;
 use leno_identity::Membership;
 use leno_model::AdminListener;
-use leno_node::{Engines, Join, Listeners, Predecessor, Relay, Running, whole_machine};
+use leno_node::{ChildLink, Engines, Join, Listeners, Parent, Running, whole_machine};
 use leno_supervisor::{Settings, end_orphans};
 use leno_wire::{Capacity, JoinToken};
 use rustix::process::{Resource, getrlimit};
@@ -43,7 +43,8 @@ pub(crate) struct Arguments {
     /// Name of the node, with which it joins. Without it: the machine's host name.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Folder in which the node keeps its certificate and key, so that it needs no token when it starts again.
+    /// Folder in which the node keeps its certificate and key, so that it needs no token when it
+    /// starts again.
     #[arg(long, value_name = "FOLDER", env = "LENO_STATE", default_value = "/var/lib/leno/node")]
     state: PathBuf,
     /// Address at which other nodes reach this one, if it differs from the one from which it joins.
@@ -142,7 +143,7 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
     telemetry::start();
     let program = Program::of_this_process()?;
-    let predecessor = arguments.take_over.then(predecessor).transpose()?;
+    let parent = arguments.take_over.then(parent).transpose()?;
     let workers = arguments.workers.map(|count| NonZeroUsize::new(count).context("--workers must be at least 1"));
     let workers = workers.transpose()?;
     let listeners = arguments.listeners(gateway)?;
@@ -152,7 +153,7 @@ pub(crate) fn run(arguments: &Arguments, gateway: bool) -> Result<ExitCode> {
         .thread_name("leno-manage")
         .enable_all()
         .build()?;
-    let code = runtime.block_on(node(arguments, gateway, (workers, listeners), program, predecessor))?;
+    let code = runtime.block_on(node(arguments, gateway, (workers, listeners), program, parent))?;
     // The remaining tasks need not complete.
     runtime.shutdown_timeout(Duration::from_secs(1));
     Ok(code)
@@ -163,7 +164,7 @@ async fn node(
     gateway: bool,
     (workers, listeners): (Option<NonZeroUsize>, Listeners),
     program: Program,
-    mut predecessor: Option<Predecessor>,
+    mut parent: Option<Parent>,
 ) -> Result<ExitCode> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut ended = std::pin::pin!(async {
@@ -178,7 +179,7 @@ async fn node(
     // The authority may change while this process starts. Then the control plane accepts only the
     // newest certificate of the parent process.
     let mesh = async {
-        match predecessor.is_some() {
+        match parent.is_some() {
             true => tokio::select! { mesh = settings => mesh, never = follow(&membership, true) => match never {} },
             false => settings.await,
         }
@@ -192,25 +193,25 @@ async fn node(
     let engines = Arc::new(Engines::default());
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
-    let half = predecessor.as_ref().map(Predecessor::half).unwrap_or_default();
-    let descriptors = match &predecessor {
-        Some(predecessor) => predecessor.descriptors(),
+    let half = parent.as_ref().map(Parent::half).unwrap_or_default();
+    let descriptors = match &parent {
+        Some(parent) => parent.descriptors(),
         // The limit before the node raises it for itself: programs that use select(2) must not get
         // descriptors above 1023.
         None => getrlimit(Resource::Nofile).current,
     };
-    let first_instance = predecessor.as_ref().map_or(1, Predecessor::first_instance);
-    let inherited = predecessor.as_mut().map(|predecessor| Inherited::among(|name| predecessor.take(name)));
+    let first_instance = parent.as_ref().map_or(1, Parent::first_instance);
+    let inherited = parent.as_mut().map(|parent| ParentListener::from_descriptors(|name| parent.take(name)));
     let settings = Settings {
         cgroups: true,
         adopt_orphans: true,
         accounts: harden::accounts(mesh.accounts, arguments.guards.node_account)?,
-        jails: rooms::open(half).await,
+        jails: jails::open(half).await,
         first_instance,
         descriptors,
         ..Settings::default()
     };
-    let following = predecessor.is_some().then(|| membership.clone());
+    let following = parent.is_some().then(|| membership.clone());
     let join = Join {
         control: arguments.control.clone(),
         membership,
@@ -221,12 +222,12 @@ async fn node(
         capacity: arguments.capacity()?,
         any_caller: arguments.guards.any_caller,
         settings,
-        predecessor,
+        parent,
     };
     let admin_listener = Listener::open(&mesh.admin, inherited.unwrap_or_default()).await?;
     let (admin, leaves_file) = (admin_listener.address()?, admin_listener.leaves_file());
     let (sole, alone) = watch::channel(false);
-    let mut own = Own { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
+    let mut starter = ChildStarter { program, admin: admin_listener.descriptors()?, half, descriptors, alone };
     let mut running = leno_node::start(mesh, workers, engines, Arc::default(), join).await?;
     let take_over = async {
         match following {
@@ -239,7 +240,7 @@ async fn node(
     match or(ended.as_mut(), take_over).await {
         Some(Ok(gone)) => drop(tokio::spawn(async move {
             gone.await;
-            PREDECESSOR.store(0, Ordering::Relaxed);
+            PARENT_PID.store(0, Ordering::Relaxed);
             sole.send_replace(true);
         })),
         Some(Err(reason)) => {
@@ -278,10 +279,10 @@ async fn node(
             notify::send("READY=1");
         }
         tokio::spawn(allocator::give_back());
-        if let Some((relay, successor)) = or(ended.as_mut(), upgraded(&mut own, &running, &mut requests)).await {
+        if let Some((link, child)) = or(ended.as_mut(), upgraded(&mut starter, &running, &mut requests)).await {
             leaves_file.store(true, Ordering::Relaxed);
-            tracing::info!("ending: process {} has the node, requests under way may end", successor.pid());
-            tokio::join!(answering.end(), running.hand_over(relay)).1?;
+            tracing::info!("draining: child process {} has the node, requests under way may end", child.pid());
+            tokio::join!(answering.end(), running.drain_as_parent(link)).1?;
             return Ok(ExitCode::SUCCESS);
         }
         // Processes of a child that failed to take over.
@@ -293,16 +294,20 @@ async fn node(
 }
 
 /// Carries out requests for an upgrade. Returns when another process has the node.
-async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receiver<Pending>) -> (Relay, Successor) {
+async fn upgraded(
+    starter: &mut ChildStarter,
+    running: &Running,
+    requests: &mut mpsc::Receiver<Pending>,
+) -> (ChildLink, ChildProcess) {
     loop {
         let Some(Pending { request, answer }) = requests.recv().await else { return pending().await };
-        match own.upgrade(running, &request).await {
-            Ok((relay, successor)) => {
-                let _ = answer.send(Ok(format!("process {} has taken over", successor.pid())));
-                return (relay, successor);
+        match starter.upgrade(running, &request).await {
+            Ok((link, child)) => {
+                let _ = answer.send(Ok(format!("process {} has taken over", child.pid())));
+                return (link, child);
             }
             Err(reason) => {
-                tracing::error!("upgrade: {reason}; this process goes on");
+                tracing::error!("hot restart: {reason}; this process goes on");
                 let _ = answer.send(Err(reason));
             }
         }
@@ -311,12 +316,12 @@ async fn upgraded(own: &mut Own, running: &Running, requests: &mut mpsc::Receive
 
 /// The process that has started this one. Its socket is standard input, which then becomes
 /// /dev/null.
-fn predecessor() -> Result<Predecessor> {
+fn parent() -> Result<Parent> {
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_nonzero().get().unsigned_abs());
-    PREDECESSOR.store(parent, Ordering::Relaxed);
-    Ok(Predecessor::at(socket)?)
+    PARENT_PID.store(parent, Ordering::Relaxed);
+    Ok(Parent::at(socket)?)
 }
 
 /// Waits for `future`; `None`: a signal came first.

@@ -18,8 +18,8 @@ use crate::table::{self, Column, Show};
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
 use leno_api::control::types::{
-    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, Expected, File, Name,
-    NamespaceStatus, Stored, Wrong,
+    Action, AuditChange, AuditEntry, ChangeAnswer, ChangeRequest, CordonRequest, Documents, ExpectedVersion, File,
+    Name, NamespaceStatus, StoredDocument, Wrong,
 };
 use leno_config::{DocumentId, Problem};
 use serde_json::Value;
@@ -55,7 +55,7 @@ pub(crate) fn apply(server: &Server, sources: &Sources, version: Option<u64>, dr
     if let Some(version) = version {
         let names = names(&request.apply)?;
         let [document] = &names[..] else { bail!("--if-version is for one document, and there are {}", names.len()) };
-        request.expect = vec![Expected { document: document.clone(), version }];
+        request.expect = vec![ExpectedVersion { document: document.clone(), version }];
     }
     match change(server, &request)? {
         Ok(answer) if dry_run => replay::print(&answer, output),
@@ -295,7 +295,7 @@ fn counted_instances(mut function: Value) -> Value {
 
 /// Prints documents in the form in which they were applied, with the version for `leno apply
 /// --if-version` as a comment.
-fn print_texts(documents: &[Stored]) {
+fn print_texts(documents: &[StoredDocument]) {
     for stored in documents {
         println!("---\n# version {}, by {}", stored.version, shown(&stored.by));
         stored.text.trim_end().lines().for_each(|line| println!("{}", shown(line)));

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// The refused destinations of a function, as the node reports them.
 #[derive(Deserialize)]
-struct Refused {
+struct RefusedDestinations {
     destinations: Vec<Destination>,
     /// Refusals of further destinations, which exceeded the node's limit.
     beyond: u64,
@@ -23,7 +23,7 @@ struct Refused {
 
 /// The suggestion for one host or address.
 #[derive(Default)]
-struct Suggested {
+struct HostSuggestion {
     count: u64,
     /// Port and protocol.
     ports: BTreeMap<u16, &'static str>,
@@ -45,7 +45,8 @@ pub(crate) fn egress(function: &str, node: &NodeAddress, json: bool) -> Result<E
         println!("{}", shown_json(&body));
         return Ok(ExitCode::SUCCESS);
     }
-    let refused: Refused = serde_json::from_str(&body).context("the node's answer is not a list of destinations")?;
+    let refused: RefusedDestinations =
+        serde_json::from_str(&body).context("the node's answer is not a list of destinations")?;
     let externals = names(&node, "/externals", "external")?;
     print!("{}", tell(&id, &refused, &functions, &externals)?);
     Ok(ExitCode::SUCCESS)
@@ -68,7 +69,12 @@ fn find(known: &[FunctionId], text: &str) -> Result<FunctionId> {
     }
 }
 
-fn tell(id: &FunctionId, refused: &Refused, functions: &[FunctionId], externals: &[FunctionId]) -> Result<String> {
+fn tell(
+    id: &FunctionId,
+    refused: &RefusedDestinations,
+    functions: &[FunctionId],
+    externals: &[FunctionId],
+) -> Result<String> {
     let mut text = String::new();
     if refused.destinations.is_empty() && refused.beyond == 0 {
         let _ = writeln!(text, "# {id} was refused nothing outside of the mesh since the node started.");
@@ -86,7 +92,7 @@ fn tell(id: &FunctionId, refused: &Refused, functions: &[FunctionId], externals:
         );
     }
     let mut callees = Vec::new();
-    let mut suggested = BTreeMap::<&str, Suggested>::new();
+    let mut suggested = BTreeMap::<&str, HostSuggestion>::new();
     for destination in &refused.destinations {
         if let Some(callee) = &destination.callee {
             text += &rule(id, callee, destination)?;
@@ -180,7 +186,7 @@ fn document(value: Value) -> Result<String> {
     Ok(format!("---\n{}\n", serde_saphyr::to_string(&shown_all(value))?.trim_end()))
 }
 
-impl Suggested {
+impl HostSuggestion {
     fn add(&mut self, destination: &Destination) {
         self.count += destination.count;
         self.methods.extend(destination.methods.iter().cloned());
@@ -292,7 +298,7 @@ mod tests {
     fn told(destinations: Vec<Destination>) -> String {
         let id = FunctionId::new("shop", "cart").unwrap();
         let stock = FunctionId::new("shop", "stock").unwrap();
-        tell(&id, &Refused { destinations, beyond: 0 }, &[id.clone(), stock], &[]).unwrap()
+        tell(&id, &RefusedDestinations { destinations, beyond: 0 }, &[id.clone(), stock], &[]).unwrap()
     }
 
     #[test]

@@ -4,11 +4,11 @@ use crate::Guards;
 use crate::allocator;
 use crate::check;
 use crate::harden;
-use crate::rooms;
+use crate::jails;
 use crate::signals::Stop;
 use crate::telemetry;
 use anyhow::{Context, Result};
-use leno_api::node::{self as admin, Address, Admin, Inherited, Listener};
+use leno_api::node::{self as admin, Address, Admin, Listener, ParentListener};
 use leno_config::{Effort, Problem, Snapshot, Standing};
 use leno_control::{Admission, Control, Options, Store};
 use leno_identity::{Authority, TrustDomain};
@@ -114,7 +114,7 @@ async fn up(
         cgroups: true,
         adopt_orphans: true,
         accounts,
-        jails: rooms::open(Half::First).await,
+        jails: jails::open(Half::First).await,
         // The limit before the node raises it for itself: programs that use select(2) must not get
         // descriptors above 1023.
         descriptors: getrlimit(Resource::Nofile).current,
@@ -130,9 +130,9 @@ async fn up(
         any_caller: guards.any_caller,
         capacity: None,
         settings,
-        predecessor: None,
+        parent: None,
     };
-    let admin_listener = Listener::open(&mesh.admin, Inherited::default()).await?;
+    let admin_listener = Listener::open(&mesh.admin, ParentListener::default()).await?;
     let admin = admin_listener.address()?;
     let running = leno_node::start(mesh.clone(), workers, engines.clone(), modules.clone(), join).await?;
     let told = Admin {

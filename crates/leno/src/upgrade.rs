@@ -1,5 +1,5 @@
 //! `leno upgrade`: the running node starts a new process, which takes over. The node's part is in
-//! `successor`.
+//! `child`.
 
 use crate::NodeAddress;
 use crate::client::Node;

@@ -17,7 +17,8 @@ pub struct Engines {
 /// A requested engine does not work on this node.
 #[derive(Debug, thiserror::Error)]
 pub enum NoEngine {
-    /// The microvm engine does not work. A function that requests it is not run in another engine. Holds the reason.
+    /// The microvm engine does not work. A function that requests it is not run in another engine.
+    /// Holds the reason.
     #[error(
         "engine microvm is asked for, and does not work here: {0}; set up KVM, or write `engine: auto` or `engine: wasm`"
     )]
@@ -25,6 +26,15 @@ pub enum NoEngine {
     /// The wasm engine does not work. Holds the reason.
     #[error("the wasm engine does not work here: {0}")]
     Wasm(String),
+}
+
+/// Documents request an engine that does not work on this node.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {error}")]
+pub struct EngineRefusal {
+    /// The field with the request.
+    place: String,
+    error: NoEngine,
 }
 
 impl Engines {
@@ -64,13 +74,14 @@ impl Engines {
 
     /// Fails if the mesh or a function requests an engine that does not work here. The error gives
     /// the reason why the documents cannot be put into force.
-    pub fn refuse(&self, snapshot: &Snapshot) -> Result<(), String> {
+    pub fn refuse(&self, snapshot: &Snapshot) -> Result<(), EngineRefusal> {
         let mesh = snapshot.mesh_config().engine;
-        self.choose(None, mesh).map_err(|error| format!("spec.engine of the Mesh document: {error}"))?;
+        let refusal = |place, error| EngineRefusal { place, error };
+        self.choose(None, mesh).map_err(|error| refusal("spec.engine of the Mesh document".to_owned(), error))?;
         let functions = snapshot.functions().filter_map(|id| Some((id, snapshot.function_config(id)?.engine)));
         for (id, engine) in functions.filter(|(_, engine)| engine.is_some()) {
-            let error = |error| format!("spec.sidecar.engine of a policy of {id}: {error}");
-            self.choose(engine, mesh).map_err(error)?;
+            let place = || format!("spec.sidecar.engine of a policy of {id}");
+            self.choose(engine, mesh).map_err(|error| refusal(place(), error))?;
         }
         Ok(())
     }
@@ -131,9 +142,9 @@ mod tests {
         };
         assert!(engines.refuse(&load("", "deadline: 1ms")).is_ok());
         assert!(engines.refuse(&load("engine: wasm", "engine: wasm")).is_ok());
-        let refused = engines.refuse(&load("engine: microvm", "deadline: 1ms")).unwrap_err();
+        let refused = engines.refuse(&load("engine: microvm", "deadline: 1ms")).unwrap_err().to_string();
         assert!(refused.starts_with("spec.engine of the Mesh document: engine microvm"), "{refused}");
-        let refused = engines.refuse(&load("", "engine: microvm")).unwrap_err();
+        let refused = engines.refuse(&load("", "engine: microvm")).unwrap_err().to_string();
         assert!(refused.starts_with("spec.sidecar.engine of a policy of default/a: engine microvm"), "{refused}");
     }
 }

@@ -4,8 +4,8 @@
 mod pull;
 mod registries;
 
-pub use registries::registries;
 pub(crate) use registries::secret;
+pub use registries::{SecretError, registries};
 
 use leno_files::FileAccess;
 use leno_jail::{DEFAULT_WRITABLE, Volume};
@@ -15,9 +15,11 @@ use leno_proxy::{EgressGuard, Requester};
 use leno_supervisor::{ContainerSpec, FunctionSpec, JailSupport, Source};
 use pull::Pull;
 use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use tokio::sync::OnceCell;
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, spawn_blocking};
 
 /// Pulls images to this node.
 pub(crate) struct Images {
@@ -30,6 +32,27 @@ pub(crate) struct Images {
     namespaces: Arc<Namespaces>,
     /// Set when the node exists, before the first pull.
     guard: OnceLock<EgressGuard>,
+}
+
+/// Why an image cannot be pulled to this node.
+#[derive(Debug, thiserror::Error)]
+enum ImageError {
+    #[error("{0}")]
+    NoContainers(String),
+    #[error("nobody has said which image its tag means")]
+    NoDigest,
+    #[error("{0}")]
+    Digest(String),
+    #[error("the node is not there yet")]
+    NoGuard,
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error("{}: {error}", folder.display())]
+    Folder { folder: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Store(#[from] leno_oci::Error),
+    #[error(transparent)]
+    Task(#[from] JoinError),
 }
 
 /// The namespace of a document, the files that it may name, and the addresses from which its images
@@ -135,28 +158,28 @@ impl Images {
         image: &str,
         digest: Option<&str>,
         progress: &Progress,
-    ) -> Result<Image, String> {
+    ) -> Result<Image, ImageError> {
         if let Some(reason) = &self.no_containers {
-            return Err(reason.clone());
+            return Err(ImageError::NoContainers(reason.clone()));
         }
-        let digest = digest.ok_or("nobody has said which image its tag means")?.parse()?;
+        let digest = digest.ok_or(ImageError::NoDigest)?.parse().map_err(ImageError::Digest)?;
         let store = self.store.get_or_try_init(|| self.open()).await?;
-        let reference = store.reference(image).map_err(|error| error.to_string())?.with_digest(digest);
+        let reference = store.reference(image)?.with_digest(digest);
         let reference = reference.named_by(&namer.requester.namespace, &namer.files);
         let check = self.check(&namer.requester)?;
-        store.pull_checked(Some(share), &check, &reference, progress).await.map_err(|error| error.to_string())
+        Ok(store.pull_checked(Some(share), &check, &reference, progress).await?)
     }
 
-    fn check(&self, requester: &Requester) -> Result<AddressCheck, String> {
+    fn check(&self, requester: &Requester) -> Result<AddressCheck, ImageError> {
         if requester.egress.is_none() {
             return Ok(AddressCheck::default());
         }
-        let guard = self.guard.get().ok_or("the node is not there yet")?.clone();
+        let guard = self.guard.get().ok_or(ImageError::NoGuard)?.clone();
         let requester = requester.clone();
         Ok(AddressCheck::new(move |address| guard.check(address, &requester)))
     }
 
-    async fn open(&self) -> Result<Store, String> {
+    async fn open(&self) -> Result<Store, ImageError> {
         let (settings, namespaces) = (self.settings.clone(), self.namespaces.clone());
         let open = move || {
             let registries = registries(&settings, &FileAccess::Any)?;
@@ -164,13 +187,13 @@ impl Images {
             let limits = Limits { image_bytes: limits.image_bytes.min(settings.size), ..limits };
             // Other programs may share the parent folders, so these get the default mode.
             if let Some(parent) = settings.folder.parent() {
-                std::fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+                std::fs::create_dir_all(parent)
+                    .map_err(|error| ImageError::Folder { folder: parent.to_owned(), error })?;
             }
-            let store = Store::open_for(&settings.folder, limits, registries, &namespaces);
-            let store = store.map_err(|error| error.to_string())?;
+            let store = Store::open_for(&settings.folder, limits, registries, &namespaces)?;
             tracing::info!("images are kept in {}", settings.folder.display());
             Ok(store)
         };
-        spawn_blocking(open).await.map_err(|error| error.to_string())?
+        spawn_blocking(open).await?
     }
 }

@@ -29,7 +29,7 @@ const EVENT: usize = 128;
 
 /// The functions that this node runs.
 #[derive(Default)]
-pub(crate) struct Hosted {
+pub(crate) struct HostedFunctions {
     functions: ArcSwap<Shards<FunctionId, Revisions>>,
 }
 
@@ -63,7 +63,7 @@ impl Revisions {
     }
 }
 
-impl Hosted {
+impl HostedFunctions {
     /// Replaces the functions whose instances are leased.
     pub(crate) fn set(&self, functions: Shards<FunctionId, Revisions>) {
         self.functions.store(Arc::new(functions));
@@ -75,7 +75,7 @@ impl Hosted {
     }
 }
 
-impl Instances for Hosted {
+impl Instances for HostedFunctions {
     fn try_acquire(&self, function: &FunctionId, revision: u32, avoid: &[SocketAddr]) -> Option<Lease> {
         self.functions.load().get(function)?.of(revision).try_acquire(avoid).map(lend)
     }
@@ -176,14 +176,14 @@ fn unavailable(error: AcquireError) -> Unavailable {
 /// is attached later.
 #[derive(Clone, Default)]
 pub(crate) struct InstanceHost {
-    node: Arc<OnceLock<Attached>>,
+    node: Arc<OnceLock<ServingNode>>,
     callers: Arc<Callers>,
     any_caller: bool,
     namespaces: Arc<Namespaces>,
 }
 
 /// A node that serves.
-struct Attached {
+struct ServingNode {
     node: Weak<leno_proxy::Node>,
     outbound: SocketAddr,
     interceptor: Interceptor,
@@ -223,7 +223,7 @@ impl InstanceHost {
         kernel: Option<Arc<KernelPolicy>>,
     ) {
         // A process has one node. A second call changes nothing.
-        let _ = self.node.set(Attached { node: Arc::downgrade(node), outbound, interceptor, kernel });
+        let _ = self.node.set(ServingNode { node: Arc::downgrade(node), outbound, interceptor, kernel });
     }
 
     fn credentials<T>(&self, then: impl FnOnce(&Credentials, SocketAddr) -> T) -> Option<T> {

@@ -1,8 +1,9 @@
-//! Starts jobs on this node once they can call other functions, and reports them to the control plane.
+//! Starts jobs on this node once they can call other functions, and reports them to the control
+//! plane.
 
 use crate::images::{Images, Namer};
 use leno_agent::Agent;
-use leno_identity::{SpiffeId, SvidStore};
+use leno_identity::{BadSpiffeId, SpiffeId, SvidStore};
 use leno_model::{FunctionConfig, FunctionId};
 use leno_proxy::Requester;
 use leno_supervisor::{JobSpec, Supervisor};
@@ -10,6 +11,15 @@ use leno_wire::{JobReport, JobState, run_of};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
+
+/// Why a job cannot run on this node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JobError {
+    #[error("its run cannot be named")]
+    Run,
+    #[error("its identity: {0}")]
+    Identity(#[from] BadSpiffeId),
+}
 
 /// The jobs that are assigned to this node.
 pub(crate) struct Jobs {
@@ -29,9 +39,9 @@ impl Jobs {
     }
 
     /// Adds a job, or another run of it.
-    pub(crate) fn apply(&mut self, slice: &FunctionConfig, job: &leno_model::Job) -> Result<(), String> {
-        let run = run_of(slice).ok_or("its run cannot be named")?;
-        let identity = slice.identity.parse().map_err(|error| format!("its identity: {error}"))?;
+    pub(crate) fn apply(&mut self, slice: &FunctionConfig, job: &leno_model::Job) -> Result<(), JobError> {
+        let run = run_of(slice).ok_or(JobError::Run)?;
+        let identity = slice.identity.parse()?;
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
         let files = slice.bounds.file_access();
         let namer = Namer { files: files.clone(), requester: Requester::of(slice) };

@@ -46,7 +46,7 @@ struct State {
 /// The connections that the instances of one function may open.
 #[derive(Default)]
 struct Calls {
-    rooms: usize,
+    jails: usize,
     rules: BTreeMap<Rule, Verdict>,
 }
 
@@ -56,13 +56,13 @@ impl KernelPolicy {
     /// reason has been logged; then the node judges and proxies every connection itself.
     pub(crate) fn open(group: Option<&Path>) -> Option<Arc<Self>> {
         let Some(group) = group else {
-            tracing::info!("connections of rooms are not judged in the kernel: the node has no control group (v2)");
+            tracing::info!("connections of jails are not judged in the kernel: the node has no control group (v2)");
             return None;
         };
         let mut mesh = match Mesh::attach(group) {
             Ok(mesh) => mesh,
             Err(error) => {
-                tracing::info!("connections of rooms are not judged in the kernel, but by the node: {error}");
+                tracing::info!("connections of jails are not judged in the kernel, but by the node: {error}");
                 return None;
             }
         };
@@ -74,8 +74,8 @@ impl KernelPolicy {
             }
         };
         match mesh.unspliced() {
-            None => tracing::info!("connections of rooms are judged in the kernel, and spliced where they may be"),
-            Some(reason) => tracing::info!("connections of rooms are judged in the kernel; none is spliced: {reason}"),
+            None => tracing::info!("connections of jails are judged in the kernel, and spliced where they may be"),
+            Some(reason) => tracing::info!("connections of jails are judged in the kernel; none is spliced: {reason}"),
         }
         Some(Arc::new(Self { mesh: Arc::new(mesh), state: Mutex::default(), _pins: pins }))
     }
@@ -88,14 +88,14 @@ impl KernelPolicy {
         function: &FunctionId,
         instance: &Arc<str>,
         socket: &TcpListener,
-    ) -> io::Result<Entered> {
+    ) -> io::Result<JailAdmission> {
         let network = Network::of(socket)?;
         let none_left = || io::Error::other("all addresses of functions are given");
         let address = node.addresses.of(function).ok_or_else(none_left)?;
         let mut state = self.state();
-        state.callers.entry(function.clone()).or_default().rooms += 1;
+        state.callers.entry(function.clone()).or_default().jails += 1;
         state.instances.insert(network, instance.clone());
-        let entered = Entered { policy: self.clone(), function: function.clone(), network };
+        let entered = JailAdmission { policy: self.clone(), function: function.clone(), network };
         let calls = state.callers.entry(function.clone()).or_default();
         let told = calls
             .follow(&self.mesh, node, function)
@@ -192,21 +192,21 @@ impl Spliced for Splice {
 }
 
 /// A jail that the kernel has admitted.
-pub(crate) struct Entered {
+pub(crate) struct JailAdmission {
     policy: Arc<KernelPolicy>,
     function: FunctionId,
     network: Network,
 }
 
-impl Drop for Entered {
+impl Drop for JailAdmission {
     fn drop(&mut self) {
         let mesh = &self.policy.mesh;
         mesh.dismiss(self.network);
         let mut state = self.policy.state();
         state.instances.remove(&self.network);
         let Some(calls) = state.callers.get_mut(&self.function) else { return };
-        calls.rooms -= 1;
-        if calls.rooms == 0 {
+        calls.jails -= 1;
+        if calls.jails == 0 {
             calls.rules.keys().for_each(|rule| mesh.unset(rule));
             state.callers.remove(&self.function);
         }

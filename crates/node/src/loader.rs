@@ -1,13 +1,16 @@
 //! Loads function configurations, so that they can run. That takes about a millisecond for each
 //! program, and longer for components. Separate tasks do it, so the reconciler goes on meanwhile.
 
-use crate::engines::Engines;
+use crate::engines::{Engines, NoEngine};
 use bytes::Bytes;
-use leno_model::{FunctionConfig, FunctionId, ModuleHash, Route};
+use leno_model::{FunctionConfig, FunctionId, Isolation, ModuleHash, Route};
+use leno_policy::spec::Direction;
 use leno_proxy::extension::Extension;
 use leno_proxy::modules::Modules;
 use leno_proxy::{ComponentSecrets, FunctionEntry, Node};
 use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, oneshot};
@@ -23,7 +26,7 @@ pub(crate) struct Loader {
 
 /// The resources to load.
 #[derive(Default)]
-pub(crate) struct Wanted {
+pub(crate) struct LoadRequest {
     /// Compiled before any function configuration is loaded, because these name them.
     pub modules: Vec<(ModuleHash, Bytes)>,
     pub slices: Vec<FunctionConfig>,
@@ -33,13 +36,36 @@ pub(crate) struct Wanted {
     pub engine: Option<leno_model::Engine>,
 }
 
+/// Why a function configuration or route cannot run on this node.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error("its `isolation: {isolation}` is weaker than its namespace may have: `{least}`")]
+    WeakIsolation { isolation: Isolation, least: Isolation },
+    #[error("{0} is an address of metadata services, which `egress` of its namespace's quota does not list")]
+    Metadata(IpAddr),
+    #[error(transparent)]
+    Engine(#[from] NoEngine),
+    #[error("its program cannot be loaded: {0}")]
+    RouteProgram(String),
+    #[error("its {direction:?} program cannot be loaded: {reason}")]
+    Program { direction: Direction, reason: String },
+    #[error("its extension {name} cannot be loaded: {reason}")]
+    Extension { name: String, reason: String },
+    #[error("its component cannot be loaded: {0}")]
+    Component(String),
+    #[error("no thread can be started to load it: {0}")]
+    NoThread(io::Error),
+    #[error("loading it has failed")]
+    Panicked,
+}
+
 /// The result of loading.
 #[derive(Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadResult {
     /// Modules that cannot be used, and why.
     pub refused: HashMap<ModuleHash, String>,
-    pub functions: HashMap<FunctionId, Result<Arc<FunctionEntry>, String>>,
-    pub routes: HashMap<FunctionId, Result<Arc<FunctionEntry>, String>>,
+    pub functions: HashMap<FunctionId, Result<Arc<FunctionEntry>, LoadError>>,
+    pub routes: HashMap<FunctionId, Result<Arc<FunctionEntry>, LoadError>>,
 }
 
 enum Load {
@@ -50,13 +76,13 @@ enum Load {
 impl Loader {
     /// Loads everything in the background. At most as many function configurations are loaded at a
     /// time as there are cores.
-    pub(crate) fn start(&self, wanted: Wanted) -> JoinHandle<Loaded> {
+    pub(crate) fn start(&self, wanted: LoadRequest) -> JoinHandle<LoadResult> {
         let loader = self.clone();
         tokio::spawn(async move { loader.load(wanted).await })
     }
 
-    async fn load(self, wanted: Wanted) -> Loaded {
-        let mut loaded = Loaded::default();
+    async fn load(self, wanted: LoadRequest) -> LoadResult {
+        let mut loaded = LoadResult::default();
         for (hash, bytes) in wanted.modules {
             let modules = self.modules.clone();
             let compiled = spawn_blocking(move || modules.add(hash, &bytes)).await;
@@ -65,12 +91,12 @@ impl Loader {
             }
         }
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let room = Arc::new(Semaphore::new(cores));
+        let permits = Arc::new(Semaphore::new(cores));
         let mut loading = JoinSet::new();
         let slices = wanted.slices.into_iter().map(|slice| Load::Function(Box::new(slice)));
         let routes = wanted.routes.into_iter().map(|route| Load::Route(Box::new(route)));
         for load in slices.chain(routes) {
-            let (loader, room, engine) = (self.clone(), room.clone(), wanted.engine);
+            let (loader, permits, engine) = (self.clone(), permits.clone(), wanted.engine);
             loading.spawn(async move {
                 let (id, is_route) = match &load {
                     Load::Function(slice) => (slice.id.clone(), false),
@@ -83,7 +109,7 @@ impl Loader {
                     Load::Route(_) => ComponentSecrets::default(),
                 };
                 // The semaphore is never closed, so this does not fail.
-                let _permit = room.acquire_owned().await;
+                let _permit = permits.acquire_owned().await;
                 let entry = on_thread(move || match load {
                     Load::Function(slice) => loader.load_one(*slice, engine, &secrets),
                     Load::Route(route) => loader.load_route(*route, engine),
@@ -99,13 +125,13 @@ impl Loader {
         loaded
     }
 
-    fn load_route(&self, route: Route, engine: Option<leno_model::Engine>) -> Result<Arc<FunctionEntry>, String> {
-        let engine = self.engines.choose(route.engine, engine).map_err(|error| error.to_string())?;
+    fn load_route(&self, route: Route, engine: Option<leno_model::Engine>) -> Result<Arc<FunctionEntry>, LoadError> {
+        let engine = self.engines.choose(route.engine, engine)?;
         let entry = FunctionEntry::route(engine, route);
         entry.share_in(&self.node.telemetry.namespaces);
         match &entry.inbound.image {
             Ok(_) => Ok(Arc::new(entry)),
-            Err(reason) => Err(format!("its program cannot be loaded: {reason}")),
+            Err(reason) => Err(LoadError::RouteProgram(reason.clone())),
         }
     }
 
@@ -114,29 +140,27 @@ impl Loader {
         slice: FunctionConfig,
         engine: Option<leno_model::Engine>,
         secrets: &ComponentSecrets,
-    ) -> Result<Arc<FunctionEntry>, String> {
+    ) -> Result<Arc<FunctionEntry>, LoadError> {
         if let Some((isolation, least)) = slice.weaker_isolation() {
-            return Err(format!("its `isolation: {isolation}` is weaker than its namespace may have: `{least}`"));
+            return Err(LoadError::WeakIsolation { isolation, least });
         }
         if let Some(address) = slice.unlisted_metadata() {
-            return Err(format!(
-                "{address} is an address of metadata services, which `egress` of its namespace's quota does not list"
-            ));
+            return Err(LoadError::Metadata(address));
         }
-        let engine = self.engines.choose(slice.engine, engine).map_err(|error| error.to_string())?;
+        let engine = self.engines.choose(slice.engine, engine)?;
         let entry = FunctionEntry::load_with(engine, &self.modules, slice, secrets);
         entry.count_in(&self.node.revision_stats);
         entry.share_in(&self.node.telemetry.namespaces);
         for program in [&entry.inbound, &entry.outbound] {
             if let Err(reason) = &program.image {
-                return Err(format!("its {:?} program cannot be loaded: {reason}", program.spec.direction));
+                return Err(LoadError::Program { direction: program.spec.direction, reason: reason.clone() });
             }
         }
         delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
         delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
         for component in entry.revisions.all().filter_map(|revision| revision.component.as_ref()) {
             if let (Err(reason), false) = (&component.program, component.fetched) {
-                return Err(format!("its component cannot be loaded: {reason}"));
+                return Err(LoadError::Component(reason.clone()));
             }
         }
         Ok(Arc::new(entry))
@@ -145,20 +169,22 @@ impl Loader {
 
 /// Loads on a thread outside of the async runtime, because a call that blocks that runtime must not
 /// block configuration.
-async fn on_thread<T: Send + 'static>(load: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
+async fn on_thread<T: Send + 'static>(
+    load: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+) -> Result<T, LoadError> {
     let (done, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("leno-load".to_owned());
     let started = thread.spawn(move || drop(done.send(load())));
-    started.map_err(|error| format!("no thread can be started to load it: {error}"))?;
-    result.await.unwrap_or_else(|_| Err("loading it has failed".to_owned()))
+    started.map_err(LoadError::NoThread)?;
+    result.await.unwrap_or(Err(LoadError::Panicked))
 }
 
 /// Fails if an extension is not ready although its module was delivered. A fetched module may
 /// arrive later, or never.
-fn delivered(specs: &[leno_model::Extension], loaded: &[Extension]) -> Result<(), String> {
+fn delivered(specs: &[leno_model::Extension], loaded: &[Extension]) -> Result<(), LoadError> {
     for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
         if let Err(reason) = &extension.plugin {
-            return Err(format!("its extension {} cannot be loaded: {reason}", spec.name));
+            return Err(LoadError::Extension { name: spec.name.clone(), reason: reason.clone() });
         }
     }
     Ok(())

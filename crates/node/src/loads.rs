@@ -4,7 +4,7 @@
 //! not wait for long. So it overtakes a slow load, if it concerns other functions than that load
 //! and all updates before it, and depends on none of their resources.
 
-use crate::loader::Loaded;
+use crate::loader::LoadResult;
 use leno_agent::{Change, Update};
 use leno_model::{FunctionConfig, FunctionId, ModuleHash};
 use leno_proxy::NodeSnapshot;
@@ -27,7 +27,7 @@ const MAX_LOADING: usize = 4;
 /// A load that is under way, and its purpose.
 struct Loading {
     purpose: Purpose,
-    task: JoinHandle<Loaded>,
+    task: JoinHandle<LoadResult>,
     concerns: BTreeSet<Subject>,
     started: Instant,
 }
@@ -63,7 +63,7 @@ impl Loads {
         self.waiting.push_back(update);
     }
 
-    pub(crate) fn begin(&mut self, purpose: Purpose, slices: &[FunctionId], task: JoinHandle<Loaded>) {
+    pub(crate) fn begin(&mut self, purpose: Purpose, slices: &[FunctionId], task: JoinHandle<LoadResult>) {
         let concerns = match &purpose {
             Purpose::Update(update) => concerns(update),
             Purpose::Keys(_) | Purpose::Module(_) | Purpose::Retry => {
@@ -98,7 +98,7 @@ impl Loads {
     }
 
     /// Waits for a load. Without one, it waits for ever.
-    pub(crate) async fn finished(&mut self) -> (Purpose, Loaded) {
+    pub(crate) async fn finished(&mut self) -> (Purpose, LoadResult) {
         poll_fn(|cx| {
             let done =
                 self.loading.iter_mut().enumerate().find_map(|(index, load)| match Pin::new(&mut load.task).poll(cx) {

@@ -15,7 +15,7 @@ mod connection;
 mod script;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use connection::Connection;
+use connection::{Connection, QuotaStoreError};
 use leno_model::RedisQuotas;
 use leno_proxy::ledger::{Arrival, CounterName, FunctionState, Ledger, Question, Store};
 use script::Settling;
@@ -67,7 +67,7 @@ struct Client {
 }
 
 /// A question, with its counter and the state of its function.
-struct Asked {
+struct CounterQuestion {
     counter: CounterName,
     state: Arc<FunctionState>,
     question: Question,
@@ -98,11 +98,11 @@ impl Client {
     async fn ask(&mut self, ledger: &Ledger, counters: impl Iterator<Item = CounterName>) {
         let sent = Instant::now();
         // A removed function has no waiting requests.
-        let questions: Vec<Asked> = counters
+        let questions: Vec<CounterQuestion> = counters
             .filter_map(|counter| {
                 let state = ledger.known(&counter.function)?;
                 let question = state.quotas.question(&counter.limit, &counter.key, sent)?;
-                Some(Asked { counter, state, question })
+                Some(CounterQuestion { counter, state, question })
             })
             .collect();
         let Some(connection) = self.connection.as_mut().filter(|_| !questions.is_empty()) else {
@@ -111,7 +111,7 @@ impl Client {
         let parts: Vec<_> = questions.iter().map(|asked| (&asked.counter, asked.question)).collect();
         let outcome = match tokio::time::timeout(self.redis.timeout, self.settling.ask(connection, &parts)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(format!("no answer within {:?}", self.redis.timeout)),
+            Err(_) => Err(QuotaStoreError::Late(self.redis.timeout)),
         };
         match outcome {
             Ok(answers) => {
@@ -123,22 +123,22 @@ impl Client {
                 counts.round_trips.fetch_add(1, Ordering::Relaxed);
                 counts.answered.fetch_add(questions.len() as u64, Ordering::Relaxed);
                 let arrival = Arrival { sent, now, now_ms: now_ms() };
-                for (Asked { counter, state, question }, answer) in questions.iter().zip(answers) {
+                for (CounterQuestion { counter, state, question }, answer) in questions.iter().zip(answers) {
                     counts.granted.fetch_add(u64::from(answer.held.saturating_sub(question.keep)), Ordering::Relaxed);
                     counts.returned.fetch_add(u64::from(question.unused - question.keep), Ordering::Relaxed);
                     state.quotas.answered(&counter.limit, &counter.key, answer, arrival);
                 }
             }
-            Err(reason) => {
-                self.disconnect(&reason);
+            Err(error) => {
+                self.disconnect(&error);
                 self.fail(&questions);
             }
         }
     }
 
-    fn fail(&self, questions: &[Asked]) {
+    fn fail(&self, questions: &[CounterQuestion]) {
         self.store.counts.failed.fetch_add(questions.len() as u64, Ordering::Relaxed);
-        for Asked { counter, state, .. } in questions {
+        for CounterQuestion { counter, state, .. } in questions {
             state.quotas.unanswered(&counter.limit, &counter.key);
         }
     }
@@ -152,7 +152,7 @@ impl Client {
         };
         let connected = match tokio::time::timeout(CONNECT, connect).await {
             Ok(connected) => connected,
-            Err(_) => Err(format!("no connection within {CONNECT:?}")),
+            Err(_) => Err(QuotaStoreError::NoConnection(CONNECT)),
         };
         match connected {
             Ok(connection) => {
@@ -160,15 +160,15 @@ impl Client {
                 self.store.set_answers(true);
                 tracing::info!(address = self.redis.address, "rate limits are counted in Redis");
             }
-            Err(reason) => self.disconnect(&reason),
+            Err(error) => self.disconnect(&error),
         }
     }
 
-    fn disconnect(&mut self, reason: &str) {
+    fn disconnect(&mut self, error: &QuotaStoreError) {
         // Logged the first time only.
         if self.store.answers() {
             let address = &self.redis.address;
-            tracing::error!(address, reason, "Redis does not answer: what rate limits count is refused until it does");
+            tracing::error!(address, reason = %error, "Redis does not answer: what rate limits count is refused until it does");
         }
         self.store.set_answers(false);
         self.connection = None;

@@ -9,10 +9,10 @@ mod plan;
 
 use crate::draining::{self, Draining};
 use crate::images::Images;
-use crate::instances::{Hosted, Revisions, reported};
+use crate::instances::{HostedFunctions, Revisions, reported};
 use crate::jobs::Jobs;
 use crate::listeners::Listeners;
-use crate::loader::{Loaded, Loader, Wanted};
+use crate::loader::{LoadRequest, LoadResult, Loader};
 use crate::loads::{Loads, Purpose};
 use crate::placement::{DeliveredBounds, ReportedDemands, ReportedLoads};
 use crate::retries::Retries;
@@ -53,7 +53,7 @@ pub(crate) struct Reconciler {
     pub node: Arc<Node>,
     pub loader: Loader,
     pub supervisor: Supervisor,
-    pub hosted: Arc<Hosted>,
+    pub hosted: Arc<HostedFunctions>,
     pub images: Arc<Images>,
     /// The node's capacity for instances; `None`: it offers none.
     pub capacity: Option<Capacity>,
@@ -162,7 +162,7 @@ impl Reconciler {
     }
 
     fn load_update(&self, update: Update, keys: &JwksFetcher, loads: &mut Loads) {
-        let mut wanted = Wanted { engine: self.node.snapshot.load().mesh.engine, ..Wanted::default() };
+        let mut wanted = LoadRequest { engine: self.node.snapshot.load().mesh.engine, ..LoadRequest::default() };
         for change in &update.changes {
             match change {
                 Change::Set(Resource::Slice(slice)) => wanted.slices.push(keys.follow((**slice).clone())),
@@ -181,10 +181,10 @@ impl Reconciler {
         }
         let ids: Vec<_> = slices.iter().map(|slice| slice.id.clone()).collect();
         let engine = self.node.snapshot.load().mesh.engine;
-        loads.begin(purpose, &ids, self.loader.start(Wanted { slices, engine, ..Wanted::default() }));
+        loads.begin(purpose, &ids, self.loader.start(LoadRequest { slices, engine, ..LoadRequest::default() }));
     }
 
-    fn finish_load(&self, purpose: Purpose, loaded: Loaded, state: &mut LoopState) {
+    fn finish_load(&self, purpose: Purpose, loaded: LoadResult, state: &mut LoopState) {
         for entry in loaded.functions.values().flatten() {
             state.retries.note(entry, &self.loader.modules, Instant::now());
         }
@@ -208,7 +208,7 @@ impl Reconciler {
     }
 
     /// Applies reloaded functions.
-    fn replace(&self, loaded: Loaded, cause: &dyn fmt::Display, what: &str) {
+    fn replace(&self, loaded: LoadResult, cause: &dyn fmt::Display, what: &str) {
         let mut next = self.node.snapshot.load().change();
         let mut any = false;
         for (id, entry) in loaded.functions {
@@ -218,8 +218,8 @@ impl Reconciler {
                     any = true;
                     tracing::info!(function = %id, %cause, "{what} is in force");
                 }
-                Err(reason) => {
-                    tracing::error!(function = %id, %cause, reason, "{what} cannot be used; what was in force goes on")
+                Err(error) => {
+                    tracing::error!(function = %id, %cause, reason = %error, "{what} cannot be used; what was in force goes on")
                 }
             }
         }

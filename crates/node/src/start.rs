@@ -2,9 +2,11 @@
 
 use crate::channels::KernelSwitch;
 use crate::engines::Engines;
-use crate::handover::{self, Asking, Incoming, Outgoing, Predecessor, Relay, Start, Succession};
+use crate::hot_restart::{
+    self, ChildCounters, ChildLink, ChildNode, HotRestart, OfferError, Parent, ParentNode, Start, TakeoverError,
+};
 use crate::images::Images;
-use crate::instances::{Hosted, InstanceHost};
+use crate::instances::{HostedFunctions, InstanceHost};
 use crate::kernel::KernelPolicy;
 use crate::listeners::Listeners;
 use crate::loader::Loader;
@@ -48,20 +50,21 @@ pub struct Running {
     pub addresses: Addresses,
     /// Becomes true when the first configuration of the control plane is in force, and stays true.
     pub configured: watch::Receiver<bool>,
-    /// Becomes true when the configuration is in force and every identity is certified, and stays true.
+    /// Becomes true when the configuration is in force and every identity is certified, and stays
+    /// true.
     pub ready: watch::Receiver<bool>,
     /// The state that its workers share.
     pub node: Arc<Node>,
     /// The supervisor of its instances.
     pub supervisor: Supervisor,
     proxy: Handle,
-    outgoing: Outgoing,
+    as_parent: ParentNode,
     images: Arc<Images>,
-    succession: Option<Succession>,
+    hot_restart: Option<HotRestart>,
 }
 
-/// The other parts that a node hands over, and how long it waits for its child.
-pub struct Offer {
+/// The other parts that a parent passes to its child, and how long it waits for the child.
+pub struct HotRestartOptions {
     /// Other descriptors, each with a name.
     pub others: Vec<(String, OwnedFd)>,
     /// The half of the IDs that this process's jails have.
@@ -95,8 +98,8 @@ pub struct Join {
     pub capacity: Option<Capacity>,
     /// Settings of the supervisor.
     pub settings: Settings,
-    /// The process from which this one takes over.
-    pub predecessor: Option<Predecessor>,
+    /// The parent from which this process takes over.
+    pub parent: Option<Parent>,
 }
 
 /// Starts a node and joins the control plane. When this returns, the node's listeners are bound.
@@ -111,9 +114,9 @@ pub async fn start(
     join: Join,
 ) -> Result<Running> {
     let mesh = join.listeners.apply(mesh);
-    let hosted = Arc::new(Hosted::default());
+    let hosted = Arc::new(HostedFunctions::default());
     let host = InstanceHost::new(join.any_caller, join.settings.namespaces.clone());
-    let jails = matches!(join.settings.jails, JailSupport::Available(_));
+    let has_jails = matches!(join.settings.jails, JailSupport::Available(_));
     let namespaces = join.settings.namespaces.clone();
     let images = Images::new(mesh.images.clone(), &join.settings.jails, namespaces.clone());
     let supervisor = Supervisor::start(join.settings, host.clone());
@@ -138,19 +141,19 @@ pub async fn start(
     node.telemetry.namespaces.limit_connections(2 * options.connections as u64);
     let (callers, any_caller, warm) = (host.callers().clone(), join.any_caller, Warm::default());
     let to_be: Arc<OnceLock<Agent>> = Arc::default();
-    let (succession, listeners, predecessor) = match join.predecessor {
+    let (hot_restart, listeners, parent) = match join.parent {
         None => (None, Vec::new(), None),
-        Some(predecessor) => {
-            node.credentials.number_from(predecessor.first_instance());
+        Some(parent) => {
+            node.credentials.number_from(parent.first_instance());
             let (callers, warm) = (callers.clone(), warm.clone());
-            let incoming = Incoming { node: node.clone(), callers, any_caller, warm, agent: to_be.clone() };
-            let (succession, listeners, predecessor) = predecessor.succeed(incoming)?;
-            (Some(succession), listeners, Some(predecessor))
+            let child = ChildNode { node: node.clone(), callers, any_caller, warm, agent: to_be.clone() };
+            let (hot_restart, listeners, parent) = parent.join(child)?;
+            (Some(hot_restart), listeners, Some(parent))
         }
     };
     let proxy = leno_proxy::take_over(&node, options, listeners)?;
     let addresses = proxy.addresses;
-    let kernel = if jails { KernelPolicy::open(supervisor.control_group()) } else { None };
+    let kernel = if has_jails { KernelPolicy::open(supervisor.control_group()) } else { None };
     if let Some(kernel) = &kernel {
         node.set_kernel(kernel.clone());
         kernel.watch(Arc::downgrade(&node))?;
@@ -162,19 +165,19 @@ pub async fn start(
 
     let inbound = advertised(addresses.inbound, join.advertised);
     let options = Options { control: join.control, membership: join.membership, inbound, backoff: BACKOFF };
-    let (agent, updates) = leno_agent::join_after(options, predecessor)?;
-    if succession.is_some() {
+    let (agent, updates) = leno_agent::join_after(options, parent)?;
+    if hot_restart.is_some() {
         // It is set once.
         let _ = to_be.set(agent.clone());
     }
     let questions = agent.questions();
     tokio::spawn(follow_machines(agent.machines(), node.machines.clone()));
     tokio::spawn(follow_revocations(agent.revocations(), node.clone()));
-    let (jobs, jobs_may_start) = watch::channel(succession.is_none());
+    let (jobs, jobs_may_start) = watch::channel(hot_restart.is_none());
     let (wanted, wanted_by) = watch::channel(own.clone());
     let (applied, is_applied) = watch::channel(false);
     Identities::new(agent.clone(), svids.clone()).start(wanted_by.clone())?;
-    let outgoing = Outgoing {
+    let as_parent = ParentNode {
         agent: agent.clone(),
         node: node.clone(),
         supervisor: supervisor.clone(),
@@ -204,7 +207,7 @@ pub async fn start(
 
     let (is_now_ready, is_ready) = watch::channel(false);
     tokio::spawn(watch_readiness(is_applied.clone(), wanted_by, svids, is_now_ready));
-    if succession.is_none() {
+    if hot_restart.is_none() {
         proxy.open_when(can_answer(is_applied.clone(), is_ready.clone()));
     }
     Ok(Running {
@@ -214,9 +217,9 @@ pub async fn start(
         node,
         supervisor,
         proxy,
-        outgoing,
+        as_parent,
         images,
-        succession,
+        hot_restart,
     })
 }
 
@@ -282,37 +285,36 @@ impl Running {
     /// connections from then on. The error gives the reason; then the parent continues, and this
     /// process has to end. Returns a future that resolves when the parent has ended. Without a
     /// parent, it resolves at once.
-    pub async fn take_over(&mut self) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, String> {
-        let Some(mut succession) = self.succession.take() else { return Ok(Box::pin(ready(()))) };
-        if let Err(reason) = succession.take_over(self.ready.clone(), &self.supervisor).await {
-            succession.fail(&reason).await;
+    pub async fn take_over(&mut self) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, TakeoverError> {
+        let Some(mut hot_restart) = self.hot_restart.take() else { return Ok(Box::pin(ready(()))) };
+        if let Err(reason) = hot_restart.take_over(self.ready.clone(), &self.supervisor).await {
+            hot_restart.fail(&reason).await;
             return Err(reason);
         }
         self.proxy.open();
-        self.outgoing.jobs.send_replace(true);
-        Ok(Box::pin(succession.serving()))
+        self.as_parent.jobs.send_replace(true);
+        Ok(Box::pin(hot_restart.serving()))
     }
 
     /// Why this process cannot begin a hot restart now; `None`: it can.
     pub fn obstacle(&self) -> Option<String> {
         let images = || "it has containers, whose images only one process can keep; start it again instead".to_owned();
-        self.outgoing.obstacle().or_else(|| self.images.are_used().then(images))
+        self.as_parent.obstacle().or_else(|| self.images.are_used().then(images))
     }
 
-    /// Hands the node over to a process that was started with the other end of `socket`. The error
+    /// Transfers the node to a child that was started with the other end of `socket`. The error
     /// gives the reason of a failure; then this process continues as before. Otherwise
-    /// [`Running::hand_over`] comes next. Dropping the result instead is a failure too.
-    pub async fn offer(&self, socket: UnixStream, offer: Offer) -> Result<Relay, String> {
-        let Offer { mut others, half, descriptors, patience } = offer;
-        let failed = |error| format!("it takes nothing: {error}");
-        let (counting, theirs) = UnixStream::pair().map_err(failed)?;
-        others.push((handover::SOCKET.to_owned(), theirs.into()));
-        let (updates, theirs) = UnixStream::pair().map_err(failed)?;
-        others.push((handover::UPDATES.to_owned(), theirs.into()));
+    /// [`Running::drain_as_parent`] comes next. Dropping the result instead is a failure too.
+    pub async fn offer(&self, socket: UnixStream, options: HotRestartOptions) -> Result<ChildLink, OfferError> {
+        let HotRestartOptions { mut others, half, descriptors, patience } = options;
+        let (counting, theirs) = UnixStream::pair().map_err(OfferError::Socket)?;
+        others.push((hot_restart::SOCKET.to_owned(), theirs.into()));
+        let (updates, theirs) = UnixStream::pair().map_err(OfferError::Socket)?;
+        others.push((hot_restart::UPDATES.to_owned(), theirs.into()));
         let until = Instant::now() + patience;
         let sockets = self.proxy.sockets();
         let start = Start {
-            version: handover::VERSION,
+            version: hot_restart::VERSION,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             listeners: sockets.len(),
             others: others.iter().map(|(name, _)| name.clone()).collect(),
@@ -323,21 +325,21 @@ impl Running {
         };
         let passed: Vec<BorrowedFd<'_>> =
             sockets.iter().map(AsFd::as_fd).chain(others.iter().map(|(_, other)| other.as_fd())).collect();
-        handover::begin(&socket, start, &passed).map_err(failed)?;
+        hot_restart::begin(&socket, start, &passed).map_err(OfferError::Socket)?;
         drop(passed);
         drop(others);
-        let counting = Asking::at(counting).map_err(failed)?;
-        handover::offer(&self.outgoing, (socket, updates), counting, until).await
+        let counting = ChildCounters::at(counting).map_err(OfferError::Socket)?;
+        hot_restart::offer(&self.as_parent, (socket, updates), counting, until).await
     }
 
     /// Waits for in-flight exchanges, stops the instances, and returns when all records are
     /// written.
-    pub async fn hand_over(self, relay: Relay) -> Result<()> {
+    pub async fn drain_as_parent(self, child: ChildLink) -> Result<()> {
         let grace = self.longest_grace();
-        let relaying = tokio::spawn(relay.run());
+        let following = tokio::spawn(child.run());
         self.proxy.hand_over().await;
         self.supervisor.shutdown(grace).await;
-        relaying.abort();
+        following.abort();
         let node = self.node;
         omissions::log(&node.telemetry.namespaces);
         tokio::task::spawn_blocking(move || node.telemetry.flush()).await?;

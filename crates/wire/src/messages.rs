@@ -150,10 +150,10 @@ pub fn traffic(function: &FunctionId, counts: &[(u32, RevisionCounts)]) -> v1::T
 }
 
 /// A function and the request counts of its revisions.
-pub type Counted = (FunctionId, Vec<(u32, RevisionCounts)>);
+pub type FunctionTraffic = (FunctionId, Vec<(u32, RevisionCounts)>);
 
 /// Decodes the request counts of a function's revisions.
-pub fn counted(sent: &v1::Traffic) -> Result<Counted, Status> {
+pub fn counted(sent: &v1::Traffic) -> Result<FunctionTraffic, Status> {
     let function = function_id(&sent.function)?;
     let of = |sent: &v1::RevisionCounts| {
         let (requests, failed, slow) = (sent.requests, sent.failed, sent.slow);

@@ -5,7 +5,7 @@ use super::leading::Leading;
 use super::service::Service;
 use super::tokens::Caller;
 use super::types::{Action, AuthorityAnswer, Role, RotationAction, RotationEnd, RotationRequest, TrustedRoot};
-use leno_control::{AuthorityStatus, Ended, Phase, RotateError};
+use leno_control::{AuthorityStatus, Phase, RotateError, RotationOutcome};
 use leno_identity::Authority;
 use std::collections::BTreeSet;
 
@@ -46,7 +46,8 @@ impl Service {
             not_after: root.not_after,
             signs: root.signs,
         };
-        let end = |Ended { number, drill, aborted, at, failed }| RotationEnd { number, drill, aborted, at, failed };
+        let end =
+            |RotationOutcome { number, drill, aborted, at, failed }| RotationEnd { number, drill, aborted, at, failed };
         AuthorityAnswer {
             signs: status.signs,
             file: status.file,

@@ -1,7 +1,7 @@
 //! Warnings before certificates of the control plane expire.
 
 use super::service::{Service, now};
-use crate::scrape::Unacknowledged;
+use crate::scrape::AcknowledgementDelays;
 use leno_control::{AuthorityStatus, NodeStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -68,7 +68,7 @@ pub(super) fn metrics(service: &Service) -> String {
         let help = "Nodes that the replacement of the authority waits for";
         add("leno_control_rotation_waiting", help, i64::try_from(waiting.len()).unwrap_or(i64::MAX));
         let nodes = leading.control.status().nodes;
-        unacknowledged = Some(Unacknowledged::of(&nodes));
+        unacknowledged = Some(AcknowledgementDelays::of(&nodes));
         let overdue = nodes.into_iter().filter_map(|node| node.certificates);
         let overdue = overdue.map(|certificates| i64::from(certificates.overdue)).sum();
         let help = "Certificates on nodes that were not renewed although half of their lifetime has passed";

@@ -4,20 +4,20 @@
 //! checks in the turn of the caller's tenant, against the documents at that moment, without a lock.
 //! It stores the change if the documents are still the same.
 
-mod checked;
+mod check;
 
 use super::audit;
 use super::error::ApiError;
 use super::queries;
 use super::quota::Namespaces;
-use super::service::{DocumentValue, Kept, Service, entry, key, now};
+use super::service::{DocumentEntry, DocumentValue, Service, entry, key, now};
 use super::tokens::Caller;
 use super::turns::{Limits, Turn, Turns};
 use super::types::{Action, AuditChange, ChangeAnswer, ChangeRequest, NamespaceStatus, Replay, Role};
 use super::worker::apart;
 use anyhow::{Context, Result};
 use arc_swap::ArcSwap;
-use checked::{Checked, Documents, Outcome, difference, in_order};
+use check::{CheckedChange, Documents, Outcome, difference, in_order};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_control::{Authorities, Control, Definitions, Status, Store, StoreError, Transaction};
 use leno_identity::{Authority, AuthorityFile, TrustDomain};
@@ -194,7 +194,7 @@ impl Leading {
         if request.replay && !request.dry_run {
             return Err(ApiError::Bad("`replay` is for dry runs: it tells what a change would do".to_owned()));
         }
-        let files = checked::files(service, &request)?;
+        let files = check::files(service, &request)?;
         let turns = if request.dry_run { &self.dry_runs } else { &self.changes };
         let turn = turns.wait(caller).await?;
         let changing = self.change_in_turn(service, caller, Arc::new(request), turn);
@@ -224,7 +224,7 @@ impl Leading {
             let outcome;
             (outcome, turn) = apart(turn, limit, work).await?;
             let mut checked = match outcome {
-                Outcome::Checked(checked) => *checked,
+                Outcome::Complete(checked) => *checked,
                 // Registries can be slow. Other changes do not wait for them.
                 Outcome::Unresolved(unresolved) => {
                     drop((alone, turn));
@@ -291,13 +291,13 @@ impl Leading {
         service: &Service,
         writer: &mut Writer,
         caller: &Caller,
-        Checked { actions, .. }: &Checked,
+        CheckedChange { actions, .. }: &CheckedChange,
         definitions: &Definitions,
     ) -> Result<u64, ApiError> {
         let (mut transaction, mut changes, at) = (Transaction::default(), Vec::new(), now().as_secs_f64());
         let versions: BTreeMap<&DocumentId, u64> = {
             let state = service.state();
-            let version = |id| state.entries.documents.get(id).map_or(0, |kept: &Kept| kept.version);
+            let version = |id| state.entries.documents.get(id).map_or(0, |kept: &DocumentEntry| kept.version);
             actions.iter().map(|(id, ..)| (id, version(id))).collect()
         };
         for (id, action, document) in actions.iter().filter(|(_, action, _)| *action != Action::Unchanged) {
@@ -365,7 +365,7 @@ impl Leading {
                 (Action::Unchanged, _) => {}
                 (_, Some(document)) => {
                     let value = DocumentValue { text: document.text().to_owned(), by: caller.name.clone(), at };
-                    state.entries.documents.insert(id.clone(), Kept { version: revision, value });
+                    state.entries.documents.insert(id.clone(), DocumentEntry { version: revision, value });
                 }
                 (_, None) => drop(state.entries.documents.remove(id)),
             }
@@ -386,7 +386,7 @@ impl Leading {
 
 /// Reads all stored documents. The second map has the problems of unreadable ones.
 fn read_all(
-    stored: &BTreeMap<DocumentId, Kept>,
+    stored: &BTreeMap<DocumentId, DocumentEntry>,
 ) -> (BTreeMap<DocumentId, Document>, BTreeMap<DocumentId, Vec<Problem>>) {
     let (mut documents, mut broken) = (BTreeMap::new(), BTreeMap::new());
     for (id, kept) in stored {
@@ -445,6 +445,6 @@ pub fn first_mesh(service: &Service, file: &Path) -> Result<()> {
     audit::add(&mut transaction, &entry)?;
     let version = service.backend.commit(&transaction)?;
     service.log(&entry);
-    service.state_mut().entries.documents.insert(id, Kept { version, value });
+    service.state_mut().entries.documents.insert(id, DocumentEntry { version, value });
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use super::service::Service;
 use super::tokens::Caller;
-use super::types::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, Unjudged};
+use super::types::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, UnjudgedRequests};
 use crate::log_page::{LogPage, LogQuery, Marks};
 use leno_config::DocumentId;
 use leno_control::{AskError, Control};
@@ -167,7 +167,7 @@ impl FunctionReplay {
         for (reason, requests) in unjudged {
             match self.unjudged.iter_mut().find(|known| known.reason == reason) {
                 Some(known) => known.requests += requests,
-                None => self.unjudged.push(Unjudged { reason, requests }),
+                None => self.unjudged.push(UnjudgedRequests { reason, requests }),
             }
         }
         for part in left_out {

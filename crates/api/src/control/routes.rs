@@ -8,7 +8,7 @@ use super::service::Service;
 use super::tokens::Caller;
 use super::types::{
     AuditEntry, AuthorityAnswer, ChangeAnswer, ChangeRequest, CordonRequest, Documents, JoinTokenRequest,
-    NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, Stored, TokenInfo, TokenRequest,
+    NamespaceStatus, NewJoinToken, NewToken, Refusal, Role, RotationRequest, StoredDocument, TokenInfo, TokenRequest,
 };
 use crate::log_page::{LogPage, LogQuery};
 use axum::extract::{Path, Query, Request, State};
@@ -128,7 +128,8 @@ async fn change(
     State(service): State<Arc<Service>>,
     JsonBody(request): JsonBody<ChangeRequest>,
 ) -> Result<Json<ChangeAnswer>, ApiError> {
-    // A client that goes away leaves no half of a change behind: nothing is awaited while it is stored and put into force.
+    // A client that goes away leaves no half of a change behind: nothing is awaited while it is
+    // stored and put into force.
     service.leading()?.change(&service, &caller, request).await.map(Json)
 }
 
@@ -172,7 +173,7 @@ async fn documents(
         ("name" = String, Path, description = "Name of the document."),
     ),
     responses(
-        (status = 200, description = "The document.", body = Stored),
+        (status = 200, description = "The document.", body = StoredDocument),
         (status = 401, description = "There is no valid token.", body = Refusal),
         (status = 404, description = "There is none that the token may read.", body = Refusal),
     )
@@ -181,7 +182,7 @@ async fn document(
     caller: Caller,
     State(service): State<Arc<Service>>,
     Path((kind, namespace, name)): Path<(String, String, String)>,
-) -> Result<Json<Stored>, ApiError> {
+) -> Result<Json<StoredDocument>, ApiError> {
     let wanted = if namespace == "-" { "" } else { &namespace };
     let found = service.documents(&caller, &kind, wanted, &name).documents;
     let found = found.into_iter().find(|stored| stored.document.namespace == wanted);
@@ -229,8 +230,9 @@ async fn namespaces(
     Ok(Json(namespaces))
 }
 
-/// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of
-/// the one that ended last. To follow, ask again with `after` of the answer, and without `tail`.
+/// What instances of a function or a job wrote to standard output and standard error. Nodes keep
+/// the latest 64 KiB of each instance that runs, and of the one that ended last. To follow, ask
+/// again with `after` of the answer, and without `tail`.
 #[utoipa::path(
     get, path = "/v1/logs/{namespace}/{name}",
     params(
@@ -361,7 +363,8 @@ async fn create_join_token(
     block_in_place(|| service.create_join_token(&caller, request)).map(Json)
 }
 
-/// Ends a node's membership: its stream, its endpoints, and its right to have anything signed. For tokens of admins of the whole mesh.
+/// Ends a node's membership: its stream, its endpoints, and its right to have anything signed. For
+/// tokens of admins of the whole mesh.
 #[utoipa::path(
     delete, path = "/v1/nodes/{name}",
     params(("name" = String, Path, description = "Name of the node.")),
@@ -404,7 +407,8 @@ async fn cordon_node(
     Ok(Json(request))
 }
 
-/// The authority of the mesh, its roots, and how far its replacement is. For tokens of the whole mesh.
+/// The authority of the mesh, its roots, and how far its replacement is. For tokens of the whole
+/// mesh.
 #[utoipa::path(
     get, path = "/v1/authority",
     responses(
@@ -418,7 +422,8 @@ async fn authority(caller: Caller, State(service): State<Arc<Service>>) -> Resul
     service.authority(&caller).map(Json)
 }
 
-/// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the answer. For tokens of admins of the whole mesh.
+/// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the
+/// answer. For tokens of admins of the whole mesh.
 #[utoipa::path(
     post, path = "/v1/authority/rotation", request_body = RotationRequest,
     responses(
@@ -439,7 +444,8 @@ async fn rotate(
     block_in_place(|| service.rotate(&caller, request)).map(Json)
 }
 
-/// When certificates of the control plane expire, and how far a replacement of the authority is, for Prometheus. For tokens of the whole mesh.
+/// When certificates of the control plane expire, and how far a replacement of the authority is,
+/// for Prometheus. For tokens of the whole mesh.
 #[utoipa::path(
     get, path = "/metrics",
     responses(
@@ -456,7 +462,8 @@ async fn metrics(caller: Caller, State(service): State<Arc<Service>>) -> Result<
     Ok(([("content-type", CONTENT_TYPE)], expiry::metrics(&service)).into_response())
 }
 
-/// Whether this control plane leads and its stored documents are in force, or follows a leader that it knows. Takes no token.
+/// Whether this control plane leads and its stored documents are in force, or follows a leader that
+/// it knows. Takes no token.
 #[utoipa::path(
     get, path = "/readyz",
     responses(

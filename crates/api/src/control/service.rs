@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::leading::Leading;
 use super::tokens::{self, Caller, Token};
 use super::types::{
-    Action, AuditChange, AuditEntry, Documents, NewToken, Role, Stored, TokenInfo, TokenRequest, Wrong,
+    Action, AuditChange, AuditEntry, Documents, NewToken, Role, StoredDocument, TokenInfo, TokenRequest, Wrong,
 };
 use anyhow::Result;
 use leno_config::{DocumentId, Problem};
@@ -77,7 +77,7 @@ pub struct State {
 /// The entries of the store.
 #[derive(Default)]
 pub struct Entries {
-    pub documents: BTreeMap<DocumentId, Kept>,
+    pub documents: BTreeMap<DocumentId, DocumentEntry>,
     pub tokens: BTreeMap<String, Token>,
     /// Keys that name no document and no token. Their meaning is unknown, so nothing is published
     /// while they exist.
@@ -95,7 +95,7 @@ impl Entries {
                 damaged(&error);
                 DocumentValue { text: String::new(), by: String::new(), at: 0.0 }
             });
-            self.documents.insert(id, Kept { version, value });
+            self.documents.insert(id, DocumentEntry { version, value });
         } else if let Some(id) = key.strip_prefix(TOKENS) {
             match value.map(serde_json::from_slice) {
                 Some(Ok(token)) => drop(self.tokens.insert(id.to_owned(), token)),
@@ -130,7 +130,7 @@ impl Entries {
 
 /// A stored document.
 #[derive(Clone)]
-pub struct Kept {
+pub struct DocumentEntry {
     pub version: u64,
     pub value: DocumentValue,
 }
@@ -337,11 +337,11 @@ impl Service {
     }
 }
 
-impl Kept {
-    fn stored(&self, id: &DocumentId) -> Stored {
+impl DocumentEntry {
+    fn stored(&self, id: &DocumentId) -> StoredDocument {
         let DocumentValue { text, by, at } = &self.value;
         let (document, text) = (id.into(), text.clone());
-        Stored { document, version: self.version, by: by.clone(), changed: *at, text }
+        StoredDocument { document, version: self.version, by: by.clone(), changed: *at, text }
     }
 }
 

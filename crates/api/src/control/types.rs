@@ -9,7 +9,7 @@ mod tokens;
 pub use authority::{AuthorityAnswer, RotationAction, RotationEnd, RotationRequest, TrustedRoot};
 pub use namespaces::{NamespaceStatus, NodeBounds, Share};
 pub use nodes::{CordonRequest, JoinTokenRequest, NewJoinToken};
-pub use replay::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, Unjudged};
+pub use replay::{FunctionReplay, Replay, ReplayExample, ReplayVerdict, UnjudgedRequests};
 pub use tokens::{NewToken, Role, TokenInfo, TokenRequest};
 
 use leno_config::{DocumentId, Problem};
@@ -21,7 +21,8 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Name {
-    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
+    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `NamespaceQuota`, `NetworkPolicy`,
+    /// `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
     pub kind: String,
     /// Empty for documents of the whole mesh.
     #[serde(default)]
@@ -42,7 +43,7 @@ pub struct ChangeRequest {
     pub delete: Vec<Name>,
     /// Versions that documents must still have.
     #[serde(default)]
-    pub expect: Vec<Expected>,
+    pub expect: Vec<ExpectedVersion>,
     /// Report the changes without making them.
     #[serde(default)]
     pub dry_run: bool,
@@ -64,7 +65,7 @@ pub struct File {
 /// A document and the version that it must have; 0: there must be none.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Expected {
+pub struct ExpectedVersion {
     /// The document.
     pub document: Name,
     /// The version as listed.
@@ -78,7 +79,7 @@ pub struct ChangeAnswer {
     /// The new revision; `null`: nothing changed.
     pub revision: Option<u64>,
     /// Each document of the request.
-    pub documents: Vec<Changed>,
+    pub documents: Vec<DocumentChange>,
     /// Functions, jobs and External documents with a changed configuration.
     pub functions: Vec<String>,
     /// Content of the documents that is valid and very likely not meant.
@@ -90,7 +91,7 @@ pub struct ChangeAnswer {
 
 /// The change of one document.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Changed {
+pub struct DocumentChange {
     /// The document.
     pub document: Name,
     /// The kind of change.
@@ -120,7 +121,7 @@ pub enum Action {
 /// A stored document.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Stored {
+pub struct StoredDocument {
     /// Its name.
     #[serde(flatten)]
     pub document: Name,
@@ -141,8 +142,9 @@ pub struct Documents {
     /// The revision of which they are.
     pub revision: u64,
     /// Ordered by kind, namespace and name.
-    pub documents: Vec<Stored>,
-    /// Why the stored documents are not in force, so that earlier ones still are. Empty: they are in force.
+    pub documents: Vec<StoredDocument>,
+    /// Why the stored documents are not in force, so that earlier ones still are. Empty: they are
+    /// in force.
     pub not_in_force: Vec<Wrong>,
 }
 

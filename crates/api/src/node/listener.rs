@@ -33,7 +33,7 @@ pub enum Listener {
 }
 
 /// The parent process in a hot restart, while it may have instances; 0: none.
-pub static PREDECESSOR: AtomicU32 = AtomicU32::new(0);
+pub static PARENT_PID: AtomicU32 = AtomicU32::new(0);
 
 /// Names of the file descriptors that one process of a node passes to the next.
 const LISTENER: &str = "admin";
@@ -41,14 +41,14 @@ const LOCK: &str = "admin.lock";
 
 /// The admin listener of the parent process in a hot restart.
 #[derive(Default)]
-pub struct Inherited {
+pub struct ParentListener {
     listener: Option<OwnedFd>,
     lock: Option<OwnedFd>,
 }
 
-impl Inherited {
+impl ParentListener {
     /// Takes it from the passed file descriptors.
-    pub fn among(mut take: impl FnMut(&str) -> Option<OwnedFd>) -> Self {
+    pub fn from_descriptors(mut take: impl FnMut(&str) -> Option<OwnedFd>) -> Self {
         Self { listener: take(LISTENER), lock: take(LOCK) }
     }
 
@@ -103,7 +103,7 @@ impl Access {
 impl Listener {
     /// Opens the listener; an error if another node has it. Uses an inherited one at the same
     /// place.
-    pub async fn open(wanted: &AdminListener, inherited: Inherited) -> Result<Self> {
+    pub async fn open(wanted: &AdminListener, inherited: ParentListener) -> Result<Self> {
         match wanted {
             AdminListener::Usual => match Address::usual() {
                 Address::Socket(path) => {
@@ -126,7 +126,7 @@ impl Listener {
         }
     }
 
-    async fn socket(path: PathBuf, inherited: Inherited) -> Result<Self> {
+    async fn socket(path: PathBuf, inherited: ParentListener) -> Result<Self> {
         if let Some((listener, lock)) = inherited.at_path(&path) {
             let file = SocketFile::at(path, lock)?;
             // Until the hot restart is complete, the file belongs to the other process.
@@ -190,13 +190,13 @@ impl Listener {
 fn is_operator(peer: &UCred) -> bool {
     let instance = || {
         let process = peer.pid().and_then(|process| u32::try_from(process).ok()).filter(|process| *process > 0);
-        let of_predecessor = |process| match PREDECESSOR.load(Ordering::Relaxed) {
+        let of_parent = |process| match PARENT_PID.load(Ordering::Relaxed) {
             0 => false,
             // This process and its descendants also descend from the parent, and were checked
             // above.
-            predecessor => descends_from(process, predecessor).unwrap_or(true),
+            parent => descends_from(process, parent).unwrap_or(true),
         };
-        process.is_none_or(|process| descends_from_the_node(process).unwrap_or(true) || of_predecessor(process))
+        process.is_none_or(|process| descends_from_the_node(process).unwrap_or(true) || of_parent(process))
     };
     is_trusted(peer) && !instance()
 }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     async fn refusal(path: &Path) -> String {
-        match Listener::open(&wanted(path), Inherited::default()).await {
+        match Listener::open(&wanted(path), ParentListener::default()).await {
             Ok(_) => panic!("{} is used", path.display()),
             Err(error) => format!("{error:#}"),
         }
@@ -304,7 +304,7 @@ mod tests {
     async fn a_socket_is_its_accounts_own_and_gone_with_its_node() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
-        let listener = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
+        let listener = Listener::open(&wanted(&path), ParentListener::default()).await.unwrap();
         let found = path.symlink_metadata().unwrap();
         assert!(found.file_type().is_socket());
         assert_eq!((found.mode() & 0o777, found.uid()), (0o600, geteuid().as_raw()));
@@ -317,10 +317,10 @@ mod tests {
     async fn a_listener_is_passed_on_with_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
-        let first = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
+        let first = Listener::open(&wanted(&path), ParentListener::default()).await.unwrap();
         let mut passed = first.descriptors().unwrap();
         let waiting = UnixStream::connect(&path).await.unwrap();
-        let inherited = Inherited::among(|name| {
+        let inherited = ParentListener::from_descriptors(|name| {
             let index = passed.iter().position(|(other, _)| other == name)?;
             Some(passed.swap_remove(index).1)
         });
@@ -332,7 +332,7 @@ mod tests {
         second.accept().await.unwrap();
         drop((waiting, second));
         assert!(!path.exists());
-        drop(Listener::open(&wanted(&path), Inherited::default()).await.unwrap());
+        drop(Listener::open(&wanted(&path), ParentListener::default()).await.unwrap());
     }
 
     #[tokio::test]
@@ -341,9 +341,9 @@ mod tests {
         let path = folder.path().join("admin.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "as after a crash");
-        let listener = Listener::open(&wanted(&path), Inherited::default()).await.unwrap();
-        // Another program removes it and listens there: its socket stays when this listener ends, and
-        // is not taken over.
+        let listener = Listener::open(&wanted(&path), ParentListener::default()).await.unwrap();
+        // Another program removes it and listens there: its socket stays when this listener ends,
+        // and is not taken over.
         std::fs::remove_file(&path).unwrap();
         let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
         drop(listener);
@@ -364,7 +364,7 @@ mod tests {
         std::fs::write(&path, "0123456789abcdef").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let wanted = AdminListener::Address(([127, 0, 0, 1], 0).into(), path.clone());
-        let listener = Listener::open(&wanted, Inherited::default()).await.unwrap();
+        let listener = Listener::open(&wanted, ParentListener::default()).await.unwrap();
         let Address::Tcp(address) = listener.address().unwrap() else { panic!("no address") };
         let _client = tokio::net::TcpStream::connect(address).await.unwrap();
         let (_, access) = listener.accept().await.unwrap();

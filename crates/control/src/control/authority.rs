@@ -1,7 +1,7 @@
 //! The authority of the mesh: the signing keys, and their replacement while the mesh runs.
 
 use super::{Control, NO_MEMBER, certify};
-use crate::rotation::{Ended, Phase, Remembered, Rotation, Step};
+use crate::rotation::{AuthorityRecord, Phase, Rotation, RotationOutcome, Step};
 use crate::trust::{Trust, TrustError, hex, root_of};
 use leno_identity::{Authority, RootPin, not_after};
 use serde::Serialize;
@@ -56,7 +56,7 @@ pub struct AuthorityStatus {
     /// The nodes for which the rotation does not wait.
     pub without: BTreeSet<String>,
     /// How the last rotation or drill ended.
-    pub last: Option<Ended>,
+    pub last: Option<RotationOutcome>,
     /// Problems that an operator must solve soon.
     pub warnings: Vec<String>,
 }
@@ -100,7 +100,7 @@ impl Control {
             failed: BTreeMap::new(),
         };
         let root = RootPin::of(&rotation.candidate_root.as_slice().into()).to_string();
-        let remembered = Remembered { rotation: Some(rotation), ..remembered.clone() };
+        let remembered = AuthorityRecord { rotation: Some(rotation), ..remembered.clone() };
         let changed = trust.change(remembered, Some(Arc::new(candidate)), &store)?;
         tracing::info!(root, drill, "nodes are given a second root");
         self.state().forget_proofs();
@@ -141,7 +141,7 @@ impl Control {
         let trust = self.trust().clone();
         let rotation = trust.remembered().rotation.as_ref();
         let rotation = rotation.ok_or_else(|| RotateError::Conflict("no rotation is under way".to_owned()))?;
-        let remembered = Remembered { rotation: Some(change(rotation)?), ..trust.remembered().clone() };
+        let remembered = AuthorityRecord { rotation: Some(change(rotation)?), ..trust.remembered().clone() };
         let changed = trust.change(remembered, None, &store)?;
         self.put_trust_into_force(changed)
     }
@@ -164,11 +164,11 @@ impl Control {
                 }
                 return Ok(());
             }
-            Step::Next(next) => Remembered { rotation: Some(next), ..remembered.clone() },
+            Step::Next(next) => AuthorityRecord { rotation: Some(next), ..remembered.clone() },
             Step::End(ended) => {
                 let (key, kept) = (rotation.aim().to_vec(), remembered.kept);
                 let number = remembered.last.as_ref().map_or(0, |last| last.number) + 1;
-                Remembered { key, kept, rotation: None, last: Some(Ended { number, ..ended }) }
+                AuthorityRecord { key, kept, rotation: None, last: Some(RotationOutcome { number, ..ended }) }
             }
         };
         let changed = trust.change(next, None, &store)?;
@@ -206,7 +206,7 @@ impl Control {
     }
 
     /// The state of nodes, and the longest lifetime of a certificate.
-    fn seen(&self) -> (BTreeMap<String, crate::rotation::Seen>, Duration) {
+    fn seen(&self) -> (BTreeMap<String, crate::rotation::NodeProgress>, Duration) {
         let mut state = self.state();
         (state.seen(now()), state.svid_lifetime().max(super::NODE_LIFETIME))
     }

@@ -22,26 +22,33 @@ fn issuers(keys: &[u8]) -> BTreeSet<AuthorityKeyId> {
     keys.iter().map(|key| AuthorityKeyId::from_bytes(&[*key])).collect()
 }
 
-fn ready(keys: &[u8]) -> Seen {
-    Seen { connected: true, speaks: true, trusts: true, proof: Some(Ok(())), issuers: issuers(keys), away_since: None }
+fn ready(keys: &[u8]) -> NodeProgress {
+    NodeProgress {
+        connected: true,
+        speaks: true,
+        trusts: true,
+        proof: Some(Ok(())),
+        issuers: issuers(keys),
+        away_since: None,
+    }
 }
 
-fn nodes<const N: usize>(nodes: [(&str, Seen); N]) -> BTreeMap<String, Seen> {
+fn nodes<const N: usize>(nodes: [(&str, NodeProgress); N]) -> BTreeMap<String, NodeProgress> {
     nodes.into_iter().map(|(name, seen)| (name.to_owned(), seen)).collect()
 }
 
-fn step(rotation: &Rotation, seen: &BTreeMap<String, Seen>, now: u64) -> Step {
+fn step(rotation: &Rotation, seen: &BTreeMap<String, NodeProgress>, now: u64) -> Step {
     rotation.step(seen, LIFETIME, now)
 }
 
-fn waits_for(rotation: &Rotation, seen: &BTreeMap<String, Seen>, now: u64) -> Vec<String> {
+fn waits_for(rotation: &Rotation, seen: &BTreeMap<String, NodeProgress>, now: u64) -> Vec<String> {
     match step(rotation, seen, now) {
         Step::Wait(waiting) => waiting.into_keys().collect(),
         other => panic!("{other:?}"),
     }
 }
 
-fn next(rotation: &Rotation, seen: &BTreeMap<String, Seen>, now: u64) -> Rotation {
+fn next(rotation: &Rotation, seen: &BTreeMap<String, NodeProgress>, now: u64) -> Rotation {
     match step(rotation, seen, now) {
         Step::Next(next) => next,
         other => panic!("{other:?}"),
@@ -52,8 +59,8 @@ fn next(rotation: &Rotation, seen: &BTreeMap<String, Seen>, now: u64) -> Rotatio
 fn from_one_authority_to_the_other() {
     let rotation = begun(false);
     assert_eq!((rotation.signs(), rotation.signs_own(), rotation.bundle().len()), (&[1][..], &[1][..], 2));
-    let unproved = Seen { proof: None, ..ready(&[1]) };
-    let untrusting = Seen { trusts: false, ..ready(&[1]) };
+    let unproved = NodeProgress { proof: None, ..ready(&[1]) };
+    let untrusting = NodeProgress { trusts: false, ..ready(&[1]) };
     let seen = nodes([("one", ready(&[1])), ("two", unproved), ("three", untrusting)]);
     assert_eq!(waits_for(&rotation, &seen, 1001), ["three", "two"]);
 
@@ -66,18 +73,21 @@ fn from_one_authority_to_the_other() {
     let rotation = next(&rotation, &nodes([("one", ready(&[2])), ("two", ready(&[2]))]), 1002);
     assert_eq!((rotation.phase, rotation.signs(), rotation.signs_own()), (Phase::Withdraw, &[2][..], &[2][..]));
     assert_eq!(rotation.bundle(), [[2]]);
-    let untrusting = Seen { trusts: false, ..ready(&[2]) };
-    let away = Seen { connected: false, ..untrusting.clone() };
+    let untrusting = NodeProgress { trusts: false, ..ready(&[2]) };
+    let away = NodeProgress { connected: false, ..untrusting.clone() };
     assert_eq!(waits_for(&rotation, &nodes([("one", untrusting), ("two", away.clone())]), 1003), ["one"]);
     let end = step(&rotation, &nodes([("one", ready(&[2])), ("two", away)]), 1004);
-    assert_eq!(end, Step::End(Ended { number: 0, drill: false, aborted: false, at: 1004, failed: BTreeMap::new() }));
+    assert_eq!(
+        end,
+        Step::End(RotationOutcome { number: 0, drill: false, aborted: false, at: 1004, failed: BTreeMap::new() })
+    );
 }
 
 #[test]
 fn a_node_that_is_away_is_waited_for_as_long_as_its_certificates_are_valid() {
     let rotation = begun(false);
     // A certificate of the node was renewed during this phase.
-    let away = Seen { away_since: Some(5000), ..Seen::default() };
+    let away = NodeProgress { away_since: Some(5000), ..NodeProgress::default() };
     let seen = nodes([("one", ready(&[1])), ("two", away)]);
     let later = 5000 + LIFETIME.as_secs() + MARGIN.as_secs();
     assert_eq!(waits_for(&rotation, &seen, later - 1), ["two"]);
@@ -86,7 +96,7 @@ fn a_node_that_is_away_is_waited_for_as_long_as_its_certificates_are_valid() {
     let rotation = next(&rotation, &seen, later);
     assert_eq!(waits_for(&rotation, &seen, later), ["one"]);
     // After a restart the control plane does not know since when the node is away.
-    let seen = nodes([("one", ready(&[2])), ("two", Seen::default())]);
+    let seen = nodes([("one", ready(&[2])), ("two", NodeProgress::default())]);
     let latest = later + LIFETIME.as_secs() + MARGIN.as_secs();
     assert_eq!(waits_for(&rotation, &seen, latest - 1), ["two"]);
     assert_eq!(next(&rotation, &seen, latest).phase, Phase::Withdraw);
@@ -98,9 +108,9 @@ fn a_node_that_is_away_is_waited_for_as_long_as_its_certificates_are_valid() {
 #[test]
 fn a_node_that_has_renewed_may_go_away_and_one_of_an_earlier_release_takes_a_lifetime() {
     let rotation = Rotation { phase: Phase::Renew, ..begun(false) };
-    let gone = Seen { connected: false, ..ready(&[2]) };
+    let gone = NodeProgress { connected: false, ..ready(&[2]) };
     assert_eq!(next(&rotation, &nodes([("one", gone)]), 1001).phase, Phase::Withdraw);
-    let earlier = Seen { speaks: false, proof: None, issuers: issuers(&[]), ..ready(&[]) };
+    let earlier = NodeProgress { speaks: false, proof: None, issuers: issuers(&[]), ..ready(&[]) };
     let seen = nodes([("one", earlier)]);
     assert_eq!(next(&begun(false), &seen, 1001).phase, Phase::Renew, "it has taken both roots");
     let later = 1000 + LIFETIME.as_secs() + MARGIN.as_secs();
@@ -110,8 +120,8 @@ fn a_node_that_has_renewed_may_go_away_and_one_of_an_earlier_release_takes_a_lif
 
 #[test]
 fn a_drill_ends_with_what_nodes_lack_and_changes_nobodys_certificates() {
-    let failing = Seen { proof: Some(Err("CertNotValidYet".to_owned())), ..ready(&[1]) };
-    let away = Seen::default();
+    let failing = NodeProgress { proof: Some(Err("CertNotValidYet".to_owned())), ..ready(&[1]) };
+    let away = NodeProgress::default();
     let seen = nodes([("one", ready(&[1])), ("two", failing), ("three", away)]);
     assert_eq!(waits_for(&begun(true), &seen, 1000 + LONGEST_DRILL - 1), ["three", "two"]);
     let over = next(&begun(true), &seen, 1000 + LONGEST_DRILL);
@@ -122,7 +132,7 @@ fn a_drill_ends_with_what_nodes_lack_and_changes_nobodys_certificates() {
     let Step::End(end) = step(&over, &nodes([("one", ready(&[1]))]), 1100) else { panic!() };
     assert_eq!((end.drill, end.aborted, end.failed.len()), (true, false, 2));
     // Nodes that are away do not delay it.
-    let seen = nodes([("one", ready(&[1])), ("three", Seen::default())]);
+    let seen = nodes([("one", ready(&[1])), ("three", NodeProgress::default())]);
     assert_eq!(next(&begun(true), &seen, 1001).failed.len(), 1);
 }
 
@@ -155,8 +165,8 @@ struct Real {
 }
 
 impl Real {
-    fn seen(&self, bundle: &[Vec<u8>]) -> Seen {
-        Seen {
+    fn seen(&self, bundle: &[Vec<u8>]) -> NodeProgress {
+        NodeProgress {
             connected: self.connected,
             away_since: self.away_since,
             speaks: self.connected && self.speaks,

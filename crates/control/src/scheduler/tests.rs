@@ -153,7 +153,7 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        3 => (0..6_usize, 0..12_u32, prop::bool::weighted(0.2)).prop_map(|(node, room, cordoned)| Event::Node(node, room, cordoned)),
+        3 => (0..6_usize, 0..12_u32, prop::bool::weighted(0.2)).prop_map(|(node, instances, cordoned)| Event::Node(node, instances, cordoned)),
         1 => (0..6_usize).prop_map(Event::Gone),
         4 => (0..10_usize, 0..5_u32, 0..3_u64).prop_map(|(function, least, size)| Event::Function(function, least, size)),
         1 => (0..10_usize).prop_map(Event::Removed),
@@ -169,8 +169,8 @@ proptest! {
         let mut scheduler = Scheduler::default();
         for event in events {
             match event {
-                Event::Node(number, room, cordoned) => {
-                    scheduler.set_node(&name(number), NodeState { cordoned, ..node(room, ["a", "b"][number % 2]) });
+                Event::Node(number, instances, cordoned) => {
+                    scheduler.set_node(&name(number), NodeState { cordoned, ..node(instances, ["a", "b"][number % 2]) });
                 }
                 Event::Gone(number) => drop(scheduler.remove_node(&name(number))),
                 Event::Function(number, least, size) => {

@@ -1,7 +1,7 @@
 //! The definitions in force: functions, their revisions and rollouts, and removed functions.
 
 use crate::active_rollouts::ActiveRollouts;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinitions;
 use crate::history::{Candidate, Histories, History};
 use crate::rollout::Verdict;
 use crate::status::RolloutEvent;
@@ -20,7 +20,7 @@ const MAX_REMOVED: usize = 65_536;
 
 /// All definitions.
 pub(super) struct Catalog {
-    pub compiled: Compiled,
+    pub compiled: CompiledDefinitions,
     /// The revisions with which `compiled` was resolved.
     histories: Histories,
     pub rollouts: ActiveRollouts,
@@ -40,7 +40,7 @@ struct Removal {
 }
 
 impl Catalog {
-    pub(super) fn new(compiled: Compiled, histories: Histories) -> Self {
+    pub(super) fn new(compiled: CompiledDefinitions, histories: Histories) -> Self {
         let (mut rollouts, events, removals) = (ActiveRollouts::default(), VecDeque::new(), BTreeMap::new());
         rollouts.follow_all(&histories);
         Self { compiled, histories, rollouts, events, removals }

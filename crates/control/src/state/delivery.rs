@@ -3,7 +3,7 @@
 use super::State;
 use super::effect::Effect;
 use super::node::ready;
-use super::session::Unanswered;
+use super::session::PendingDelta;
 use crate::definitions::EgressPolicy;
 use leno_model::FunctionId;
 use leno_wire::{Content, Endpoint, MAX_REASON, Subject, Version, messages, v1};
@@ -75,7 +75,7 @@ impl State {
     /// Applies a node's answer to a delta.
     pub(crate) fn acknowledge(&mut self, name: &str, number: u64, nonce: u64, rejected: Vec<(Subject, String)>) {
         let Some(session) = self.nodes.session(name, number) else { return };
-        let Some(Unanswered { delivered, .. }) = session.unanswered.remove(&nonce) else { return };
+        let Some(PendingDelta { delivered, .. }) = session.unanswered.remove(&nonce) else { return };
         session.wake.notify_one();
         let rejected: BTreeMap<_, _> = rejected.into_iter().collect();
         let answer = |(subject, version)| {
@@ -208,7 +208,7 @@ impl State {
                 _ => (),
             }
         }
-        session.unanswered.insert(session.nonce, Unanswered { delivered, since });
+        session.unanswered.insert(session.nonce, PendingDelta { delivered, since });
         let removed: Vec<_> = removed.iter().map(v1::Subject::from).collect();
         node.counters.resources += resources.len() as u64;
         node.counters.removals += removed.len() as u64;

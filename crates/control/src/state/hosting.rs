@@ -3,7 +3,7 @@
 use super::effect::Effect;
 use super::jobs::Jobs;
 use super::nodes::{Names, Nodes};
-use crate::definitions::{Compiled, EgressPolicy, Function};
+use crate::definitions::{CompiledDefinitions, EgressPolicy, Function};
 use crate::scheduler::{NodeState, Scheduler};
 use leno_model::FunctionId;
 use leno_wire::{Placement, Subject, Version};
@@ -105,7 +105,7 @@ impl Hosting {
     }
 
     /// Forgets the definition of a function that is about to change or go.
-    pub(super) fn forget_definition(&mut self, id: &FunctionId, compiled: &Compiled) {
+    pub(super) fn forget_definition(&mut self, id: &FunctionId, compiled: &CompiledDefinitions) {
         self.exposed.remove(id);
         for callee in compiled.functions.get(id).into_iter().flat_map(|function| &function.callees) {
             if let Some(callers) = self.callers.get_mut(callee) {
@@ -132,7 +132,7 @@ impl Hosting {
     }
 
     /// Recomputes which nodes host a function.
-    pub(super) fn update(&mut self, id: &FunctionId, compiled: &Compiled, nodes: &mut Nodes) -> Vec<Effect> {
+    pub(super) fn update(&mut self, id: &FunctionId, compiled: &CompiledDefinitions, nodes: &mut Nodes) -> Vec<Effect> {
         let now = self.compute_hosts(id, compiled, nodes);
         let before = self.hosting.remove(id).unwrap_or_default();
         let mut effects = Vec::new();
@@ -160,7 +160,7 @@ impl Hosting {
         effects
     }
 
-    fn compute_hosts(&self, id: &FunctionId, compiled: &Compiled, nodes: &Nodes) -> Names {
+    fn compute_hosts(&self, id: &FunctionId, compiled: &CompiledDefinitions, nodes: &Nodes) -> Names {
         let Some(function) = compiled.functions.get(id) else { return Names::new() };
         if function.job.is_some() {
             let can_run = |name: &Arc<str>| nodes.all.get(name).is_some_and(|node| node.may_run(id));
@@ -184,7 +184,7 @@ impl Hosting {
     pub(super) fn wanted_for(
         &self,
         id: &FunctionId,
-        compiled: &Compiled,
+        compiled: &CompiledDefinitions,
         nodes: &Nodes,
     ) -> BTreeMap<Arc<str>, Vec<Subject>> {
         let exposed = self.exposed.contains(id);
@@ -231,7 +231,7 @@ impl Hosting {
         &mut self,
         name: &Arc<str>,
         held: &[(Subject, Version)],
-        compiled: &Compiled,
+        compiled: &CompiledDefinitions,
         nodes: &Nodes,
     ) -> Vec<Effect> {
         if !nodes.is_scheduled(name) {
@@ -247,7 +247,7 @@ impl Hosting {
     }
 
     /// Ends the wait for nodes of an earlier process to reconnect.
-    pub(super) fn stop_awaiting(&mut self, compiled: &Compiled) -> Vec<Effect> {
+    pub(super) fn stop_awaiting(&mut self, compiled: &CompiledDefinitions) -> Vec<Effect> {
         self.awaited.clear();
         let mut effects = Vec::new();
         if mem::take(&mut self.awaiting) {
@@ -263,7 +263,7 @@ impl Hosting {
     }
 
     /// Assigns a node to each job that needs one.
-    pub(super) fn place_jobs(&mut self, compiled: &Compiled, nodes: &Nodes) -> Vec<Effect> {
+    pub(super) fn place_jobs(&mut self, compiled: &CompiledDefinitions, nodes: &Nodes) -> Vec<Effect> {
         let placed = self.jobs.place(compiled, nodes, &mut self.scheduler);
         placed.into_iter().map(|id| Effect::Rehost(vec![id])).collect()
     }
@@ -271,7 +271,13 @@ impl Hosting {
     /// Whether a node gets requests of a function. A node that the scheduler has chosen gets them
     /// once it has the configuration; one that the function is leaving gets them until then. The
     /// same holds for egress nodes, and for those of them that are cordoned.
-    pub(super) fn takes_requests(&self, name: &str, id: &FunctionId, compiled: &Compiled, nodes: &Nodes) -> bool {
+    pub(super) fn takes_requests(
+        &self,
+        name: &str,
+        id: &FunctionId,
+        compiled: &CompiledDefinitions,
+        nodes: &Nodes,
+    ) -> bool {
         if compiled.is_on_egress_nodes(id) {
             let cordoned = |name: &str| nodes.all.get(name).is_some_and(|node| node.cordoned);
             let mut others = self.hosts(id);
@@ -305,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_wait_for_nodes_ends_once() {
-        let (mut hosting, compiled) = (Hosting::new(true), Compiled::default());
+        let (mut hosting, compiled) = (Hosting::new(true), CompiledDefinitions::default());
         hosting.awaited.insert("one".into());
         assert_eq!(hosting.stop_awaiting(&compiled), [Effect::PlaceJobs]);
         assert!(!hosting.awaiting && hosting.awaited.is_empty());

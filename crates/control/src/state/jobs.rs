@@ -8,7 +8,7 @@
 
 use super::node::Node;
 use super::nodes::Nodes;
-use crate::definitions::{Compiled, Function};
+use crate::definitions::{CompiledDefinitions, Function};
 use crate::job::{JobDefinition, JobEvent, JobStatus, Outcome};
 use crate::scheduler::Scheduler;
 use leno_model::FunctionId;
@@ -131,7 +131,12 @@ impl Jobs {
     }
 
     /// Assigns a node to each job that needs one. Returns the jobs that have another node.
-    pub(super) fn place(&mut self, compiled: &Compiled, nodes: &Nodes, scheduler: &mut Scheduler) -> Vec<FunctionId> {
+    pub(super) fn place(
+        &mut self,
+        compiled: &CompiledDefinitions,
+        nodes: &Nodes,
+        scheduler: &mut Scheduler,
+    ) -> Vec<FunctionId> {
         let mut unplaced: Vec<FunctionId> = self.0.keys().filter(|id| self.is_misplaced(id, nodes)).cloned().collect();
         unplaced.retain(|id| {
             let node = self.choose_node(id, compiled, nodes, scheduler);
@@ -152,7 +157,7 @@ impl Jobs {
     fn choose_node(
         &self,
         id: &FunctionId,
-        compiled: &Compiled,
+        compiled: &CompiledDefinitions,
         nodes: &Nodes,
         scheduler: &mut Scheduler,
     ) -> Option<Arc<str>> {

@@ -4,7 +4,7 @@ use super::effect::Effect;
 use super::hosting::Hosting;
 use super::nodes::Nodes;
 use crate::bounds::Delivery;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinitions;
 use crate::leases::{Leases, TAKEN};
 use leno_model::FunctionId;
 use leno_wire::{Lease, LimitDemand, Subject};
@@ -25,7 +25,7 @@ pub(super) struct Leasing {
 impl Leasing {
     /// Stores the rate limits of a function. `awaiting`: nodes of an earlier process may still
     /// return.
-    pub(super) fn define(&mut self, id: &FunctionId, compiled: &Compiled, awaiting: bool, now: Duration) {
+    pub(super) fn define(&mut self, id: &FunctionId, compiled: &CompiledDefinitions, awaiting: bool, now: Duration) {
         let limits = compiled.functions.get(id).map(|function| &function.limits[..]).unwrap_or_default();
         if limits.is_empty() && !self.leases.contains_key(id) {
             return;
@@ -45,7 +45,13 @@ impl Leasing {
     }
 
     /// Divides all limits anew for which it is time, and frees the shares of silent nodes.
-    pub(super) fn tick(&mut self, compiled: &Compiled, hosting: &Hosting, nodes: &Nodes, now: Duration) -> Vec<Effect> {
+    pub(super) fn tick(
+        &mut self,
+        compiled: &CompiledDefinitions,
+        hosting: &Hosting,
+        nodes: &Nodes,
+        now: Duration,
+    ) -> Vec<Effect> {
         for (id, name) in self.silent_holders(nodes, now) {
             if let Some(leases) = self.leases.get_mut(&id) {
                 leases.forget(&name);
@@ -118,7 +124,7 @@ impl Leasing {
         &mut self,
         id: &FunctionId,
         name: &str,
-        (compiled, hosting, nodes): (&Compiled, &Hosting, &Nodes),
+        (compiled, hosting, nodes): (&CompiledDefinitions, &Hosting, &Nodes),
         now: Duration,
     ) -> Option<Effect> {
         let leases = self.leases.get_mut(id).filter(|_| !hosting.is_host(id, name))?;
@@ -138,7 +144,7 @@ impl Leasing {
     }
 
     /// Drops the leases of a removed function once no node can hold any.
-    fn drop_unused(&mut self, id: &FunctionId, compiled: &Compiled) {
+    fn drop_unused(&mut self, id: &FunctionId, compiled: &CompiledDefinitions) {
         let limited = compiled.functions.get(id).is_some_and(|function| !function.limits.is_empty());
         if !limited && self.leases.get(id).is_some_and(|leases| leases.holders().next().is_none()) {
             self.leases.remove(id);
@@ -153,9 +159,12 @@ mod tests {
     #[test]
     fn limits_of_an_undefined_function_have_no_leases() {
         let (mut leasing, id) = (Leasing::default(), "shop/checkout".parse().unwrap());
-        leasing.define(&id, &Compiled::default(), false, Duration::ZERO);
+        leasing.define(&id, &CompiledDefinitions::default(), false, Duration::ZERO);
         assert_eq!(leasing.divide(&id, &["one".into()], Duration::ZERO), None);
         assert_eq!(leasing.shares(&id, "one"), None);
-        assert_eq!(leasing.tick(&Compiled::default(), &Hosting::default(), &Nodes::default(), Duration::ZERO), []);
+        assert_eq!(
+            leasing.tick(&CompiledDefinitions::default(), &Hosting::default(), &Nodes::default(), Duration::ZERO),
+            []
+        );
     }
 }

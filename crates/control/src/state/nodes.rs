@@ -3,7 +3,7 @@
 use super::node::Node;
 use super::notices::Notices;
 use super::session::Session;
-use crate::definitions::Compiled;
+use crate::definitions::CompiledDefinitions;
 use leno_model::FunctionId;
 use leno_wire::Subject;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -102,7 +102,7 @@ impl Nodes {
         &self,
         name: &str,
         hosts: bool,
-        (id, compiled): (&FunctionId, &Compiled),
+        (id, compiled): (&FunctionId, &CompiledDefinitions),
         explicit: &BTreeSet<Subject>,
     ) -> Vec<Subject> {
         let Some(function) = compiled.functions.get(id) else { return Vec::new() };
@@ -123,7 +123,7 @@ impl Nodes {
 
     /// Recomputes the subjects that a session's subscriptions cover, and marks the differences. The
     /// cost depends on the functions that the node hosts and routes to.
-    pub(super) fn refresh(&mut self, name: &str, compiled: &Compiled, exposed: &BTreeSet<FunctionId>) {
+    pub(super) fn refresh(&mut self, name: &str, compiled: &CompiledDefinitions, exposed: &BTreeSet<FunctionId>) {
         let Some((name, node)) = self.all.get_key_value(name) else { return };
         let (name, Some(session)) = (name.clone(), &node.session) else { return };
         let mut explicit = session.explicit.clone();

@@ -3,7 +3,7 @@
 use super::State;
 use super::catalog::Catalog;
 use super::effect::Effect;
-use crate::definitions::{Compiled, Modules, Prepared, Put};
+use crate::definitions::{CompiledDefinitions, Modules, PreparedFunction, Put};
 use crate::error::DefinitionsError;
 use crate::history::{Candidate, Histories, History};
 use crate::rollout::Verdict;
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 impl State {
     /// Replaces all definitions. Returns the subjects that differ from before.
-    pub(crate) fn publish(&mut self, compiled: Compiled, histories: Histories) -> BTreeSet<Subject> {
+    pub(crate) fn publish(&mut self, compiled: CompiledDefinitions, histories: Histories) -> BTreeSet<Subject> {
         let mut changed = BTreeSet::new();
         let before = &self.catalog.compiled;
         let names = before.contents.keys().chain(compiled.contents.keys());
@@ -48,7 +48,7 @@ impl State {
 
     /// Adds or replaces one function. Returns whether anything changed. The cost does not depend on
     /// the number of other functions.
-    pub(crate) fn put(&mut self, prepared: Prepared, history: History) -> bool {
+    pub(crate) fn put(&mut self, prepared: PreparedFunction, history: History) -> bool {
         let id = prepared.id.clone();
         self.catalog.set_history(&id, history);
         let before = self.catalog.compiled.functions.get(&id).map(|function| function.identity.clone());
@@ -78,7 +78,7 @@ impl State {
     /// Adds, replaces and removes functions together. The cost does not depend on other functions.
     pub(crate) fn change(
         &mut self,
-        prepared: Vec<(Prepared, History)>,
+        prepared: Vec<(PreparedFunction, History)>,
         removed: &[FunctionId],
         permissions: &Permissions,
     ) {
@@ -119,7 +119,7 @@ impl State {
     fn finish(&mut self, permissions: Permissions, ids: &[FunctionId], changed: &BTreeSet<Subject>) {
         self.set_permissions(permissions);
         self.carry_out(ids.iter().cloned().map(Effect::Rebalance));
-        let Compiled { by_identity, gateway, .. } = &self.catalog.compiled;
+        let CompiledDefinitions { by_identity, gateway, .. } = &self.catalog.compiled;
         self.issued.retain(|(id, _), _| by_identity.contains_key(id) || gateway.as_ref() == Some(id));
         self.carry_out(changed.iter().cloned().map(Effect::Announce).chain([Effect::PlaceJobs]));
     }
@@ -147,7 +147,7 @@ impl State {
         &self,
         slice: &FunctionConfig,
         trust_domain: &TrustDomain,
-    ) -> Result<Prepared, DefinitionsError> {
+    ) -> Result<PreparedFunction, DefinitionsError> {
         self.catalog.compiled.prepare_put(slice, trust_domain)
     }
 

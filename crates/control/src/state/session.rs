@@ -21,7 +21,7 @@ pub(super) struct Session {
     /// Subjects that may differ from `sent`.
     pub pending: BTreeSet<Subject>,
     pub nonce: u64,
-    pub unanswered: BTreeMap<u64, Unanswered>,
+    pub unanswered: BTreeMap<u64, PendingDelta>,
     /// The version of the protocol on this stream.
     protocol: u32,
     /// Messages that precede the next delta.
@@ -30,7 +30,7 @@ pub(super) struct Session {
 }
 
 /// A delta that the node has not answered yet.
-pub(super) struct Unanswered {
+pub(super) struct PendingDelta {
     pub delivered: Vec<(Subject, Option<Version>)>,
     /// When it was sent, by [`super::nodes::Attention`].
     pub since: Duration,

@@ -67,7 +67,7 @@ struct World {
 
 impl World {
     fn new(bundle: &TrustBundle) -> Self {
-        let mut state = State::new(Compiled::nothing(bundle).unwrap(), Histories::default());
+        let mut state = State::new(CompiledDefinitions::nothing(bundle).unwrap(), Histories::default());
         for name in NODES {
             state.admit(
                 name,
@@ -130,8 +130,10 @@ impl World {
             permissions: Default::default(),
         };
         let histories = self.state.histories().record_publication(&definitions.slices, 0).unwrap();
-        self.state
-            .publish(Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap(), histories);
+        self.state.publish(
+            CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap(),
+            histories,
+        );
     }
 
     fn place(&mut self, name: &'static str, random: &mut Random) {
@@ -408,7 +410,7 @@ impl World {
             permissions: Default::default(),
         };
         let histories = Histories::default().record_publication(&definitions.slices, 0).unwrap();
-        let compiled = Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
+        let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state = State::new(compiled, histories);
         for (name, placement) in &self.placements {
             let (placement, locality) = (placement.clone(), Default::default());

@@ -4,7 +4,7 @@ use super::State;
 use super::node::{Node, Proof};
 use crate::definitions::EgressPolicy;
 use crate::error::DefinitionsError;
-use crate::rotation::Seen;
+use crate::rotation::NodeProgress;
 use leno_identity::{MembershipMark, SpiffeId, TrustBundle};
 use leno_model::FunctionId;
 use leno_wire::v1::to_node;
@@ -118,12 +118,12 @@ impl State {
 
     /// The state of all nodes, for a rotation. A node counts as away since the first call that
     /// finds it away.
-    pub(crate) fn seen(&mut self, now: u64) -> BTreeMap<String, Seen> {
+    pub(crate) fn seen(&mut self, now: u64) -> BTreeMap<String, NodeProgress> {
         let bundle = self.catalog.compiled.contents.get(&Subject::Bundle).map(|content| content.version);
         let seen = |node: &mut Node| {
             let away_since = node.away_since.take().unwrap_or(now);
             node.away_since = node.session.is_none().then_some(away_since);
-            Seen {
+            NodeProgress {
                 connected: node.session.is_some(),
                 away_since: node.away_since,
                 speaks: node.session.as_ref().is_some_and(|session| session.knows_authorities()),

@@ -22,7 +22,7 @@ use crate::definitions::{Definitions, Modules};
 use crate::history::{Histories, History};
 use crate::job::Outcome;
 use crate::revocations::Revocation;
-use crate::rotation::Remembered;
+use crate::rotation::AuthorityRecord;
 use leno_config::Permissions;
 use leno_identity::MembershipMark;
 use leno_model::{FunctionConfig, FunctionId, ModuleHash};
@@ -279,13 +279,13 @@ impl Store {
     }
 
     /// The stored state of the authority; `None`: the store is of a release without it.
-    pub(crate) fn authority(&self) -> Result<Option<Remembered>, StoreError> {
+    pub(crate) fn authority(&self) -> Result<Option<AuthorityRecord>, StoreError> {
         let Some(backend) = &self.0 else { return Ok(None) };
         backend.get(AUTHORITY)?.map(|entry| decode(&**backend, &entry)).transpose()
     }
 
     /// Saves the state of the authority, and the root (DER) of the one that signs.
-    pub(crate) fn save_authority(&self, remembered: &Remembered, root: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn save_authority(&self, remembered: &AuthorityRecord, root: &[u8]) -> Result<(), StoreError> {
         let Some(backend) = &self.0 else { return Ok(()) };
         let mut transaction = Transaction::default();
         transaction.put(ROOT, root);

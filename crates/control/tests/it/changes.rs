@@ -85,7 +85,7 @@ fn what_cannot_be_stored_changes_nothing() {
 async fn nodes_get_a_change_as_a_whole() {
     let control = control();
     control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);

@@ -19,7 +19,7 @@ async fn each_node_gets_its_part_and_nothing_by_asking() {
     let control = control();
     let (frontend, orders) = (slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1));
     control.publish(&definitions([frontend.clone(), orders.clone(), slice(INVENTORY, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
     let (one, mut updates_one) = node(&served, &member_one, 1);
@@ -40,7 +40,8 @@ async fn each_node_gets_its_part_and_nothing_by_asking() {
     assert_eq!(control.counters("two").unwrap().refused, 4);
     assert_eq!(control.counters("one").unwrap().refused, 0);
 
-    // A change of a third function concerns neither, so the next thing that either hears of is the change after it.
+    // A change of a third function concerns neither, so the next thing that either hears of is the
+    // change after it.
     control
         .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 2)]))
         .unwrap();
@@ -56,7 +57,7 @@ async fn each_node_gets_its_part_and_nothing_by_asking() {
 async fn reports_count_only_for_what_a_node_hosts_or_still_has() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", only(&[ORDERS])).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
@@ -86,7 +87,7 @@ async fn a_function_can_be_added_alone() {
     let early = control.put(&slice(ORDERS, &[], 1)).unwrap_err();
     assert!(early.to_string().contains("nothing was published yet"), "{early}");
     control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1))])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted, Subject::Routes]);
@@ -117,7 +118,7 @@ async fn a_change_pushes_just_the_difference() {
         definitions(slices.map(|(number, name)| slice(name, &[], if number == changed { edition } else { 1 })))
     };
     assert_eq!(control.publish(&edition(0, 1)).unwrap().changed, 100);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted, Subject::Mesh, Subject::Bundle, Subject::Routes]);
@@ -144,7 +145,7 @@ async fn a_change_pushes_just_the_difference() {
 #[tokio::test]
 async fn bytes_are_counted_as_they_are_sent() {
     let control = control();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -168,7 +169,7 @@ async fn bytes_are_counted_as_they_are_sent() {
 async fn a_rejection_is_recorded_and_the_old_version_stays() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -198,7 +199,7 @@ async fn a_rejection_is_recorded_and_the_old_version_stays() {
 #[tokio::test]
 async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
     let control = control();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -219,7 +220,7 @@ async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
 async fn removals_are_explicit() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", only(&[FRONTEND])).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -243,7 +244,7 @@ async fn removals_are_explicit() {
 async fn a_new_function_costs_its_node_one_message() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -259,7 +260,7 @@ async fn a_new_function_costs_its_node_one_message() {
 async fn placement_moves_functions_between_nodes() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
     let (one, mut updates_one) = node(&served, &member_one, 1001);
@@ -294,7 +295,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
     control
         .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 1)]))
         .unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = [("caller", FRONTEND), ("callee", ORDERS), ("other", INVENTORY)]
         .map(|(name, function)| control.admit(name, only(&[function])).unwrap());
     let (caller, mut to_caller) = node(&served, &members[0], 1001);
@@ -339,7 +340,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
 async fn a_gateway_follows_the_routes() {
     let control = control();
     control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1)), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("edge", leno_control::Admission { gateway: true, ..only(&[]) }).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Routes]);
@@ -375,7 +376,7 @@ async fn thousands_of_functions_arrive_in_pieces_and_completely() {
     let control = control();
     let names: Vec<String> = (0..5000).map(|number| format!("many/function-{number:04}")).collect();
     control.publish(&definitions(names.iter().map(|name| slice(name, &[], 1)))).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -403,7 +404,7 @@ async fn thousands_of_functions_arrive_in_pieces_and_completely() {
 async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 0)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
@@ -429,7 +430,7 @@ async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
 async fn a_second_stream_of_a_node_ends_the_first() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (first, _updates) = node(&served, &member, 1);
     connected(&first).await;
@@ -454,7 +455,7 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
     let options = leno_control::Options { node_grace: Duration::from_millis(50) };
     let control = control_with(leno_control::Store::memory(), options);
     control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
     let (two, _updates_two) = node(&served, &member_two, 1002);
@@ -488,7 +489,7 @@ async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
         definitions
     };
     control.publish(&with(1)).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);

@@ -45,8 +45,9 @@ fn state(control: &Control) -> JobState {
     status(control).report.state
 }
 
-/// A node that has all that it is for. Those that there are get their jobs, if any, before this returns.
-async fn joined(control: &Control, served: &Served, member: &Membership, port: u16) -> (Agent, Updates) {
+/// A node that has all that it is for. Those that there are get their jobs, if any, before this
+/// returns.
+async fn joined(control: &Control, served: &TestServer, member: &Membership, port: u16) -> (Agent, Updates) {
     let (agent, mut updates) = node(served, member, port);
     agent.subscribe([Subject::Hosted]);
     while !accepted(&mut updates).await.iter().any(|change| change.subject() == Subject::Hosted) {}
@@ -74,7 +75,7 @@ fn published(store: Store, options: Options, edition: u32) -> Control {
 #[tokio::test]
 async fn a_job_is_one_nodes_until_it_has_ended() {
     let control = published(Store::memory(), LONG, 1);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", everything()).unwrap(), control.admit("two", everything()).unwrap());
     assert_eq!((state(&control), status(&control).node), (JobState::Pending, None));
@@ -118,7 +119,7 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
 #[tokio::test]
 async fn a_job_of_a_node_that_is_away_begins_anew_elsewhere() {
     let control = published(Store::memory(), Options { node_grace: Duration::from_millis(20) }, 1);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, everything()).unwrap());
     let (one, updates_one) = joined(&control, &served, &members[0], 1).await;
     let (two, mut updates_two) = joined(&control, &served, &members[1], 2).await;
@@ -144,7 +145,7 @@ async fn how_it_ended_is_known_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
     let control = stored(&path, 1);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (one, updates) = joined(&control, &served, &control.admit("one", everything()).unwrap(), 1).await;
     one.report_job(&function(REPORT), report(1, JobState::Failed));
     eventually_async("the job's state failed", || state(&control) == JobState::Failed).await;
@@ -163,7 +164,7 @@ async fn how_it_ended_is_known_after_a_restart() {
     .await;
     let control = published(store.unwrap(), LONG, 1);
     assert_eq!(JobStatus { events: ended.events.clone(), ..status(&control) }, ended);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (one, _updates) = joined(&control, &served, &control.admit("one", everything()).unwrap(), 1).await;
     assert!(!has_job(&one));
     // The definition changes, and back: the state of the first run does not count for the third.
@@ -179,7 +180,7 @@ async fn a_job_under_way_stays_where_it_is_when_the_control_plane_restarts() {
     let path = folder.path().join("control.redb");
     drop(stored(&path, 1));
     let control = stored(&path, 1);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, everything()).unwrap());
     // The node that runs it has yet to come back.
     let (one, _updates_one) = joined(&control, &served, &members[0], 1).await;
@@ -200,7 +201,7 @@ async fn an_ended_job_is_listed_for_its_time() {
     job.ttl = Some(Duration::ZERO);
     let control = control_with(Store::memory(), LONG);
     control.publish(&definitions([slice.clone()])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let (one, mut updates) = joined(&control, &served, &control.admit("one", everything()).unwrap(), 1).await;
     let ended = JobReport {
         run: run_of(&slice).unwrap(),

@@ -29,7 +29,7 @@ fn edition(component: &[u8], half: bool) -> Definitions {
 }
 
 async fn modules_at_a_node(control: &Control) -> BTreeSet<Subject> {
-    let served = Served::start(control).await;
+    let served = TestServer::start(control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);

@@ -45,7 +45,7 @@ fn token(control: &Control, node: Option<&str>) -> JoinToken {
     control.grant(grant, Transaction::default()).unwrap().reveal().parse().unwrap()
 }
 
-fn joins(served: &Served, token: &JoinToken, name: &str) -> JoinOptions {
+fn joins(served: &TestServer, token: &JoinToken, name: &str) -> JoinOptions {
     let control = vec![served.address.to_string()];
     JoinOptions { control, token: token.clone(), name: name.to_owned(), address: None }
 }
@@ -60,7 +60,7 @@ async fn refusal(options: &JoinOptions) -> String {
 #[tokio::test]
 async fn a_machine_joins_with_a_token_and_hosts_functions_with_its_certificate() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let token = token(&control, None);
     let member = patient(enrol(&joins(&served, &token, "one"), BACKOFF)).await.unwrap();
     assert_eq!(member.identity().as_str(), "spiffe://orders.example/ns/leno-nodes/sa/one");
@@ -80,7 +80,7 @@ async fn a_machine_joins_with_a_token_and_hosts_functions_with_its_certificate()
 #[tokio::test]
 async fn what_a_join_is_refused_for() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let _one = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
     let again = refusal(&joins(&served, &token(&control, None), "one")).await;
     assert!(again.contains("there is a node `one` already"), "{again}");
@@ -104,7 +104,7 @@ async fn what_a_join_is_refused_for() {
 #[tokio::test]
 async fn nobody_is_served_without_a_nodes_certificate() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let addresses = [served.address.to_string()];
     let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
     assert_eq!(codes(nobody).await, [Code::Unauthenticated; 3]);
@@ -114,7 +114,7 @@ async fn nobody_is_served_without_a_nodes_certificate() {
 #[tokio::test]
 async fn those_without_a_certificate_take_no_nodes_place() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let pin = token(&control, None).pin();
     let config = leno_identity::joining_client_config(control.bundle().trust_domain(), pin).unwrap();
     let name = server_name(&SpiffeId::control(control.bundle().trust_domain()).unwrap()).unwrap();
@@ -138,7 +138,7 @@ async fn those_without_a_certificate_take_no_nodes_place() {
 #[tokio::test]
 async fn what_anybody_may_send_is_small() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let addresses = [served.address.to_string()];
     let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
     let sign = v1::SignRequest { identity: identity(FRONTEND), csr: vec![0; 1 << 20].into(), candidate: false };
@@ -149,7 +149,7 @@ async fn what_anybody_may_send_is_small() {
 #[tokio::test]
 async fn a_request_that_never_ends_does_not_keep_the_control_plane_from_stopping() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let addresses = [served.address.to_string()];
     let nobody = channel::joining(&addresses, control.bundle().trust_domain(), token(&control, None).pin()).unwrap();
     let mut client = tonic::client::Grpc::new(nobody);
@@ -178,7 +178,8 @@ async fn codes(channel: tonic::transport::Channel) -> [Code; 3] {
     [deltas, signed, listed].map(|answer| answer.unwrap_err().code())
 }
 
-/// A TLS handshake with the certificate that `store` has for `identity`. The server's refusal arrives with the first read.
+/// A TLS handshake with the certificate that `store` has for `identity`. The server's refusal
+/// arrives with the first read.
 async fn handshake(address: SocketAddr, store: &Arc<SvidStore>, identity: &SpiffeId) -> std::io::Result<()> {
     let control = SpiffeId::control(&"orders.example".parse().unwrap()).unwrap();
     let config = client_config(store, identity, &control).unwrap();
@@ -191,7 +192,7 @@ async fn handshake(address: SocketAddr, store: &Arc<SvidStore>, identity: &Spiff
 #[tokio::test]
 async fn a_functions_certificate_is_no_nodes_and_a_strangers_is_none() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
@@ -211,7 +212,7 @@ async fn a_functions_certificate_is_no_nodes_and_a_strangers_is_none() {
 }
 
 /// A client with another identity than a node's.
-fn channel_as(served: &Served, store: &Arc<SvidStore>, identity: &SpiffeId) -> tonic::transport::Channel {
+fn channel_as(served: &TestServer, store: &Arc<SvidStore>, identity: &SpiffeId) -> tonic::transport::Channel {
     let control = SpiffeId::control(&"orders.example".parse().unwrap()).unwrap();
     let config = client_config(store, identity, &control).unwrap();
     let (address, name) = (served.address, server_name(&control).unwrap());
@@ -230,7 +231,7 @@ fn channel_as(served: &Served, store: &Arc<SvidStore>, identity: &SpiffeId) -> t
 #[tokio::test]
 async fn a_revoked_node_loses_its_stream_and_gets_nothing_more() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = patient(enrol(&joins(&served, &token(&control, None), "one"), BACKOFF)).await.unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
@@ -270,7 +271,7 @@ async fn members_and_unused_tokens_outlast_the_process() {
         control
     };
     let control = start();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let (used, unused, revoked) = (token(&control, None), token(&control, None), token(&control, None));
     let member = patient(enrol(&joins(&served, &used, "one"), BACKOFF)).await.unwrap();
@@ -281,7 +282,7 @@ async fn members_and_unused_tokens_outlast_the_process() {
     drop(control);
 
     let control = start();
-    let served = Served::start_at(&control, address).await;
+    let served = TestServer::start_at(&control, address).await;
     let (agent, _updates) = node(&served, &member, 1);
     connected(&agent).await;
     let _two = patient(enrol(&joins(&served, &unused, "two"), BACKOFF)).await.unwrap();
@@ -304,7 +305,7 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
         control
     };
     let control = start();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let join = async |name| patient(enrol(&joins(&served, &token(&control, None), name), BACKOFF)).await.unwrap();
     let (caller, host) = (join("caller").await, join("host").await);
@@ -322,7 +323,7 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
     drop(control);
 
     let control = start();
-    let _served = Served::start_at(&control, address).await;
+    let _served = TestServer::start_at(&control, address).await;
     eventually_async("the stream to begin", || {
         control.counters("caller").is_some_and(|counters| counters.streams == 1)
     })
@@ -356,7 +357,7 @@ async fn nodes_hear_of_memberships_that_end() {
         control
     };
     let control = start();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let join = async |name, token| patient(enrol(&joins(&served, &token, name), BACKOFF)).await.unwrap();
     let revoked = join("one", token(&control, None)).await;
@@ -388,7 +389,7 @@ async fn nodes_hear_of_memberships_that_end() {
     served.stop().await;
     drop(control);
     let control = start();
-    let served = Served::start_at(&control, address).await;
+    let served = TestServer::start_at(&control, address).await;
     let (agent, _updates) = node(&served, &replaced_by, 4);
     let mut heard = agent.revocations();
     patient(heard.changed()).await.unwrap();
@@ -403,7 +404,7 @@ fn of_svid(svid: Arc<leno_identity::Svid>) -> Option<MembershipMark> {
 #[tokio::test]
 async fn an_address_that_the_certificate_does_not_confirm_is_refused() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let options = Options {
         control: vec![served.address.to_string()],
@@ -420,7 +421,7 @@ async fn an_address_that_the_certificate_does_not_confirm_is_refused() {
 async fn a_control_plane_that_is_away_is_left_for_another() {
     let control = published();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let addresses = vec![gone.to_string(), served.address.to_string()];
     let options = JoinOptions { control: addresses.clone(), ..joins(&served, &token(&control, None), "one") };
     let member: Membership = patient(enrol(&options, BACKOFF)).await.unwrap();
@@ -436,7 +437,7 @@ async fn a_control_plane_that_is_away_is_left_for_another() {
 #[tokio::test]
 async fn a_connection_that_never_begins_tls_keeps_nobody_out() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let mut silent = Vec::new();
     for _ in 0..40 {
         silent.push(TcpStream::connect(served.address).await.unwrap());
@@ -451,7 +452,7 @@ async fn a_connection_that_never_begins_tls_keeps_nobody_out() {
 #[tokio::test]
 async fn machines_that_want_to_join_again_and_again_are_told_to_wait() {
     let control = published();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let addresses = [served.address.to_string()];
     let known = token(&control, None);
     let guest = channel::joining(&addresses, control.bundle().trust_domain(), known.pin()).unwrap();

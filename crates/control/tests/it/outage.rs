@@ -16,7 +16,7 @@ async fn after_a_reconnect_nothing_is_sent_again() {
     let first = control();
     let before = definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)]);
     first.publish(&before).unwrap();
-    let served = Served::start(&first).await;
+    let served = TestServer::start(&first).await;
     let address = served.address;
     let member = first.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -28,7 +28,7 @@ async fn after_a_reconnect_nothing_is_sent_again() {
     assert!(away(&agent).await.contains("Unavailable"));
     assert_eq!(agent.held(), held, "it keeps what it has");
 
-    let served = Served::start_at(&first, address).await;
+    let served = TestServer::start_at(&first, address).await;
     connected(&agent).await;
     eventually_async("the stream to begin", || first.counters("one").unwrap().streams == 2).await;
     // The next thing that it hears of is the next change.
@@ -46,7 +46,7 @@ async fn after_a_reconnect_nothing_is_sent_again() {
 async fn changes_that_a_node_missed_come_as_one_difference() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -57,7 +57,7 @@ async fn changes_that_a_node_missed_come_as_one_difference() {
 
     control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 1)])).unwrap();
     control.publish(&definitions([slice(FRONTEND, &[], 3)])).unwrap();
-    let _served = Served::start_at(&control, address).await;
+    let _served = TestServer::start_at(&control, address).await;
     let changes = accepted(&mut updates).await;
     let expected =
         [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 3))))), Change::Removed(slice_of(ORDERS))];
@@ -68,7 +68,7 @@ async fn changes_that_a_node_missed_come_as_one_difference() {
 async fn what_was_not_in_force_is_sent_again() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -76,7 +76,7 @@ async fn what_was_not_in_force_is_sent_again() {
     let unanswered = next(&mut updates).await;
     served.stop().await;
     away(&agent).await;
-    let _served = Served::start_at(&control, address).await;
+    let _served = TestServer::start_at(&control, address).await;
     let again = next(&mut updates).await;
     assert_eq!(again.changes, unanswered.changes);
     // The answer to the old update reaches no stream any more; the resources that the update put
@@ -91,7 +91,7 @@ async fn what_was_not_in_force_is_sent_again() {
 async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -103,7 +103,7 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     agent.subscribe([Subject::Hosted]);
     agent.report(&function(FRONTEND), instances(1));
     agent.report(&function(ORDERS), vec![]);
-    let _served = Served::start_at(&control, address).await;
+    let _served = TestServer::start_at(&control, address).await;
     assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), slice_of(ORDERS), Subject::Hosted]);
     let count = |index: usize| control.status().functions[index].instances.len();
     eventually_async("the count of streams", || (count(0), count(1)) == (1, 0)).await;
@@ -113,7 +113,7 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
 async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
@@ -141,7 +141,7 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     // Another process with another root: the bundle no longer covers the certificate, so it is renewed at once.
     let second = crate::support::control();
     second.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let _served = Served::start_at(&second, address).await;
+    let _served = TestServer::start_at(&second, address).await;
     let member = second.admit("one", everything()).unwrap();
     let (agent, mut updates) = join_at(address, &member);
     agent.subscribe([Subject::Bundle]);
@@ -174,7 +174,7 @@ fn join_at(
 async fn identities_are_kept_until_nobody_wants_them() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     let store = SvidStore::new(control.bundle().as_ref().clone());
@@ -196,7 +196,7 @@ async fn identities_are_kept_until_nobody_wants_them() {
 async fn only_what_a_node_hosts_is_signed() {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", only(&[FRONTEND])).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
     let sign = async |name: &str| {
@@ -234,7 +234,7 @@ async fn only_what_a_node_hosts_is_signed() {
 async fn a_replaced_process_permits_nothing_when_its_replacement_ends_before_it_connects() {
     let control = control();
     control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);

@@ -59,7 +59,7 @@ impl Drop for Node {
 }
 
 impl Node {
-    async fn join(control: &Control, served: &Served, member: &Membership, port: u16) -> Self {
+    async fn join(control: &Control, served: &TestServer, member: &Membership, port: u16) -> Self {
         let (agent, updates) = node(served, member, port);
         agent.subscribe([Subject::Hosted]);
         agent.offer(Capacity { cpu_millis: 4000, memory: 4 << 30, instances: 10 }, BTreeSet::new());
@@ -135,7 +135,7 @@ fn control_of(functions: impl IntoIterator<Item = FunctionConfig>) -> Control {
 #[tokio::test]
 async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     let control = control_of([command(FRONTEND, &[ORDERS], most(5)), command(ORDERS, &[], most(5))]);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
     assert!(status(&control, ORDERS).nodes.is_empty());
     let one = Node::join(&control, &served, &members[0], 1).await;
@@ -177,7 +177,7 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
 #[tokio::test]
 async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing() {
     let control = control_of([command(ORDERS, &[], most(5))]);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["one", "two", "three"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
     eventually_async("the node to have its functions", || one.has(&slice_of(ORDERS))).await;
@@ -215,7 +215,7 @@ async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing(
 #[tokio::test]
 async fn load_beyond_one_node_gets_another_and_the_sum_of_the_bounds_stays() {
     let control = control_of([command(ORDERS, &[], Scale { per_instance: 1.0, utilization: 1.0, ..most(15) })]);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
     eventually_async("the bounds of the node", || one.bounds(ORDERS) == Some((0, 10))).await;
@@ -231,7 +231,7 @@ async fn load_beyond_one_node_gets_another_and_the_sum_of_the_bounds_stays() {
 #[tokio::test]
 async fn a_minimum_is_spread_over_nodes_once_there_are_several() {
     let first = control_of([command(ORDERS, &[], Scale { min: 2, ..most(3) })]);
-    let served = Served::start(&first).await;
+    let served = TestServer::start(&first).await;
     let members = ["one", "two"].map(|name| first.admit(name, scheduled()).unwrap());
     let one = Node::join(&first, &served, &members[0], 1).await;
     let two = Node::join(&first, &served, &members[1], 2).await;
@@ -246,7 +246,7 @@ async fn a_minimum_is_spread_over_nodes_once_there_are_several() {
 #[tokio::test]
 async fn a_stuck_node_holds_up_nobody_and_gets_the_latest() {
     let control = control_of([]);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["stuck", "other"].map(|name| control.admit(name, everything()).unwrap());
     let (stuck, mut unread) = node(&served, &members[0], 1);
     stuck.subscribe([Subject::Hosted]);
@@ -285,7 +285,7 @@ async fn rate_limits_are_divided_between_nodes_and_follow_the_demand() {
         algorithm: QuotaAlgorithm::TokenBucket { requests: 100, period_ms: 1000, burst: 100 },
     });
     let control = control_of([limited]);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let members = ["one", "two"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
     eventually_async("the parts of the limit", || one.parts(ORDERS) == PARTS).await;

@@ -20,7 +20,7 @@ use tonic::{Code, Status, Streaming};
 const FRONTEND: &str = "orders/frontend";
 
 /// A client by hand.
-fn channel(served: &Served, member: &Membership) -> Channel {
+fn channel(served: &TestServer, member: &Membership) -> Channel {
     leno_agent::channel::of_member(&[served.address.to_string()], member).unwrap()
 }
 
@@ -31,14 +31,14 @@ struct RawNode {
 }
 
 impl RawNode {
-    async fn open(served: &Served, member: &Membership) -> Self {
+    async fn open(served: &TestServer, member: &Membership) -> Self {
         let (to_control, outgoing) = mpsc::channel(16);
         let response = DiscoveryClient::new(channel(served, member)).deltas(ReceiverStream::new(outgoing)).await;
         let response = response.unwrap();
         Self { to_control, from_control: response.into_inner() }
     }
 
-    async fn hello(served: &Served, member: &Membership, hello: v1::Hello) -> Self {
+    async fn hello(served: &TestServer, member: &Membership, hello: v1::Hello) -> Self {
         let node = Self::open(served, member).await;
         node.send(Message::Hello(hello)).await;
         node
@@ -85,10 +85,10 @@ fn subject(kind: v1::Kind, name: &str) -> v1::Subject {
     v1::Subject { kind: kind.into(), name: name.to_owned() }
 }
 
-async fn served_one() -> (Control, Served, Membership) {
+async fn served_one() -> (Control, TestServer, Membership) {
     let control = control();
     control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     (control, served, member)
 }

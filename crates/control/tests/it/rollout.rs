@@ -64,7 +64,7 @@ async fn a_good_revision_goes_step_by_step_and_a_bad_one_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);

@@ -27,7 +27,7 @@ const FRONTEND: &str = "orders/frontend";
 struct Mesh {
     folder: TempDir,
     control: Option<Control>,
-    served: Option<Served>,
+    served: Option<TestServer>,
 }
 
 impl Mesh {
@@ -49,7 +49,7 @@ impl Mesh {
         };
         let control = Control::with_authorities(authorities, store, Default::default()).unwrap();
         control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
-        self.served = Some(Served::start_at(&control, at).await);
+        self.served = Some(TestServer::start_at(&control, at).await);
         self.control = Some(control);
     }
 
@@ -74,7 +74,7 @@ impl Mesh {
         self.control.as_ref().unwrap()
     }
 
-    fn served(&self) -> &Served {
+    fn served(&self) -> &TestServer {
         self.served.as_ref().unwrap()
     }
 
@@ -492,7 +492,7 @@ async fn keys_in_memory_are_lost_with_the_process_and_nodes_join_again() {
     let control = open();
     let status = control.authority_status();
     assert_eq!((status.phase, status.roots.len()), (None, 2), "the new root and the one of before");
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let agent = join_at(served.address, &member, 1).0;
     assert!(away(&agent).await.contains("UnknownIssuer"));
 }

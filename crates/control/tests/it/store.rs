@@ -114,13 +114,14 @@ async fn a_control_plane_that_ends_closes_its_file_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
-    let served = Served::start(&control).await;
+    let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (_agent, _updates) = node(&served, &member, 1);
     eventually_async("the node to be connected", || control.status().nodes[0].connected).await;
     served.stop().await;
     drop(control);
-    // The grace of the node that was connected is not waited for: it is longer than the timeout of this test.
+    // The grace of the node that was connected is not waited for: it is longer than the timeout of
+    // this test.
     eventually_async("the store to be closed by its last user", || Store::open(&path).is_ok()).await;
 }
 

@@ -33,13 +33,13 @@ pub(crate) fn control_with(store: Store, options: leno_control::Options) -> Cont
 }
 
 /// A control plane that serves.
-pub(crate) struct Served {
+pub(crate) struct TestServer {
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), leno_control::ServeError>>,
 }
 
-impl Served {
+impl TestServer {
     pub(crate) async fn start(control: &Control) -> Self {
         Self::start_at(control, "127.0.0.1:0".parse().unwrap()).await
     }
@@ -83,7 +83,7 @@ pub(crate) fn only(functions: &[&str]) -> Admission {
 }
 
 /// A node with its inbound listener at this port.
-pub(crate) fn node(served: &Served, membership: &Membership, port: u16) -> (Agent, Updates) {
+pub(crate) fn node(served: &TestServer, membership: &Membership, port: u16) -> (Agent, Updates) {
     join_at(served.address, membership, port)
 }
 
@@ -149,7 +149,8 @@ pub(crate) fn scheduled() -> Admission {
     Admission { placement: Placement::Scheduled, gateway: false, locality: Default::default(), egress: false }
 }
 
-/// A node's load of a function's first revision: ready instances, each with a request, and requests that wait.
+/// A node's load of a function's first revision: ready instances, each with a request, and requests
+/// that wait.
 pub(crate) fn load(name: &str, ready: u32, waiting: u32) -> leno_wire::Load {
     let seen = leno_wire::Observation { ready, in_flight: ready, waiting, ..Default::default() };
     leno_wire::Load { function: function(name), revision: 1, starting: 0, seen }

@@ -142,12 +142,12 @@ fn remarks(function: &FunctionReplay) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leno_api::control::types::Unjudged;
+    use leno_api::control::types::UnjudgedRequests;
 
     #[test]
     fn what_the_counts_leave_out_is_said() {
         let function = FunctionReplay {
-            unjudged: vec![Unjudged { reason: "its query was not kept".to_owned(), requests: 2 }],
+            unjudged: vec![UnjudgedRequests { reason: "its query was not kept".to_owned(), requests: 2 }],
             skipped: 1,
             left_out: vec!["rate limits".to_owned(), "extensions".to_owned()],
             missing: vec!["node n1: its release does not answer such questions".to_owned()],

@@ -1,7 +1,7 @@
 //! External authorizers: over gRPC and over HTTP, as Externals and as functions, and all their
 //! possible answers.
 
-use crate::authorizer_server::{Asked, Authorizer, Say};
+use crate::authorizer_server::{Authorizer, ReceivedCheck, Say};
 use crate::mesh::{self, Answer, Mesh, echo_function, policy};
 use crate::outside::Server;
 use serde_json::{Value, json};
@@ -168,7 +168,7 @@ fn an_authorizer_allows_refuses_and_says_who_it_is_whichever_way_it_is_asked() {
 
 /// A decision from the fields that policies for Envoy read. Like the plug-in of Open Policy Agent,
 /// it derives `parsed_path` from the path, and takes the other fields from the message.
-fn opa(asked: &Asked) -> bool {
+fn opa(asked: &ReceivedCheck) -> bool {
     let header = |name: &str| asked.headers.get(name).map_or("", String::as_str);
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
     let parsed_path: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -397,7 +397,7 @@ fn a_call_between_functions_is_asked_about_with_the_caller() {
     ) + &policy("in", "caller", mesh::ALLOW_ALL);
     let mesh = Mesh::start(&(way.authorizer(server.port(), "shop") + &shop(way, "") + &caller));
     assert_eq!(get(&mesh, "caller", "/call/shop/items/7", &[]).status, 200);
-    let asked: Vec<Asked> = server.asked();
+    let asked: Vec<ReceivedCheck> = server.asked();
     assert_eq!(asked.len(), 1, "{asked:?}");
     assert_eq!((&*asked[0].source, &*asked[0].path), ("spiffe://test.example/ns/test/sa/caller", "/items/7"));
 }

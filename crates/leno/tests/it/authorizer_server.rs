@@ -28,7 +28,7 @@ type Headers = Vec<(&'static str, &'static str)>;
 pub(crate) enum Say {
     Allow(Headers),
     /// Allowed if this function returns true, else refused with 403.
-    Decide(fn(&Asked) -> bool),
+    Decide(fn(&ReceivedCheck) -> bool),
     Refuse(u16, Headers, &'static str),
     /// No answer.
     Silence,
@@ -44,7 +44,7 @@ pub(crate) enum Say {
 
 /// A request for a decision.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedCheck {
     pub id: String,
     pub method: String,
     pub path: String,
@@ -66,7 +66,7 @@ pub(crate) struct Authorizer {
 
 struct State {
     say: Say,
-    asked: Vec<Asked>,
+    asked: Vec<ReceivedCheck>,
 }
 
 impl Authorizer {
@@ -102,7 +102,7 @@ impl Authorizer {
     }
 
     /// All requests for a decision so far.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<ReceivedCheck> {
         self.state.lock().unwrap().asked.clone()
     }
 
@@ -163,22 +163,22 @@ async fn answer(request: Request<Incoming>, state: Arc<Mutex<State>>) -> Result<
     }
 }
 
-fn of_http(request: &Request<Incoming>) -> Asked {
+fn of_http(request: &Request<Incoming>) -> ReceivedCheck {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    Asked {
+    ReceivedCheck {
         method: request.method().to_string(),
         path: request.uri().path_and_query().unwrap().to_string(),
         headers: request.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
-        ..Asked::default()
+        ..ReceivedCheck::default()
     }
 }
 
-async fn of_grpc(request: Request<Incoming>) -> Asked {
+async fn of_grpc(request: Request<Incoming>) -> ReceivedCheck {
     assert_eq!(request.headers()["content-type"], "application/grpc");
     let body = request.into_body().collect().await.unwrap().to_bytes();
     let attributes = CheckRequest::decode(&body[5..]).unwrap().attributes.unwrap();
     let http = attributes.request.unwrap().http.unwrap();
-    Asked {
+    ReceivedCheck {
         id: http.id,
         method: http.method,
         path: http.path,

@@ -68,7 +68,7 @@ fn kill(pid: u64) {
 fn a_body_is_copied_where_it_enters_the_chain_and_where_it_leaves() {
     for isolation in ["process", "strict"] {
         if isolation == "strict" && !rustix::process::geteuid().is_root() {
-            eprintln!("SKIPPED: a chain in rooms: only root can show the program of this test in one");
+            eprintln!("SKIPPED: a chain in jails: only root can show the program of this test in one");
             continue;
         }
         let spec = format!("  instances: {{isolation: {isolation}, accounts: node}}\n");

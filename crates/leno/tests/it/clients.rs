@@ -5,7 +5,7 @@
 //!
 //! `scripts/clients.sh` installs them.
 
-use crate::cluster::upgraded::Upgraded;
+use crate::cluster::restart::RestartedNode;
 use crate::cluster::{Node, control_of};
 use crate::mesh::{ALLOW_ALL, curl, example, policy};
 use leno_testkit::eventually;
@@ -146,8 +146,8 @@ fn functions(version: u32) -> String {
 #[test]
 fn clients_see_no_error_that_the_function_did_not_answer_with() {
     let control = control_of(Ipv4Addr::LOCALHOST, "  limits: {headers: 1000}\n");
-    let mut gateway = Upgraded::of(Node::join(&control, "edge", &["--only-gateway"]));
-    let mut node = Upgraded::of(Node::join(&control, "one", &[]));
+    let mut gateway = RestartedNode::of(Node::join(&control, "edge", &["--only-gateway"]));
+    let mut node = RestartedNode::of(Node::join(&control, "one", &[]));
     control.apply(&functions(1));
     let address = gateway.node.gateway.to_string();
     let answers_of = |version: &str| {

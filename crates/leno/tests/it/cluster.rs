@@ -3,7 +3,7 @@
 pub(crate) mod load;
 pub(crate) mod network;
 pub(crate) mod redis;
-pub(crate) mod upgraded;
+pub(crate) mod restart;
 pub(crate) mod wire;
 
 use crate::control::{Control, text};

@@ -2,8 +2,8 @@
 //! nodes.
 
 use crate::cluster::load::Load;
-use crate::cluster::network::{HUB, Hub, Isolated, ip};
-use crate::cluster::upgraded::Upgraded;
+use crate::cluster::network::{HUB, Hub, NodeNetwork, ip};
+use crate::cluster::restart::RestartedNode;
 use crate::cluster::{MESH, Node, Place, control_of, status};
 use crate::control::Control;
 use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, example, policy, public_folder, try_curl};
@@ -53,7 +53,7 @@ fn post(gateway: &Node, path: &str) -> Option<Answer> {
 }
 
 /// Opens a route to the external servers.
-fn open(place: &Isolated, number: u8) {
+fn open(place: &NodeNetwork, number: u8) {
     let enter = format!("--net=/proc/{}/ns/net", place.holder.id());
     let address = format!("10.78.0.{number}/24");
     let add = ["ip", "addr", "add", &address, "dev", "eth0"];
@@ -61,7 +61,7 @@ fn open(place: &Isolated, number: u8) {
 }
 
 /// The same place, with an empty folder mounted over this folder.
-fn without(place: &Isolated, folder: &Path) -> Place {
+fn without(place: &NodeNetwork, folder: &Path) -> Place {
     let mut command = place.place.command.clone();
     let program = command.pop().unwrap();
     let hide = format!("mount -t tmpfs none {} && exec \"$@\"", folder.display());
@@ -85,7 +85,7 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     fs::write(secrets.path().join("token"), "swordfish\n").unwrap();
     let files = format!("  namespaces: {{files: [{}]}}\n", secrets.path().display());
     let control = control_of(HUB, &(egress(&names, "egress") + &files));
-    let places: Vec<Isolated> = (1..=5).map(|number| hub.place(number)).collect();
+    let places: Vec<NodeNetwork> = (1..=5).map(|number| hub.place(number)).collect();
     let gateway = Node::join_at(&places[0].place, &control, "edge", &["--only-gateway"], &[]);
     let nodes = [1, 2].map(|place| {
         Node::join_at(&without(&places[place], secrets.path()), &control, &format!("node{place}"), &[], &[])
@@ -254,7 +254,7 @@ fn a_mesh_that_has_egress_nodes_carry_calls_from_now_on_fails_without_any() {
     assert_eq!(status(gateway.get(&path)), Some(503));
     assert_eq!(server.requests(), requests);
     assert_eq!(carriers(&control, "test/api").0, [""; 0]);
-    let mut exit = Upgraded::of(Node::join(&control, "exit", &["--egress"]));
+    let mut exit = RestartedNode::of(Node::join(&control, "exit", &["--egress"]));
     answers(200);
     assert_eq!(carriers(&control, "test/api").0, ["exit"]);
     // After a hot restart, the new process continues to carry these connections.

@@ -2,7 +2,7 @@
 //! restarts each of them while requests go on.
 
 use crate::cluster::load::Load;
-use crate::cluster::network::{HUB, Hub, Isolated};
+use crate::cluster::network::{HUB, Hub, NodeNetwork};
 use crate::cluster::wire::Wire;
 use crate::cluster::{MESH, Node, documents, nodes_of};
 use crate::control::Control;
@@ -24,7 +24,7 @@ struct Scene {
     gateway: Node,
     nodes: [Node; 3],
     /// The networks of the nodes.
-    networks: Vec<Isolated>,
+    networks: Vec<NodeNetwork>,
     /// Kept, because a control plane that begins to lead reads the authority's file again.
     _folder: TempDir,
     applied: u32,
@@ -48,7 +48,7 @@ impl Scene {
         let first = Control::start_serving(tempfile::tempdir().unwrap(), &arguments(0), HUB);
         let second = Control::start_following(&first, &arguments(1));
         let other = second.nodes();
-        let networks: Vec<Isolated> = (1..=4).map(|number| hub.place(number)).collect();
+        let networks: Vec<NodeNetwork> = (1..=4).map(|number| hub.place(number)).collect();
         let more = ["--control", &*other];
         let gateway = Node::join_at(&networks[0].place, &first, "edge", &["--only-gateway"], &more);
         let join = |index: usize| Node::join_at(&networks[1 + index].place, &first, NODES[index], &[], &more);

@@ -55,7 +55,7 @@ impl Ports {
 
     fn mesh_document(self, extra: &str) -> String {
         // Most programs of the tests are in a folder of this account, which other accounts may not
-        // be able to enter. `rooms.rs` tests the effects of jails.
+        // be able to enter. `jails.rs` tests the effects of jails.
         let accounts =
             if extra.contains("instances:") { "" } else { "  instances: {isolation: process, accounts: node}\n" };
         let Self { gateway, outbound, inbound, control } = self;

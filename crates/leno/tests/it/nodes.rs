@@ -1,7 +1,7 @@
 //! A mesh of several processes: a control plane, nodes that joined it, and a gateway.
 
 use crate::cluster::load::Load;
-use crate::cluster::network::{HUB, Hub, Isolated};
+use crate::cluster::network::{HUB, Hub, NodeNetwork};
 use crate::cluster::{MESH, Node, Place, control, control_at, documents, nodes_of, status};
 use crate::control::{Control, text};
 use crate::mesh::{ALLOW_ALL, echo_function, first_answer, policy};
@@ -137,10 +137,10 @@ fn a_node_that_is_cut_off_is_replaced_and_comes_back() {
     }
     let hub = Hub::enter();
     let control = control_at(HUB);
-    let places: Vec<Isolated> = (1..=4).map(|number| hub.place(number)).collect();
+    let places: Vec<NodeNetwork> = (1..=4).map(|number| hub.place(number)).collect();
     let gateway = Node::join_at(&places[0].place, &control, "edge", &["--only-gateway"], &[]);
     let names = ["one", "two", "three"];
-    let join = |(place, name): (&Isolated, &&str)| Node::join_at(&place.place, &control, name, &[], &[]);
+    let join = |(place, name): (&NodeNetwork, &&str)| Node::join_at(&place.place, &control, name, &[], &[]);
     let _nodes: Vec<Node> = places[1..].iter().zip(&names).map(join).collect();
     control.apply(&documents());
     eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));

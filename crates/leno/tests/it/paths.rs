@@ -48,7 +48,7 @@ impl Path {
         let mesh = Mesh::start_with_command(self.leno(), &spec, documents, public_folder);
         if self.is_intercepted() {
             let are = if self.kernel { "are" } else { "are not" };
-            let told = format!("connections of rooms {are} judged in the kernel");
+            let told = format!("connections of jails {are} judged in the kernel");
             let output = mesh.output();
             assert!(output.iter().any(|line| line.contains(&told)), "{}: no `{told}` in {output:#?}", self.name);
         }

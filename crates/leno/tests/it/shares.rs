@@ -75,7 +75,7 @@ while True:
 ";
 
 #[test]
-fn connections_of_one_room_leave_the_gateway_and_others_what_they_need() {
+fn connections_of_one_jail_leave_the_gateway_and_others_what_they_need() {
     if !std::process::Command::new("/usr/bin/python3")
         .arg("--version")
         .output()

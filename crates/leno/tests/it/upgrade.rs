@@ -3,7 +3,7 @@
 
 use crate::cluster::load::Load;
 use crate::cluster::redis::Redis;
-use crate::cluster::upgraded::{Upgraded, is_running};
+use crate::cluster::restart::{RestartedNode, is_running};
 use crate::cluster::{MESH, Node, control, control_of, control_with, leno_of_nodes, nodes_of, status};
 use crate::control::Control;
 use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, policy, try_curl};
@@ -34,13 +34,13 @@ fn application(more: &str) -> String {
 }
 
 /// A control plane, a gateway, and a node with the application.
-fn start() -> (Control, Upgraded, Upgraded) {
+fn start() -> (Control, RestartedNode, RestartedNode) {
     start_with(control(), "")
 }
 
-fn start_with(control: Control, more: &str) -> (Control, Upgraded, Upgraded) {
-    let gateway = Upgraded::of(Node::join(&control, "edge", &["--only-gateway"]));
-    let node = Upgraded::of(Node::join(&control, "one", &[]));
+fn start_with(control: Control, more: &str) -> (Control, RestartedNode, RestartedNode) {
+    let gateway = RestartedNode::of(Node::join(&control, "edge", &["--only-gateway"]));
+    let node = RestartedNode::of(Node::join(&control, "one", &[]));
     control.apply(&application(more));
     eventually("an answer", || gateway.node.get("/call/back/ok").filter(|answer| answer.status == 200));
     let reported = |function: &&str| !nodes_of(&control, function).is_empty();
@@ -316,7 +316,7 @@ fn requests_that_outlive_their_process_end_and_so_do_the_calls_that_they_make() 
 }
 
 #[test]
-fn requests_of_instances_in_rooms_outlive_their_process_too() {
+fn requests_of_instances_in_jails_outlive_their_process_too() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let control = control_with(Ipv4Addr::LOCALHOST, &MESH.replace("isolation: process", "isolation: strict"));
@@ -325,7 +325,7 @@ fn requests_of_instances_in_rooms_outlive_their_process_too() {
     outlive(&control, gateway, node);
 }
 
-fn outlive(control: &Control, mut gateway: Upgraded, mut node: Upgraded) {
+fn outlive(control: &Control, mut gateway: RestartedNode, mut node: RestartedNode) {
     let ask = |path: &'static str| {
         let gateway = gateway.node.gateway;
         std::thread::spawn(move || try_curl(&format!("http://{gateway}{path}"), &["--max-time", "60"]))
@@ -351,12 +351,12 @@ fn outlive(control: &Control, mut gateway: Upgraded, mut node: Upgraded) {
 }
 
 /// The process of the front's instance, outside of its jail if it has one.
-fn process_of(node: &Upgraded) -> u32 {
+fn process_of(node: &RestartedNode) -> u32 {
     front(node)["pid"].as_u64().unwrap() as u32
 }
 
 /// The front's instance, in the listing of the node.
-fn front(node: &Upgraded) -> Value {
+fn front(node: &RestartedNode) -> Value {
     let admin = format!("unix:{}", node.node.folder.path().join("admin.sock").display());
     let listed =
         Command::new(leno_of_nodes()).args(["get", "instances", "--json", "--admin", &admin]).output().unwrap();
@@ -475,7 +475,7 @@ fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended
     gateway.upgrade();
     open.echoes("after an upgrade");
     let refusal = node.refusal(&["--timeout", "1"]);
-    assert!(refusal.contains("connections of the process before this one are still open"), "{refusal}");
+    assert!(refusal.contains("connections of the parent process are still open"), "{refusal}");
 
     let load = Load::start_at(&gateway.node, "/call/back/ok");
     let rotation = control.begin(&["ca", "rotate"]);
@@ -483,7 +483,7 @@ fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended
         let (_, authority) = control.get("/v1/authority");
         let waiting = authority["waiting"].as_object()?;
         let waits =
-            |node| waiting.get(node).and_then(Value::as_str).is_some_and(|why| why.contains("the process before"));
+            |node| waiting.get(node).and_then(Value::as_str).is_some_and(|why| why.contains("the parent process"));
         (waits("one") && waits("edge")).then_some(())
     };
     eventually("the old processes to be waited for", waiting);
@@ -495,7 +495,7 @@ fn a_websocket_outlives_its_processes_and_a_rotation_waits_until_they_have_ended
     assert!(rotation.status.success(), "{rotation:?}\n{}\n{}", node.log(), gateway.log());
     load.stop();
     // The files in the state folder belong to the current process.
-    let roots = |node: &Upgraded| fs::read_to_string(node.node.folder.path().join("state/roots.pem")).unwrap();
+    let roots = |node: &RestartedNode| fs::read_to_string(node.node.folder.path().join("state/roots.pem")).unwrap();
     assert_eq!(roots(&node), roots(&gateway));
     assert_eq!(roots(&node).matches("BEGIN CERTIFICATE").count(), 1);
     // The next process takes the phase of the rotation from it.

@@ -1,6 +1,6 @@
 //! One image pull to this node. It runs as its own task, so it continues when a waiter gives up.
 
-use super::{Images, Namer};
+use super::{ImageError, Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_namespaces::Namespace;
 use leno_oci::{Image, Progress, Snapshot, Stage};
@@ -46,7 +46,7 @@ struct Inner {
 }
 
 enum State {
-    Elsewhere,
+    Absent,
     Pulling(Progress),
     /// With a description of the parts of the image that are left out.
     Here(LocalImage, Option<String>),
@@ -60,7 +60,7 @@ impl Pull {
         image: String,
         digest: Option<String>,
     ) -> Self {
-        let state = watch::Sender::new(State::Elsewhere);
+        let state = watch::Sender::new(State::Absent);
         let (ahead, asked) = (AtomicBool::new(false), Notify::new());
         let inner = Inner { images, share, image, digest, namer, state, ahead, asked };
         Self { inner: Arc::new(inner), task: Mutex::default() }
@@ -80,7 +80,7 @@ impl Pull {
     /// Begins the pull, unless that is under way or done.
     fn begin(&self) {
         let begins = self.inner.state.send_if_modified(|state| match state {
-            State::Elsewhere | State::Failed(_) => {
+            State::Absent | State::Failed(_) => {
                 *state = State::Pulling(Progress::default());
                 true
             }
@@ -114,14 +114,14 @@ impl ImageSource for Pull {
             match ended.as_deref() {
                 Ok(State::Here(unpacked, _)) => Ok(unpacked.clone()),
                 Ok(State::Failed(reason)) => Err(reason.clone()),
-                Ok(State::Elsewhere | State::Pulling(_)) | Err(_) => Err("the node is stopping".to_owned()),
+                Ok(State::Absent | State::Pulling(_)) | Err(_) => Err("the node is stopping".to_owned()),
             }
         })
     }
 
     fn state(&self) -> ImageState {
         match &*self.inner.state.borrow() {
-            State::Elsewhere => ImageState::Elsewhere,
+            State::Absent => ImageState::Elsewhere,
             State::Pulling(progress) => ImageState::Pulling(words(progress.snapshot())),
             State::Here(_, omitted) => ImageState::Here(omitted.clone()),
             State::Failed(reason) => ImageState::Failed(reason.clone()),
@@ -149,9 +149,9 @@ impl Inner {
                     self.state.send_replace(State::Here(unpacked(image), omitted));
                     return;
                 }
-                Err(reason) => {
-                    tracing::warn!(image = self.image, "the image is not here: {reason}");
-                    self.state.send_replace(State::Failed(reason));
+                Err(error) => {
+                    tracing::warn!(image = self.image, "the image is not here: {error}");
+                    self.state.send_replace(State::Failed(error.to_string()));
                 }
             }
             let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
@@ -162,7 +162,7 @@ impl Inner {
         }
     }
 
-    async fn try_once(&self, progress: &Progress) -> Result<Image, String> {
+    async fn try_once(&self, progress: &Progress) -> Result<Image, ImageError> {
         let mut tell = interval_at(Instant::now() + TELL, TELL);
         let whose = (&self.share, &self.namer);
         let mut pull = pin!(self.images.bring(whose, &self.image, self.digest.as_deref(), progress));
@@ -178,7 +178,7 @@ impl Inner {
 /// The image in the form that a jail takes. It is also its own lease.
 fn unpacked(image: Image) -> LocalImage {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
-    let of_room = leno_jail::Image {
+    let of_jail = leno_jail::Image {
         layers: image.layers(),
         user: text(image.user()),
         environment: image.env().to_vec(),
@@ -187,7 +187,7 @@ fn unpacked(image: Image) -> LocalImage {
         directory: text(image.working_dir()),
         stop_signal: text(image.stop_signal()),
     };
-    LocalImage { image: of_room, lease: ImageLease::new(image) }
+    LocalImage { image: of_jail, lease: ImageLease::new(image) }
 }
 
 /// `34/200 MiB`

@@ -1,8 +1,9 @@
 //! A connection to a Redis server.
 
-use crate::images::secret;
+use crate::images::{SecretError, secret};
 use leno_files::{FileAccess, readers};
 use leno_model::{RedisQuotas, RedisTransport};
+use leno_runtime::client::{self, ClientError};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, Value};
 use std::io;
@@ -10,14 +11,41 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::{InvalidDnsNameError, ServerName};
 
 /// Bytes that a server may send between two writes of the node.
 const MOST_RECEIVED: usize = 256 << 10;
+
+/// Why Redis does not answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QuotaStoreError {
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    #[error(transparent)]
+    Authorities(#[from] ClientError),
+    /// A file system that hangs.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    ServerName(#[from] InvalidDnsNameError),
+    #[error("TLS: {0}")]
+    Tls(io::Error),
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+    #[error("an answer that makes no sense: {0}")]
+    Nonsense(String),
+    #[error("it answers another question than the last one")]
+    OtherQuestion,
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    #[error("no connection within {0:?}")]
+    NoConnection(Duration),
+}
 
 /// An open connection. It is closed when it is dropped.
 pub(super) struct Connection {
@@ -35,7 +63,7 @@ impl Drop for Connection {
 
 impl Connection {
     /// Connects and logs in. Reads the password and the authorities anew each time.
-    pub(super) async fn open(redis: &RedisQuotas) -> Result<Self, String> {
+    pub(super) async fn open(redis: &RedisQuotas) -> Result<Self, QuotaStoreError> {
         let mut info = RedisConnectionInfo::default().set_db(redis.database.into()).set_skip_set_lib_name();
         if let Some(username) = &redis.username {
             info = info.set_username(username);
@@ -44,34 +72,30 @@ impl Connection {
             let password = blocking(move || secret(&file, &FileAccess::Any)).await?;
             info = info.set_password(password);
         }
-        let stream = TcpStream::connect(&redis.address).await.map_err(|error| error.to_string())?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let stream = TcpStream::connect(&redis.address).await?;
+        stream.set_nodelay(true)?;
         match &redis.transport {
             RedisTransport::Plain => Self::over(&info, stream).await,
             RedisTransport::Tls { ca_file, server_name } => {
                 let file = ca_file.clone();
-                let read = move || {
-                    leno_runtime::client::tls(file.as_deref(), None, &FileAccess::Any)
-                        .map_err(|error| error.to_string())
-                };
+                let read = move || client::tls(file.as_deref(), None, &FileAccess::Any);
                 let config = Arc::new(blocking(read).await?.config);
-                let name = ServerName::try_from(server_name.clone()).map_err(|error| error.to_string())?;
+                let name = ServerName::try_from(server_name.clone())?;
                 let stream = TlsConnector::from(config).connect(name, stream).await;
-                Self::over(&info, stream.map_err(|error| format!("TLS: {error}"))?).await
+                Self::over(&info, stream.map_err(QuotaStoreError::Tls)?).await
             }
         }
     }
 
-    async fn over<S>(info: &RedisConnectionInfo, stream: S) -> Result<Self, String>
+    async fn over<S>(info: &RedisConnectionInfo, stream: S) -> Result<Self, QuotaStoreError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         // Each call has its own time limit.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let due = Arc::new(AtomicBool::new(true));
-        let stream = Bounded { stream, received: 0, due: due.clone() };
-        let opened = MultiplexedConnection::new_with_config(info, stream, config).await;
-        let (commands, driver) = opened.map_err(|error| error.to_string())?;
+        let stream = AnswerStream { stream, received: 0, due: due.clone() };
+        let (commands, driver) = MultiplexedConnection::new_with_config(info, stream, config).await?;
         let mut connection = Self { commands, due, driver: tokio::spawn(driver).abort_handle() };
         connection.warn_of_eviction().await;
         Ok(connection)
@@ -99,20 +123,24 @@ impl Connection {
     }
 }
 
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, String> + Send + 'static) -> Result<T, String> {
-    let read = readers::run(readers::OPERATOR, readers::MAX_WAIT, move || Ok(read()));
-    read.await.map_err(|error| error.to_string())?
+async fn blocking<T, E>(read: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, QuotaStoreError>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    QuotaStoreError: From<E>,
+{
+    Ok(readers::run(readers::OPERATOR, readers::MAX_WAIT, move || Ok(read())).await??)
 }
 
 /// A stream that fails if it receives more bytes than any answer has, or any bytes while no answer
 /// is due: they would be taken for the next answer.
-struct Bounded<S> {
+struct AnswerStream<S> {
     stream: S,
     received: usize,
     due: Arc<AtomicBool>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AnswerStream<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
@@ -128,7 +156,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AnswerStream<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.received = 0;

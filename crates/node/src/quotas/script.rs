@@ -1,6 +1,6 @@
 //! The script that settles counters: its arguments, and the meaning of its answers.
 
-use super::connection::Connection;
+use super::connection::{Connection, QuotaStoreError};
 use aws_lc_rs::digest::{Context, SHA256};
 use leno_policy::spec::QuotaAlgorithm;
 use leno_proxy::ledger::{Answer, CounterName, Question};
@@ -45,8 +45,8 @@ impl Settling {
         &mut self,
         connection: &mut Connection,
         questions: &[(&CounterName, Question)],
-    ) -> Result<Vec<Answer>, String> {
-        let fresh = random().map_err(|error| error.to_string())?;
+    ) -> Result<Vec<Answer>, QuotaStoreError> {
+        let fresh = random()?;
         let reply = match connection.command(&self.call(questions, &fresh)).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 self.load(connection).await?;
@@ -54,13 +54,13 @@ impl Settling {
             }
             reply => reply,
         };
-        self.read(reply.map_err(|error| error.to_string())?, questions)
+        self.read(reply?, questions)
     }
 
     /// Loads the script into the server.
-    pub(super) async fn load(&mut self, connection: &mut Connection) -> Result<(), String> {
+    pub(super) async fn load(&mut self, connection: &mut Connection) -> Result<(), QuotaStoreError> {
         let reply = connection.command(redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT)).await;
-        self.hash = match reply.map_err(|error| error.to_string())? {
+        self.hash = match reply? {
             Value::BulkString(hash) if hash.len() == 40 && hash.is_ascii() => {
                 String::from_utf8_lossy(&hash).into_owned()
             }
@@ -107,13 +107,13 @@ impl Settling {
         [format!("{base}:{}", hexadecimal(&key[..16])), format!("{base}:shared:{shared}"), format!("{base}:index")]
     }
 
-    fn read(&mut self, reply: Value, questions: &[(&CounterName, Question)]) -> Result<Vec<Answer>, String> {
+    fn read(&mut self, reply: Value, questions: &[(&CounterName, Question)]) -> Result<Vec<Answer>, QuotaStoreError> {
         let Value::Array(parts) = &reply else { return Err(nonsense(&reply)) };
         let [Value::BulkString(epoch), Value::BulkString(sequence), parts @ ..] = parts.as_slice() else {
             return Err(nonsense(&reply));
         };
         if *sequence != self.sequence.to_string().into_bytes() {
-            return Err("it answers another question than the last one".to_owned());
+            return Err(QuotaStoreError::OtherQuestion);
         }
         let epoch = String::from_utf8(epoch.clone()).map_err(|_| nonsense(&reply))?;
         if parts.len() != questions.len() || epoch.is_empty() || epoch.len() > 64 {
@@ -170,9 +170,8 @@ fn answer(part: &Value, question: &Question) -> Option<Answer> {
 
 /// Describes the answer of a server that is not Redis, or of a key that belongs to another program.
 /// The answer is truncated, because it may have any content.
-fn nonsense(value: &Value) -> String {
-    let text: String = format!("{value:?}").chars().take(100).collect();
-    format!("an answer that makes no sense: {text}")
+fn nonsense(value: &Value) -> QuotaStoreError {
+    QuotaStoreError::Nonsense(format!("{value:?}").chars().take(100).collect())
 }
 
 fn digest(text: &str) -> [u8; 32] {

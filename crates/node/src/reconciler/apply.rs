@@ -3,7 +3,7 @@
 use super::plan::{Step, steps};
 use super::{LoopState, Reconciler};
 use crate::instances::Revisions;
-use crate::loader::Loaded;
+use crate::loader::LoadResult;
 use crate::placement::DeliveredBounds;
 use leno_agent::Update;
 use leno_model::Run;
@@ -61,7 +61,7 @@ impl Pass {
 }
 
 impl Reconciler {
-    pub(super) fn apply(&self, update: Update, loaded: Loaded, state: &mut LoopState) {
+    pub(super) fn apply(&self, update: Update, loaded: LoadResult, state: &mut LoopState) {
         let only_endpoints = update.changes.iter().all(|change| matches!(change.subject(), Subject::Endpoints(_)));
         let mut pass = Pass::new(self.node.snapshot.load_full());
         for step in steps(&update.changes, loaded) {
@@ -132,8 +132,8 @@ impl Reconciler {
                 // The name may have been a function's until now.
                 self.supervisor.remove(id);
                 pass.has_replaced |= functions.remove(id).is_some();
-                if let Err(reason) = jobs.apply(&entry.slice, job) {
-                    return pass.rejected.push((Subject::Slice(id.clone()), reason));
+                if let Err(error) = jobs.apply(&entry.slice, job) {
+                    return pass.rejected.push((Subject::Slice(id.clone()), error.to_string()));
                 }
             }
             Run::Egress(_) => {

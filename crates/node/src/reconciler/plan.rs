@@ -1,6 +1,6 @@
 //! The steps of an update, computed before any of them is carried out.
 
-use crate::loader::Loaded;
+use crate::loader::{LoadError, LoadResult};
 use leno_agent::Change;
 use leno_identity::TrustBundle;
 use leno_model::{FunctionId, MeshConfig, ModuleHash};
@@ -35,11 +35,11 @@ pub(super) enum Step {
 
 /// The steps for these changes, in their order. `loaded` has the functions, routes and modules of
 /// the changes.
-pub(super) fn steps(changes: &[Change], mut loaded: Loaded) -> Vec<Step> {
+pub(super) fn steps(changes: &[Change], mut loaded: LoadResult) -> Vec<Step> {
     changes.iter().cloned().filter_map(|change| step(change, &mut loaded)).collect()
 }
 
-fn step(change: Change, loaded: &mut Loaded) -> Option<Step> {
+fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
     let subject = change.subject();
     Some(match change {
         Change::Set(Resource::Mesh(mesh)) => Step::SetMesh(mesh),
@@ -65,14 +65,14 @@ fn step(change: Change, loaded: &mut Loaded) -> Option<Step> {
 
 /// The step for a loaded function or route, or its rejection.
 fn taken<K: Hash + Eq>(
-    loaded: &mut HashMap<K, Result<Arc<FunctionEntry>, String>>,
+    loaded: &mut HashMap<K, Result<Arc<FunctionEntry>, LoadError>>,
     key: &K,
     subject: Subject,
     step: fn(Arc<FunctionEntry>) -> Step,
 ) -> Step {
     match loaded.remove(key) {
         Some(Ok(entry)) => step(entry),
-        Some(Err(reason)) => Step::Reject(subject, reason),
+        Some(Err(error)) => Step::Reject(subject, error.to_string()),
         None => Step::Reject(subject, "it is there twice".to_owned()),
     }
 }
@@ -100,9 +100,9 @@ mod tests {
     fn a_module_is_a_step_only_if_it_was_refused() {
         let hash = ModuleHash::of(b"module");
         let change = Change::Set(Resource::Module(hash, b"module".as_slice().into()));
-        assert!(steps(std::slice::from_ref(&change), Loaded::default()).is_empty());
+        assert!(steps(std::slice::from_ref(&change), LoadResult::default()).is_empty());
         let refused = HashMap::from([(hash, "it has no memory".to_owned())]);
-        let steps = steps(&[change], Loaded { refused, ..Loaded::default() });
+        let steps = steps(&[change], LoadResult { refused, ..LoadResult::default() });
         assert_eq!(steps.iter().map(rejected).collect::<Vec<_>>(), [Some("it has no memory")]);
     }
 
@@ -110,7 +110,7 @@ mod tests {
     fn removals_clear_what_they_name() {
         let id: FunctionId = "shop/checkout".parse().unwrap();
         let subjects = [Subject::Endpoints(id.clone()), Subject::Scale(id.clone()), Subject::Quota(id), Subject::Mesh];
-        let steps = steps(&subjects.map(Change::Removed), Loaded::default());
+        let steps = steps(&subjects.map(Change::Removed), LoadResult::default());
         let [Step::SetEndpoints(_, endpoints), Step::SetBounds(_, None), Step::SetLease(_, lease)] = &steps[..] else {
             panic!("{} steps", steps.len())
         };

@@ -11,7 +11,7 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-type Written = Result<(), EncodingError>;
+type EncodeResult = Result<(), EncodingError>;
 
 #[derive(Default)]
 pub(super) struct Encoder {
@@ -42,7 +42,11 @@ impl Encoder {
     }
 
     /// Fills in a header. A header that is longer than its reserved byte moves the bytes after it.
-    fn header<T>(&mut self, start: usize, write: impl FnOnce(&mut Vec<u8>) -> Result<T, EncodingError>) -> Written {
+    fn header<T>(
+        &mut self,
+        start: usize,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<T, EncodingError>,
+    ) -> EncodeResult {
         let end = self.out.len();
         write(&mut self.out)?;
         match *self.out.get(end..).unwrap_or_default() {
@@ -59,21 +63,21 @@ impl Encoder {
     }
 
     /// A variant with content is a map of its name to the content, which the caller writes next.
-    fn variant(&mut self, name: &str) -> Written {
+    fn variant(&mut self, name: &str) -> EncodeResult {
         write_map_len(&mut self.out, 1).map_err(failed)?;
         self.serialize_str(name)
     }
 }
 
 impl Compound<'_> {
-    fn element(&mut self, value: &(impl Serialize + ?Sized)) -> Written {
+    fn element(&mut self, value: &(impl Serialize + ?Sized)) -> EncodeResult {
         self.encoder.is_byte = false;
         value.serialize(&mut *self.encoder).map_err(|error| error.in_element(self.entries as usize))?;
         self.are_bytes &= self.encoder.is_byte;
         self.count()
     }
 
-    fn field(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) -> Written {
+    fn field(&mut self, name: &'static str, value: &(impl Serialize + ?Sized)) -> EncodeResult {
         let before = self.encoder.out.len();
         write_str(&mut self.encoder.out, name).map_err(failed)?;
         let begin = self.encoder.out.len();
@@ -86,12 +90,12 @@ impl Compound<'_> {
         self.count()
     }
 
-    fn count(&mut self) -> Written {
+    fn count(&mut self) -> EncodeResult {
         self.entries = self.entries.checked_add(1).ok_or_else(|| EncodingError::new("too many entries"))?;
         Ok(())
     }
 
-    fn end_list(self) -> Written {
+    fn end_list(self) -> EncodeResult {
         let Self { encoder, start, entries, are_bytes } = self;
         encoder.is_byte = false;
         if are_bytes && entries > 0 {
@@ -102,7 +106,7 @@ impl Compound<'_> {
         encoder.header(start, |out| write_array_len(out, entries).map_err(failed))
     }
 
-    fn end_map(self) -> Written {
+    fn end_map(self) -> EncodeResult {
         let Self { encoder, start, entries, .. } = self;
         encoder.is_byte = false;
         encoder.header(start, |out| write_map_len(out, entries).map_err(failed))
@@ -135,87 +139,87 @@ impl<'a> Serializer for &'a mut Encoder {
     type SerializeStruct = Compound<'a>;
     type SerializeStructVariant = Compound<'a>;
 
-    fn serialize_bool(self, value: bool) -> Written {
+    fn serialize_bool(self, value: bool) -> EncodeResult {
         write_bool(&mut self.out, value).map_err(failed)
     }
 
-    fn serialize_i8(self, value: i8) -> Written {
+    fn serialize_i8(self, value: i8) -> EncodeResult {
         self.serialize_i64(value.into())
     }
 
-    fn serialize_i16(self, value: i16) -> Written {
+    fn serialize_i16(self, value: i16) -> EncodeResult {
         self.serialize_i64(value.into())
     }
 
-    fn serialize_i32(self, value: i32) -> Written {
+    fn serialize_i32(self, value: i32) -> EncodeResult {
         self.serialize_i64(value.into())
     }
 
-    fn serialize_i64(self, value: i64) -> Written {
+    fn serialize_i64(self, value: i64) -> EncodeResult {
         write_sint(&mut self.out, value).map(drop).map_err(failed)
     }
 
-    fn serialize_u8(self, value: u8) -> Written {
+    fn serialize_u8(self, value: u8) -> EncodeResult {
         write_uint(&mut self.out, value.into()).map_err(failed)?;
         self.is_byte = true;
         Ok(())
     }
 
-    fn serialize_u16(self, value: u16) -> Written {
+    fn serialize_u16(self, value: u16) -> EncodeResult {
         self.serialize_u64(value.into())
     }
 
-    fn serialize_u32(self, value: u32) -> Written {
+    fn serialize_u32(self, value: u32) -> EncodeResult {
         self.serialize_u64(value.into())
     }
 
-    fn serialize_u64(self, value: u64) -> Written {
+    fn serialize_u64(self, value: u64) -> EncodeResult {
         write_uint(&mut self.out, value).map(drop).map_err(failed)
     }
 
-    fn serialize_f32(self, value: f32) -> Written {
+    fn serialize_f32(self, value: f32) -> EncodeResult {
         write_f32(&mut self.out, value).map_err(failed)
     }
 
-    fn serialize_f64(self, value: f64) -> Written {
+    fn serialize_f64(self, value: f64) -> EncodeResult {
         write_f64(&mut self.out, value).map_err(failed)
     }
 
-    fn serialize_char(self, value: char) -> Written {
+    fn serialize_char(self, value: char) -> EncodeResult {
         self.serialize_str(value.encode_utf8(&mut [0; 4]))
     }
 
-    fn serialize_str(self, value: &str) -> Written {
+    fn serialize_str(self, value: &str) -> EncodeResult {
         write_str(&mut self.out, value).map_err(failed)
     }
 
-    fn serialize_bytes(self, value: &[u8]) -> Written {
+    fn serialize_bytes(self, value: &[u8]) -> EncodeResult {
         write_bin(&mut self.out, value).map_err(failed)
     }
 
-    fn serialize_none(self) -> Written {
+    fn serialize_none(self) -> EncodeResult {
         self.serialize_unit()
     }
 
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Written {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> EncodeResult {
         value.serialize(&mut *self)?;
         (self.is_byte, self.is_some) = (false, true);
         Ok(())
     }
 
-    fn serialize_unit(self) -> Written {
+    fn serialize_unit(self) -> EncodeResult {
         write_nil(&mut self.out).map_err(failed)
     }
 
-    fn serialize_unit_struct(self, _: &'static str) -> Written {
+    fn serialize_unit_struct(self, _: &'static str) -> EncodeResult {
         self.serialize_unit()
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Written {
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> EncodeResult {
         self.serialize_str(variant)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Written {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> EncodeResult {
         value.serialize(&mut *self)?;
         self.is_byte = false;
         Ok(())
@@ -227,7 +231,7 @@ impl<'a> Serializer for &'a mut Encoder {
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Written {
+    ) -> EncodeResult {
         self.variant(variant)?;
         value.serialize(&mut *self)?;
         self.is_byte = false;
@@ -281,11 +285,11 @@ impl SerializeSeq for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> EncodeResult {
         self.element(value)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_list()
     }
 }
@@ -294,11 +298,11 @@ impl SerializeTuple for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> EncodeResult {
         self.element(value)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_list()
     }
 }
@@ -307,11 +311,11 @@ impl SerializeTupleStruct for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> EncodeResult {
         self.element(value)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_list()
     }
 }
@@ -320,11 +324,11 @@ impl SerializeTupleVariant for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, value: &T) -> EncodeResult {
         self.element(value)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_list()
     }
 }
@@ -333,16 +337,16 @@ impl SerializeMap for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Written {
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> EncodeResult {
         key.serialize(&mut *self.encoder)?;
         self.count()
     }
 
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Written {
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> EncodeResult {
         value.serialize(&mut *self.encoder)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_map()
     }
 }
@@ -351,11 +355,11 @@ impl SerializeStruct for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Written {
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> EncodeResult {
         self.field(name, value)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_map()
     }
 }
@@ -364,11 +368,11 @@ impl SerializeStructVariant for Compound<'_> {
     type Ok = ();
     type Error = EncodingError;
 
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Written {
+    fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> EncodeResult {
         self.field(name, value)
     }
 
-    fn end(self) -> Written {
+    fn end(self) -> EncodeResult {
         self.end_map()
     }
 }

@@ -22,7 +22,7 @@ struct Plain {
     choice: Option<Choice>,
     choices: Vec<Choice>,
     time: Duration,
-    wrapped: Vec<Wrapped>,
+    wrapped: Vec<Newtype>,
     options: Vec<Option<u8>>,
 }
 
@@ -33,7 +33,7 @@ struct Inner {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Wrapped(u8);
+struct Newtype(u8);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Choice {
@@ -82,7 +82,7 @@ fn bytes_are_byte_strings() {
     assert_eq!(round_trip(&vec![1_u8, 0xff]), [0xc4, 2, 1, 0xff]);
     assert_eq!(round_trip(&[7_u8; 32]).len(), 34);
     assert_eq!(round_trip(&vec![1_u16, 2]), [0x92, 1, 2]);
-    assert_eq!(round_trip(&vec![Wrapped(1)]), [0x91, 1]);
+    assert_eq!(round_trip(&vec![Newtype(1)]), [0x91, 1]);
     assert_eq!(round_trip(&vec![Some(1_u8)]), [0x91, 1]);
 }
 
@@ -158,7 +158,7 @@ fn plain() -> impl Strategy<Value = Plain> {
     (scalars, lists, map, any::<Option<(u8, String)>>(), nested, any::<Vec<u8>>()).prop_map(
         |((flag, number, signed, share, text, time), (list, bytes, hash, options), map, pair, nested, wrapped)| {
             let (nested, maybe, choice, choices) = nested;
-            let wrapped = wrapped.into_iter().map(Wrapped).collect();
+            let wrapped = wrapped.into_iter().map(Newtype).collect();
             Plain {
                 flag,
                 number,

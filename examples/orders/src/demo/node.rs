@@ -121,7 +121,7 @@ impl Leno {
     /// Why instances have no jails, in the words of the node's log.
     pub(crate) fn no_jails(&self) -> Result<String> {
         let log = std::fs::read_to_string(&self.own_log)?;
-        let line = log.lines().find_map(|line| line.split_once("instances are not in ")?.1.split_once(": "));
+        let line = log.lines().find_map(|line| line.split_once("instances are not in jails: "));
         Ok(line.map_or("?", |(_, reason)| reason).to_owned())
     }
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which recorded requests would have been decided differently. Each node remembers some two thousand requests for each worker, in its memory.
+/// Which recorded requests would have been decided differently. Each node remembers some two
+/// thousand requests for each worker, in its memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
@@ -26,12 +27,13 @@ pub struct FunctionReplay {
     /// Of those, which were denied and would be allowed.
     pub newly_allowed: u64,
     /// Requests that could not be judged again.
-    pub unjudged: Vec<Unjudged>,
+    pub unjudged: Vec<UnjudgedRequests>,
     /// Requests for which there was no time.
     pub skipped: u64,
     /// Some of the differences, the latest first.
     pub examples: Vec<ReplayExample>,
-    /// Policies of the function that a replay leaves out: rate limits, circuit breakers, external authorizers, extensions.
+    /// Policies of the function that a replay leaves out: rate limits, circuit breakers, external
+    /// authorizers, extensions.
     pub left_out: Vec<String>,
     /// Nodes that host the function and did not replay, and why; or that no node hosts it.
     pub missing: Vec<String>,
@@ -39,7 +41,7 @@ pub struct FunctionReplay {
 
 /// Requests that could not be judged again.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-pub struct Unjudged {
+pub struct UnjudgedRequests {
     /// Why.
     pub reason: String,
     /// How many.

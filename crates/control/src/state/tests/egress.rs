@@ -46,7 +46,7 @@ impl Mesh {
             permissions: Default::default(),
         };
         let histories = Histories::default();
-        let compiled = Compiled::new(&definitions, &definitions.modules, &histories, &bundle).unwrap();
+        let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &bundle).unwrap();
         let mut mesh = Self { state: State::new(compiled, histories), ends: BTreeMap::new() };
         let only = Placement::Only(BTreeSet::from([slices::function(CALLER)]));
         let nodes = [

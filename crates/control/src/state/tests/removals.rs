@@ -30,7 +30,7 @@ const OF_ALL: &str = "selector: {open: \"yes\"}";
 impl Mesh {
     fn new(documents: &str) -> Self {
         let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
-        let mut state = State::new(Compiled::nothing(&bundle).unwrap(), Histories::default());
+        let mut state = State::new(CompiledDefinitions::nothing(&bundle).unwrap(), Histories::default());
         let (placement, locality) = (Placement::Everything, Default::default());
         state.admit(NODE, Admission { placement, gateway: false, locality, egress: false });
         let mut mesh = Self { state, bundle, session: 0 };
@@ -60,7 +60,7 @@ impl Mesh {
             permissions: snapshot.permissions(),
         };
         let histories = self.state.histories().record_publication(&definitions.slices, 0).unwrap();
-        let compiled = Compiled::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
+        let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state.publish(compiled, histories);
     }
 

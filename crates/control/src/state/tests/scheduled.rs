@@ -85,7 +85,7 @@ impl Mesh {
             permissions: Default::default(),
         };
         let histories = Histories::default();
-        let compiled = Compiled::new(&definitions, &definitions.modules, &histories, bundle).unwrap();
+        let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, bundle).unwrap();
         let mut state = State::new(compiled, histories);
         for name in NODES {
             state.admit(

@@ -47,7 +47,7 @@ pub(crate) struct Programs {
 
 /// The result of a case on one engine.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Judged {
+pub(crate) struct CaseResult {
     /// All outputs of the sandboxes, in order.
     pub outputs: Vec<Output>,
     pub decision: Decision,
@@ -79,7 +79,7 @@ impl Programs {
     }
 
     /// Judges the case on each engine, with the counters that its history leaves.
-    pub(crate) fn judge(&self, pools: &mut [Pool], case: &Case, keys: &Keys) -> Vec<(EngineKind, Judged)> {
+    pub(crate) fn judge(&self, pools: &mut [Pool], case: &Case, keys: &Keys) -> Vec<(EngineKind, CaseResult)> {
         let head = Head::of(case, keys);
         let mut ledger = Ledger::default();
         for past in &case.history {
@@ -102,7 +102,7 @@ impl Programs {
         .collect()
     }
 
-    fn run(&self, pool: &mut Pool, images: &[Image; 2], case: &Case, head: &Head, ledger: &Ledger) -> Judged {
+    fn run(&self, pool: &mut Pool, images: &[Image; 2], case: &Case, head: &Head, ledger: &Ledger) -> CaseResult {
         let image = &images[usize::from(case.outbound)];
         let spec = self.spec(case);
         let headers = head.headers();
@@ -126,7 +126,7 @@ impl Programs {
                         }
                     });
                     let plan = plan(spec, &decision);
-                    return Judged { outputs, decision, plan, answer };
+                    return CaseResult { outputs, decision, plan, answer };
                 }
                 Output::Request(Outcome::Wants(wants)) => {
                     if let Some(want) = wants.signature {
@@ -136,7 +136,7 @@ impl Programs {
                             let decision = Decision { takes: want.failure, ..refused(want.denial) };
                             let decision = ledger.last_word(spec, decision, case.now);
                             let plan = plan(spec, &decision);
-                            return Judged { outputs, decision, plan, answer: None };
+                            return CaseResult { outputs, decision, plan, answer: None };
                         };
                         verified = Some(key);
                     }

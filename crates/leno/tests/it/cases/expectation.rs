@@ -1,6 +1,6 @@
 //! Compares the result of a case with the expectation of a table.
 
-use super::engines::{Head, Judged, fields};
+use super::engines::{CaseResult, Head, fields};
 use super::table::{Case, Deny, Expect, Texts, Trace};
 use leno_policy::input::Header;
 use leno_policy::outcome::{Decision, Denial, HeaderEdit, PolicyKind, Verdict};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The differences from the expectation, in words.
-pub(crate) fn differences(case: &Case, head: &Head, judged: &Judged) -> Vec<String> {
+pub(crate) fn differences(case: &Case, head: &Head, judged: &CaseResult) -> Vec<String> {
     let mut found = Vec::new();
     let (expect, decision) = (&case.expect, &judged.decision);
     match (&expect.allow, &expect.deny, &decision.verdict) {

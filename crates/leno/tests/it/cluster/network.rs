@@ -23,7 +23,7 @@ impl Hub {
         Self
     }
 
-    pub(crate) fn place(&self, number: u8) -> Isolated {
+    pub(crate) fn place(&self, number: u8) -> NodeNetwork {
         // The network lives as long as this process.
         let holder = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn().unwrap();
         let (own, net) = (fs::read_link("/proc/thread-self/ns/net").unwrap(), format!("/proc/{}/ns/net", holder.id()));
@@ -39,18 +39,18 @@ impl Hub {
             assert!(done.success(), "ip {arguments}");
         }
         let command = vec!["nsenter".to_owned(), enter, leno_of_nodes()];
-        Isolated { place: Place { address, command }, link, holder }
+        NodeNetwork { place: Place { address, command }, link, holder }
     }
 }
 
 /// A network of a node.
-pub(crate) struct Isolated {
+pub(crate) struct NodeNetwork {
     pub(crate) place: Place,
     pub(crate) link: String,
     pub(crate) holder: Child,
 }
 
-impl Isolated {
+impl NodeNetwork {
     pub(crate) fn cut(&self) {
         ip(&format!("link set {} down", self.link));
     }
@@ -60,7 +60,7 @@ impl Isolated {
     }
 }
 
-impl Isolated {
+impl NodeNetwork {
     /// Drops packets to this address.
     pub(crate) fn without(&self, address: Ipv4Addr) {
         self.run(&format!("ip route add blackhole {address}/32"));
@@ -85,7 +85,7 @@ impl Isolated {
     }
 }
 
-impl Drop for Isolated {
+impl Drop for NodeNetwork {
     fn drop(&mut self) {
         let _ = self.holder.kill();
         let _ = self.holder.wait();

@@ -9,22 +9,29 @@ use std::sync::{Arc, OnceLock};
 
 /// The argument that makes this program the jailer. Only this program uses it, so it is no
 /// subcommand.
-pub(crate) const LAUNCHER: &str = "room-launcher";
+const JAILER: &str = "jailer";
+/// The argument in earlier releases. A running process of one may start this program with it.
+const JAILER_BEFORE: &str = "room-launcher";
 /// Number of jails that the jailer makes ahead of need.
 const AHEAD: usize = 2;
+
+/// Whether this process was started as the jailer.
+pub(crate) fn is_jailer() -> bool {
+    std::env::args_os().nth(1).is_some_and(|argument| argument == JAILER || argument == JAILER_BEFORE)
+}
 
 /// Starts the jailer, and finds out whether it can make jails.
 pub(crate) async fn open(half: Half) -> JailSupport {
     leno_ebpf::log_to(|text| tracing::debug!("{text}"));
     match try_open(half).await {
-        Ok(rooms) => {
-            let whose = if rooms.have_accounts() { "an account of its own" } else { "this node's account" };
-            tracing::info!("instances: each is in a room, under {whose}");
-            JailSupport::Available(rooms)
+        Ok(jails) => {
+            let whose = if jails.have_accounts() { "an account of its own" } else { "this node's account" };
+            tracing::info!("instances: each is in a jail, under {whose}");
+            JailSupport::Available(jails)
         }
         Err(error) => {
             tracing::warn!(
-                "instances are not in rooms: {error}. They can be reached, and reach anything, past the mesh, and read each other's memory and \
+                "instances are not in jails: {error}. They can be reached, and reach anything, past the mesh, and read each other's memory and \
                  environment if they share an account; those with `isolation: strict` are not started"
             );
             JailSupport::Unavailable(error.to_string())
@@ -34,7 +41,7 @@ pub(crate) async fn open(half: Half) -> JailSupport {
 
 async fn try_open(half: Half) -> Result<leno_jail::Jails, JailError> {
     let mut command = Command::new("/proc/self/exe");
-    command.arg(LAUNCHER).current_dir("/");
+    command.arg(JAILER).current_dir("/");
     leno_jail::Jails::open_beside(Jailer::start(command)?, AHEAD, Some(Arc::new(intercept)), half).await
 }
 
@@ -51,7 +58,7 @@ fn intercept(listeners: &JailListeners, network: BorrowedFd<'_>) -> Option<Liste
             tracing::info!("instances: calls to port 80 are intercepted, others refused, for want of {error}");
         }
         Err(error) if EVERY_PORT.get() == Some(&true) => {
-            tracing::warn!("calls of one room to ports other than 80 will be refused: {error}");
+            tracing::warn!("calls of one jail to ports other than 80 will be refused: {error}");
         }
         _ => {}
     }

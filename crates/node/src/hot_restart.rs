@@ -3,15 +3,16 @@
 //! The *parent* starts the *child* and sends it, on a Unix socket, its listening sockets and the
 //! configuration that the control plane has delivered. The child loads the configuration, has its
 //! identities certified, starts as many instances as the parent has ready, and reports that it is
-//! ready. Then the parent hands over: from that moment, the child has the node's stream and accepts
-//! connections, and the parent drains. Until then the parent is the node, even if the child fails.
+//! ready. Then the parent transfers the node: from that moment, the child has the node's stream and
+//! accepts connections, and the parent drains. Until then the parent is the node, even if the child
+//! fails.
 //!
 //! ```text
 //! parent                               child
-//!     sockets, Start, Ready… ─────────▶   engines, identity, settings of the mesh
+//!     sockets, Start, Warm…  ─────────▶   engines, identity, settings of the mesh
 //!     updates, as they come  ─────────▶   in force, certified, instances started
 //!                            ◀─────────   Ready
-//!     counters, HandOver     ─────────▶   stream, accept
+//!     counters, Transfer     ─────────▶   stream, accept
 //!                            ◀─────────   Serving
 //!     drain               ◀─────────   updates, as they are in force
 //!     end
@@ -23,15 +24,15 @@
 //! accept such an instance's connection. The counters of rate limits move to the child; the parent
 //! asks the child from then on.
 
+mod child;
 mod counting;
-mod predecessor;
-mod successor;
-mod wire;
+mod parent;
+mod protocol;
 
-pub(crate) use counting::{Asking, SOCKET};
-pub use predecessor::Relay;
-pub(crate) use predecessor::{Outgoing, offer};
-pub(crate) use successor::Incoming;
-pub(crate) use successor::Succession;
-pub use successor::{NoPredecessor, Predecessor};
-pub(crate) use wire::{Start, UPDATES, VERSION, begin};
+pub(crate) use child::ChildNode;
+pub(crate) use child::HotRestart;
+pub use child::{Parent, ParentError, TakeoverError};
+pub(crate) use counting::{ChildCounters, SOCKET};
+pub use parent::{ChildLink, OfferError};
+pub(crate) use parent::{ParentNode, offer};
+pub(crate) use protocol::{Start, UPDATES, VERSION, begin};

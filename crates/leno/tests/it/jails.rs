@@ -194,21 +194,21 @@ fn ways_around(isolation: &str) {
 }
 
 #[test]
-fn a_room_closes_the_ways_around_the_mesh() {
+fn a_jail_closes_the_ways_around_the_mesh() {
     ways_around("strict");
 }
 
 #[test]
-fn without_a_room_they_are_open() {
+fn without_a_jail_they_are_open() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root may do all that a room keeps from doing");
+        eprintln!("skipped: only root may do all that a jail keeps from doing");
         return;
     }
     ways_around("process");
 }
 
 #[test]
-fn every_namespace_is_the_rooms_own_and_so_is_the_account() {
+fn every_namespace_is_the_jails_own_and_so_is_the_account() {
     let mesh = start("strict", &neighbours());
     for kind in ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"] {
         let ours = fs::read_link(format!("/proc/self/ns/{kind}")).unwrap();
@@ -256,7 +256,7 @@ fn a_refused_system_call_is_told_by_name() {
 }
 
 #[test]
-fn a_room_gets_no_more_than_its_share() {
+fn a_jail_gets_no_more_than_its_share() {
     let greedy = "---\napiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: greedy, namespace: test}\nspec:\n  \
                   command: [dd, if=/dev/zero, of=/dev/null, bs=256M, count=1]\n  callees: []\n  resources: {memory: 64Mi}\n  \
                   workingDirectory: public\n  expose: [{hosts: [greedy.example], path: /}]\n";
@@ -352,7 +352,7 @@ fn a_graceful_end_leaves_no_control_group() {
 }
 
 #[test]
-fn what_a_room_refuses_is_observed_and_filtered() {
+fn what_a_jail_refuses_is_observed_and_filtered() {
     let mut mesh = start("strict", &neighbours());
     assert_eq!(attempt(&mesh, "trace", &["1"]), "killed");
     assert!(attempt(&mesh, "resolve", &["c2VjcmV0.tunnel.example"]).starts_with("refused"));
@@ -391,7 +391,7 @@ fn what_a_room_refuses_is_observed_and_filtered() {
 }
 
 #[test]
-fn nothing_of_a_room_outlives_its_node() {
+fn nothing_of_a_jail_outlives_its_node() {
     let mut mesh = start("strict", &neighbours());
     mesh.wait_for("the victim", |mesh| !mesh.instances("test/victim").is_empty());
     assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
@@ -419,7 +419,7 @@ fn is_running(pid: u64) -> bool {
 }
 
 #[test]
-fn a_program_in_a_room_serves_calls_and_ends_as_elsewhere() {
+fn a_program_in_a_jail_serves_calls_and_ends_as_elsewhere() {
     let caller = echo_function(
         "caller",
         &format!(
@@ -449,7 +449,7 @@ fn a_program_in_a_room_serves_calls_and_ends_as_elsewhere() {
 }
 
 #[test]
-fn rooms_may_have_the_same_port_and_get_their_own_requests() {
+fn jails_may_have_the_same_port_and_get_their_own_requests() {
     let function = |name: &str| {
         echo_function(
             name,
@@ -547,7 +547,7 @@ fn links_and_closed_folders_lead_to_nothing_of_the_machine() {
 }
 
 #[test]
-fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
+fn where_there_are_no_jails_it_is_said_and_strict_is_refused() {
     let strict = intruder_function("").replace("  callees: []", "  callees: []\n  isolation: strict");
     let any =
         echo_function("any", "  callees: []\n  expose: [{hosts: [any.example], path: /}]\n  workingDirectory: public");
@@ -557,7 +557,7 @@ fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
     let none = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"";
     unshare.args(["--user", "--map-root-user", "sh", "-c", none, env!("CARGO_BIN_EXE_leno")]);
     let mut mesh = Mesh::start_with_command(unshare, &instances("auto"), &documents, public_folder);
-    mesh.line("instances are not in rooms: namespaces:");
+    mesh.line("instances are not in jails: namespaces:");
     assert_eq!(mesh.curl("/", &["--header", "host: any.example"]).status, 200);
     assert_eq!(mesh.instances("test/any")[0]["isolation"], "process");
     assert_eq!(mesh.get("/whoami").status, 503);
@@ -566,7 +566,7 @@ fn where_there_are_no_rooms_it_is_said_and_strict_is_refused() {
 }
 
 #[test]
-fn rooms_need_no_root() {
+fn jails_need_no_root() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: all other tests show it where they do not run as root");
         return;

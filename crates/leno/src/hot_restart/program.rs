@@ -34,7 +34,7 @@ impl Program {
 
     /// The file to start: `wanted`, or the file that is now at the path from which this process was
     /// started. The error says why the node refuses to start it.
-    pub(crate) fn successor(&self, wanted: Option<&Path>) -> Result<PathBuf> {
+    pub(crate) fn of_child(&self, wanted: Option<&Path>) -> Result<PathBuf> {
         let path = wanted.unwrap_or(&self.path);
         let account = rustix::process::geteuid().as_raw();
         let file = path.canonicalize().map_err(|error| anyhow!("{}: {error}", path.display()))?;
@@ -89,17 +89,17 @@ mod tests {
         let program = Program { path: link.clone(), name: "leno".into(), arguments: Vec::new() };
         set(&file, 0o755);
         set(&bin, 0o755);
-        assert_eq!(program.successor(None).unwrap(), file.canonicalize().unwrap());
+        assert_eq!(program.of_child(None).unwrap(), file.canonicalize().unwrap());
         set(&file, 0o644);
-        assert!(program.successor(None).unwrap_err().to_string().contains("is no program"));
+        assert!(program.of_child(None).unwrap_err().to_string().contains("is no program"));
         set(&file, 0o757);
-        assert!(program.successor(None).unwrap_err().to_string().contains("everybody may write to"));
+        assert!(program.of_child(None).unwrap_err().to_string().contains("everybody may write to"));
         set(&file, 0o755);
         set(&bin, 0o777);
-        assert!(program.successor(Some(&file)).unwrap_err().to_string().contains("everybody may write to"));
+        assert!(program.of_child(Some(&file)).unwrap_err().to_string().contains("everybody may write to"));
         set(&bin, 0o1777);
-        assert!(program.successor(Some(&file)).is_ok());
-        assert!(program.successor(Some(&bin)).unwrap_err().to_string().contains("is no program"));
-        assert!(program.successor(Some(&bin.join("other"))).unwrap_err().to_string().contains("other: "));
+        assert!(program.of_child(Some(&file)).is_ok());
+        assert!(program.of_child(Some(&bin)).unwrap_err().to_string().contains("is no program"));
+        assert!(program.of_child(Some(&bin.join("other"))).unwrap_err().to_string().contains("other: "));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, watch};
 
 /// State of one node's connection to the control plane.
-pub(crate) struct Shared {
+pub(crate) struct AgentState {
     state: Mutex<NodeState>,
     outbox: mpsc::UnboundedSender<Outgoing>,
     /// Notified when the node must renew certificates early.
@@ -36,7 +36,7 @@ pub(crate) struct Outgoing {
     pub message: v1::FromNode,
 }
 
-impl Shared {
+impl AgentState {
     pub(crate) fn new(outbox: mpsc::UnboundedSender<Outgoing>, role: Role) -> Self {
         let (state, renewals, machines, revocations) = Default::default();
         Self { state, outbox, renewals, role: Mutex::new(role), machines, revocations }
@@ -76,8 +76,8 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for AgentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("held", &self.state().held().len()).finish_non_exhaustive()
+        f.debug_struct("AgentState").field("held", &self.state().held().len()).finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! The child of a hot restart.
 
 use super::counting;
-use super::wire::{self, Frame, Link, Message, Start};
+use super::protocol::{self, Frame, Link, Message, Start};
 use crate::callers::Callers;
 use crate::instances::reported;
 use crate::warm::Warm;
@@ -23,24 +23,23 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-/// Longest time for the parent to send the state that it hands over.
+/// Longest time for the parent to send the state that it transfers.
 const BEGIN: Duration = Duration::from_secs(10);
 /// This process gives up so long before the parent does, in time to report why.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Longest time from the start of the hand-over until all updates passed to this process are in
+/// Longest time from the start of the transfer until all updates passed to this process are in
 /// force. The parent waits longer.
 const IN_FORCE: Duration = Duration::from_secs(8);
 /// Longest wait until the parent has received the reason why this process gives up.
 const HEARD: Duration = Duration::from_secs(5);
 /// Interval between checks whether the instances are ready.
 const LOOK: Duration = Duration::from_millis(10);
-const OTHER_AUTHORITY: &str = "it has certificates of an authority that does not sign any more";
 /// Updates of the parent that may wait to be put into force.
 const UPDATES: usize = 4;
 
-/// The state that the parent hands over.
+/// The state that the parent transfers.
 #[derive(Debug)]
-pub struct Predecessor {
+pub struct Parent {
     socket: UnixStream,
     start: Start,
     until: Instant,
@@ -51,14 +50,37 @@ pub struct Predecessor {
 /// Why this process cannot take over.
 #[derive(Debug, thiserror::Error)]
 #[error("this process cannot take over from another one: {0}")]
-pub struct NoPredecessor(#[from] io::Error);
+pub struct ParentError(#[from] io::Error);
 
-impl Predecessor {
+/// Why this process does not take over. Each text continues a sentence about this process.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeoverError {
+    /// The parent has ended, and its state is lost.
+    #[error("the parent process from which it was to take over has ended")]
+    ParentEnded,
+    /// It cannot apply a part of the parent's configuration.
+    #[error("it cannot use what it was handed over: {0}")]
+    Rejected(String),
+    /// The parent's messages came in another order than this release expects.
+    #[error("it was not handed over in order")]
+    OutOfTurn,
+    /// It was not ready within the timeout.
+    #[error("it was not ready in time: {0}")]
+    Late(String),
+    /// The last updates took too long.
+    #[error("the last changes were not in force within {IN_FORCE:?}")]
+    NotInForce,
+    /// Another authority has begun to sign meanwhile.
+    #[error("it has certificates of an authority that does not sign any more")]
+    OtherAuthority,
+}
+
+impl Parent {
     /// Reads the parent's first message from the socket.
-    pub fn at(socket: OwnedFd) -> Result<Self, NoPredecessor> {
+    pub fn at(socket: OwnedFd) -> Result<Self, ParentError> {
         let socket = UnixStream::from(socket);
         socket.set_read_timeout(Some(BEGIN))?;
-        let (start, mut descriptors) = wire::begun(&socket)?;
+        let (start, mut descriptors) = protocol::begun(&socket)?;
         if descriptors.len().checked_sub(start.listeners) != Some(start.others.len()) {
             return Err(io::Error::other(format!("{} descriptors came", descriptors.len())).into());
         }
@@ -68,7 +90,7 @@ impl Predecessor {
         Ok(Self { socket, start, until, listeners, others })
     }
 
-    /// Takes another descriptor that the parent hands over.
+    /// Takes another descriptor that the parent passes.
     pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
         let index = self.others.iter().position(|(other, _)| other == name)?;
         Some(self.others.swap_remove(index).1)
@@ -91,28 +113,28 @@ impl Predecessor {
 
     /// Takes over within the node that is being started. Returns the listeners, and the state that
     /// the control plane's client needs.
-    pub(crate) fn succeed(mut self, incoming: Incoming) -> io::Result<(Succession, Vec<TcpListener>, ParentProcess)> {
+    pub(crate) fn join(mut self, incoming: ChildNode) -> io::Result<(HotRestart, Vec<TcpListener>, ParentProcess)> {
         let counting = self.take(counting::SOCKET).map(UnixStream::from);
-        let passing_on = self.take(wire::UPDATES).map(UnixStream::from).map(Link::new).transpose()?;
+        let passing_on = self.take(protocol::UPDATES).map(UnixStream::from).map(Link::new).transpose()?;
         let link = Link::new(self.socket)?;
         let (updates, passed_on) = mpsc::channel(UPDATES);
         let (events, in_force) = mpsc::unbounded_channel();
-        let (state, states) = watch::channel(State::Preparing);
+        let (state, states) = watch::channel(ParentState::Serving);
         let (outbox, messages) = mpsc::unbounded_channel();
         let (alive, gone) = oneshot::channel::<Infallible>();
         let (svids, agent) = (incoming.node.svids.clone(), incoming.agent.clone());
         let warm = incoming.warm.clone();
-        let succession = Succession { states, outbox, events: in_force, warm, svids, agent, until: self.until };
+        let hot_restart = HotRestart { states, outbox, events: in_force, warm, svids, agent, until: self.until };
         tokio::spawn(async move {
             follow(incoming, (link, counting, passing_on), updates, messages, state).await;
             drop(alive);
         });
-        Ok((succession, self.listeners, ParentProcess { updates: passed_on, events, gone }))
+        Ok((hot_restart, self.listeners, ParentProcess { updates: passed_on, events, gone }))
     }
 }
 
 /// The node that receives the parent's state.
-pub(crate) struct Incoming {
+pub(crate) struct ChildNode {
     pub node: Arc<Node>,
     pub callers: Arc<Callers>,
     pub any_caller: bool,
@@ -123,17 +145,17 @@ pub(crate) struct Incoming {
 
 /// The state of the parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Preparing,
+enum ParentState {
+    /// It owns the node.
+    Serving,
     /// This process owns the node.
-    HandedOver,
-    /// The parent has ended.
-    Gone,
+    Draining,
+    Ended,
 }
 
 /// A hot restart that is under way.
-pub(crate) struct Succession {
-    states: watch::Receiver<State>,
+pub(crate) struct HotRestart {
+    states: watch::Receiver<ParentState>,
     outbox: mpsc::UnboundedSender<Message>,
     events: mpsc::UnboundedReceiver<Event>,
     warm: Warm,
@@ -142,14 +164,14 @@ pub(crate) struct Succession {
     until: Instant,
 }
 
-impl Succession {
+impl HotRestart {
     /// Waits until this process is ready, and reports that. Returns when this process owns the
     /// node, and all resources of the parent are in force.
     pub(crate) async fn take_over(
         &mut self,
         mut ready: watch::Receiver<bool>,
         supervisor: &Supervisor,
-    ) -> Result<(), String> {
+    ) -> Result<(), TakeoverError> {
         let (warm, svids, until) = (self.warm.clone(), self.svids.clone(), self.until);
         let prepared = async {
             // It fails when the node has ended. Then the parent sends no more.
@@ -163,30 +185,36 @@ impl Succession {
         let late = || match warm.missing(supervisor) {
             Some(missing) => missing,
             None if svids.is_renewed() => "its configuration is not in force".to_owned(),
-            None => OTHER_AUTHORITY.to_owned(),
+            None => TakeoverError::OtherAuthority.to_string(),
         };
         tokio::select! {
             () = prepared => {}
             event = self.events.recv() => return Err(rejected(event)),
-            _ = self.states.wait_for(|state| *state == State::Gone) => return Err(gone()),
-            () = sleep_until(until) => return Err(format!("it was not ready in time: {}", late())),
+            _ = self.states.wait_for(|state| *state == ParentState::Ended) => return Err(TakeoverError::ParentEnded),
+            () = sleep_until(until) => return Err(TakeoverError::Late(late())),
         }
         self.report_instances(supervisor);
         self.say(Message::Ready);
-        if *self.states.wait_for(|state| *state != State::Preparing).await.map_err(|_| gone())? == State::Gone {
-            return Err(gone());
+        if *self
+            .states
+            .wait_for(|state| *state != ParentState::Serving)
+            .await
+            .map_err(|_| TakeoverError::ParentEnded)?
+            == ParentState::Ended
+        {
+            return Err(TakeoverError::ParentEnded);
         }
         let until = Instant::now() + IN_FORCE;
         match timeout_at(until, self.events.recv()).await {
             Ok(Some(Event::InForce)) => {}
             Ok(event) => return Err(rejected(event)),
-            Err(_) => return Err(format!("the last changes were not in force within {IN_FORCE:?}")),
+            Err(_) => return Err(TakeoverError::NotInForce),
         }
         // Another authority may have begun to sign just now. Other nodes may refuse certificates of
         // the first one as soon as the parent has none.
         while !self.svids.is_renewed() {
             if Instant::now() >= until {
-                return Err(OTHER_AUTHORITY.to_owned());
+                return Err(TakeoverError::OtherAuthority);
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -210,14 +238,14 @@ impl Succession {
         let Self { mut states, outbox, .. } = self;
         async move {
             let _outbox = outbox;
-            let _ = states.wait_for(|state| *state == State::Gone).await;
+            let _ = states.wait_for(|state| *state == ParentState::Ended).await;
         }
     }
 
     /// Reports why this process gives up, and waits until the parent has received it.
-    pub(crate) async fn fail(mut self, reason: &str) {
-        self.say(Message::Failed(reason.to_owned()));
-        let _ = timeout(HEARD, self.states.wait_for(|state| *state == State::Gone)).await;
+    pub(crate) async fn fail(mut self, reason: &TakeoverError) {
+        self.say(Message::Failed(reason.to_string()));
+        let _ = timeout(HEARD, self.states.wait_for(|state| *state == ParentState::Ended)).await;
     }
 
     fn say(&self, message: Message) {
@@ -226,14 +254,10 @@ impl Succession {
     }
 }
 
-fn gone() -> String {
-    "the process from which it was to take over has ended".to_owned()
-}
-
-fn rejected(event: Option<Event>) -> String {
+fn rejected(event: Option<Event>) -> TakeoverError {
     match event {
-        Some(Event::Rejected(reason)) => format!("it cannot use what it was handed over: {reason}"),
-        Some(Event::InForce) | None => "it was not handed over in order".to_owned(),
+        Some(Event::Rejected(reason)) => TakeoverError::Rejected(reason),
+        Some(Event::InForce) | None => TakeoverError::OutOfTurn,
     }
 }
 
@@ -249,13 +273,13 @@ async fn pass_on(mut updates: mpsc::Receiver<Bytes>, mut link: Link) {
 
 /// Handles the parent's messages, as long as it lives.
 async fn follow(
-    incoming: Incoming,
+    incoming: ChildNode,
     (mut link, mut counting, mut passing_on): (Link, Option<UnixStream>, Option<Link>),
     updates: mpsc::Sender<Bytes>,
     mut messages: mpsc::UnboundedReceiver<Message>,
-    state: watch::Sender<State>,
+    state: watch::Sender<ParentState>,
 ) {
-    let Incoming { node, callers, any_caller, warm, agent } = incoming;
+    let ChildNode { node, callers, any_caller, warm, agent } = incoming;
     let mut announcements = callers.announce(&node.credentials);
     let mut updates = Some(updates);
     loop {
@@ -286,7 +310,7 @@ async fn follow(
                     }
                     Ok(())
                 }
-                Ok(Frame::Message(Message::HandOver { term_ms })) => {
+                Ok(Frame::Message(Message::Transfer { term_ms })) => {
                     if let Some(socket) = counting.take() {
                         let (node, runtime) = (Arc::downgrade(&node), Handle::current());
                         // Without the thread, the parent refuses requests that are under a rate
@@ -303,7 +327,7 @@ async fn follow(
                         tokio::spawn(pass_on(agent.copy().1, link));
                     }
                     updates = None;
-                    state.send_replace(State::HandedOver);
+                    state.send_replace(ParentState::Draining);
                     Ok(())
                 }
                 Ok(Frame::Message(_)) => Err(io::ErrorKind::InvalidData.into()),
@@ -311,10 +335,10 @@ async fn follow(
             },
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "the predecessor has ended");
+            tracing::debug!(%error, "the parent process has ended");
             break;
         }
     }
     callers.part(&node.credentials);
-    state.send_replace(State::Gone);
+    state.send_replace(ParentState::Ended);
 }

@@ -2,13 +2,13 @@
 
 use super::super::error::ApiError;
 use super::super::quota::Namespaces;
-use super::super::service::{Kept, Service};
+use super::super::service::{DocumentEntry, Service};
 use super::super::tokens::Caller;
-use super::super::types::{Action, ChangeAnswer, ChangeRequest, Changed, Wrong};
+use super::super::types::{Action, ChangeAnswer, ChangeRequest, DocumentChange, Wrong};
 use super::{Base, Leading};
 use leno_config::{Document, DocumentId, Effort, Problem, Snapshot};
 use leno_control::{Definitions, PublishError};
-use leno_intake::{Intake, Resolution, Tags, Unresolved};
+use leno_intake::{Intake, Resolution, Tags, UnresolvedTags};
 use leno_model::{CandidatePrograms, FunctionConfig, FunctionId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ const LONGEST_NAME: usize = 1024;
 const MAX_PROBLEMS: usize = 500;
 
 /// The result of a check.
-pub(super) struct Checked {
+pub(super) struct CheckedChange {
     pub answer: ChangeAnswer,
     /// All documents after the change.
     pub documents: Documents,
@@ -36,13 +36,13 @@ pub(super) struct Checked {
 
 /// The outcome of a check.
 pub(super) enum Outcome {
-    Checked(Box<Checked>),
+    Complete(Box<CheckedChange>),
     /// Not complete: the digests of some tags are unknown.
-    Unresolved(Unresolved),
+    Unresolved(UnresolvedTags),
 }
 
 /// The documents of a request, with all others.
-struct Given {
+struct ProposedDocuments {
     documents: Documents,
     actions: Vec<(DocumentId, Action, Option<Document>)>,
     /// Positions of new and changed documents in the request.
@@ -66,7 +66,7 @@ pub(super) fn files(service: &Service, request: &ChangeRequest) -> Result<BTreeS
 pub(super) fn in_order<'a>(
     documents: &'a Documents,
     order: &BTreeMap<DocumentId, usize>,
-    stored: &BTreeMap<DocumentId, Kept>,
+    stored: &BTreeMap<DocumentId, DocumentEntry>,
 ) -> Vec<&'a Document> {
     let version = |id: &DocumentId| stored.get(id).map_or(0, |kept| kept.version);
     let place = |document: &&Document| match order.get(document.id()) {
@@ -89,7 +89,7 @@ impl Leading {
         tags: &Tags,
         effort: &Effort,
     ) -> Result<Outcome, ApiError> {
-        let Given { mut documents, mut actions, order } = given(service, base, caller, request)?;
+        let ProposedDocuments { mut documents, mut actions, order } = given(service, base, caller, request)?;
         let ordered = in_order(&documents, &order, &service.state().entries.documents);
         let snapshot = self.intake.check(&ordered[..], effort)?;
         // This comes before functions get copies of the rules, which can be much larger than the
@@ -108,7 +108,7 @@ impl Leading {
         let is_change = actions.iter().any(|(_, action, _)| *action != Action::Unchanged);
         if !is_change && !base.stale {
             let (definitions, candidates) = Default::default();
-            return Ok(Outcome::Checked(Box::new(Checked {
+            return Ok(Outcome::Complete(Box::new(CheckedChange {
                 answer,
                 documents,
                 actions,
@@ -141,7 +141,7 @@ impl Leading {
             self.control.check(&definitions).map_err(|error| refused(caller, error))?;
             let candidates = candidates(base.in_force.as_deref(), &differing);
             let definitions = None;
-            return Ok(Outcome::Checked(Box::new(Checked {
+            return Ok(Outcome::Complete(Box::new(CheckedChange {
                 answer,
                 documents,
                 actions,
@@ -160,7 +160,14 @@ impl Leading {
             }
         }
         let (definitions, candidates) = (Some(definitions), Vec::new());
-        Ok(Outcome::Checked(Box::new(Checked { answer, documents, actions, namespaces, definitions, candidates })))
+        Ok(Outcome::Complete(Box::new(CheckedChange {
+            answer,
+            documents,
+            actions,
+            namespaces,
+            definitions,
+            candidates,
+        })))
     }
 }
 
@@ -179,11 +186,11 @@ fn changed(
     service: &Service,
     request: &ChangeRequest,
     actions: &[(DocumentId, Action, Option<Document>)],
-) -> Vec<Changed> {
+) -> Vec<DocumentChange> {
     let state = service.state();
     let text = |id: &DocumentId| state.entries.documents.get(id).map(|kept| kept.value.text.clone());
     let shown = |text: Option<String>| text.filter(|_| request.dry_run);
-    let changed = actions.iter().map(|(id, action, document)| Changed {
+    let changed = actions.iter().map(|(id, action, document)| DocumentChange {
         document: id.into(),
         action: *action,
         before: shown(text(id)),
@@ -213,7 +220,12 @@ fn read(request: &ChangeRequest) -> Result<(Documents, BTreeMap<DocumentId, usiz
 }
 
 /// The documents of the request together with all others, if the caller may change them.
-fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeRequest) -> Result<Given, ApiError> {
+fn given(
+    service: &Service,
+    base: &Base,
+    caller: &Caller,
+    request: &ChangeRequest,
+) -> Result<ProposedDocuments, ApiError> {
     let (given, mut order) = read(request)?;
     let state = service.state();
     let version = |id: &DocumentId| state.entries.documents.get(id).map_or(0, |kept| kept.version);
@@ -274,7 +286,7 @@ fn given(service: &Service, base: &Base, caller: &Caller, request: &ChangeReques
         let problems = broken.iter().filter_map(|id| base.broken.get(id)).flatten();
         return Err(ApiError::Problems(problems.cloned().chain(unknown).collect()));
     }
-    Ok(Given { documents, actions, order })
+    Ok(ProposedDocuments { documents, actions, order })
 }
 
 impl ApiError {

@@ -1,11 +1,11 @@
-//! Starts a new process of the node, and hands the node over to it.
+//! Starts the child process of a hot restart, and transfers the node to it.
 
 use super::{Program, TAKE_OVER};
 use crate::notify;
 use anyhow::{Result, anyhow, bail};
 use leno_api::upgrade::{MAX_TIMEOUT, UpgradeRequest};
 use leno_jail::Half;
-use leno_node::{Offer, Relay, Running};
+use leno_node::{ChildLink, HotRestartOptions, Running};
 use leno_supervisor::{Apart, end_orphans, start_apart, sweep_groups};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
@@ -17,22 +17,22 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a rejected new process has to end by itself. Its instances end with it.
+/// How long a rejected child has to end by itself. Its instances end with it.
 const END: Duration = Duration::from_secs(5);
 
-/// The parts of a hot restart that do not belong to `Running`.
-pub(crate) struct Own {
+/// The parts of a parent that do not belong to `Running`.
+pub(crate) struct ChildStarter {
     pub program: Program,
     /// The admin listener.
     pub admin: Vec<(String, OwnedFd)>,
     pub half: Half,
     pub descriptors: Option<u64>,
-    /// Becomes true when the process before this one has ended.
+    /// Becomes true when the parent of this process has ended.
     pub alone: watch::Receiver<bool>,
 }
 
-/// The new process. Dropping this kills it, unless the new process has the node.
-pub(crate) struct Successor {
+/// The child. Dropping this kills it, unless it has the node.
+pub(crate) struct ChildProcess {
     child: Child,
     pid: u32,
     has_the_node: bool,
@@ -40,9 +40,13 @@ pub(crate) struct Successor {
     apart: Option<Apart>,
 }
 
-impl Own {
-    /// Hands the node over. The error says why that failed; then nothing has changed.
-    pub(crate) async fn upgrade(&mut self, running: &Running, request: &UpgradeRequest) -> Result<(Relay, Successor)> {
+impl ChildStarter {
+    /// Transfers the node to a new child. The error says why that failed; then nothing has changed.
+    pub(crate) async fn upgrade(
+        &mut self,
+        running: &Running,
+        request: &UpgradeRequest,
+    ) -> Result<(ChildLink, ChildProcess)> {
         if request.timeout > MAX_TIMEOUT {
             bail!("{} s are no timeout of an upgrade; expected at most {MAX_TIMEOUT}", request.timeout);
         }
@@ -50,37 +54,37 @@ impl Own {
         if let Some(obstacle) = obstacle().or_else(|| running.obstacle()) {
             bail!("{obstacle}");
         }
-        let file = self.program.successor(request.binary.as_deref())?;
+        let file = self.program.of_child(request.binary.as_deref())?;
         if timeout(patience, self.alone.wait_for(|alone| *alone)).await.is_err() {
-            bail!("connections of the process before this one are still open; try again later");
+            bail!("connections of the parent process are still open; try again later");
         }
         let failed = |error: io::Error| anyhow!("{} cannot be started: {error}", file.display());
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(&file);
         command.arg0(&self.program.name).args(&self.program.arguments).arg(TAKE_OVER).stdin(OwnedFd::from(theirs));
-        let mut successor = Successor::start(&mut command).map_err(failed)?;
-        // The other end must close with the new process.
+        let mut child = ChildProcess::start(&mut command).map_err(failed)?;
+        // The other end must close with the child.
         command.stdin(Stdio::null());
-        tracing::info!("upgrade: process {} of {} is to take over", successor.pid, file.display());
+        tracing::info!("hot restart: child process {} of {} is to take over", child.pid, file.display());
         let others = self.admin.iter().map(|(name, socket)| Ok((name.clone(), socket.try_clone()?)));
         let others = others.collect::<io::Result<_>>().map_err(failed)?;
-        let offer = Offer { others, half: self.half, descriptors: self.descriptors, patience };
-        match running.offer(socket, offer).await {
-            Ok(relay) => {
-                successor.has_the_node = true;
-                notify::send(&format!("MAINPID={}", successor.pid));
-                Ok((relay, successor))
+        let options = HotRestartOptions { others, half: self.half, descriptors: self.descriptors, patience };
+        match running.offer(socket, options).await {
+            Ok(link) => {
+                child.has_the_node = true;
+                notify::send(&format!("MAINPID={}", child.pid));
+                Ok((link, child))
             }
             Err(reason) => {
-                let ended = successor.end().await;
+                let ended = child.end().await;
                 let status = ended.map(|status| format!(" ({status})")).unwrap_or_default();
-                bail!("the new process was to take over, but {reason}{status}")
+                bail!("the child process was to take over, but {reason}{status}")
             }
         }
     }
 }
 
-impl Successor {
+impl ChildProcess {
     fn start(command: &mut Command) -> io::Result<Self> {
         let (child, apart) = start_apart(|| {
             let child = command.spawn()?;
@@ -94,7 +98,7 @@ impl Successor {
         self.pid
     }
 
-    /// Waits until the new process has ended by itself, or else kills it. Returns the status if it
+    /// Waits until the child has ended by itself, or else kills it. Returns the status if it
     /// ended by itself.
     async fn end(&mut self) -> Option<ExitStatus> {
         let status = timeout(END, self.child.wait()).await.ok().and_then(Result::ok);
@@ -102,7 +106,7 @@ impl Successor {
             self.kill();
             let _ = self.child.wait().await;
         }
-        // This process is now the parent of all processes that the new process had started.
+        // This process is now the parent of all processes that the child had started.
         end_orphans().await;
         // If this fails, the next process cleans up its control group.
         let _ = tokio::task::spawn_blocking(sweep_groups).await;
@@ -116,11 +120,11 @@ impl Successor {
     }
 }
 
-impl Drop for Successor {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         if self.has_the_node {
-            // The reaper of orphans, which may still run in this process, must not take the new
-            // process for an orphan.
+            // The reaper of orphans, which may still run in this process, must not take the child
+            // for an orphan.
             std::mem::forget(self.apart.take());
         } else {
             self.kill();
@@ -128,7 +132,7 @@ impl Drop for Successor {
     }
 }
 
-/// The reason why a new process would not outlive this one; `None`: it would.
+/// The reason why a child would not outlive this process; `None`: it would.
 fn obstacle() -> Option<String> {
     let own = std::process::id().to_string();
     if own == "1" {
@@ -138,7 +142,7 @@ fn obstacle() -> Option<String> {
     }
     let is_service = std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|process| process == own);
     (is_service && !notify::is_possible()).then(|| {
-        "systemd would end the new process together with this one: put `Type=notify` into the unit, and start it again"
+        "systemd would end the child process together with this one: put `Type=notify` into the unit, and start it again"
             .to_owned()
     })
 }

@@ -30,13 +30,13 @@ const LONGEST: usize = 4 << 20;
 #[serde(deny_unknown_fields)]
 struct Question<'a> {
     function: Cow<'a, str>,
-    demands: Vec<Wanted<'a>>,
+    demands: Vec<CounterDemand<'a>>,
     now_ms: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted<'a> {
+struct CounterDemand<'a> {
     limit: Cow<'a, str>,
     algorithm: QuotaAlgorithm,
     key: Cow<'a, str>,
@@ -46,16 +46,16 @@ struct Wanted<'a> {
 /// The remaining quota of each counter, or the counter that is exhausted.
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    Granted(Vec<Left>),
-    Refused(usize, Left),
+    Granted(Vec<CounterStatus>),
+    Refused(usize, CounterStatus),
     /// No process knows the remaining quota of the counter.
-    Uncounted(usize, Left),
+    Uncounted(usize, CounterStatus),
 }
 
 /// A [`TakeResult`], and whether other keys share the counter.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Left {
+struct CounterStatus {
     state: QuotaState,
     allowed: bool,
     remaining: u32,
@@ -65,7 +65,7 @@ struct Left {
     shared: bool,
 }
 
-impl Left {
+impl CounterStatus {
     fn of(taken: TakeResult, shared: bool) -> Self {
         let TakeResult { state, allowed, remaining, limit, retry_after_ms, reset_ms } = taken;
         Self { state, allowed, remaining, limit, retry_after_ms, reset_ms, shared }
@@ -78,9 +78,9 @@ impl Left {
 }
 
 /// The parent's end.
-pub(crate) struct Asking(Mutex<UnixStream>);
+pub(crate) struct ChildCounters(Mutex<UnixStream>);
 
-impl Asking {
+impl ChildCounters {
     pub(crate) fn at(socket: UnixStream) -> io::Result<Self> {
         socket.set_read_timeout(Some(ANSWER))?;
         socket.set_write_timeout(Some(ANSWER))?;
@@ -99,9 +99,9 @@ impl Asking {
     }
 }
 
-impl Elsewhere for Asking {
+impl Elsewhere for ChildCounters {
     fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
-        let wanted = demands.iter().map(|demand| Wanted {
+        let wanted = demands.iter().map(|demand| CounterDemand {
             limit: demand.limit.name.as_str().into(),
             algorithm: demand.limit.algorithm,
             key: demand.key.into(),
@@ -109,10 +109,10 @@ impl Elsewhere for Asking {
         });
         let demands = wanted.collect();
         let answer = self.ask(&Question { function: function.into(), demands, now_ms });
-        let answer = answer.inspect_err(|error| tracing::warn!(function, %error, "the new process does not count"));
+        let answer = answer.inspect_err(|error| tracing::warn!(function, %error, "the child process does not count"));
         Some(match answer.ok()? {
             Answer::Granted(granted) => {
-                let of = |left: Left| {
+                let of = |left: CounterStatus| {
                     let (taken, shared) = left.taken();
                     Granted { taken, shared }
                 };
@@ -142,12 +142,14 @@ pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle
         let state = node.ledger.function(&function);
         // This may wait for a store, if the mesh has got one since this process was started.
         let answer = match runtime.block_on(state.quotas.take_or_wait(&demands, now_ms)) {
-            Ok(granted) => {
-                Answer::Granted(granted.into_iter().map(|Granted { taken, shared }| Left::of(taken, shared)).collect())
+            Ok(granted) => Answer::Granted(
+                granted.into_iter().map(|Granted { taken, shared }| CounterStatus::of(taken, shared)).collect(),
+            ),
+            Err(Refused { index, taken, shared, uncounted: None }) => {
+                Answer::Refused(index, CounterStatus::of(taken, shared))
             }
-            Err(Refused { index, taken, shared, uncounted: None }) => Answer::Refused(index, Left::of(taken, shared)),
             Err(Refused { index, taken, shared, uncounted: Some(_) }) => {
-                Answer::Uncounted(index, Left::of(taken, shared))
+                Answer::Uncounted(index, CounterStatus::of(taken, shared))
             }
         };
         if write(&mut socket, &answer).is_err() {
@@ -158,7 +160,7 @@ pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle
 
 /// A limit, reduced to the fields that its counters need. The parent has already judged which
 /// callers it applies to.
-fn limit(wanted: &Wanted<'_>) -> RateLimit {
+fn limit(wanted: &CounterDemand<'_>) -> RateLimit {
     RateLimit {
         name: wanted.limit.as_ref().into(),
         counts: Counts::Requests,

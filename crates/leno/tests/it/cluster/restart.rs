@@ -8,13 +8,13 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// A node whose first process is replaced by others. They end when this is dropped.
-pub(crate) struct Upgraded {
+pub(crate) struct RestartedNode {
     pub(crate) node: Node,
     /// The process that has the node, if it is not the first one.
     pub(crate) pid: Option<u32>,
 }
 
-impl Upgraded {
+impl RestartedNode {
     pub(crate) fn of(node: Node) -> Self {
         Self { node, pid: None }
     }
@@ -53,7 +53,7 @@ impl Upgraded {
     }
 }
 
-impl Drop for Upgraded {
+impl Drop for RestartedNode {
     fn drop(&mut self) {
         let Some(pid) = self.pid else { return };
         let process = Pid::from_raw(pid as i32).unwrap();

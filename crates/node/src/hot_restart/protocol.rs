@@ -67,7 +67,8 @@ pub(super) enum Message {
     /// The counters of a function's rate limits.
     Counts(String, Vec<LimitCounts>),
     /// The child owns the node. Its shares of rate limits count for so long.
-    HandOver {
+    #[serde(rename = "HandOver")]
+    Transfer {
         term_ms: Option<u64>,
     },
     /// The child accepts connections.
@@ -118,7 +119,7 @@ pub(super) fn begun(socket: &UnixStream) -> io::Result<(Start, Vec<OwnedFd>)> {
     match decoded(head[4], body)? {
         Frame::Message(Message::Start(start)) if start.version == VERSION => Ok((start, descriptors)),
         Frame::Message(Message::Start(start)) => Err(io::Error::other(format!(
-            "release {} hands over by version {} of the protocol, and this one takes over by {VERSION}",
+            "release {} hot-restarts by version {} of the protocol, and this one by {VERSION}",
             start.release, start.version
         ))),
         _ => Err(io::ErrorKind::InvalidData.into()),
@@ -236,7 +237,7 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         begin(&one, start(VERSION + 1), &[one.as_fd()]).unwrap();
         let error = begun(&other).unwrap_err().to_string();
-        assert!(error.contains("version 2") && error.contains("takes over by 1"), "{error}");
+        assert!(error.contains("version 2") && error.contains("this one by 1"), "{error}");
         let more = br#"{"Ready":null,"more":1}"#.to_vec();
         for (kind, body) in [(2, Vec::new()), (MESSAGE, br#""Unknown""#.to_vec()), (MESSAGE, more)] {
             assert!(decoded(kind, body).is_err());
@@ -250,10 +251,10 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut one, mut other) = (Link::new(one).unwrap(), Link::new(other).unwrap());
         one.send(Frame::Update(Bytes::from_static(b"bytes"))).await.unwrap();
-        one.send(Frame::Message(Message::HandOver { term_ms: Some(5) })).await.unwrap();
+        one.send(Frame::Message(Message::Transfer { term_ms: Some(5) })).await.unwrap();
         drop(one);
         assert!(matches!(other.next().await, Ok(Frame::Update(bytes)) if bytes == "bytes"));
-        assert!(matches!(other.next().await, Ok(Frame::Message(Message::HandOver { term_ms: Some(5) }))));
+        assert!(matches!(other.next().await, Ok(Frame::Message(Message::Transfer { term_ms: Some(5) }))));
         assert!(other.next().await.is_err() && other.next().await.is_err());
     }
 }
