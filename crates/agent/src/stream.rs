@@ -128,10 +128,7 @@ impl Session {
         let mut failures = 0;
         let mut pauses = self.backoff.build();
         for number in 1.. {
-            if *self.yielding.borrow() {
-                tracing::info!("another process of this node has its stream");
-            }
-            if self.wait_while_replaced().await.is_none() {
+            if self.wait_while_yielding().await.is_none() {
                 return;
             }
             let began = Instant::now();
@@ -147,6 +144,11 @@ impl Session {
             }
             failures += 1;
             let reason = format!("{:?}: {}", status.code(), channel::reason(&status));
+            self.state.send_replace(Connection::Away { attempts: failures, reason: Some(reason.clone()) });
+            if *self.yielding.borrow() {
+                // The control plane may have ended it because the child has opened its stream.
+                continue;
+            }
             let wait = pauses.next().unwrap_or(STABLE_STREAM);
             tracing::warn!(
                 reason,
@@ -154,7 +156,6 @@ impl Session {
                 ?wait,
                 "the control plane is away; this node goes on with what it has"
             );
-            self.state.send_replace(Connection::Away { attempts: failures, reason: Some(reason) });
             tokio::select! {
                 () = tokio::time::sleep(wait) => (),
                 _ = self.ended.recv() => return,
@@ -164,7 +165,14 @@ impl Session {
 
     /// Waits until this process may open its stream, and meanwhile applies updates from the child
     /// process. `None`: the agent or the queue of updates was dropped.
-    async fn wait_while_replaced(&mut self) -> Option<()> {
+    async fn wait_while_yielding(&mut self) -> Option<()> {
+        while let Ok(passed_on) = self.passed_on.try_recv() {
+            self.early.push_back(passed_on);
+        }
+        let child_has_ended = self.early.iter().any(|passed_on| matches!(passed_on, ChildUpdate::End));
+        if *self.yielding.borrow() && !child_has_ended {
+            tracing::info!("the child process of a hot restart has this node's stream");
+        }
         let mut draining = DrainingProcess::default();
         loop {
             let passed_on = tokio::select! {

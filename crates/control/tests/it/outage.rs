@@ -7,6 +7,11 @@ use leno_identity::{SpiffeId, SvidStore};
 use leno_testkit::eventually_async;
 use leno_wire::{Resource, Subject};
 use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use tracing::field::Field;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata};
 
 const FRONTEND: &str = "orders/frontend";
 const ORDERS: &str = "orders/order-service";
@@ -138,7 +143,8 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     assert!(failed[0].1.starts_with("the control plane is away"), "{failed:?}");
     assert_eq!(store.current(&frontend).unwrap().chain(), first.chain());
 
-    // Another process with another root: the bundle no longer covers the certificate, so it is renewed at once.
+    // Another process with another root: the bundle no longer covers the certificate, so it is
+    // renewed at once.
     let second = crate::support::control();
     second.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
     let _served = TestServer::start_at(&second, address).await;
@@ -231,7 +237,9 @@ async fn only_what_a_node_hosts_is_signed() {
 /// The child of a hot restart has ended before it opened a stream, which would have ended the
 /// parent's.
 #[tokio::test]
-async fn a_replaced_process_permits_nothing_when_its_replacement_ends_before_it_connects() {
+async fn a_parent_permits_nothing_when_its_child_ends_before_it_connects() {
+    let log = Log::default();
+    let _collected = tracing::subscriber::set_default(log.clone());
     let control = control();
     control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
@@ -244,4 +252,59 @@ async fn a_replaced_process_permits_nothing_when_its_replacement_ends_before_it_
     agent.follow_child(None);
     let changes = accepted(&mut updates).await;
     assert!(changes.contains(&Change::Withdrawn(function("a/one"))), "{changes:?}");
+    assert!(!log.contains(CHILD_HAS_STREAM), "the child has ended: {log:?}");
+}
+
+#[tokio::test]
+async fn a_parent_logs_that_its_child_has_the_stream_and_not_that_the_control_plane_is_away() {
+    let log = Log::default();
+    let _collected = tracing::subscriber::set_default(log.clone());
+    let control = control();
+    let served = TestServer::start(&control).await;
+    let member = control.admit("one", everything()).unwrap();
+    let (parent, _updates) = node(&served, &member, 1);
+    connected(&parent).await;
+    parent.yield_stream(true);
+    let (_child, _updates) = node(&served, &member, 1);
+    eventually_async("the log", || log.contains(CHILD_HAS_STREAM)).await;
+    assert!(!log.contains("the control plane is away"), "{log:?}");
+}
+
+const CHILD_HAS_STREAM: &str = "the child process of a hot restart has this node's stream";
+
+/// Collects the messages that are logged on a thread.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn contains(&self, text: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|message| message.contains(text))
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut collect = |field: &Field, value: &dyn fmt::Debug| {
+            if field.name() == "message" {
+                self.0.lock().unwrap().push(format!("{value:?}"));
+            }
+        };
+        event.record(&mut collect);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
