@@ -1,0 +1,137 @@
+//! The start and the end of containers.
+
+use super::support::*;
+use leno_jail::{Container, Exit, Image};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[tokio::test]
+async fn a_container_is_asked_to_end_with_the_images_signal() {
+    let (jails, layers) = (open(1).await, Layers::new());
+    let busybox = layers.busybox();
+    let script =
+        "trap 'echo told; exit 5' USR1; su -s /bin/sh web -c 'sleep 1000' & echo ready; while :; do wait; done";
+    let image = Image { stop_signal: "SIGUSR1".to_owned(), ..image(&[&busybox]) };
+    let (jail, mut read) = start(&jails, shell(image.clone(), script)).await;
+    read.read_exact(&mut [0; 6]).unwrap();
+    jail.terminate();
+    tokio::time::timeout(TIMEOUT, jail.exited()).await.unwrap();
+    assert_eq!(jail.end().await, Exit(5 << 8));
+    assert_eq!(all(read).await, "told\n", "and everything in it has ended");
+
+    // A program that runs as another user than the jail's first process.
+    let image = Image { user: "web".to_owned(), stop_signal: String::new(), ..image };
+    let (jail, mut read) = start(&jails, shell(image, "echo ready; exec sleep 1000")).await;
+    read.read_exact(&mut [0; 6]).unwrap();
+    jail.terminate();
+    tokio::time::timeout(TIMEOUT, jail.exited()).await.unwrap();
+    assert_eq!(jail.end().await, Exit(15));
+}
+
+#[tokio::test]
+async fn nothing_outlives_a_container_or_its_node() {
+    let (jails, layers) = (open(1).await, Layers::new());
+    let busybox = layers.busybox();
+    let script = "setsid su -s /bin/sh web -c 'exec sleep 1000' & setsid sleep 1000 & echo ready; ";
+    let started = async |script: String| {
+        let (jail, mut read) = start(&jails, shell(image(&[&busybox]), &script)).await;
+        read.read_exact(&mut [0; 6]).unwrap();
+        let inside = processes_of(jail.pid());
+        (jail, inside)
+    };
+    let (jail, inside) = started(format!("{script} exit 3")).await;
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(3 << 8));
+    vanish(&inside).await;
+
+    let (jail, inside) = started(format!("{script} sleep 1000")).await;
+    // The runtime has gone: these are the first process, the shell, and the shell's child
+    // processes.
+    assert!(inside.len() >= 3 && inside.len() <= 4, "{inside:?}");
+    drop(jail);
+    vanish(&inside).await;
+
+    let (jail, inside) = started(format!("{script} sleep 1000")).await;
+    let jailer = jails.jailer();
+    drop(jails);
+    vanish(&inside).await;
+    vanish(&[jailer]).await;
+    assert_eq!(jail.end().await, Exit(9));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains("leno-container-test") && !mounts.contains("overlay upper"), "{mounts}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_run_is_said() {
+    let (jails, layers) = (open(1).await, Layers::new());
+    let busybox = layers.busybox();
+    let refusal = async |container: Container| {
+        let mut jail = jails.take_for_container().await.unwrap();
+        let error = contain(&mut jail, container).await.unwrap_err().to_string();
+        tokio::time::timeout(TIMEOUT, jail.end()).await.unwrap();
+        error
+    };
+    let command =
+        |program: &str| Container { command: Some(vec![program.to_owned()]), ..shell(image(&[&busybox]), "") };
+    let error = refusal(command("no-such-program")).await;
+    assert!(error.contains("no-such-program") && error.contains("not found"), "{error}");
+    let error = refusal(command("/etc/passwd")).await;
+    let told = ["Permission denied", "not executable"].iter().any(|reason| error.contains(reason));
+    assert!(error.contains("`/etc/passwd`") && told, "{error}");
+    let error = refusal(Container { command: None, ..command("") }).await;
+    assert!(error.contains("the image names no program"), "{error}");
+    let error = refusal(shell(image(&[Path::new("/no/such/layer")]), "")).await;
+    assert!(error.contains("layer /no/such/layer: No such file or directory"), "{error}");
+    let error = refusal(shell(image(&[Path::new("/proc")]), "")).await;
+    assert!(error.contains("layer /proc: Invalid argument") && error.contains("no idmapped mounts"), "{error}");
+    let error = refusal(Container { directory: Some("/etc/passwd".into()), ..shell(image(&[&busybox]), "") }).await;
+    assert!(error.contains("/etc/passwd"), "{error}");
+
+    // The program has begun although it is invalid, so its standard error gives the reason.
+    fs::write(busybox.join("bin/bad"), "\x7fELF, but not really").unwrap();
+    fs::set_permissions(busybox.join("bin/bad"), fs::Permissions::from_mode(0o755)).unwrap();
+    let (jail, read) = start(&jails, command("/bin/bad")).await;
+    assert!(all(read).await.contains("Exec format error"));
+    jail.exited().await;
+    assert_eq!(jail.end().await, Exit(1 << 8));
+
+    // Each kind of jail is for its own.
+    let mut jail = jails.take().await.unwrap();
+    let error = contain(&mut jail, command("/bin/true")).await.unwrap_err().to_string();
+    assert!(error.contains("this jail was not made for a container"), "{error}");
+}
+
+#[tokio::test]
+async fn jails_for_containers_are_made_ahead_once_they_are_used() {
+    let (jails, layers) = (open(2).await, Layers::new());
+    let waiting = || processes_of(jails.jailer()).len() - 1;
+    assert_eq!(waiting(), 2, "those for processes");
+    let (jail, read) = start(&jails, shell(image(&[&layers.busybox()]), "echo ran")).await;
+    assert_eq!(all(read).await, "ran\n");
+    jail.end().await;
+    let begin = Instant::now();
+    while waiting() != 4 {
+        assert!(begin.elapsed() < TIMEOUT, "{} jails wait", waiting());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let all = processes_of(jails.jailer());
+    jails.close().await;
+    assert!(!all.iter().any(runs), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_containers_start_at_a_time() {
+    let (jails, layers) = (open(2).await, Layers::new());
+    let busybox = layers.busybox();
+    let started = (0..40).map(|number| {
+        let (jails, container) =
+            (jails.clone(), shell(image(&[&busybox]), &format!("echo {number} > /mine; cat /mine")));
+        tokio::spawn(async move { output(&jails, container).await })
+    });
+    for (number, started) in started.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(started.await.unwrap(), format!("{number}\n"));
+    }
+}
