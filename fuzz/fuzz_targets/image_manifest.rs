@@ -16,7 +16,7 @@ mod manifest;
 #[path = "../../crates/oci/src/platform.rs"]
 mod platform;
 
-pub use digest::Digest;
+pub use digest::{Digest, DigestError};
 pub use error::{Error, Result};
 use libfuzzer_sys::fuzz_target;
 use manifest::{Document, MAX_CONFIG_BYTES, MAX_LAYERS, Manifest};

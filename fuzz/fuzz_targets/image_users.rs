@@ -21,6 +21,6 @@ fuzz_target!(|text: &str| {
             assert!(found.user < CONTAINER_IDS && found.group < CONTAINER_IDS);
             assert!(found.groups.iter().all(|id| *id < CONTAINER_IDS));
         }
-        Err(reason) => assert!(!reason.is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 });

@@ -342,7 +342,7 @@ impl Admin {
                 "function": &*entry.name,
                 "protocol": entry.slice.protocol,
                 "memory": Size(*memory).to_string(),
-                "large_pages": large_pages.then(|| large_pages::check().err().unwrap_or_else(|| "asked for".to_owned())),
+                "large_pages": large_pages.then(|| large_pages::check().map_or_else(|error| error.to_string(), |()| "asked for".to_owned())),
                 "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "direct": self.direct(&snapshot, &entry.slice.id, to),
             });

@@ -25,7 +25,24 @@ pub enum ProofError<E: std::error::Error> {
     Configuration(#[from] TlsError),
     /// One end refused the other.
     #[error("the handshake failed: {0}")]
-    Handshake(String),
+    Handshake(#[from] HandshakeError),
+}
+
+/// Why a handshake fails.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// One end refused the other.
+    #[error("{}", in_words(.0))]
+    Tls(#[from] rustls::Error),
+    /// Bytes could not be passed on.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The client showed no certificate.
+    #[error("the client showed no certificate")]
+    NoCertificate,
+    /// It takes more turns than a handshake has.
+    #[error("it does not end")]
+    Endless,
 }
 
 impl SvidStore {
@@ -39,40 +56,39 @@ impl SvidStore {
     {
         let apart = Self::with_clock(self.bundle().as_ref().clone(), self.clock().clone());
         apart.renew(id, sign).await?;
-        let failed = |error: rustls::Error| ProofError::Handshake(in_words(&error));
-        let server = ServerConnection::new(control_server_config(&apart, id)?).map_err(failed)?;
+        let server = ServerConnection::new(control_server_config(&apart, id)?).map_err(HandshakeError::from)?;
         let name = server_name(&SpiffeId::control(apart.bundle().trust_domain()).map_err(TlsError::from)?)?;
-        let client = ClientConnection::new(client_config(&apart, id, id)?, name).map_err(failed)?;
-        handshake(client, server).map_err(ProofError::Handshake)
+        let client = ClientConnection::new(client_config(&apart, id, id)?, name).map_err(HandshakeError::from)?;
+        Ok(handshake(client, server)?)
     }
 }
 
-fn handshake(mut client: ClientConnection, mut server: ServerConnection) -> Result<(), String> {
+fn handshake(mut client: ClientConnection, mut server: ServerConnection) -> Result<(), HandshakeError> {
     for _ in 0..TURNS {
         if !client.is_handshaking() && !server.is_handshaking() {
             let shown = server.peer_certificates().is_some();
-            return if shown { Ok(()) } else { Err("the client showed no certificate".to_owned()) };
+            return if shown { Ok(()) } else { Err(HandshakeError::NoCertificate) };
         }
         let mut sent = Vec::new();
         while client.wants_write() {
-            client.write_tls(&mut sent).map_err(|error| error.to_string())?;
+            client.write_tls(&mut sent)?;
         }
         let mut rest = &sent[..];
         while !rest.is_empty() {
-            server.read_tls(&mut rest).map_err(|error: io::Error| error.to_string())?;
-            server.process_new_packets().map_err(|error| in_words(&error))?;
+            server.read_tls(&mut rest)?;
+            server.process_new_packets()?;
         }
         let mut sent = Vec::new();
         while server.wants_write() {
-            server.write_tls(&mut sent).map_err(|error| error.to_string())?;
+            server.write_tls(&mut sent)?;
         }
         let mut rest = &sent[..];
         while !rest.is_empty() {
-            client.read_tls(&mut rest).map_err(|error: io::Error| error.to_string())?;
-            client.process_new_packets().map_err(|error| in_words(&error))?;
+            client.read_tls(&mut rest)?;
+            client.process_new_packets()?;
         }
     }
-    Err("it does not end".to_owned())
+    Err(HandshakeError::Endless)
 }
 
 fn in_words(error: &rustls::Error) -> String {

@@ -2,7 +2,9 @@
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime, pem};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::error::X509Error;
+use x509_parser::nom;
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 /// The usable authorities of a PEM file.
 #[derive(Debug)]
@@ -16,15 +18,52 @@ pub struct Roots {
     pub expires: u64,
 }
 
+/// Why a file has no authorities.
+#[derive(Debug, thiserror::Error)]
+pub enum RootsError {
+    /// It is not PEM.
+    #[error("no PEM: {0}")]
+    Pem(#[from] pem::Error),
+    /// It has no certificate.
+    #[error("no certificate in it; expected PEM (`-----BEGIN CERTIFICATE-----`)")]
+    Empty,
+    /// None of its certificates is usable. Holds the subject and reason of each.
+    #[error("no usable authority in it: {}", .0.join("; "))]
+    Unusable(Vec<String>),
+}
+
+/// Why a certificate is no authority now.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(" is not X.509: {0}")]
+    Syntax(#[from] nom::Err<X509Error>),
+    #[error(" (`{}`) {defect}", subject.escape_debug())]
+    Defect { subject: String, defect: Defect },
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Defect {
+    #[error("has bytes after its end")]
+    Excess,
+    #[error("is no certificate authority: its basic constraints do not say `CA:TRUE`")]
+    BasicConstraints,
+    #[error("is no certificate authority: its key usage has no keyCertSign")]
+    KeyUsage,
+    #[error("expired at {0}")]
+    Expired(ASN1Time),
+    #[error("is not valid before {0}")]
+    NotYetValid(ASN1Time),
+}
+
 /// Reads the authorities of a PEM file. A TLS library accepts any certificate as a root, even an
 /// expired one or a server's. These are left out here.
 ///
 /// # Errors
 /// The file is no PEM, has no certificate, or none of them is usable.
-pub fn roots(text: &[u8], now: UnixTime) -> Result<Roots, String> {
+pub fn roots(text: &[u8], now: UnixTime) -> Result<Roots, RootsError> {
     let mut roots = Roots { certificates: Vec::new(), refused: Vec::new(), expires: u64::MAX };
     for (index, certificate) in CertificateDer::pem_slice_iter(text).enumerate() {
-        let certificate = certificate.map_err(|error: pem::Error| format!("no PEM: {error}"))?;
+        let certificate = certificate?;
         match expiry(&certificate, now.as_secs()) {
             Ok(expires) => {
                 roots.expires = roots.expires.min(expires);
@@ -34,36 +73,35 @@ pub fn roots(text: &[u8], now: UnixTime) -> Result<Roots, String> {
         }
     }
     match (roots.certificates.is_empty(), roots.refused.is_empty()) {
-        (true, true) => Err("no certificate in it; expected PEM (`-----BEGIN CERTIFICATE-----`)".to_owned()),
-        (true, false) => Err(format!("no usable authority in it: {}", roots.refused.join("; "))),
+        (true, true) => Err(RootsError::Empty),
+        (true, false) => Err(RootsError::Unusable(roots.refused)),
         (false, _) => Ok(roots),
     }
 }
 
 /// When a certificate expires, or why it is no authority now.
-fn expiry(certificate: &CertificateDer<'_>, now: u64) -> Result<u64, String> {
-    let (rest, parsed) = X509Certificate::from_der(certificate).map_err(|error| format!(" is not X.509: {error}"))?;
-    let subject = parsed.subject().to_string();
-    let refused = |reason: String| Err(format!(" (`{}`) {reason}", subject.escape_debug()));
+fn expiry(certificate: &CertificateDer<'_>, now: u64) -> Result<u64, Unusable> {
+    let (rest, parsed) = X509Certificate::from_der(certificate)?;
+    let refused = |defect| Err(Unusable::Defect { subject: parsed.subject().to_string(), defect });
     if !rest.is_empty() {
-        return refused("has bytes after its end".to_owned());
+        return refused(Defect::Excess);
     }
     let constraints = parsed.basic_constraints().ok().flatten();
     // A certificate of version 1 has no constraints, so it cannot state that it is an authority.
     if !constraints.is_some_and(|constraints| constraints.value.ca) {
-        return refused("is no certificate authority: its basic constraints do not say `CA:TRUE`".to_owned());
+        return refused(Defect::BasicConstraints);
     }
     if parsed.key_usage().ok().flatten().is_some_and(|usage| !usage.value.key_cert_sign()) {
-        return refused("is no certificate authority: its key usage has no keyCertSign".to_owned());
+        return refused(Defect::KeyUsage);
     }
     let validity = parsed.validity();
-    let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or_default();
+    let seconds = |time: ASN1Time| u64::try_from(time.timestamp()).unwrap_or_default();
     let (from, until) = (seconds(validity.not_before), seconds(validity.not_after));
     if now > until {
-        return refused(format!("expired at {}", validity.not_after));
+        return refused(Defect::Expired(validity.not_after));
     }
     if now < from {
-        return refused(format!("is not valid before {}", validity.not_before));
+        return refused(Defect::NotYetValid(validity.not_before));
     }
     Ok(until)
 }
@@ -98,7 +136,7 @@ mod tests {
             (&plain, "CN=plain", "basic constraints"),
             (&signs_nothing, "CN=useless", "keyCertSign"),
         ] {
-            let error = roots(text.as_bytes(), now).unwrap_err();
+            let error = roots(text.as_bytes(), now).unwrap_err().to_string();
             assert!(error.contains(subject) && error.contains(reason), "{error}");
             // The usable certificates beside it still work, as while a root is replaced.
             let both = roots(format!("{text}{good}").as_bytes(), now).unwrap();
@@ -111,11 +149,11 @@ mod tests {
             roots(good.as_bytes(), UnixTime::since_unix_epoch(std::time::Duration::from_secs(usable.expires + 1)))
                 .is_err()
         );
-        assert!(roots(b"", now).unwrap_err().contains("no certificate"));
-        assert!(
-            roots(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", now)
-                .unwrap_err()
-                .contains("X.509")
-        );
+        for (text, reason) in
+            [(&b""[..], "no certificate"), (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "X.509")]
+        {
+            let error = roots(text, now).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The jails of a node: how they are created, and the pool of jails that wait for a program.
 
 use crate::account::{Accounts, Half};
-use crate::error::{JailError, LONGEST};
+use crate::error::{JailError, LONGEST, NoContainers, RUNTIME, RUNTIME_FOLDERS};
 use crate::jail::{Jail, Prepare};
 use crate::wire::{self, Kind, Make};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
@@ -17,8 +17,6 @@ use tokio::sync::Semaphore;
 /// Maximum number of jails in creation at a time. The jailer creates one after the other, and its
 /// socket has buffer space for so many requests.
 const AT_A_TIME: usize = 32;
-/// The OCI runtime that makes containers.
-const RUNTIME: &str = "crun";
 /// Pause after a jail is taken until the next one is created.
 const REFILL: Duration = Duration::from_millis(20);
 
@@ -88,7 +86,7 @@ struct Inner {
     for_processes: Pool,
     for_containers: Pool,
     /// The OCI runtime, or the reason why there can be no containers.
-    runtime: Result<PathBuf, String>,
+    runtime: Result<PathBuf, NoContainers>,
 }
 
 /// Jails of one kind.
@@ -142,8 +140,8 @@ impl Jails {
     }
 
     /// Why this machine can run no containers; `None`: it probably can.
-    pub fn no_containers(&self) -> Option<&str> {
-        self.inner.runtime.as_ref().err().map(String::as_str)
+    pub fn no_containers(&self) -> Option<&NoContainers> {
+        self.inner.runtime.as_ref().err()
     }
 
     /// Process ID of the present jailer.
@@ -187,7 +185,7 @@ impl Jails {
     /// the next call may succeed.
     pub async fn take_for_container(&self) -> Result<Jail, JailError> {
         if let Some(reason) = self.no_containers() {
-            return Err(JailError::Unmade(reason.to_owned()));
+            return Err(JailError::Unmade(reason.to_string()));
         }
         self.take_from(|inner| &inner.for_containers).await
     }
@@ -212,13 +210,12 @@ impl Jails {
 }
 
 /// Path of the OCI runtime. The jail runs it, so it is one of the programs that every jail shows.
-fn runtime(is_root: bool) -> Result<PathBuf, String> {
+fn runtime(is_root: bool) -> Result<PathBuf, NoContainers> {
     if !is_root {
-        return Err("containers need a node that runs as root: their users have IDs of their own outside".to_owned());
+        return Err(NoContainers::NotRoot);
     }
-    let folders = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
-    let found = folders.map(|folder| Path::new(folder).join(RUNTIME)).into_iter().find(|file| file.is_file());
-    found.ok_or_else(|| format!("containers need `{RUNTIME}`, which is in none of {}; install it", folders.join(", ")))
+    let mut files = RUNTIME_FOLDERS.iter().map(|folder| Path::new(folder).join(RUNTIME));
+    files.find(|file| file.is_file()).ok_or(NoContainers::NoRuntime)
 }
 
 impl std::fmt::Debug for Inner {
@@ -291,6 +288,6 @@ mod tests {
 
     #[test]
     fn what_containers_lack_is_named() {
-        assert!(runtime(false).unwrap_err().contains("a node that runs as root"));
+        assert!(runtime(false).unwrap_err().to_string().contains("a node that runs as root"));
     }
 }

@@ -52,7 +52,7 @@ mod wire;
 
 pub use account::Half;
 pub use container::{Container, DEFAULT_WRITABLE, Image, Volume};
-pub use error::JailError;
+pub use error::{JailError, NoContainers};
 pub use jail::{Exit, Jail, JailDialer, JailListeners, ListenerGuard, Prepare, Refusals, SyscallRefusal};
 pub use jails::{Jailer, Jails};
 pub use program::Program;

@@ -10,7 +10,7 @@ pub use registries::{SecretError, registries};
 use leno_files::FileAccess;
 use leno_jail::{DEFAULT_WRITABLE, Volume};
 use leno_namespaces::{Namespace, Namespaces};
-use leno_oci::{AddressCheck, Image, Limits, Progress, Store};
+use leno_oci::{AddressCheck, DigestError, Image, Limits, Progress, Store};
 use leno_proxy::{EgressGuard, Requester};
 use leno_supervisor::{ContainerSpec, FunctionSpec, JailSupport, Source};
 use pull::Pull;
@@ -41,8 +41,8 @@ enum ImageError {
     NoContainers(String),
     #[error("nobody has said which image its tag means")]
     NoDigest,
-    #[error("{0}")]
-    Digest(String),
+    #[error(transparent)]
+    Digest(DigestError),
     #[error("the node is not there yet")]
     NoGuard,
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub(crate) struct Namer {
 impl Images {
     pub(crate) fn new(settings: leno_model::Images, jails: &JailSupport, namespaces: Arc<Namespaces>) -> Arc<Self> {
         let no_containers = match jails {
-            JailSupport::Available(jails) => jails.no_containers().map(str::to_owned),
+            JailSupport::Available(jails) => jails.no_containers().map(ToString::to_string),
             JailSupport::Unavailable(reason) => {
                 Some(format!("a container runs in a jail, and this node has none: {reason}"))
             }

@@ -14,8 +14,8 @@ use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
 use leno_shm::{Link, Settings};
 use leno_supervisor::{
-    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, Linking, LogLine, Processes, Stream, Supervisor,
-    SyscallRefusal,
+    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, LinkError, Linking, LogLine, Processes, Stream,
+    Supervisor, SyscallRefusal,
 };
 use leno_telemetry::flows::Refusal;
 use std::net::SocketAddr;
@@ -269,11 +269,11 @@ impl Host for InstanceHost {
     fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
         Box::pin(async move {
             let (Some(node), Some(attached)) = (self.node(), self.node.get()) else {
-                return Err("the node is ending".to_owned());
+                return Err(LinkError::Ending);
             };
             let name = instance.name(function);
             let (Some(chain), Some(caller)) = (node.chain_of(function), node.credentials.of_instance(&name)) else {
-                return Err("the function is in no chain any more".to_owned());
+                return Err(LinkError::NoChain);
             };
             let domain = node.links.chain(&chain.chain);
             let (memory, large_pages) = (chain.memory, chain.large_pages);
@@ -282,7 +282,7 @@ impl Host for InstanceHost {
                 warn_without_large_pages();
             }
             let opened = Link::open(socket, &domain, &*name, &settings).await;
-            let (link, incoming) = opened.map_err(|error| error.to_string())?;
+            let (link, incoming) = opened.map_err(|error| LinkError::Open(error.into()))?;
             node.links.insert(&name, link.clone());
             attached.interceptor.serve_link(caller, incoming);
             let end: LinkEnd = Box::pin(async move { link.ended().await.to_string() });

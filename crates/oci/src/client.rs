@@ -154,7 +154,11 @@ impl Client {
 
     /// Refuses a URL with an address that may not be connected to.
     fn check(&self, endpoint: &Endpoint, url: &Url) -> Result<()> {
-        let refused = |reason| Error::Unreachable { url: without_query(url), reason, is_lost: false };
+        let refused = |reason: check::Reason| Error::Unreachable {
+            url: without_query(url),
+            reason: reason.to_string(),
+            is_lost: false,
+        };
         if self.is_named(endpoint) { Ok(()) } else { self.check.url(url).map_err(refused) }
     }
 
@@ -391,7 +395,7 @@ fn tls<'a>(files: impl Iterator<Item = (&'a Path, &'a FileAccess)>) -> Result<ru
         let wrong = |reason: String| Error::Settings { place: path.display().to_string(), reason };
         let pem = leno_files::read(path, access, MAX_SMALL_FILE);
         let pem = pem.map_err(Error::io("cannot read the certificate authorities", path))?;
-        let found = leno_identity::roots(&pem, UnixTime::now()).map_err(wrong)?;
+        let found = leno_identity::roots(&pem, UnixTime::now()).map_err(|error| wrong(error.to_string()))?;
         for refused in &found.refused {
             tracing::warn!("{}: {refused}; it is left out", path.display());
         }

@@ -51,13 +51,16 @@ impl Digest {
     }
 }
 
-impl FromStr for Digest {
-    type Err = String;
+/// A text that is no supported digest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no digest that is supported; expected `sha256:` and 64 lower-case hexadecimal digits")]
+pub struct DigestError(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.strip_prefix("sha256:").and_then(Self::from_hex).ok_or_else(|| {
-            format!("`{text}` is no digest that is supported; expected `sha256:` and 64 lower-case hexadecimal digits")
-        })
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        text.strip_prefix("sha256:").and_then(Self::from_hex).ok_or_else(|| DigestError(text.to_owned()))
     }
 }
 
@@ -116,7 +119,7 @@ mod tests {
             &format!("sha256:{good}0"),
             &format!("sha256:{}", good.to_uppercase()),
         ] {
-            assert!(bad.parse::<Digest>().unwrap_err().contains("64 lower-case"), "{bad}");
+            assert!(bad.parse::<Digest>().unwrap_err().to_string().contains("64 lower-case"), "{bad}");
         }
     }
 

@@ -261,7 +261,7 @@ impl Builder {
         let index_path = folder.join("index.json");
         let mut manifests = match fs::read(&index_path) {
             Ok(bytes) => manifests_of(&bytes)
-                .map_err(|reason| Error::Image { image: index_path.display().to_string(), reason })?,
+                .map_err(|error| Error::Image { image: index_path.display().to_string(), reason: error.to_string() })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(Error::io("cannot read", &index_path)(error)),
         };
@@ -306,12 +306,17 @@ fn typed(media_type: &str, mut descriptor: Value) -> Value {
     descriptor
 }
 
-fn manifests_of(index: &[u8]) -> Result<Vec<Value>, String> {
-    let index: Value = serde_json::from_slice(index).map_err(|error| error.to_string())?;
-    index["manifests"]
-        .as_array()
-        .cloned()
-        .ok_or_else(|| "it has no `manifests`; expected the index of an OCI layout".to_owned())
+#[derive(Debug, thiserror::Error)]
+enum IndexError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it has no `manifests`; expected the index of an OCI layout")]
+    NoManifests,
+}
+
+fn manifests_of(index: &[u8]) -> Result<Vec<Value>, IndexError> {
+    let index: Value = serde_json::from_slice(index)?;
+    index["manifests"].as_array().cloned().ok_or(IndexError::NoManifests)
 }
 
 struct Hashing<W> {

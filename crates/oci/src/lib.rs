@@ -56,7 +56,7 @@ mod unpack;
 
 pub use attributes::Omissions;
 pub use client::AddressCheck;
-pub use digest::Digest;
+pub use digest::{Digest, DigestError};
 pub use error::{Error, Result};
 pub use progress::{Progress, Snapshot, Stage};
 pub use reference::Reference;

@@ -5,7 +5,7 @@
 //! `null`, and both mean the same.
 
 use crate::platform::{Platform, this_machine};
-use crate::{Digest, Error, Result};
+use crate::{Digest, DigestError, Error, Result};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ pub(crate) struct Descriptor {
 }
 
 impl Descriptor {
-    pub(crate) fn blob(&self) -> Result<Blob, String> {
+    pub(crate) fn blob(&self) -> Result<Blob, DigestError> {
         let digest = self.digest.as_deref().unwrap_or_default().parse()?;
         Ok(Blob { digest, size: self.size.unwrap_or_default() })
     }
@@ -160,7 +160,7 @@ fn manifest(image: &str, bytes: &[u8]) -> Result<Manifest> {
         let media_type = encrypted.media_type();
         return Err(wrong(format!("a layer has type `{media_type}`; encrypted layers are not supported")));
     }
-    let layers: Result<_, String> = layers.iter().map(Descriptor::blob).collect();
+    let layers: Result<_, DigestError> = layers.iter().map(Descriptor::blob).collect();
     Ok(Manifest { config, config_type, layers: layers.map_err(|reason| wrong(format!("a layer: {reason}")))? })
 }
 

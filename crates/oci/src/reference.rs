@@ -1,4 +1,4 @@
-use crate::{Digest, Error, Result};
+use crate::{Digest, DigestError, Error, Result};
 use leno_files::FileAccess;
 use oci_spec::distribution;
 use std::fmt;
@@ -61,10 +61,10 @@ impl Reference {
     pub fn parse(text: &str, default_registry: Option<&str>) -> Result<Self> {
         let wrong = |reason: String| Error::Reference { reference: text.to_owned(), reason };
         if let Some(rest) = text.strip_prefix("oci:") {
-            return local(rest, Place::Layout).map_err(wrong);
+            return local(rest, Place::Layout).map_err(|error| wrong(error.to_string()));
         }
         if let Some(rest) = text.strip_prefix("oci-archive:") {
-            return local(rest, Place::Archive).map_err(wrong);
+            return local(rest, Place::Archive).map_err(|error| wrong(error.to_string()));
         }
         if text.contains("://") {
             return Err(wrong("it is no URL; write `registry/repository:tag`".to_owned()));
@@ -87,7 +87,8 @@ impl Reference {
         let parsed: distribution::Reference = whole.parse().map_err(|error| {
             wrong(format!("{error}; expected `registry/repository:tag` or `registry/repository@sha256:…`, the repository in lower case"))
         })?;
-        let digest = parsed.digest().map(str::parse).transpose().map_err(wrong)?;
+        let digest = parsed.digest().map(str::parse).transpose();
+        let digest = digest.map_err(|error: DigestError| wrong(error.to_string()))?;
         Ok(Self {
             place: Place::Registry {
                 registry: parsed.registry().to_owned(),
@@ -123,7 +124,18 @@ impl Reference {
     }
 }
 
-fn local(rest: &str, place: fn(Local) -> Place) -> Result<Reference, String> {
+/// Why a reference to a file or folder cannot be parsed.
+#[derive(Debug, thiserror::Error)]
+enum LocalError {
+    #[error(transparent)]
+    Digest(#[from] DigestError),
+    #[error("the path is missing; expected `oci:FOLDER:tag` or `oci-archive:FILE:tag`")]
+    NoPath,
+    #[error("expected one tag after the path, which itself may contain no `:`")]
+    Tag,
+}
+
+fn local(rest: &str, place: fn(Local) -> Place) -> Result<Reference, LocalError> {
     let (rest, digest) = match rest.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest.parse()?)),
         None => (rest, None),
@@ -133,10 +145,10 @@ fn local(rest: &str, place: fn(Local) -> Place) -> Result<Reference, String> {
         None => (rest, None),
     };
     if path.is_empty() {
-        return Err("the path is missing; expected `oci:FOLDER:tag` or `oci-archive:FILE:tag`".to_owned());
+        return Err(LocalError::NoPath);
     }
     if tag.is_some_and(|tag| tag.is_empty() || tag.contains(':')) {
-        return Err("expected one tag after the path, which itself may contain no `:`".to_owned());
+        return Err(LocalError::Tag);
     }
     Ok(Reference { place: place(Local::new(PathBuf::from(path))), tag: tag.map(str::to_owned), digest })
 }

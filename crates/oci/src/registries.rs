@@ -166,28 +166,37 @@ struct DockerAuth {
 pub(crate) fn docker_credentials(path: &Path, files: &FileAccess) -> Result<BTreeMap<String, Credentials>> {
     let text = leno_files::read(path, files, MAX_SMALL_FILE);
     let text = text.map_err(Error::io("cannot read the Docker configuration", path))?;
-    parse_docker_config(&text).map_err(|reason| Error::Settings { place: path.display().to_string(), reason })
+    let wrong =
+        |error: DockerConfigError| Error::Settings { place: path.display().to_string(), reason: error.to_string() };
+    parse_docker_config(&text).map_err(wrong)
 }
 
-fn parse_docker_config(text: &[u8]) -> Result<BTreeMap<String, Credentials>, String> {
-    // The error shows only the place of serde_json's message, which may quote secrets.
-    let config: DockerConfig = serde_json::from_slice(text).map_err(|error| {
-        format!(
-            "no Docker configuration (line {}, column {}); expected a JSON object with `auths`",
-            error.line(),
-            error.column()
-        )
-    })?;
+/// Why a Docker configuration is not usable.
+#[derive(Debug, thiserror::Error)]
+enum DockerConfigError {
+    // Only the place of serde_json's message is shown, because the message may quote secrets.
+    #[error("no Docker configuration (line {}, column {}); expected a JSON object with `auths`", .0.line(), .0.column())]
+    Json(serde_json::Error),
+    #[error(
+        "it names the credential helper `{0}`; helpers are not run: write the credentials under `auths`, for example with `docker login` on a machine without helper, and remove `credsStore` and `credHelpers`"
+    )]
+    Helper(String),
+    #[error("auths.{0}: expected a host, or a host and `:port`")]
+    Host(String),
+    #[error("auths.{key}: {reason}")]
+    Auth { key: String, reason: &'static str },
+}
+
+fn parse_docker_config(text: &[u8]) -> Result<BTreeMap<String, Credentials>, DockerConfigError> {
+    let config: DockerConfig = serde_json::from_slice(text).map_err(DockerConfigError::Json)?;
     let helper = config.creds_store.into_iter().chain(config.cred_helpers.into_values()).find(|name| !name.is_empty());
     if let Some(helper) = helper {
-        return Err(format!(
-            "it names the credential helper `{helper}`; helpers are not run: write the credentials under `auths`, for example with `docker login` on a machine without helper, and remove `credsStore` and `credHelpers`"
-        ));
+        return Err(DockerConfigError::Helper(helper));
     }
     let mut credentials = BTreeMap::new();
     for (key, auth) in config.auths {
-        let host = host(&key).ok_or_else(|| format!("auths.{key}: expected a host, or a host and `:port`"))?;
-        if let Some(found) = auth.credentials().map_err(|reason| format!("auths.{key}: {reason}"))? {
+        let host = host(&key).ok_or_else(|| DockerConfigError::Host(key.clone()))?;
+        if let Some(found) = auth.credentials().map_err(|reason| DockerConfigError::Auth { key, reason })? {
             credentials.insert(host, found);
         }
     }
@@ -267,10 +276,10 @@ mod tests {
             (r#"{"auths": {"a": {"username": "u"}}}"#, "without a password"),
             ("[", "line 1"),
         ] {
-            let error = parse_docker_config(text.as_bytes()).unwrap_err();
+            let error = parse_docker_config(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
-        let secret = parse_docker_config(br#"{"auths": {"a": {"auth": ["hunter2"]}}}"#).unwrap_err();
+        let secret = parse_docker_config(br#"{"auths": {"a": {"auth": ["hunter2"]}}}"#).unwrap_err().to_string();
         assert!(!secret.contains("hunter2"), "{secret}");
     }
 }

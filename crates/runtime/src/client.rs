@@ -205,14 +205,14 @@ pub fn with_causes(error: &dyn Error) -> String {
 
 /// The authorities of a file, and when the first of them expires.
 fn roots_in(file: &Path, access: &FileAccess) -> Result<(RootCertStore, u64), ClientError> {
-    let fault = |reason: String| unusable(file, reason);
-    let found = leno_identity::roots(&read(file, access)?, UnixTime::now()).map_err(fault)?;
+    let found = leno_identity::roots(&read(file, access)?, UnixTime::now());
+    let found = found.map_err(|error| unusable(file, error.to_string()))?;
     for refused in &found.refused {
         tracing::warn!("{}: {refused}; it is left out", file.display());
     }
     let mut roots = RootCertStore::empty();
     for certificate in found.certificates {
-        roots.add(certificate).map_err(|error| fault(error.to_string()))?;
+        roots.add(certificate).map_err(|error| unusable(file, error.to_string()))?;
     }
     Ok((roots, found.expires))
 }

@@ -27,7 +27,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -50,15 +50,55 @@ const WEIGHT: u32 = 1000;
 /// The period of `cpu.max`, in microseconds.
 const PERIOD: u64 = 100_000;
 
+/// Why limits cannot be enforced.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum LimitError {
+    #[error("there are no control groups (v2) for instances")]
+    NoCgroups,
+    #[error("cgroup v{version} has no {names} controller here")]
+    NoControllers { version: u8, names: String },
+    #[error("cgroup v1 has it")]
+    InLegacy,
+    #[error("{}: {error}; the node needs a control group to itself", parent.display())]
+    Shared { parent: PathBuf, error: Arc<io::Error> },
+    #[error("its namespace's control group: {0}")]
+    Namespace(Arc<io::Error>),
+    #[error("its control group: {0}")]
+    Instance(Arc<io::Error>),
+    #[error("cgroup v1: {0}")]
+    Legacy(Arc<io::Error>),
+    #[error("{}: {error}", path.display())]
+    File { path: PathBuf, error: Arc<io::Error> },
+    #[error(transparent)]
+    Io(Arc<io::Error>),
+    /// Neither version works, for these reasons.
+    #[error("{0}; {1}")]
+    Both(Box<LimitError>, Box<LimitError>),
+}
+
+impl LimitError {
+    fn namespace(error: io::Error) -> Self {
+        Self::Namespace(error.into())
+    }
+
+    fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        move |error| Self::File { path: path.into(), error: error.into() }
+    }
+
+    fn and(&self, other: Self) -> Self {
+        Self::Both(Box::new(self.clone()), Box::new(other))
+    }
+}
+
 /// The node's control group.
 #[derive(Debug)]
 pub(crate) struct Cgroups {
     node: PathBuf,
     /// Whether limits can be enforced; if so, whether this node enabled the parent's controllers
     /// for that. Determined when limits are first requested.
-    controlled: OnceLock<Result<bool, String>>,
+    controlled: OnceLock<Result<bool, LimitError>>,
     /// The hierarchies of version 1, looked up when controllers of version 2 are missing.
-    legacy: OnceLock<Result<Hierarchies, String>>,
+    legacy: OnceLock<Result<Hierarchies, LimitError>>,
     /// The sender to the thread that moves instances into groups, one after the other, because the
     /// kernel handles one at a time.
     mover: mpsc::Sender<Move>,
@@ -121,9 +161,9 @@ impl Cgroups {
 
     /// Creates a group with limits for one instance. The error gives the reason why its limits
     /// cannot be enforced.
-    pub(crate) fn instance(&self, namespace: &str, name: u64, limits: &Resources) -> Result<Cgroup, String> {
+    pub(crate) fn instance(&self, namespace: &str, name: u64, limits: &Resources) -> Result<Cgroup, LimitError> {
         let place = self.place_of_process(namespace);
-        let place = place.map_err(|error| format!("its namespace's control group: {error}"))?;
+        let place = place.map_err(LimitError::namespace)?;
         // The hierarchies of cgroup v1 are for jails only.
         self.controlled.get_or_init(|| self.control()).clone()?;
         place.controlled?;
@@ -132,33 +172,33 @@ impl Cgroups {
 
     /// Limits for a jail: by a group of version 2, or else by groups of version 1. The error gives
     /// the reason why neither is possible.
-    pub(crate) fn jail(&self, namespace: &str, name: u64, limits: &Resources) -> Result<JailLimits, String> {
-        let place = self.place(namespace).map_err(|error| format!("its namespace's control group: {error}"))?;
+    pub(crate) fn jail(&self, namespace: &str, name: u64, limits: &Resources) -> Result<JailLimits, LimitError> {
+        let place = self.place(namespace).map_err(LimitError::namespace)?;
         let Some(hierarchies) = place.legacy else {
             place.controlled?;
             return Cgroup::make(&place.folder, name, limits).map(JailLimits::Current);
         };
         let groups = hierarchies.instance(&name.to_string(), limits);
-        groups.map(JailLimits::Legacy).map_err(|error| format!("cgroup v1: {error}"))
+        groups.map(JailLimits::Legacy).map_err(|error| LimitError::Legacy(error.into()))
     }
 
     /// Enables the controllers for the groups of instances. Returns whether the parent group had one of them disabled.
-    fn control(&self) -> Result<bool, String> {
+    fn control(&self) -> Result<bool, LimitError> {
         let parent = self.parent();
         let missing = |file: &str| {
-            let listed = read(&parent.join(file)).map_err(|error| error.to_string())?;
+            let listed = read(&parent.join(file)).map_err(|error| LimitError::Io(error.into()))?;
             let is_missing = |name: &&str| !listed.split_whitespace().any(|other| other == *name);
-            Ok::<Vec<&str>, String>(CONTROLLERS.into_iter().filter(is_missing).collect())
+            Ok::<Vec<&str>, LimitError>(CONTROLLERS.into_iter().filter(is_missing).collect())
         };
         let not_offered = missing("cgroup.controllers")?;
         if !not_offered.is_empty() {
-            return Err(format!("cgroup v2 has no {} controller here", not_offered.join(", ")));
+            return Err(LimitError::NoControllers { version: 2, names: not_offered.join(", ") });
         }
         let disabled = missing(ENABLED)?;
         // This fails if other processes are in the parent group: controllers only work between
         // groups that directly contain no processes.
         let enabled = switch(parent, '+').and_then(|()| switch(&self.node, '+'));
-        enabled.map_err(|error| format!("{}: {error}; the node needs a control group to itself", parent.display()))?;
+        enabled.map_err(|error| LimitError::Shared { parent: parent.to_owned(), error: error.into() })?;
         // A namespace has the kernel's default weight. The node works for all of them.
         if let Err(error) = fs::write(self.node.join(MAIN).join("cpu.weight"), WEIGHT.to_string()) {
             tracing::warn!(%error, "the node has no larger share of the processors than a namespace");
@@ -185,7 +225,7 @@ impl Drop for Cgroups {
         let parent = self.parent();
         let go_back = || fs::write(parent.join(MEMBERS), "0");
         let mut back = go_back();
-        if back.is_err() && self.controlled.get() == Some(&Ok(true)) {
+        if back.is_err() && matches!(self.controlled.get(), Some(Ok(true))) {
             // No process can be in a group whose controllers are enabled. They cannot be disabled if another node uses them too.
             back = switch(&self.node, '-').and_then(|()| switch(parent, '-')).and_then(|()| go_back());
         }
@@ -286,11 +326,11 @@ fn set_limits(group: &Path, limits: &Resources, replaces: bool) -> io::Result<()
 
 impl Cgroup {
     /// Makes the group of an instance, with limits.
-    fn make(namespace: &Path, name: u64, limits: &Resources) -> Result<Self, String> {
+    fn make(namespace: &Path, name: u64, limits: &Resources) -> Result<Self, LimitError> {
         let path = namespace.join(name.to_string());
         let made = fs::create_dir(&path).map(|()| Self { path });
         let limited = made.and_then(|group| group.limit(limits).map(|()| group));
-        limited.map_err(|error| format!("its control group: {error}"))
+        limited.map_err(|error| LimitError::Instance(error.into()))
     }
 
     fn limit(&self, limits: &Resources) -> io::Result<()> {

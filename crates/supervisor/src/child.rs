@@ -1,6 +1,6 @@
 //! A started process with its environment, secrets, limits and output readers. Instances and jobs both start this way.
 
-use crate::cgroup::{Cgroup, Cgroups, JailLimits};
+use crate::cgroup::{Cgroup, Cgroups, JailLimits, LimitError};
 use crate::container::RunnableContainer;
 use crate::dialer::Dialer;
 use crate::host::Host;
@@ -294,14 +294,14 @@ impl Owner {
     fn confine<T>(
         &self,
         limits: &Resources,
-        confine: impl FnOnce(&Cgroups, &str, u64, &Resources) -> Result<T, String>,
+        confine: impl FnOnce(&Cgroups, &str, u64, &Resources) -> Result<T, LimitError>,
         lacks: impl FnOnce(&T) -> Option<&str>,
     ) -> Option<T> {
-        let cgroups = self.cgroups.as_ref().ok_or_else(|| "there are no control groups (v2) for instances".to_owned());
+        let cgroups = self.cgroups.as_ref().ok_or(LimitError::NoCgroups);
         let group = cgroups.and_then(|cgroups| confine(cgroups, &self.function.namespace, self.id.number, limits));
         let unenforced = match &group {
             Ok(group) => lacks(group).map(str::to_owned),
-            Err(reason) => Some(reason.clone()),
+            Err(reason) => Some(reason.to_string()),
         };
         // The node has logged the bounds of a namespace that are not enforced.
         let unenforced = unenforced.filter(|_| limits.any());

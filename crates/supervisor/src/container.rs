@@ -34,11 +34,22 @@ pub struct ContainerSpec {
     pub writable: u64,
 }
 
+/// Why an image is not on this machine.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ImageUnavailable {
+    /// The pull failed, for this reason.
+    #[error("{0}")]
+    Pull(String),
+    /// The node is stopping.
+    #[error("the node is stopping")]
+    Stopping,
+}
+
 /// Pulls an image to this machine.
 pub trait ImageSource: Send + Sync + 'static {
     /// The image, as soon as it is on this machine, or why it is not. Begins the pull, unless that
     /// is under way. A caller that drops the future does not end the pull.
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>>;
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, ImageUnavailable>> + Send + '_>>;
 
     /// The progress of the pull.
     fn state(&self) -> ImageState;
@@ -91,7 +102,7 @@ pub struct LocalImage {
 }
 
 impl ImageSource for LocalImage {
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>> {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, ImageUnavailable>> + Send + '_>> {
         Box::pin(std::future::ready(Ok(self.clone())))
     }
 
@@ -131,7 +142,7 @@ impl ContainerSpec {
     }
 
     /// The container, as soon as its image is here.
-    pub(crate) async fn ready(self: &Arc<Self>) -> Result<RunnableContainer, String> {
+    pub(crate) async fn ready(self: &Arc<Self>) -> Result<RunnableContainer, ImageUnavailable> {
         let unpacked = self.source.0.image().await?;
         Ok(RunnableContainer { spec: Arc::clone(self), unpacked })
     }

@@ -11,10 +11,27 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 /// The future of [`Host::link`].
-pub type Linking<'a> = Pin<Box<dyn Future<Output = Result<LinkEnd, String>> + Send + 'a>>;
+pub type Linking<'a> = Pin<Box<dyn Future<Output = Result<LinkEnd, LinkError>> + Send + 'a>>;
 
 /// Resolves when an instance's link has ended, with the reason.
 pub type LinkEnd = Pin<Box<dyn Future<Output = String> + Send>>;
+
+/// Why an instance has no link to the node.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// This node has no memory for chains.
+    #[error("this node has no memory for chains")]
+    Unsupported,
+    /// The node is ending.
+    #[error("the node is ending")]
+    Ending,
+    /// A change of the configuration removed the function from its chain.
+    #[error("the function is in no chain any more")]
+    NoChain,
+    /// The instance violated the protocol, or the node lacks a feature.
+    #[error(transparent)]
+    Open(Box<dyn std::error::Error + Send + Sync>),
+}
 
 /// Callbacks to the node. They run on the supervisor's tasks and must not block.
 pub trait Host: Send + Sync + 'static {
@@ -49,7 +66,7 @@ pub trait Host: Send + Sync + 'static {
     /// then ends the instance.
     fn link<'a>(&'a self, function: &'a FunctionId, instance: InstanceId, socket: OwnedFd) -> Linking<'a> {
         let _ = (function, instance, socket);
-        Box::pin(async { Err("this node has no memory for chains".to_owned()) })
+        Box::pin(async { Err(LinkError::Unsupported) })
     }
 
     /// An instance wrote a line of output.

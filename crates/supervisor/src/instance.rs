@@ -121,7 +121,7 @@ impl Instance {
         }
         tokio::select! {
             biased;
-            contained = container.ready() => contained.map_err(|reason| Some(AcquireError::Image { reason })),
+            contained = container.ready() => contained.map_err(|error| Some(AcquireError::Image { reason: error.to_string() })),
             () = at_least(&mut self.target, TargetState::Drain) => Err(None),
         }
     }

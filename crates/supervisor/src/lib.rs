@@ -75,12 +75,14 @@ mod tree;
 
 pub use accounts::Accounts;
 pub use cgroup::{NamespaceShare, sweep_groups};
-pub use container::{ContainerSpec, ImageSource, ImageState, Lease as ImageLease, LocalImage, Source};
+pub use container::{
+    ContainerSpec, ImageSource, ImageState, ImageUnavailable, Lease as ImageLease, LocalImage, Source,
+};
 pub use dialer::ConnectError;
 pub use dispatcher::Lease;
 pub use error::AcquireError;
 pub use function::Function;
-pub use host::{Host, LinkEnd, Linking};
+pub use host::{Host, LinkEnd, LinkError, Linking};
 pub use instance_id::InstanceId;
 pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};

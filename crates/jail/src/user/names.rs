@@ -17,9 +17,26 @@ pub(crate) struct User {
     pub home: Option<String>,
 }
 
+/// Why a user is not found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum UserError {
+    #[error("`{user}` in /etc/passwd of the image has no number `{text}`")]
+    Entry { user: String, text: String },
+    #[error("there is no user `{0}` in /etc/passwd of the image; give a number")]
+    NoUser(String),
+    #[error("there is no group `{0}` in /etc/group of the image; give a number")]
+    NoGroup(String),
+    #[error("`{0}` is too large for a user or group")]
+    Number(String),
+    #[error("`{spec}`: a container has users and groups up to {}, not {id}", CONTAINER_IDS - 1)]
+    Id { spec: String, id: u32 },
+    #[error("`{0}` is in more than {MOST_GROUPS} groups of the image")]
+    Groups(String),
+}
+
 /// Looks a user up in the texts of `/etc/passwd` and `/etc/group`. The error names the missing
 /// entry.
-pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User, String> {
+pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User, UserError> {
     let (name, group) = spec.split_once(':').unwrap_or((spec, ""));
     let name = if name.is_empty() { "0" } else { name };
     let number = number(name)?;
@@ -28,14 +45,14 @@ pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User
     let mut found = match (entry, number) {
         (Some([user, _, id, first, _, home, _]), _) => {
             let whole = |text: &str| {
-                text.parse().map_err(|_| format!("`{user}` in /etc/passwd of the image has no number `{text}`"))
+                text.parse().map_err(|_| UserError::Entry { user: user.to_owned(), text: text.to_owned() })
             };
             let home = Some(home.to_owned()).filter(|home| !home.is_empty());
             User { user: whole(id)?, group: whole(first)?, groups: Vec::new(), home }
         }
         // A user that is given as a number needs no entry.
         (None, Some(user)) => User { user, ..User::default() },
-        (None, None) => return Err(format!("there is no user `{name}` in /etc/passwd of the image; give a number")),
+        (None, None) => return Err(UserError::NoUser(name.to_owned())),
     };
     if group.is_empty() {
         let member = entry.map(|[user, ..]| user);
@@ -46,26 +63,25 @@ pub(crate) fn look_up(spec: &str, passwd: &str, group_file: &str) -> Result<User
         let by_name =
             || entries::<4>(group_file).find(|[name, ..]| *name == group).and_then(|[_, _, id, _]| id.parse().ok());
         let id = self::number(group)?.or_else(by_name);
-        found.group =
-            id.ok_or_else(|| format!("there is no group `{group}` in /etc/group of the image; give a number"))?;
+        found.group = id.ok_or_else(|| UserError::NoGroup(group.to_owned()))?;
     }
     for id in [found.user, found.group].iter().chain(&found.groups) {
         if *id >= CONTAINER_IDS {
-            return Err(format!("`{spec}`: a container has users and groups up to {}, not {id}", CONTAINER_IDS - 1));
+            return Err(UserError::Id { spec: spec.to_owned(), id: *id });
         }
     }
     if found.groups.len() > MOST_GROUPS {
-        return Err(format!("`{spec}` is in more than {MOST_GROUPS} groups of the image"));
+        return Err(UserError::Groups(spec.to_owned()));
     }
     Ok(found)
 }
 
 /// The number in a text; `None`: it is a name.
-fn number(text: &str) -> Result<Option<u32>, String> {
+fn number(text: &str) -> Result<Option<u32>, UserError> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| format!("`{text}` is too large for a user or group"))
+    text.parse().map(Some).map_err(|_| UserError::Number(text.to_owned()))
 }
 
 /// The lines of a file that have so many fields. Other lines are skipped, as the C library does.
@@ -82,7 +98,7 @@ mod tests {
         "root:x:0:0:root:/root:/bin/sh\n# a comment\n\nbad line\nweb:x:33:44:,,,:/var/www:/bin/false\nodd:x:x:1::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:44:\ndata:x:100:web,other\nlog:x:101:other,web\nwide:x:70000:far\n";
 
-    fn found(spec: &str) -> Result<(u32, u32, Vec<u32>), String> {
+    fn found(spec: &str) -> Result<(u32, u32, Vec<u32>), UserError> {
         look_up(spec, PASSWD, GROUP).map(|User { user, group, groups, .. }| (user, group, groups))
     }
 
@@ -111,7 +127,7 @@ mod tests {
             ("99999999999", "`99999999999` is too large"),
             ("odd", "has no number `x`"),
         ] {
-            let error = found(spec).unwrap_err();
+            let error = found(spec).unwrap_err().to_string();
             assert!(error.contains(text), "{spec}: {error}");
         }
     }

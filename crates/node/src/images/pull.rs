@@ -4,7 +4,7 @@ use super::{ImageError, Images, Namer};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_namespaces::Namespace;
 use leno_oci::{Image, Progress, Snapshot, Stage};
-use leno_supervisor::{ImageLease, ImageSource, ImageState, LocalImage};
+use leno_supervisor::{ImageLease, ImageSource, ImageState, ImageUnavailable, LocalImage};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,15 +106,15 @@ impl Drop for Pull {
 }
 
 impl ImageSource for Pull {
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>> {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, ImageUnavailable>> + Send + '_>> {
         Box::pin(async {
             self.begin();
             let mut state = self.inner.state.subscribe();
             let ended = state.wait_for(|state| matches!(state, State::Here(..) | State::Failed(_))).await;
             match ended.as_deref() {
                 Ok(State::Here(unpacked, _)) => Ok(unpacked.clone()),
-                Ok(State::Failed(reason)) => Err(reason.clone()),
-                Ok(State::Absent | State::Pulling(_)) | Err(_) => Err("the node is stopping".to_owned()),
+                Ok(State::Failed(reason)) => Err(ImageUnavailable::Pull(reason.clone())),
+                Ok(State::Absent | State::Pulling(_)) | Err(_) => Err(ImageUnavailable::Stopping),
             }
         })
     }

@@ -15,24 +15,25 @@ use url::{Host, Url};
 #[derive(Clone, Default)]
 pub struct AddressCheck(Option<Arc<Judge>>);
 
-type Judge = dyn Fn(IpAddr) -> Result<(), String> + Send + Sync;
+pub(super) type Reason = Box<dyn std::error::Error + Send + Sync>;
+type Judge = dyn Fn(IpAddr) -> Result<(), Reason> + Send + Sync;
 
 impl AddressCheck {
     /// The error of `judge` says why an address is refused.
-    pub fn new(judge: impl Fn(IpAddr) -> Result<(), String> + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(judge)))
+    pub fn new<E: Into<Reason>>(judge: impl Fn(IpAddr) -> Result<(), E> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(move |address| judge(address).map_err(E::into))))
     }
 
     pub(super) fn is_any(&self) -> bool {
         self.0.is_none()
     }
 
-    fn judge(&self, address: IpAddr) -> Result<(), String> {
+    fn judge(&self, address: IpAddr) -> Result<(), Reason> {
         self.0.as_ref().map_or(Ok(()), |judge| judge(address))
     }
 
     /// Judges a URL whose host is an address. Names are judged when they are looked up.
-    pub(super) fn url(&self, url: &Url) -> Result<(), String> {
+    pub(super) fn url(&self, url: &Url) -> Result<(), Reason> {
         match url.host() {
             Some(Host::Ipv4(address)) => self.judge(address.into()),
             Some(Host::Ipv6(address)) => self.judge(address.into()),

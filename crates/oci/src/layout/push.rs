@@ -1,7 +1,7 @@
 use crate::client::{Access, Client, Endpoint, Request, ok, refusal};
 use crate::manifest::{self, Blob, Document, MAX_MANIFEST_BYTES};
 use crate::reference::Place;
-use crate::{Digest, Error, Reference, Registries, Result};
+use crate::{Digest, DigestError, Error, Reference, Registries, Result};
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION};
 use reqwest::{Body, Method, StatusCode};
 use serde_json::Value;
@@ -30,7 +30,8 @@ pub async fn push(layout: &Path, tag: &str, to: &Reference, registries: Registri
     let manifests = index["manifests"].as_array().map(Vec::as_slice).unwrap_or_default();
     let entry = manifests.iter().find(|manifest| manifest["annotations"]["org.opencontainers.image.ref.name"] == tag);
     let entry = entry.ok_or_else(|| wrong(format!("it has no image with the tag `{tag}`")))?;
-    let digest: Digest = entry["digest"].as_str().unwrap_or_default().parse().map_err(wrong)?;
+    let digest = entry["digest"].as_str().unwrap_or_default();
+    let digest: Digest = digest.parse().map_err(|error: DigestError| wrong(error.to_string()))?;
     let document = read(&format!("blobs/sha256/{}", digest.hex())).await?;
     if document.len() > MAX_MANIFEST_BYTES {
         return Err(wrong(format!("its manifest is longer than {MAX_MANIFEST_BYTES} bytes")));

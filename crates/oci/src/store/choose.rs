@@ -101,7 +101,7 @@ impl Search<'_> {
                         }
                     },
                 };
-                let digest = entry.blob().map_err(|reason| self.wrong(reason))?.digest;
+                let digest = entry.blob().map_err(|error| self.wrong(error.to_string()))?.digest;
                 if !entry.is_index() {
                     match rank {
                         Some(rank) => self.candidates.push(Candidate { rank, digest, way: way.clone() }),

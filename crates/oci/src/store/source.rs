@@ -12,7 +12,7 @@ use crate::progress::LayerProgress;
 use crate::reference::{Local, Place, Reference};
 use crate::refusal::Failure;
 use crate::unpack::{self, Limits};
-use crate::{Digest, Error, Result};
+use crate::{Digest, DigestError, Error, Result};
 use leno_files::{FileAccess, readers};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -291,11 +291,12 @@ fn chosen(index: &[u8], tag: Option<&str>, image: &str) -> Result<Digest> {
         let named_so = |entry: &&Descriptor| ends(entry.annotation(TAG)) || ends(entry.annotation(NAME));
         named = entries.iter().filter(named_so).collect();
     }
-    let mut found = digests(named.iter().copied()).map_err(wrong)?;
+    let undigested = |error: DigestError| wrong(error.to_string());
+    let mut found = digests(named.iter().copied()).map_err(undigested)?;
     if found.len() > 1 {
         let rank = |entry: &&Descriptor| entry.platform().and_then(Platform::rank);
         if let Some(best) = named.iter().filter_map(rank).max() {
-            found = digests(named.iter().copied().filter(|entry| rank(entry) == Some(best))).map_err(wrong)?;
+            found = digests(named.iter().copied().filter(|entry| rank(entry) == Some(best))).map_err(undigested)?;
         }
     }
     match found[..] {
@@ -309,7 +310,7 @@ fn chosen(index: &[u8], tag: Option<&str>, image: &str) -> Result<Digest> {
 }
 
 /// Each digest once.
-fn digests<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> Result<Vec<Digest>, String> {
+fn digests<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> Result<Vec<Digest>, DigestError> {
     let mut digests = Vec::new();
     for entry in entries {
         let Blob { digest, .. } = entry.blob()?;

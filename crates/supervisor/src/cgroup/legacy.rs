@@ -3,6 +3,7 @@
 //! processes through these groups, and cannot start a process in them. They are for jails, whose
 //! first process joins before there is a program.
 
+use super::LimitError;
 use super::owner::Owner;
 use leno_model::Resources;
 use std::fs;
@@ -39,8 +40,8 @@ pub(crate) struct Groups {
 impl Hierarchies {
     /// Finds the hierarchies and removes the groups that killed nodes left in them. The error names
     /// the missing hierarchy.
-    pub(super) fn open(prefix: &str) -> Result<Self, String> {
-        let read = |file: &str| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
+    pub(super) fn open(prefix: &str) -> Result<Self, LimitError> {
+        let read = |file: &str| fs::read_to_string(file).map_err(LimitError::file(file));
         let found = Self::find(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?)?;
         for hierarchy in [&found.memory, &found.cpu, &found.pids] {
             sweep(hierarchy, prefix);
@@ -48,9 +49,10 @@ impl Hierarchies {
         Ok(found)
     }
 
-    fn find(mounts: &str, groups: &str) -> Result<Self, String> {
+    fn find(mounts: &str, groups: &str) -> Result<Self, LimitError> {
         let find = |controller: &str| {
-            place(mounts, groups, controller).ok_or_else(|| format!("cgroup v1 has no {controller} controller here"))
+            let missing = || LimitError::NoControllers { version: 1, names: controller.to_owned() };
+            place(mounts, groups, controller).ok_or_else(missing)
         };
         Ok(Self { memory: find("memory")?, cpu: find("cpu")?, pids: find("pids")? })
     }
@@ -273,6 +275,7 @@ print(total)";
         assert_eq!(find("cpu"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
         assert_eq!(find("memory"), Some("/sys/fs/cgroup/memory/inner".into()));
         assert_eq!(find("pids"), None);
-        assert_eq!(Hierarchies::find(mounts, groups).unwrap_err(), "cgroup v1 has no pids controller here");
+        let missing = Hierarchies::find(mounts, groups).unwrap_err().to_string();
+        assert_eq!(missing, "cgroup v1 has no pids controller here");
     }
 }

@@ -2,7 +2,7 @@
 //! groups of its instances.
 
 use super::legacy::{Groups, Hierarchies};
-use super::{CONTROLLERS, Cgroups, PREFIX, set_limits, switch};
+use super::{CONTROLLERS, Cgroups, LimitError, PREFIX, set_limits, switch};
 use leno_model::NamespaceBounds;
 use leno_model::Resources;
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(super) struct Shares {
 struct Share {
     folder: PathBuf,
     /// The groups that enforce the bounds, or the reason why there are none.
-    enforcer: Result<Enforcer, String>,
+    enforcer: Result<Enforcer, LimitError>,
     /// The configured bounds.
     bounds: Resources,
     enforced: Option<Resources>,
@@ -45,7 +45,7 @@ pub(super) struct Place {
     /// The namespace's group of version 2.
     pub folder: PathBuf,
     /// Whether limits can be enforced there, or why not.
-    pub controlled: Result<(), String>,
+    pub controlled: Result<(), LimitError>,
     /// The namespace's groups of version 1, if those of version 2 enforce nothing.
     pub legacy: Option<Hierarchies>,
 }
@@ -120,7 +120,7 @@ impl Cgroups {
         let Share { folder, enforcer, .. } = share;
         let (controlled, legacy) = match enforcer {
             Ok(Enforcer::Current) => (Ok(()), None),
-            Ok(Enforcer::Legacy(hierarchies)) => (Err("cgroup v1 has it".to_owned()), Some(hierarchies.clone())),
+            Ok(Enforcer::Legacy(hierarchies)) => (Err(LimitError::InLegacy), Some(hierarchies.clone())),
             Err(reason) => (Err(reason.clone()), None),
         };
         Ok(Place { folder: folder.clone(), controlled, legacy })
@@ -153,23 +153,23 @@ impl Cgroups {
                 CONTROLLERS.join(", ")
             );
         }
-        let unenforced = enforcer.as_ref().err().cloned();
+        let unenforced = enforcer.as_ref().err().map(ToString::to_string);
         Ok(Share { folder, enforcer, bounds: Resources::default(), enforced: None, unenforced })
     }
 
-    fn enforcer(&self, namespace: &str, folder: &std::path::Path) -> Result<Enforcer, String> {
+    fn enforcer(&self, namespace: &str, folder: &std::path::Path) -> Result<Enforcer, LimitError> {
         let reason = match self.controlled.get_or_init(|| self.control()) {
             Ok(_) => {
                 let switched = switch(folder, '+').map(|()| Enforcer::Current);
-                return switched.map_err(|error| format!("{}: {error}", folder.display()));
+                return switched.map_err(LimitError::file(folder));
             }
             Err(reason) => reason,
         };
         let hierarchies = self.legacy.get_or_init(|| Hierarchies::open(PREFIX));
-        let hierarchies = hierarchies.as_ref().map_err(|missing| format!("{reason}; {missing}"))?;
+        let hierarchies = hierarchies.as_ref().map_err(|missing| reason.and(missing.clone()))?;
         let node = self.node.file_name().unwrap_or_default().to_string_lossy();
         let below = hierarchies.below(&format!("{node}-{NAMESPACE}{namespace}"));
-        below.map(Enforcer::Legacy).map_err(|error| format!("{reason}; cgroup v1: {error}"))
+        below.map(Enforcer::Legacy).map_err(|error| reason.and(LimitError::Legacy(error.into())))
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     impl Program {
-        fn start(cgroups: &Cgroups, namespace: &str, number: u64, limits: &Resources) -> Result<Self, String> {
+        fn start(cgroups: &Cgroups, namespace: &str, number: u64, limits: &Resources) -> Result<Self, LimitError> {
             let script = "import os,sys,time
 made=0
 for line in sys.stdin:

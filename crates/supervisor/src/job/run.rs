@@ -239,7 +239,10 @@ async fn run_in(
             };
             match ready {
                 Ok(contained) => Some(contained),
-                Err(reason) => return Outcome::NotStarted(std::io::Error::other(AcquireError::Image { reason })),
+                Err(error) => {
+                    let reason = error.to_string();
+                    return Outcome::NotStarted(std::io::Error::other(AcquireError::Image { reason }));
+                }
             }
         }
         None => None,

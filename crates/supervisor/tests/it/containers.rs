@@ -4,8 +4,8 @@ use crate::support::*;
 use leno_jail::{DEFAULT_WRITABLE, Image, Jailer};
 use leno_model::{Command, Isolation, Job, Process, Resources};
 use leno_supervisor::{
-    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, InstanceState, JailSupport,
-    JobSpec, JobState, LocalImage, Settings, Source, Supervisor,
+    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, ImageUnavailable, InstanceState,
+    JailSupport, JobSpec, JobState, LocalImage, Settings, Source, Supervisor,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -211,11 +211,11 @@ async fn a_container_runs_in_a_jail_or_not_at_all() {
 
 /// An image that comes when the test lets it.
 struct Slow {
-    image: tokio::sync::watch::Receiver<Option<Result<LocalImage, String>>>,
+    image: tokio::sync::watch::Receiver<Option<Result<LocalImage, ImageUnavailable>>>,
 }
 
 impl ImageSource for Slow {
-    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, String>> + Send + '_>> {
+    fn image(&self) -> Pin<Box<dyn Future<Output = Result<LocalImage, ImageUnavailable>> + Send + '_>> {
         let mut image = self.image.clone();
         Box::pin(async move {
             let image = image.wait_for(Option::is_some).await.unwrap();
@@ -227,7 +227,7 @@ impl ImageSource for Slow {
         match &*self.image.borrow() {
             None => ImageState::Pulling("1/2 MiB".to_owned()),
             Some(Ok(_)) => ImageState::Here(None),
-            Some(Err(reason)) => ImageState::Failed(reason.clone()),
+            Some(Err(error)) => ImageState::Failed(error.to_string()),
         }
     }
 }
@@ -257,7 +257,7 @@ async fn a_start_waits_for_the_image_and_requests_do_within_their_limits() {
     waiting.await.unwrap().unwrap();
 
     // An image that does not come is a start that fails.
-    let (_arrives, image) = tokio::sync::watch::channel(Some(Err("no such image".to_owned())));
+    let (_arrives, image) = tokio::sync::watch::channel(Some(Err(ImageUnavailable::Pull("no such image".to_owned()))));
     let name = "another".to_owned();
     let container = ContainerSpec { image: name, source: Source::new(Arc::new(Slow { image })), ..busybox.run(WEB) };
     supervisor.remove(&id());
