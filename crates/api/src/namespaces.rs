@@ -35,7 +35,7 @@ pub fn rows(node: &Node, supervisor: &Supervisor) -> Value {
     let snapshot = node.snapshot.load();
     let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
     for entry in snapshot.functions.values() {
-        *functions.entry(&entry.slice.id.namespace).or_default() += 1;
+        *functions.entry(&entry.config.id.namespace).or_default() += 1;
     }
     let row = |usage: Usage| {
         let functions = functions.get(&*usage.namespace)?;

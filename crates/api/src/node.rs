@@ -269,7 +269,7 @@ impl Admin {
             channels,
         ];
         others.extend(control);
-        self.node.telemetry.metrics_text(self.node.ledger.entries(), others)
+        self.node.telemetry.metrics_text(self.node.policy_state.entries(), others)
     }
 
     fn functions(&self) -> Value {
@@ -278,11 +278,11 @@ impl Admin {
         let placed = placed.map(|status| (status.function, status.nodes));
         let placed: HashMap<FunctionId, Vec<FunctionNode>> = placed.collect();
         let snapshot = self.node.snapshot.load();
-        let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.slice.run, Run::Job(_) | Run::Egress(_));
+        let is_function = |entry: &&Arc<FunctionEntry>| !matches!(entry.config.run, Run::Job(_) | Run::Egress(_));
         let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().filter(is_function).collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let row = |entry: &Arc<FunctionEntry>| {
-            let slice = &entry.slice;
+            let slice = &entry.config;
             let mut row = json!({
                 "function": &*entry.name,
                 "identity": slice.identity,
@@ -309,14 +309,14 @@ impl Admin {
         let snapshot = self.node.snapshot.load();
         let mut rows: Vec<(&str, Value)> = Vec::new();
         for entry in snapshot.functions.values() {
-            let Run::Egress(egress) = &entry.slice.run else { continue };
+            let Run::Egress(egress) = &entry.config.run else { continue };
             let calls =
-                |other: &&Arc<FunctionEntry>| other.slice.callees.iter().any(|callee| callee.id == entry.slice.id);
+                |other: &&Arc<FunctionEntry>| other.config.callees.iter().any(|callee| callee.id == entry.config.id);
             let mut callers: Vec<&str> =
                 snapshot.functions.values().filter(calls).map(|caller| &*caller.name).collect();
             callers.sort_unstable();
             let addresses = egress.addresses.iter().map(|block| format!("{}/{}", block.address, block.prefix));
-            let load = self.node.ledger.target(&entry.slice.id).load(1, Instant::now());
+            let load = self.node.policy_state.health.get(&entry.config.id).load(1, Instant::now());
             let row = json!({
                 "external": &*entry.name,
                 "hosts": egress.hosts,
@@ -336,15 +336,15 @@ impl Admin {
         let snapshot = self.node.snapshot.load();
         let mut rows: Vec<((&str, &str), Value)> = Vec::new();
         for entry in snapshot.functions.values() {
-            let Some(ChainLink { chain, memory, large_pages, to, .. }) = &entry.slice.chain else { continue };
+            let Some(ChainLink { chain, memory, large_pages, to, .. }) = &entry.config.chain else { continue };
             let row = json!({
                 "chain": chain,
                 "function": &*entry.name,
-                "protocol": entry.slice.protocol,
+                "protocol": entry.config.protocol,
                 "memory": Size(*memory).to_string(),
                 "large_pages": large_pages.then(|| large_pages::check().map_or_else(|error| error.to_string(), |()| "asked for".to_owned())),
                 "to": to.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "direct": self.direct(&snapshot, &entry.slice.id, to),
+                "direct": self.direct(&snapshot, &entry.config.id, to),
             });
             rows.push(((chain, &entry.name), row));
         }

@@ -34,7 +34,7 @@ pub(crate) enum Algorithm {
     Rs256,
 }
 
-/// How requests are counted. Leno has one way: the node's ledger.
+/// How requests are counted. Leno has one way: the node's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     /// Envoy asks a service over gRPC (`envoy.filters.http.ratelimit`).

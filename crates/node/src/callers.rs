@@ -3,7 +3,7 @@
 //! the other.
 
 use leno_model::FunctionId;
-use leno_proxy::credential::{Credentials, Minted, OpenerCheck};
+use leno_proxy::credential::{Credentials, NewCredential, OpenerCheck};
 use leno_supervisor::Processes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
@@ -102,7 +102,7 @@ impl Callers {
                         verified.map_err(|error| leno_proxy::instances::Unproven(error.to_string()))
                     })
                 };
-                if credentials.adopt(&function, &instance, Minted { user, secret }, opened) {
+                if credentials.adopt(&function, &instance, NewCredential { user, secret }, opened) {
                     state.adopted.insert(instance);
                 } else {
                     tracing::warn!(
@@ -133,7 +133,7 @@ impl Callers {
 
 /// `None`: the instance has no credential any more.
 fn describe(credentials: &Credentials, function: &FunctionId, instance: &str, processes: &Processes) -> Option<Caller> {
-    let Minted { user, secret } = credentials.minted(instance)?;
+    let NewCredential { user, secret } = credentials.minted(instance)?;
     let (process, started, group) = processes.tell();
     let (function, instance) = (function.to_string(), instance.to_owned());
     Some(Caller { function, instance, user, secret, process, started, group })

@@ -7,7 +7,7 @@
 //! the permission went with the function, they have [`leno_proxy::GRACE`].
 
 use leno_model::FunctionId;
-use leno_proxy::{FunctionEntry, GRACE, Node, NodeSnapshot, Removed};
+use leno_proxy::{FunctionEntry, GRACE, Node, NodeSnapshot, RemovedFunctions};
 use leno_supervisor::Supervisor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Draining {
     fn publish(&self, node: &Node) {
         // The newest comes last: of a function that was removed several times, that one counts.
         let entries = self.0.iter().flat_map(Removal::entries).map(|(entry, until)| (entry.clone(), until));
-        node.set_removed(Removed::new(entries));
+        node.set_removed(RemovedFunctions::new(entries));
     }
 }
 

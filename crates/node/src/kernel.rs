@@ -5,7 +5,7 @@ use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
 use leno_model::FunctionId;
 use leno_proxy::Node;
 use leno_proxy::connections::{self, Way};
-use leno_proxy::kernel::{Kernel, Spliced};
+use leno_proxy::kernel::{Kernel, Splice};
 use leno_telemetry::flows;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::any::Any;
@@ -174,18 +174,18 @@ impl Kernel for KernelPolicy {
         Some(Box::new(expected))
     }
 
-    fn splice(&self, caller: &TcpStream, callee: &TcpStream) -> Option<Box<dyn Spliced>> {
+    fn splice(&self, caller: &TcpStream, callee: &TcpStream) -> Option<Box<dyn Splice>> {
         let addresses = |stream: &TcpStream| Ok::<_, io::Error>([stream.local_addr()?, stream.peer_addr()?]);
         let (from, to) = (addresses(caller).ok()?, addresses(callee).ok()?);
         let spliced = self.mesh.splice((caller, from), (callee, to));
         let spliced = spliced.inspect_err(|error| tracing::debug!(%error, "a connection is not spliced")).ok()?;
-        Some(Box::new(Splice(spliced?)))
+        Some(Box::new(SplicedPair(spliced?)))
     }
 }
 
-struct Splice(leno_ebpf::Splice);
+struct SplicedPair(leno_ebpf::Splice);
 
-impl Spliced for Splice {
+impl Splice for SplicedPair {
     fn bytes(&self) -> [u64; 2] {
         self.0.bytes()
     }

@@ -156,8 +156,8 @@ impl Loader {
                 return Err(LoadError::Program { direction: program.spec.direction, reason: reason.clone() });
             }
         }
-        delivered(&entry.slice.inbound_extensions, &entry.inbound_extensions)?;
-        delivered(&entry.slice.outbound_extensions, &entry.outbound_extensions)?;
+        delivered(&entry.config.inbound_extensions, &entry.inbound_extensions)?;
+        delivered(&entry.config.outbound_extensions, &entry.outbound_extensions)?;
         for component in entry.revisions.all().filter_map(|revision| revision.component.as_ref()) {
             if let (Err(reason), false) = (&component.program, component.fetched) {
                 return Err(LoadError::Component(reason.clone()));

@@ -132,7 +132,7 @@ fn stands_alone(update: &Update, present: &NodeSnapshot) -> bool {
     update.changes.iter().all(|change| match change {
         Change::Set(Resource::Slice(slice)) => {
             let before = present.functions.get(&slice.id);
-            before.is_some_and(|before| modules(slice).is_subset(&modules(&before.slice)))
+            before.is_some_and(|before| modules(slice).is_subset(&modules(&before.config)))
         }
         Change::Set(Resource::Bundle(_) | Resource::Endpoints(..) | Resource::Route(_)) | Change::Withdrawn(_) => true,
         Change::Removed(subject) => !matches!(subject, Subject::Module(_)),

@@ -3,7 +3,7 @@
 
 use leno_model::FunctionId;
 use leno_model::Scale;
-use leno_proxy::ledger::{Ledger, Tally};
+use leno_proxy::limits::{NodeLimits, Tally};
 use leno_supervisor::{FunctionSpec, Supervisor};
 use leno_wire::{Bounds, Capacity, LimitDemand, Load, Observation};
 use std::collections::HashMap;
@@ -103,10 +103,10 @@ pub(crate) struct ReportedDemands(HashMap<(FunctionId, Box<str>), Tally>);
 
 impl ReportedDemands {
     /// The limits for which requests have asked since the last report.
-    pub(crate) fn changed(&mut self, ledger: &Ledger) -> Vec<LimitDemand> {
+    pub(crate) fn changed(&mut self, counted: &NodeLimits) -> Vec<LimitDemand> {
         let mut changed = Vec::new();
         let mut now = HashMap::new();
-        for (function, limit, tally) in ledger.tallies() {
+        for (function, limit, tally) in counted.tallies() {
             let key = (function, limit);
             if self.0.get(&key).copied().unwrap_or_default() != tally {
                 let Tally { admitted, refused } = tally;

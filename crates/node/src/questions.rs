@@ -97,8 +97,8 @@ fn replay_one(
     replay::replay(engine, candidate, in_force, records, until).map(told)
 }
 
-fn told(replayed: replay::Replayed) -> Replayed {
-    let replay::Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
+fn told(replayed: replay::ReplayReport) -> Replayed {
+    let replay::ReplayReport { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
     let examples = examples.into_iter().map(example).collect();
     Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out }
 }

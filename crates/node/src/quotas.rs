@@ -1,7 +1,7 @@
 //! Client of the Redis or Valkey server that keeps the counters of rate limits.
 //!
 //! Requests do not contact it. They take from the node's allowance of a counter
-//! ([`leno_proxy::ledger`]), and wait here only if the allowance is too small. Questions that come
+//! ([`leno_proxy::limits`]), and wait here only if the allowance is too small. Questions that come
 //! up meanwhile go to the server together, as one call of a script (`settle.lua`), which is atomic.
 //!
 //! # When the server does not answer
@@ -17,7 +17,7 @@ mod script;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use connection::{Connection, QuotaStoreError};
 use leno_model::RedisQuotas;
-use leno_proxy::ledger::{Arrival, CounterName, FunctionState, Ledger, Question, Store};
+use leno_proxy::limits::{Arrival, CounterName, FunctionLimits, NodeLimits, Question, Store};
 use script::Settling;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -38,14 +38,14 @@ const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter();
 
 /// The server counts the rate limits from now on. Called before any function is known.
-pub(crate) fn start(redis: RedisQuotas, ledger: &Arc<Ledger>) -> std::io::Result<()> {
+pub(crate) fn start(redis: RedisQuotas, limits: &Arc<NodeLimits>) -> std::io::Result<()> {
     let (store, asked) = Store::new(redis.timeout);
     let store = Arc::new(store);
-    ledger.keep_quotas_in(store.clone());
+    limits.set_store(store.clone());
     let settling = Settling::new(redis.prefix.clone())?;
     let client = Client {
         redis,
-        ledger: Arc::downgrade(ledger),
+        limits: Arc::downgrade(limits),
         store,
         settling,
         connection: None,
@@ -58,7 +58,7 @@ pub(crate) fn start(redis: RedisQuotas, ledger: &Arc<Ledger>) -> std::io::Result
 
 struct Client {
     redis: RedisQuotas,
-    ledger: Weak<Ledger>,
+    limits: Weak<NodeLimits>,
     store: Arc<Store>,
     settling: Settling,
     connection: Option<Connection>,
@@ -66,10 +66,10 @@ struct Client {
     retry_at: Instant,
 }
 
-/// A question, with its counter and the state of its function.
+/// A question, with its counter and the limits of its function.
 struct CounterQuestion {
     counter: CounterName,
-    state: Arc<FunctionState>,
+    limits: Arc<FunctionLimits>,
     question: Question,
 }
 
@@ -83,26 +83,26 @@ impl Client {
             let disconnected = self.connection.is_none();
             tokio::select! {
                 count = asked.recv_many(&mut counters, MOST_AT_ONCE) => {
-                    let Some(ledger) = self.ledger.upgrade().filter(|_| count > 0) else { return };
-                    self.ask(&ledger, counters.drain(..)).await;
+                    let Some(limits) = self.limits.upgrade().filter(|_| count > 0) else { return };
+                    self.ask(&limits, counters.drain(..)).await;
                 }
                 () = tokio::time::sleep_until(self.retry_at.into()), if disconnected => self.connect().await,
-                _ = sweep.tick() => match self.ledger.upgrade() {
-                    Some(ledger) => ledger.sweep_allowances(Instant::now()),
+                _ = sweep.tick() => match self.limits.upgrade() {
+                    Some(limits) => limits.sweep_allowances(Instant::now()),
                     None => return,
                 },
             }
         }
     }
 
-    async fn ask(&mut self, ledger: &Ledger, counters: impl Iterator<Item = CounterName>) {
+    async fn ask(&mut self, node: &NodeLimits, counters: impl Iterator<Item = CounterName>) {
         let sent = Instant::now();
         // A removed function has no waiting requests.
         let questions: Vec<CounterQuestion> = counters
             .filter_map(|counter| {
-                let state = ledger.known(&counter.function)?;
-                let question = state.quotas.question(&counter.limit, &counter.key, sent)?;
-                Some(CounterQuestion { counter, state, question })
+                let limits = node.known(&counter.function)?;
+                let question = limits.question(&counter.limit, &counter.key, sent)?;
+                Some(CounterQuestion { counter, limits, question })
             })
             .collect();
         let Some(connection) = self.connection.as_mut().filter(|_| !questions.is_empty()) else {
@@ -123,10 +123,10 @@ impl Client {
                 counts.round_trips.fetch_add(1, Ordering::Relaxed);
                 counts.answered.fetch_add(questions.len() as u64, Ordering::Relaxed);
                 let arrival = Arrival { sent, now, now_ms: now_ms() };
-                for (CounterQuestion { counter, state, question }, answer) in questions.iter().zip(answers) {
+                for (CounterQuestion { counter, limits, question }, answer) in questions.iter().zip(answers) {
                     counts.granted.fetch_add(u64::from(answer.held.saturating_sub(question.keep)), Ordering::Relaxed);
                     counts.returned.fetch_add(u64::from(question.unused - question.keep), Ordering::Relaxed);
-                    state.quotas.answered(&counter.limit, &counter.key, answer, arrival);
+                    limits.answered(&counter.limit, &counter.key, answer, arrival);
                 }
             }
             Err(error) => {
@@ -138,8 +138,8 @@ impl Client {
 
     fn fail(&self, questions: &[CounterQuestion]) {
         self.store.counts.failed.fetch_add(questions.len() as u64, Ordering::Relaxed);
-        for CounterQuestion { counter, state, .. } in questions {
-            state.quotas.unanswered(&counter.limit, &counter.key);
+        for CounterQuestion { counter, limits, .. } in questions {
+            limits.unanswered(&counter.limit, &counter.key);
         }
     }
 

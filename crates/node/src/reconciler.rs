@@ -94,8 +94,11 @@ impl Reconciler {
         let routes = self.gateway.then_some(Subject::Routes);
         self.agent.subscribe([Subject::Mesh, Subject::Bundle, Subject::Hosted].into_iter().chain(routes));
         let mut changes = self.supervisor.changes();
-        let (keys, mut fetched_keys) =
-            JwksFetcher::start(self.node.ledger.unknown_keys.clone(), self.node.egress_guard(), Pace::default());
+        let (keys, mut fetched_keys) = JwksFetcher::start(
+            self.node.policy_state.tokens.unknown_keys.clone(),
+            self.node.egress_guard(),
+            Pace::default(),
+        );
         let (modules, mut fetched_modules) = ModuleFetcher::new(self.loader.modules.clone(), self.node.egress_guard());
         let mut tick = tokio::time::interval(REQUEST_COUNTS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -242,13 +245,13 @@ impl Reconciler {
         let Some(capacity) = self.capacity else { return };
         self.agent.offer(capacity, self.images.kept());
         self.agent.report_loads(&state.loads.changed(&self.supervisor));
-        self.agent.report_demands(&state.demands.changed(&self.node.ledger));
+        self.agent.report_demands(&state.demands.changed(&self.node.policy_state.limits));
     }
 
     /// The shares of rate limits count until the end of the present term.
     fn renew_term(&self) {
         if let Some(Term { until, renewed }) = *self.agent.term().borrow() {
-            self.node.ledger.lease_term.renew(until, renewed);
+            self.node.policy_state.limits.lease_term.renew(until, renewed);
         }
     }
 
@@ -276,10 +279,10 @@ impl Reconciler {
     fn forget(&self, draining: &Draining) {
         let snapshot = self.node.snapshot.load();
         let entries = || snapshot.functions.values().chain(draining.entries());
-        let called = entries().flat_map(|entry| entry.slice.callees.iter().map(|callee| &callee.id));
+        let called = entries().flat_map(|entry| entry.config.callees.iter().map(|callee| &callee.id));
         let known: HashSet<&FunctionId> =
-            entries().map(|entry| &entry.slice.id).chain(called).chain(snapshot.routed()).collect();
-        self.node.ledger.retain(|function| known.contains(function));
+            entries().map(|entry| &entry.config.id).chain(called).chain(snapshot.routed()).collect();
+        self.node.policy_state.retain(|function| known.contains(function));
         self.node.telemetry.destinations.retain(|function| known.contains(function));
         self.node.telemetry.connections.retain(|function| known.contains(function));
     }
@@ -300,7 +303,7 @@ impl Reconciler {
     /// Fetches all modules that functions name by URL.
     fn fetch_modules(&self, fetcher: &ModuleFetcher) {
         let snapshot = self.node.snapshot.load();
-        let slices = snapshot.functions.values().map(|entry| &entry.slice);
+        let slices = snapshot.functions.values().map(|entry| &entry.config);
         let all = slices.flat_map(|slice| slice.modules().map(move |(module, url)| (slice, module, url)));
         let named = all.clone().map(|(_, module, _)| module).collect();
         let wanted = all.filter_map(|(slice, module, url)| Some((module, Download::module(slice, url?))));
@@ -311,7 +314,7 @@ impl Reconciler {
     /// Reloads the functions that name a module that was fetched.
     fn reload_with(&self, hash: ModuleHash, loads: &mut Loads) {
         let snapshot = self.node.snapshot.load();
-        let slices = snapshot.functions.values().map(|entry| &entry.slice);
+        let slices = snapshot.functions.values().map(|entry| &entry.config);
         let named = slices.filter(|slice| slice.modules().any(|(module, _)| module == hash)).cloned();
         self.load(Purpose::Module(hash), named.collect(), loads);
     }
@@ -322,7 +325,7 @@ impl Reconciler {
         let mut slices = Vec::new();
         for id in retries.due(Instant::now()) {
             match snapshot.functions.get(&id) {
-                Some(entry) => slices.push(entry.slice.clone()),
+                Some(entry) => slices.push(entry.config.clone()),
                 None => retries.forget(&id),
             }
         }
@@ -343,7 +346,7 @@ impl Reconciler {
 
 /// The identity to certify. An egress has one only if other nodes send their calls to this node.
 fn identity(entry: &Arc<FunctionEntry>) -> Option<SpiffeId> {
-    if matches!(&entry.slice.run, Run::Egress(egress) if !egress.by_egress_nodes) {
+    if matches!(&entry.config.run, Run::Egress(egress) if !egress.by_egress_nodes) {
         return None;
     }
     entry.identity.parse().ok()

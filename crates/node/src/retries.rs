@@ -33,12 +33,12 @@ impl Retries {
     /// Records the result of loading a function. Schedules a retry if that may help, and cancels it
     /// otherwise.
     pub(crate) fn note(&mut self, entry: &FunctionEntry, modules: &Modules, now: Instant) {
-        let specs = entry.slice.inbound_extensions.iter().chain(&entry.slice.outbound_extensions);
+        let specs = entry.config.inbound_extensions.iter().chain(&entry.config.outbound_extensions);
         let loaded = entry.inbound_extensions.iter().chain(&entry.outbound_extensions);
         // An extension whose module is not here yet is loaded when the module arrives.
         let failed =
             specs.zip(loaded).find(|(spec, extension)| extension.plugin.is_err() && modules.knows(&spec.module));
-        let id = &entry.slice.id;
+        let id = &entry.config.id;
         match failed {
             Some((_, Extension { name, plugin, .. })) => {
                 let pause = self.fail(id, now);

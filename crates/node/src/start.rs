@@ -132,7 +132,7 @@ pub async fn start(
     let node = Node::new(NodeSnapshot::new(mesh), hosted.clone(), svids.clone(), telemetry);
     images.set_guard(node.egress_guard());
     if let Some(redis) = redis {
-        quotas::start(redis, &node.ledger)?;
+        quotas::start(redis, &node.policy_state.limits)?;
     }
     node.endpoints.set_locality(join.locality);
     let options = leno_proxy::Options { workers, ..leno_proxy::Options::default() };
@@ -368,7 +368,7 @@ impl Running {
 
     fn longest_grace(&self) -> Duration {
         let snapshot = self.node.snapshot.load();
-        let revisions = snapshot.functions.values().flat_map(|entry| entry.slice.all_revisions());
+        let revisions = snapshot.functions.values().flat_map(|entry| entry.config.all_revisions());
         let graces = revisions.map(|revision| match revision.template.run {
             leno_model::Run::Command(command) => command.grace,
             leno_model::Run::Wasm(wasm) => wasm.grace,

@@ -10,11 +10,11 @@ use crate::pipeline::worker::Worker;
 use crate::state::certificate::PeerCertificate;
 use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
-use crate::state::endpoints::Known;
+use crate::state::endpoints::FunctionEndpoints;
 use crate::state::function::{FunctionEntry, limit};
+use crate::state::health::ConnectionGuard;
 use crate::state::instances::{ConnectError, Lease};
-use crate::state::kernel::Spliced;
-use crate::state::ledger::ConnectionGuard;
+use crate::state::kernel::Splice;
 use crate::state::node::Node;
 use http::HeaderMap;
 use leno_http::activity::Activity;
@@ -80,7 +80,7 @@ pub(crate) struct TcpProxy {
     /// The server name of its TLS hello; empty: unknown.
     name: String,
     /// For an external service: the called name or address, and the connected address.
-    outside: Option<(String, IpAddr)>,
+    external: Option<(String, IpAddr)>,
 }
 
 /// Where the callee is.
@@ -88,7 +88,7 @@ enum Callees {
     /// On this node, or an external service.
     Local(Arc<FunctionEntry>),
     /// On these nodes.
-    Remote(Arc<Known>),
+    Remote(Arc<FunctionEndpoints>),
 }
 
 /// Why a connection ends before its ends are done.
@@ -149,7 +149,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
         is_local: false,
         instance: None,
         name: String::new(),
-        outside: None,
+        external: None,
     }))
 }
 
@@ -219,11 +219,11 @@ impl TcpProxy {
             Callees::Remote(known) => return self.forward_remote(entry, &known, stream, &first).await,
         };
         let counted = (self.count(&callee)?, take_connection(entry.share())?);
-        let (lease, upstream) = match &callee.outside {
-            Some(outside) => {
+        let (lease, upstream) = match &callee.external {
+            Some(external) => {
                 let host = self.host()?;
-                let (stream, address) = egress::connect(&self.worker, outside, &host, self.port.number).await?;
-                self.outside = Some((host, address));
+                let (stream, address) = egress::connect(&self.worker, external, &host, self.port.number).await?;
+                self.external = Some((host, address));
                 (None, stream)
             }
             None => {
@@ -247,7 +247,7 @@ impl TcpProxy {
         let carried =
             self.copy(entry, stream, (&mut upstream.stream, Proof::since_now(None)), first.len() as u64).await;
         upstream.done = carried.is_ok();
-        let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Spliced>| spliced.bytes());
+        let [sent, received] = spliced.map_or([0; 2], |spliced: Box<dyn Splice>| spliced.bytes());
         self.bytes = [self.bytes[0] + sent, self.bytes[1] + received];
         drop((lease, counted));
         carried
@@ -257,7 +257,7 @@ impl TcpProxy {
     async fn forward_remote(
         &mut self,
         entry: &FunctionEntry,
-        known: &Known,
+        known: &FunctionEndpoints,
         stream: &mut TcpStream,
         first: &[u8],
     ) -> Result<(), Stop> {
@@ -275,7 +275,7 @@ impl TcpProxy {
         check_instance(&self.worker, self.instance)?;
         let found = self.worker.snapshot_with(&self.caller.function);
         let (snapshot, current) = found.ok_or_else(|| Stop::Refused("the caller's function is gone".to_owned()))?;
-        if !current.slice.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port))
+        if !current.config.callees.iter().any(|callee| callee.id == self.callee.id && callee.ports.contains(&self.port))
         {
             return Err(Stop::Refused(format!("{} may not call {} any more", entry.name, self.callee.id)));
         }
@@ -294,8 +294,8 @@ impl TcpProxy {
         match connections::judge(&snapshot, &current, &self.callee.id, self.port.number, &self.name) {
             Ok((rule, callee)) => {
                 self.rule = rule;
-                if let (Some(outside), Some((host, address))) = (&callee.outside, &self.outside)
-                    && !outside.admits(&self.worker.node.machines, host, *address)
+                if let (Some(external), Some((host, address))) = (&callee.external, &self.external)
+                    && !external.admits(&self.worker.node.machines, host, *address)
                 {
                     return Err(Stop::Refused(format!("{} does not admit {host} at {address} any more", callee.name)));
                 }
@@ -349,7 +349,7 @@ impl TcpProxy {
     /// Counts it as one of the callee's connections, if the circuit breaker allows one more.
     fn count(&self, callee: &FunctionEntry) -> Result<ConnectionGuard, Stop> {
         let breaker = callee.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
-        let target = self.worker.node.ledger.target(&self.callee.id);
+        let target = self.worker.node.policy_state.health.get(&self.callee.id);
         let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
         counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))
     }
@@ -386,7 +386,7 @@ impl TcpProxy {
         first: u64,
     ) -> Result<(), Stop> {
         let node = self.worker.node.clone();
-        let (mut from, mut to) = (Counted { stream, read: first }, Counted { stream: upstream, read: 0 });
+        let (mut from, mut to) = (CountingReader { stream, read: first }, CountingReader { stream: upstream, read: 0 });
         let result = copy_both(&node, proof, &mut from, &mut to, || self.judge(entry).map(drop)).await;
         self.bytes = [from.read, to.read];
         result
@@ -446,7 +446,7 @@ async fn take_instance(
     splice: bool,
 ) -> Result<(Lease, TcpStream), Stop> {
     let failed = |error: &dyn std::fmt::Display| Stop::Failed(format!("no instance takes it: {error}"));
-    let (node, function) = (&worker.node, &callee.slice.id);
+    let (node, function) = (&worker.node, &callee.config.id);
     let number = callee.revisions.pick(&HeaderMap::new(), &worker.request_id()).label.number;
     let lease = match node.instances.try_acquire(function, number, &[]) {
         Some(lease) => lease,
@@ -518,12 +518,12 @@ impl Drop for ResetUnlessDone {
 }
 
 /// Counts the bytes that are read.
-struct Counted<'a, T> {
+struct CountingReader<'a, T> {
     stream: &'a mut T,
     read: u64,
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CountingReader<'_, T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let polled = Pin::new(&mut *self.stream).poll_read(cx, into);
@@ -532,7 +532,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Counted<'_, T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<'_, T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CountingReader<'_, T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.stream).poll_write(cx, bytes)
     }

@@ -33,9 +33,9 @@ pub use state::egress_guard::{EgressGuard, Requester};
 pub use state::function::FunctionEntry;
 pub use state::machines::Machines;
 pub use state::node::Node;
-pub use state::removed::Removed;
+pub use state::removed_functions::RemovedFunctions;
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
-    addresses, channels, connections, credential, endpoints, extension, instances, kernel, ledger, links, modules,
-    shards, signature,
+    addresses, channels, connections, credential, endpoints, extension, health, instances, kernel, limits, links,
+    modules, policy_state, shards, signature, tokens,
 };

@@ -15,7 +15,7 @@ pub use intercept::Interceptor;
 pub use listen::{Addresses, Handle, Options, ServeError, serve, take_over};
 
 use crate::pipeline::worker::Worker;
-use crate::state::admission::Refused;
+use crate::state::admission::AdmissionError;
 use crate::state::credential::Caller;
 use leno_http::peer::TrafficDirection;
 use leno_namespaces::Namespace;
@@ -40,7 +40,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Reports a connection of the jail that was closed because of a bound.
-    fn refuse(&self, refused: Refused) {
+    fn refuse(&self, refused: AdmissionError) {
         let Some(caller) = &self.caller else { return };
         self.worker.node.telemetry.connection_flows.push(Refusal {
             kind: "connection",

@@ -19,7 +19,7 @@ pub(crate) mod worker;
 use exchange::{Exchange, Origin};
 use guard::ExchangeGuard;
 use http::{HeaderMap, Response, StatusCode, request, response};
-use judge::{JudgeInput, Judgement, Permit, Permitted, Refusal};
+use judge::{JudgeInput, Judgement, Permit, PermittedRequest, Refusal};
 use leno_http::body::{Body, CloseReason, ClosedBy, grpc_status};
 use leno_http::failure::Failure;
 use leno_http::head;
@@ -28,7 +28,7 @@ use leno_namespaces::Resource;
 use leno_policy::spec::Protocol;
 use leno_runtime::schedule;
 use leno_telemetry::exchange::Stage;
-use open::{GRACE, Permission, Registered};
+use open::{GRACE, Permission, Registration};
 use route::{Route, Upstream};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -86,7 +86,7 @@ impl Exchange {
     }
 
     /// Judges the request, calls its authorizers, and shows it to its extensions.
-    async fn permit(&self, route: &Route, head: Box<request::Parts>, body: &Body) -> Result<Permitted, Refusal> {
+    async fn permit(&self, route: &Route, head: Box<request::Parts>, body: &Body) -> Result<PermittedRequest, Refusal> {
         let judged = self.worker.judge.request(self.ask(route, body), head, &self.record).await;
         let mut permitted = judged.permitted().inspect_err(|_| {
             if matches!(route.upstream, Upstream::NotACallee | Upstream::Egress(..)) {
@@ -140,7 +140,7 @@ impl Exchange {
             port: self.port,
             parent: self.parent.as_deref(),
             endpoints: match (&route.upstream, target) {
-                (Upstream::Egress(_, outside), _) => outside.known(),
+                (Upstream::Egress(_, external), _) => external.known(),
                 (Upstream::Remote(callee), _) => {
                     let known = self.worker.node.endpoints.of(&callee.id).map_or(0, |known| known.len());
                     known + self.worker.node.instances.count(&callee.id)
@@ -154,11 +154,11 @@ impl Exchange {
 
     /// Shows the permitted request to the function's extensions. First reserves instances for those
     /// that also see the response; this may wait.
-    async fn extend(&self, ask: JudgeInput<'_>, permitted: Permitted) -> Judgement {
+    async fn extend(&self, ask: JudgeInput<'_>, permitted: PermittedRequest) -> Judgement {
         let most = self.snapshot.mesh.limits.extension_instances;
         let share = match permitted.response_extensions() {
             0 => Ok(None),
-            count => self.worker.node.extension_instances.take(&ask.entry.slice.id, count, most).await.map(Some),
+            count => self.worker.node.extension_instances.take(&ask.entry.config.id, count, most).await.map(Some),
         };
         self.worker.judge.extend(ask, permitted, share, &self.record)
     }
@@ -167,8 +167,8 @@ impl Exchange {
     fn note_destination(&self) {
         let from_identity = || FunctionId::of_identity(self.peer.identity.as_deref()?);
         let (caller, callee) = match &self.origin {
-            Origin::Outbound(caller, _) => (Some(caller.slice.id.clone()), None),
-            Origin::Inbound(entry) if entry.outside.is_some() => (from_identity(), Some(&entry.slice.id)),
+            Origin::Outbound(caller, _) => (Some(caller.config.id.clone()), None),
+            Origin::Inbound(entry) if entry.external.is_some() => (from_identity(), Some(&entry.config.id)),
             Origin::Inbound(_) | Origin::Gateway => return,
         };
         let Some(caller) = caller else { return };
@@ -186,7 +186,7 @@ impl Exchange {
     }
 
     /// Puts the permitted exchange among the open ones.
-    fn open(&self, route: &Route, permitted: &mut Permitted) -> Registered {
+    fn open(&self, route: &Route, permitted: &mut PermittedRequest) -> Registration {
         let caller = match &self.origin {
             Origin::Outbound(_, caller) => caller.clone(),
             Origin::Gateway | Origin::Inbound(_) => None,
@@ -250,7 +250,7 @@ impl Exchange {
     fn finish(
         self,
         response: Response<Body>,
-        (upstream, permit, open): (UpstreamGuard, Permit, Registered),
+        (upstream, permit, open): (UpstreamGuard, Permit, Registration),
     ) -> Response<Body> {
         let (mut head, body) = response.into_parts();
         let upgraded = head.status == StatusCode::SWITCHING_PROTOCOLS;

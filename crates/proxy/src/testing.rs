@@ -97,7 +97,7 @@ pub(crate) fn sign_as(key: &SigningKey, kid: Option<&str>, claims: &str) -> Stri
 }
 
 /// A function without any policy: no function may call it, and it may call none.
-pub(crate) fn slice(name: &str) -> FunctionConfig {
+pub(crate) fn config(name: &str) -> FunctionConfig {
     let id: FunctionId = name.parse().unwrap();
     let program = |direction, targets| ProgramSpec {
         function: name.to_owned(),

@@ -306,7 +306,7 @@ async fn follow(
                     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
                     let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
                     if let Ok(function) = function.parse() {
-                        node.ledger.function(&function).quotas.take_over(counts, now_ms);
+                        node.policy_state.limits.function(&function).adopt(counts, now_ms);
                     }
                     Ok(())
                 }
@@ -320,7 +320,7 @@ async fn follow(
                     }
                     if let Some(term) = term_ms.map(Duration::from_millis) {
                         let now = std::time::Instant::now();
-                        node.ledger.lease_term.renew(now + term, now);
+                        node.policy_state.limits.lease_term.renew(now + term, now);
                     }
                     if let (Some(agent), Some(link)) = (agent.get(), passing_on.take()) {
                         // Before any update of this process's stream.

@@ -7,7 +7,7 @@ use leno_policy::input::QuotaState;
 use leno_policy::quota::TakeResult;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
 use leno_proxy::Node;
-use leno_proxy::ledger::{Demand, Elsewhere, Granted, Refused};
+use leno_proxy::limits::{Demand, Grant, LimitRefusal, RemoteLimits};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -99,8 +99,8 @@ impl ChildCounters {
     }
 }
 
-impl Elsewhere for ChildCounters {
-    fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
+impl RemoteLimits for ChildCounters {
+    fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Grant>, LimitRefusal>> {
         let wanted = demands.iter().map(|demand| CounterDemand {
             limit: demand.limit.name.as_str().into(),
             algorithm: demand.limit.algorithm,
@@ -114,17 +114,17 @@ impl Elsewhere for ChildCounters {
             Answer::Granted(granted) => {
                 let of = |left: CounterStatus| {
                     let (taken, shared) = left.taken();
-                    Granted { taken, shared }
+                    Grant { taken, shared }
                 };
                 Ok(granted.into_iter().map(of).collect())
             }
             Answer::Refused(index, left) => {
                 let (taken, shared) = left.taken();
-                Err(Refused { index, taken, shared, uncounted: None })
+                Err(LimitRefusal { index, taken, shared, uncounted: None })
             }
             Answer::Uncounted(index, left) => {
                 let (taken, shared) = left.taken();
-                Err(Refused { index, taken, shared, uncounted: Some(UNCOUNTED) })
+                Err(LimitRefusal { index, taken, shared, uncounted: Some(UNCOUNTED) })
             }
         })
     }
@@ -139,16 +139,16 @@ pub(crate) fn answer(mut socket: UnixStream, node: &Weak<Node>, runtime: &Handle
         let demands = demands.iter().zip(&limits);
         let demands: Vec<_> =
             demands.map(|(wanted, limit)| Demand { limit, key: &wanted.key, cost: wanted.cost }).collect();
-        let state = node.ledger.function(&function);
+        let limits_of_function = node.policy_state.limits.function(&function);
         // This may wait for a store, if the mesh has got one since this process was started.
-        let answer = match runtime.block_on(state.quotas.take_or_wait(&demands, now_ms)) {
+        let answer = match runtime.block_on(limits_of_function.take_or_wait(&demands, now_ms)) {
             Ok(granted) => Answer::Granted(
-                granted.into_iter().map(|Granted { taken, shared }| CounterStatus::of(taken, shared)).collect(),
+                granted.into_iter().map(|Grant { taken, shared }| CounterStatus::of(taken, shared)).collect(),
             ),
-            Err(Refused { index, taken, shared, uncounted: None }) => {
+            Err(LimitRefusal { index, taken, shared, uncounted: None }) => {
                 Answer::Refused(index, CounterStatus::of(taken, shared))
             }
-            Err(Refused { index, taken, shared, uncounted: Some(_) }) => {
+            Err(LimitRefusal { index, taken, shared, uncounted: Some(_) }) => {
                 Answer::Uncounted(index, CounterStatus::of(taken, shared))
             }
         };

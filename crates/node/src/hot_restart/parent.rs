@@ -7,7 +7,7 @@ use crate::warm;
 use bytes::Bytes;
 use leno_agent::Agent;
 use leno_proxy::Node;
-use leno_proxy::ledger::Elsewhere;
+use leno_proxy::limits::RemoteLimits;
 use leno_supervisor::{JobState, Supervisor};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -91,7 +91,7 @@ impl Drop for Rollback<'_> {
     fn drop(&mut self) {
         if let Some(parent) = self.0 {
             parent.agent.yield_stream(false);
-            parent.node.ledger.resume();
+            parent.node.policy_state.limits.resume();
             parent.jobs.send_replace(true);
             parent.callers.part(&parent.node.credentials);
         }
@@ -181,10 +181,10 @@ impl ChildLink {
         while let Ok(update) = updates.try_recv() {
             self.link.send(Frame::Update(update)).await?;
         }
-        let remote: Arc<dyn Elsewhere> = Arc::new(counting);
+        let remote: Arc<dyn RemoteLimits> = Arc::new(counting);
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        for (function, counts) in self.parent.node.ledger.hand_over(&remote, now_ms) {
+        for (function, counts) in self.parent.node.policy_state.limits.transfer(&remote, now_ms) {
             self.send(Message::Counts(function.to_string(), counts)).await?;
         }
         self.send(Message::Transfer { term_ms: self.parent.term_ms() }).await?;

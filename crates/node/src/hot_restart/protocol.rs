@@ -4,7 +4,7 @@
 use crate::callers::Announcement;
 use crate::warm::Ready;
 use bytes::Bytes;
-use leno_proxy::ledger::LimitCounts;
+use leno_proxy::limits::LimitCounts;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,

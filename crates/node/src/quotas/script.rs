@@ -3,7 +3,7 @@
 use super::connection::{Connection, QuotaStoreError};
 use aws_lc_rs::digest::{Context, SHA256};
 use leno_policy::spec::QuotaAlgorithm;
-use leno_proxy::ledger::{Answer, CounterName, Question};
+use leno_proxy::limits::{Answer, CounterName, Question};
 use redis::{Cmd, Value};
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};

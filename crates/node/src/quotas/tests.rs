@@ -2,7 +2,7 @@ use super::*;
 use leno_model::FunctionId;
 use leno_model::RedisTransport;
 use leno_policy::spec::{Counts, QuotaAlgorithm, RateLimit};
-use leno_proxy::ledger::{Answer, Refused};
+use leno_proxy::limits::{Answer, LimitRefusal};
 use leno_testkit::free_port;
 use std::net::TcpListener;
 use std::path::Path;
@@ -88,20 +88,20 @@ fn settings(port: u16) -> RedisQuotas {
     }
 }
 
-/// A node's ledger, with its own connection.
+/// A node's limits, with its own connection.
 #[derive(Clone)]
-struct Node(Arc<Ledger>);
+struct Node(Arc<NodeLimits>);
 
 impl Node {
     fn start(settings: RedisQuotas) -> Self {
-        let ledger = Ledger::new();
-        start(settings, &ledger).unwrap();
-        Self(ledger)
+        let limits = Arc::<NodeLimits>::default();
+        start(settings, &limits).unwrap();
+        Self(limits)
     }
 
-    async fn take(&self, limit: &RateLimit, key: &str) -> Result<(), Refused> {
-        let demand = leno_proxy::ledger::quota::Demand { limit, key, cost: 1 };
-        self.0.function(&shop()).quotas.take_or_wait(&[demand], now_ms()).await.map(drop)
+    async fn take(&self, limit: &RateLimit, key: &str) -> Result<(), LimitRefusal> {
+        let demand = leno_proxy::limits::Demand { limit, key, cost: 1 };
+        self.0.function(&shop()).take_or_wait(&[demand], now_ms()).await.map(drop)
     }
 
     /// Takes until it is refused. Returns the number of admitted requests.
@@ -114,7 +114,7 @@ impl Node {
     }
 
     fn store(&self) -> &Store {
-        self.0.quota_store().unwrap()
+        self.0.store().unwrap()
     }
 }
 
@@ -465,7 +465,7 @@ async fn nothing_stays_in_the_server_that_means_nothing() {
     assert_eq!(server.cli(&["EVAL", without_ttl, "0"]), "test:epoch");
     // The windows and their index stay until tomorrow.
     eventually("the buckets to be full", async || server.cli(&["DBSIZE"]) == "52").await;
-    eventually("the node to forget them", async || node.0.function(&shop()).quotas.is_empty()).await;
+    eventually("the node to forget them", async || node.0.function(&shop()).is_empty()).await;
 }
 
 fn name(key: &str) -> CounterName {

@@ -100,7 +100,7 @@ impl Reconciler {
                 let scheduled = placement == Placement::Scheduled;
                 state.bounds.require(scheduled);
                 if scheduled {
-                    self.node.ledger.require_leases();
+                    self.node.policy_state.limits.require_leases();
                 }
                 pass.is_complete = true;
             }
@@ -124,15 +124,15 @@ impl Reconciler {
 
     fn host(&self, entry: Arc<FunctionEntry>, pass: &mut Pass, state: &mut LoopState) {
         let LoopState { functions, draining, jobs, bounds, .. } = state;
-        let id = &entry.slice.id;
+        let id = &entry.config.id;
         draining.keep(id);
         pass.removed.remove(id);
-        match &entry.slice.run {
+        match &entry.config.run {
             Run::Job(job) => {
                 // The name may have been a function's until now.
                 self.supervisor.remove(id);
                 pass.has_replaced |= functions.remove(id).is_some();
-                if let Err(error) = jobs.apply(&entry.slice, job) {
+                if let Err(error) = jobs.apply(&entry.config, job) {
                     return pass.rejected.push((Subject::Slice(id.clone()), error.to_string()));
                 }
             }
@@ -144,7 +144,7 @@ impl Reconciler {
             }
             _ => {
                 jobs.remove(id);
-                let revisions = self.supervisor.apply_all(self.specs(&entry.slice, bounds));
+                let revisions = self.supervisor.apply_all(self.specs(&entry.config, bounds));
                 if let Some(revisions) = Revisions::new(revisions) {
                     pass.has_replaced |= functions.insert(id.clone(), revisions).is_some();
                 }
@@ -175,7 +175,7 @@ impl Reconciler {
             if functions.get(id).is_some()
                 && let Some(entry) = before.functions.get(id)
             {
-                self.supervisor.apply_all(self.specs(&entry.slice, bounds));
+                self.supervisor.apply_all(self.specs(&entry.config, bounds));
             }
         }
         // The control plane counts from this report on. The report must precede the first request
@@ -193,10 +193,10 @@ impl Reconciler {
         tracing::info!(version = snapshot.version, functions = snapshot.functions.len(), "configuration is in force");
         // The proxy routed new requests to these revisions until the snapshot was published.
         for entry in &updated {
-            let keep: Vec<u32> = entry.slice.all_revisions().map(|revision| revision.number).collect();
-            self.supervisor.retire(&entry.slice.id, &keep);
-            let several = entry.slice.revisions.split.is_some();
-            self.node.revision_stats.keep(&entry.slice.id, if several { &keep } else { &[] });
+            let keep: Vec<u32> = entry.config.all_revisions().map(|revision| revision.number).collect();
+            self.supervisor.retire(&entry.config.id, &keep);
+            let several = entry.config.revisions.split.is_some();
+            self.node.revision_stats.keep(&entry.config.id, if several { &keep } else { &[] });
         }
         // Requests from the gateway and within this node need no certificate, so they do not wait
         // for keys.
@@ -230,6 +230,6 @@ impl Reconciler {
             shares.into_iter().map(|share| (share.limit.into(), share.parts)).collect();
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
-        self.node.ledger.function(id).quotas.lease(&shares, &unused, now_ms);
+        self.node.policy_state.limits.function(id).lease(&shares, &unused, now_ms);
     }
 }

@@ -55,19 +55,19 @@ pub struct Download {
 
 impl Download {
     /// A key set from a function's documents.
-    pub(crate) fn key_set(slice: &FunctionConfig, fetch: &JwksFetch) -> Self {
-        Self::of(slice, &fetch.url, fetch.ca_file.as_ref())
+    pub(crate) fn key_set(config: &FunctionConfig, fetch: &JwksFetch) -> Self {
+        Self::of(config, &fetch.url, fetch.ca_file.as_ref())
     }
 
     /// A module from a function's documents.
-    pub fn module(slice: &FunctionConfig, url: &ModuleUrl) -> Self {
-        Self::of(slice, &url.url, url.ca_file.as_ref())
+    pub fn module(config: &FunctionConfig, url: &ModuleUrl) -> Self {
+        Self::of(config, &url.url, url.ca_file.as_ref())
     }
 
-    fn of(slice: &FunctionConfig, url: &str, ca_file: Option<&PathBuf>) -> Self {
-        let (namespace, access) = (&slice.id.namespace, slice.bounds.file_access());
+    fn of(config: &FunctionConfig, url: &str, ca_file: Option<&PathBuf>) -> Self {
+        let (namespace, access) = (&config.id.namespace, config.bounds.file_access());
         let ca_file = ca_file.map(|path| CaFile::new(path.clone(), namespace.clone(), access));
-        Self { url: url.to_owned(), ca_file, requester: Requester::of(slice) }
+        Self { url: url.to_owned(), ca_file, requester: Requester::of(config) }
     }
 }
 

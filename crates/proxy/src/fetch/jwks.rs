@@ -16,7 +16,7 @@
 
 use super::download::{Download, DownloadError, download};
 use crate::state::egress_guard::EgressGuard;
-use crate::state::ledger::UnknownKeyReports;
+use crate::state::tokens::UnknownKeyReports;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use leno_config::jwks::{self, KeySet};
 use leno_model::{FunctionConfig, FunctionId};
@@ -77,11 +77,11 @@ impl Pace {
 /// Keeps the key sets of a node's functions up to date.
 #[derive(Clone, Debug)]
 pub struct JwksFetcher {
-    shared: Arc<Shared>,
+    shared: Arc<FetchQueue>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct FetchQueue {
     state: Mutex<State>,
     /// Wakes the fetching task when there is work other than the next timer.
     changed: Notify,
@@ -93,15 +93,15 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    sources: HashMap<Download, Known>,
-    functions: HashMap<FunctionId, Followed>,
+    sources: HashMap<Download, ScheduledKeySet>,
+    functions: HashMap<FunctionId, FunctionKeySets>,
 }
 
 /// A function with key sets.
 #[derive(Debug)]
-struct Followed {
+struct FunctionKeySets {
     /// Its configuration as given to [`JwksFetcher::follow`].
-    slice: FunctionConfig,
+    config: FunctionConfig,
     /// The configuration as last completed with keys.
     complete: FunctionConfig,
     /// The origin of each of its key sets.
@@ -110,7 +110,7 @@ struct Followed {
 
 /// A key set, and the schedule of its fetches.
 #[derive(Debug)]
-struct Known {
+struct ScheduledKeySet {
     /// `None` before the first successful fetch.
     keys: Option<KeySet>,
     next: Instant,
@@ -124,7 +124,7 @@ struct Known {
     users: HashMap<FunctionId, (Duration, Duration)>,
 }
 
-type Fetched = (Download, Result<KeySet, FetchError>);
+type FetchResult = (Download, Result<KeySet, FetchError>);
 
 impl JwksFetcher {
     /// Starts the task on the current runtime. The task ends when the receiver is dropped.
@@ -135,7 +135,8 @@ impl JwksFetcher {
         pace: Pace,
     ) -> (Self, mpsc::UnboundedReceiver<(FunctionId, FunctionConfig)>) {
         let turns = Turns::new(MAX_FETCHES, MAX_FETCHES_OF_NAMESPACE, MAX_FETCHES_OF_SERVER);
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace, turns });
+        let shared =
+            Arc::new(FetchQueue { state: Mutex::default(), changed: Notify::new(), unknown, guard, pace, turns });
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(shared.clone().run(sender));
         (Self { shared }, receiver)
@@ -144,8 +145,8 @@ impl JwksFetcher {
     /// Follows the key sets of a configuration, in place of those that the function had before.
     /// Returns the configuration completed with the known keys, so that a change of configuration
     /// does not lose them for a moment.
-    pub fn follow(&self, slice: FunctionConfig) -> FunctionConfig {
-        let complete = self.shared.state().follow(slice, &self.shared.pace);
+    pub fn follow(&self, config: FunctionConfig) -> FunctionConfig {
+        let complete = self.shared.state().follow(config, &self.shared.pace);
         self.shared.changed.notify_one();
         complete
     }
@@ -162,9 +163,9 @@ impl JwksFetcher {
     }
 }
 
-impl Shared {
+impl FetchQueue {
     async fn run(self: Arc<Self>, sender: mpsc::UnboundedSender<(FunctionId, FunctionConfig)>) {
-        let mut fetches: JoinSet<Fetched> = JoinSet::new();
+        let mut fetches: JoinSet<FetchResult> = JoinSet::new();
         loop {
             let now = Instant::now();
             let (due, next) = self.state().due(now);
@@ -197,7 +198,7 @@ impl Shared {
     }
 }
 
-impl Known {
+impl ScheduledKeySet {
     fn new(pace: &Pace) -> Self {
         Self {
             keys: None,
@@ -275,7 +276,7 @@ impl State {
         let mut changed = Vec::new();
         for id in users {
             let Some(followed) = self.functions.get(&id) else { continue };
-            let complete = self.complete(&followed.slice, &followed.sources);
+            let complete = self.complete(&followed.config, &followed.sources);
             if complete != followed.complete {
                 changed.push((id.clone(), complete.clone()));
                 if let Some(followed) = self.functions.get_mut(&id) {
@@ -300,21 +301,21 @@ impl State {
     }
 
     /// Follows the key sets of a configuration. Returns it completed with all known keys.
-    fn follow(&mut self, slice: FunctionConfig, pace: &Pace) -> FunctionConfig {
-        let sources: Vec<Download> = slice.jwks.iter().map(|fetch| Download::key_set(&slice, fetch)).collect();
-        let before = self.functions.remove(&slice.id);
-        for (source, fetch) in sources.iter().zip(&slice.jwks) {
-            let known = self.sources.entry(source.clone()).or_insert_with(|| Known::new(pace));
-            let user = known.users.entry(slice.id.clone()).or_insert((fetch.refresh, fetch.timeout));
+    fn follow(&mut self, config: FunctionConfig, pace: &Pace) -> FunctionConfig {
+        let sources: Vec<Download> = config.jwks.iter().map(|fetch| Download::key_set(&config, fetch)).collect();
+        let before = self.functions.remove(&config.id);
+        for (source, fetch) in sources.iter().zip(&config.jwks) {
+            let known = self.sources.entry(source.clone()).or_insert_with(|| ScheduledKeySet::new(pace));
+            let user = known.users.entry(config.id.clone()).or_insert((fetch.refresh, fetch.timeout));
             *user = (user.0.min(fetch.refresh), user.1.min(fetch.timeout));
         }
         for source in before.into_iter().flat_map(|before| before.sources) {
             if !sources.contains(&source) {
-                self.leave(&source, &slice.id);
+                self.leave(&source, &config.id);
             }
         }
-        let complete = self.complete(&slice, &sources);
-        self.functions.insert(slice.id.clone(), Followed { slice, complete: complete.clone(), sources });
+        let complete = self.complete(&config, &sources);
+        self.functions.insert(config.id.clone(), FunctionKeySets { config, complete: complete.clone(), sources });
         complete
     }
 
@@ -336,9 +337,9 @@ impl State {
     }
 
     /// A configuration completed with all known keys. `sources` are those of its key sets.
-    fn complete(&self, slice: &FunctionConfig, sources: &[Download]) -> FunctionConfig {
-        let mut complete = slice.clone();
-        for (fetch, source) in slice.jwks.iter().zip(sources) {
+    fn complete(&self, config: &FunctionConfig, sources: &[Download]) -> FunctionConfig {
+        let mut complete = config.clone();
+        for (fetch, source) in config.jwks.iter().zip(sources) {
             let keys = self.sources.get(source).and_then(|known| known.keys.as_ref());
             let issuer = complete.inbound.authentication.get_mut(fetch.issuer);
             let (Some(keys), Some(issuer)) = (keys, issuer) else { continue };
@@ -355,7 +356,7 @@ impl State {
 }
 
 /// Fetches a key set when it is its namespace's turn.
-async fn fetch_in_turn(shared: Arc<Shared>, source: Download, timeout: Duration) -> Result<KeySet, FetchError> {
+async fn fetch_in_turn(shared: Arc<FetchQueue>, source: Download, timeout: Duration) -> Result<KeySet, FetchError> {
     let server = source.url.split('/').nth(2).unwrap_or_default();
     let turn = shared.turns.take(&source.requester.namespace, server).await;
     let end = Instant::now() + SHORTEST_TURN;

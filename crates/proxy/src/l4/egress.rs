@@ -13,14 +13,14 @@ const MOST_TRIED: usize = 4;
 /// Connects to `host`, which is one of its names or addresses. Returns the address as well.
 pub(super) async fn connect(
     worker: &Worker,
-    outside: &EgressTarget,
+    external: &EgressTarget,
     host: &str,
     port: u16,
 ) -> Result<(TcpStream, IpAddr), Stop> {
     let node = &worker.node;
-    let addresses = outside.addresses(node, host).await;
+    let addresses = external.addresses(node, host).await;
     let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
-    let limit = outside.egress.connect_timeout;
+    let limit = external.egress.connect_timeout;
     let mut failed = String::new();
     for ip in addresses.into_iter().take(MOST_TRIED) {
         let address = SocketAddr::new(ip, port);

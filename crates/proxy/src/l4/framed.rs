@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const LONGEST: usize = 16 * 1024;
 
 /// A stream of frames. It can be read and written as the bytes in them.
-pub(super) struct Framed<T> {
+pub(super) struct FramedStream<T> {
     io: T,
     /// The length of the next frame, as far as it is read.
     length: ([u8; 2], usize),
@@ -25,13 +25,13 @@ pub(super) struct Framed<T> {
     wrote_end: bool,
 }
 
-impl<T> Framed<T> {
+impl<T> FramedStream<T> {
     pub(super) fn new(io: T) -> Self {
         Self { io, length: ([0; 2], 0), left: 0, read_end: false, unwritten: (Vec::new(), 0), wrote_end: false }
     }
 }
 
-impl<T: AsyncWrite + Unpin> Framed<T> {
+impl<T: AsyncWrite + Unpin> FramedStream<T> {
     fn poll_unwritten(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (bytes, written) = &mut self.unwritten;
         while let Some(rest) = bytes.get(*written..).filter(|rest| !rest.is_empty()) {
@@ -46,7 +46,7 @@ impl<T: AsyncWrite + Unpin> Framed<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Framed<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for FramedStream<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         while !this.read_end && into.remaining() > 0 {
@@ -81,7 +81,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Framed<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Framed<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for FramedStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         ready!(self.poll_unwritten(cx))?;
         let frame = bytes.get(..bytes.len().min(LONGEST)).unwrap_or_default();
@@ -121,9 +121,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     /// The bytes that arrive, and whether the end arrives.
-    async fn forward(sent: &[u8], room: usize, ends: bool) -> (Vec<u8>, bool) {
-        let (near, far) = duplex(room);
-        let (mut near, mut far) = (Framed::new(near), Framed::new(far));
+    async fn forward(sent: &[u8], capacity: usize, ends: bool) -> (Vec<u8>, bool) {
+        let (near, far) = duplex(capacity);
+        let (mut near, mut far) = (FramedStream::new(near), FramedStream::new(far));
         let write = async move {
             near.write_all(sent).await.unwrap();
             near.flush().await.unwrap();
@@ -138,9 +138,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_arrives_and_a_break_is_no_end(sent in prop::collection::vec(any::<u8>(), 0..50_000), room in 1..40_000_usize, ends: bool) {
+        fn what_is_sent_arrives_and_a_break_is_no_end(sent in prop::collection::vec(any::<u8>(), 0..50_000), capacity in 1..40_000_usize, ends: bool) {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            prop_assert_eq!(runtime.block_on(forward(&sent, room, ends)), (sent, ends));
+            prop_assert_eq!(runtime.block_on(forward(&sent, capacity, ends)), (sent, ends));
         }
     }
 }

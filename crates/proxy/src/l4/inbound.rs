@@ -1,14 +1,16 @@
 //! The callee's side of a TCP connection from another node: judge, connect to an instance or an
 //! external service, and copy bytes.
 
-use super::framed::Framed;
-use super::{Counted, Proof, ResetUnlessDone, Stop, check_instance, copy_both, egress, take_connection, take_instance};
+use super::framed::FramedStream;
+use super::{
+    CountingReader, Proof, ResetUnlessDone, Stop, check_instance, copy_both, egress, take_connection, take_instance,
+};
 use crate::pipeline::worker::Worker;
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::EgressTarget;
 use crate::state::function::FunctionEntry;
+use crate::state::health::ConnectionGuard;
 use crate::state::instances::Lease;
-use crate::state::ledger::ConnectionGuard;
 use http::{StatusCode, request};
 use leno_http::hop;
 use leno_http::http2::Upgrading;
@@ -42,21 +44,21 @@ pub(crate) struct Inbound {
     started: (SystemTime, Instant),
     rule: String,
     /// The connected address of an external service.
-    outside: Option<IpAddr>,
+    external: Option<IpAddr>,
     /// The instance that takes it.
     instance: Option<SocketAddr>,
 }
 
 /// A new connection to the instance or the external service.
-pub(crate) struct Accepted {
+pub(crate) struct InboundTunnel {
     inbound: Inbound,
     upstream: TcpStream,
     /// The guards that are held as long as the connection is open.
-    _held: Held,
+    _held: ConnectionGuards,
 }
 
 /// Guards that live as long as a connection is open.
-type Held = (Option<Lease>, ConnectionGuard, Option<Permit>);
+type ConnectionGuards = (Option<Lease>, ConnectionGuard, Option<Permit>);
 
 impl Inbound {
     /// Reads the destination from a CONNECT of the caller's sidecar. An error: the request reaches
@@ -71,7 +73,7 @@ impl Inbound {
         let port = head.uri.port_u16().ok_or(StatusCode::BAD_REQUEST)?;
         let name = hop::server_name(&head.headers).unwrap_or_default();
         let host = head.uri.host().and_then(of_authority).ok_or(StatusCode::BAD_REQUEST)?.into_owned();
-        let port = entry.slice.run.other_ports().into_iter().find(|served| served.number == port);
+        let port = entry.config.run.other_ports().into_iter().find(|served| served.number == port);
         let port = port.ok_or(StatusCode::FORBIDDEN)?;
         if (port.protocol == PortProtocol::Tls) == name.is_empty() {
             return Err(StatusCode::BAD_REQUEST);
@@ -80,23 +82,23 @@ impl Inbound {
             worker: worker.clone(),
             peer: peer.clone(),
             caller,
-            callee: entry.slice.id.clone(),
+            callee: entry.config.id.clone(),
             port,
             host,
             name,
             proof: Proof::since_now(certificate),
             started: (SystemTime::now(), Instant::now()),
             rule: String::new(),
-            outside: None,
+            external: None,
             instance: None,
         })
     }
 
     /// Judges, and connects to an instance, which is started if there is none. The error is the
     /// answer; the record says why.
-    pub(crate) async fn accept(mut self) -> Result<Accepted, StatusCode> {
+    pub(crate) async fn accept(mut self) -> Result<InboundTunnel, StatusCode> {
         match self.connect().await {
-            Ok((upstream, held)) => Ok(Accepted { inbound: self, upstream, _held: held }),
+            Ok((upstream, held)) => Ok(InboundTunnel { inbound: self, upstream, _held: held }),
             Err(stop) => {
                 self.worker.node.telemetry.connections.refused(&self.caller, &self.callee);
                 self.record(&Err(stop), [0; 2]);
@@ -105,22 +107,22 @@ impl Inbound {
         }
     }
 
-    async fn connect(&mut self) -> Result<(TcpStream, Held), Stop> {
+    async fn connect(&mut self) -> Result<(TcpStream, ConnectionGuards), Stop> {
         let entry = self.judge()?;
         schedule::charge(entry.class);
         let breaker = entry.inbound.spec.targets.first().and_then(|target| target.breaker.as_ref());
-        let target = self.worker.node.ledger.target(&self.callee);
+        let target = self.worker.node.policy_state.health.get(&self.callee);
         let counted = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
         let counted =
             counted.ok_or_else(|| Stop::Refused("its circuit breaker allows no more connections".to_owned()))?;
         let permit = take_connection(Some(&self.worker.node.telemetry.namespaces.of(&self.caller.namespace)))?;
-        let Some(outside) = &entry.outside else {
+        let Some(external) = &entry.external else {
             let (lease, upstream) = take_instance(&self.worker, &entry, self.port.number, false).await?;
             self.instance = Some(lease.address);
             return Ok((upstream, (Some(lease), counted, permit)));
         };
-        let (upstream, address) = egress::connect(&self.worker, outside, &self.host, self.port.number).await?;
-        self.outside = Some(address);
+        let (upstream, address) = egress::connect(&self.worker, external, &self.host, self.port.number).await?;
+        self.external = Some(address);
         Ok((upstream, (None, counted, permit)))
     }
 
@@ -131,11 +133,11 @@ impl Inbound {
         let found = self.worker.snapshot_with(&self.callee);
         let (_, entry) = found.ok_or_else(|| Stop::Refused("the function is gone".to_owned()))?;
         let serves = |served: &Port| (served.number, served.protocol) == (self.port.number, self.port.protocol);
-        if !entry.slice.run.other_ports().iter().any(serves) {
+        if !entry.config.run.other_ports().iter().any(serves) {
             return Err(Stop::Refused("it does not serve this port any more".to_owned()));
         }
-        if let Some(outside) = &entry.outside {
-            self.check_outside(outside)?;
+        if let Some(external) = &entry.external {
+            self.check_external(external)?;
         }
         let peer = input::Peer { identity: self.peer.identity.as_deref(), address: self.peer.address.ip() };
         match connection::judge(&entry.inbound.spec, peer, self.port.number, &self.name) {
@@ -152,12 +154,12 @@ impl Inbound {
 
     /// Checks that its names and addresses are those of the external service. Another server name
     /// in TLS may lead to another server behind it.
-    fn check_outside(&self, outside: &EgressTarget) -> Result<(), Stop> {
-        if !self.name.is_empty() && !outside.egress.has_host(&self.name) {
+    fn check_external(&self, external: &EgressTarget) -> Result<(), Stop> {
+        if !self.name.is_empty() && !external.egress.has_host(&self.name) {
             return Err(Stop::Refused(format!("its TLS names {}, which is not {}", self.name, self.callee)));
         }
-        match self.outside {
-            Some(address) if !outside.admits(&self.worker.node.machines, &self.host, address) => {
+        match self.external {
+            Some(address) if !external.admits(&self.worker.node.machines, &self.host, address) => {
                 Err(Stop::Refused(format!("{} does not admit {} at {address}", self.callee, self.host)))
             }
             _ => Ok(()),
@@ -168,7 +170,7 @@ impl Inbound {
         self.worker.node.telemetry.connection_flows.push(Connection {
             instance: self.peer.identity.as_deref().unwrap_or_default(),
             target: Some(&self.callee),
-            address: self.outside.map_or(self.peer.address, |address| SocketAddr::new(address, self.port.number)),
+            address: self.external.map_or(self.peer.address, |address| SocketAddr::new(address, self.port.number)),
             protocol: match self.port.protocol {
                 PortProtocol::Tcp => "tcp",
                 PortProtocol::Tls => "tls",
@@ -186,7 +188,7 @@ impl Inbound {
     }
 }
 
-impl Accepted {
+impl InboundTunnel {
     /// Copies bytes until both ends are done, or the connection is no longer allowed. Then reports
     /// it.
     pub(crate) async fn run(self, on_upgrade: Upgrading) {
@@ -196,9 +198,9 @@ impl Accepted {
         counts.telemetry.connections.opened(&inbound.caller, &inbound.callee);
         let (ended, bytes) = match on_upgrade.done().await {
             Ok(stream) => {
-                let mut stream = Framed::new(stream);
-                let mut from = Counted { stream: &mut stream, read: 0 };
-                let mut to = Counted { stream: &mut upstream.stream, read: 0 };
+                let mut stream = FramedStream::new(stream);
+                let mut from = CountingReader { stream: &mut stream, read: 0 };
+                let mut to = CountingReader { stream: &mut upstream.stream, read: 0 };
                 let ended = copy_both(&counts, inbound.proof, &mut from, &mut to, || inbound.judge().map(drop)).await;
                 let bytes = [from.read, to.read];
                 (ended, bytes)

@@ -1,11 +1,11 @@
 //! TCP connections to a function on another node: a CONNECT stream (RFC 9113, 8.5) to the callee's
 //! sidecar, over mutual TLS. That sidecar judges, and connects to an instance.
 
-use super::framed::Framed;
+use super::framed::FramedStream;
 use super::{Stop, TcpProxy};
 use crate::pipeline::pool::{CalleeKey, CheckedOutHttp2, ConnectError, ConnectionKey, StreamSlot};
 use crate::state::certificate::PeerCertificate;
-use crate::state::endpoints::{Among, Choice, Known, UnderWay};
+use crate::state::endpoints::{Among, Choice, FunctionEndpoints, UnderWay};
 use crate::state::function::FunctionEntry;
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use leno_http::body::Body;
@@ -22,7 +22,7 @@ const MOST_NODES: usize = 4;
 
 /// A stream to the callee's sidecar.
 pub(super) struct Stream {
-    pub io: Framed<Box<dyn Bidirectional>>,
+    pub io: FramedStream<Box<dyn Bidirectional>>,
     // Kept as long as the stream is open.
     slot: StreamSlot,
     _under_way: UnderWay,
@@ -38,9 +38,13 @@ impl Stream {
 impl TcpProxy {
     /// Opens a stream to a node that hosts the callee. If the connection fails, it tries another
     /// node.
-    pub(super) async fn connect_remote(&self, caller: &FunctionEntry, known: &Known) -> Result<Stream, Stop> {
+    pub(super) async fn connect_remote(
+        &self,
+        caller: &FunctionEntry,
+        known: &FunctionEndpoints,
+    ) -> Result<Stream, Stop> {
         let (worker, mut failed) = (&self.worker, Vec::new());
-        let target = worker.node.ledger.target(&self.callee.id);
+        let target = worker.node.policy_state.health.get(&self.callee.id);
         let mut last = "no other node hosts it".to_owned();
         while failed.len() < MOST_NODES {
             let choice = Choice { target: &target, not: &failed, now: Instant::now() };
@@ -89,7 +93,7 @@ impl TcpProxy {
             StatusCode::OK => {
                 let tunnel = response.extensions_mut().remove::<TunnelHandle>().ok_or_else(|| failed(&"no stream"))?;
                 let tunnel = Upgrading::Ready(tunnel).done().await.map_err(|error| failed(&error))?;
-                Ok(Stream { io: Framed::new(tunnel), slot: stream, _under_way: under_way })
+                Ok(Stream { io: FramedStream::new(tunnel), slot: stream, _under_way: under_way })
             }
             StatusCode::FORBIDDEN => Err(Stop::Refused(format!("the callee's node refuses it ({address})"))),
             status => Err(failed(&status)),

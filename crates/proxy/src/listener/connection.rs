@@ -14,7 +14,7 @@ pub(crate) use open::OpenConnection;
 
 use crate::l4;
 use crate::l4::Path;
-use crate::listener::stream::{ClientStream, Detected};
+use crate::listener::stream::{ClientStream, DetectedProtocol};
 use crate::listener::{Listener, proxy_protocol};
 use crate::pipeline::worker::Worker;
 use crate::state::admission::Attribution;
@@ -140,8 +140,9 @@ pub(crate) async fn serve(listener: Rc<Listener>, mut stream: TcpStream, address
         Some(acceptor) => match timeout_at(until.into(), acceptor.accept(Inflow::in_turns(stream))).await {
             Ok(Ok(stream)) => {
                 let session = stream.get_ref().1;
-                let agreed =
-                    session.alpn_protocol().map(|name| if name == b"h2" { Detected::Http2 } else { Detected::Http1 });
+                let agreed = session
+                    .alpn_protocol()
+                    .map(|name| if name == b"h2" { DetectedProtocol::Http2 } else { DetectedProtocol::Http1 });
                 let connection = connection.identified(session);
                 match connection.count_for_caller() {
                     Ok(()) => connection.serve_http(stream, agreed, &open).await,

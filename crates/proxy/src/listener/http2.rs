@@ -173,7 +173,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Future for Http2<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Serving for Http2<T> {
-    type Broken = h2::Error;
+    type Error = h2::Error;
 
     fn shut_down(mut self: Pin<&mut Self>) {
         self.is_leaving = true;

@@ -26,18 +26,18 @@ pub struct Interceptor {
 
 #[derive(Debug)]
 struct Inner {
-    workers: Vec<mpsc::UnboundedSender<Entrance>>,
+    workers: Vec<mpsc::UnboundedSender<InstanceListener>>,
     next: AtomicUsize,
 }
 
 /// The sockets or the link at which the calls of one instance arrive.
-pub(super) enum Entrance {
-    Room(Intercepted),
+pub(super) enum InstanceListener {
+    Jail(JailSockets),
     Link(Arc<Caller>, Incoming),
 }
 
 /// The sockets of one jail.
-pub(super) struct Intercepted {
+pub(super) struct JailSockets {
     /// The instance that calls at the sockets.
     caller: Arc<Caller>,
     /// Takes plain HTTP to any address.
@@ -49,29 +49,29 @@ pub(super) struct Intercepted {
 }
 
 impl Interceptor {
-    pub(super) fn new(workers: Vec<mpsc::UnboundedSender<Entrance>>) -> Self {
+    pub(super) fn new(workers: Vec<mpsc::UnboundedSender<InstanceListener>>) -> Self {
         Self { inner: Arc::new(Inner { workers, next: AtomicUsize::new(0) }) }
     }
 
     /// Serves the sockets of a jail until its caller's credential is revoked, and then drops
     /// `kept`. `http` takes plain HTTP to any address, `names` DNS queries.
     pub fn serve(&self, caller: Arc<Caller>, http: net::TcpListener, names: net::UdpSocket, kept: Box<dyn Send>) {
-        self.give(Entrance::Room(Intercepted { caller, http, names, kept }));
+        self.give(InstanceListener::Jail(JailSockets { caller, http, names, kept }));
     }
 
     /// Serves the calls on an instance's link until the link ends.
     pub fn serve_link(&self, caller: Arc<Caller>, link: Incoming) {
-        self.give(Entrance::Link(caller, link));
+        self.give(InstanceListener::Link(caller, link));
     }
 
-    fn give(&self, entrance: Entrance) {
+    fn give(&self, listener: InstanceListener) {
         let Inner { workers, next } = &*self.inner;
         // Workers are chosen in turn: an instance has few connections, and one worker serves them
         // all.
         let worker = workers.get(next.fetch_add(1, Relaxed) % workers.len().max(1));
         if let Some(worker) = worker {
             // This fails if the node is draining. Then the node does not answer any more.
-            let _ = worker.send(entrance);
+            let _ = worker.send(listener);
         }
     }
 }
@@ -79,14 +79,14 @@ impl Interceptor {
 /// Serves the jails and links that this worker receives.
 pub(super) async fn serve(
     worker: Rc<Worker>,
-    mut entrances: mpsc::UnboundedReceiver<Entrance>,
+    mut listeners: mpsc::UnboundedReceiver<InstanceListener>,
     phases: watch::Receiver<Phase>,
     most: usize,
 ) {
-    while let Some(entrance) = entrances.recv().await {
-        let room = match entrance {
-            Entrance::Room(room) => room,
-            Entrance::Link(caller, link) => {
+    while let Some(listener) = listeners.recv().await {
+        let sockets = match listener {
+            InstanceListener::Jail(sockets) => sockets,
+            InstanceListener::Link(caller, link) => {
                 let class = Class::of(&caller.function.to_string());
                 let worker = worker.clone();
                 schedule::spawn_for(class, async move {
@@ -99,8 +99,8 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let (caller, mut phases) = (room.caller.clone(), phases.clone());
-        let (served, kept) = match serve_one(&worker, room, most) {
+        let (caller, mut phases) = (sockets.caller.clone(), phases.clone());
+        let (served, kept) = match serve_one(&worker, sockets, most) {
             Ok(serving) => serving,
             Err(error) => {
                 tracing::error!(instance = %caller.instance, %error, "the instance cannot call other functions");
@@ -130,10 +130,10 @@ pub(super) async fn serve(
 /// Serves the sockets of a jail. Also returns the guard that must be kept meanwhile.
 fn serve_one(
     worker: &Rc<Worker>,
-    room: Intercepted,
+    sockets: JailSockets,
     most: usize,
 ) -> io::Result<(impl Future<Output = ()> + use<>, Box<dyn Send>)> {
-    let Intercepted { caller, http, names, kept } = room;
+    let JailSockets { caller, http, names, kept } = sockets;
     let (http, names) = (TcpListener::from_std(http)?, UdpSocket::from_std(names)?);
     let listener = Rc::new(Listener {
         worker: worker.clone(),

@@ -10,11 +10,11 @@
 
 use super::Listener;
 use super::connection::OpenConnection;
-use super::intercept::{self, Entrance, Interceptor};
+use super::intercept::{self, InstanceListener, Interceptor};
 use crate::listener::{connection, descriptors};
 use crate::pipeline::open::LAST_BYTES;
 use crate::pipeline::worker::Worker;
-use crate::state::admission::{Bounds, Holder, Refused};
+use crate::state::admission::{AdmissionError, Bounds, Holder};
 use crate::state::node::Node;
 use leno_http::peer::TrafficDirection;
 use leno_identity::TlsError;
@@ -216,8 +216,8 @@ pub fn take_over(
         let random = Random::from_system().ok_or(ServeError::NoRandomness)?;
         let (node, phases, alive, busy) = (node.clone(), phases.clone(), alive.clone(), busy.clone());
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(ServeError::Thread)?;
-        let (entrances, inbox) = mpsc::unbounded_channel();
-        intercepting.push(entrances);
+        let (sender, inbox) = mpsc::unbounded_channel();
+        intercepting.push(sender);
         let work = move || {
             runtime.block_on(schedule::run(work(node, random, listeners, inbox, options, (phases, busy))));
             // Connections that are still open have had the whole drain timeout.
@@ -234,11 +234,11 @@ pub fn take_over(
 struct Listeners {
     addresses: Addresses,
     sockets: Vec<std::net::TcpListener>,
-    of_workers: Vec<Vec<Bound>>,
+    of_workers: Vec<Vec<BoundListener>>,
 }
 
 /// A bound listener that no worker's runtime has taken yet.
-struct Bound {
+struct BoundListener {
     socket: std::net::TcpListener,
     address: SocketAddr,
     direction: TrafficDirection,
@@ -253,7 +253,7 @@ fn bind(
     mut inherited: Vec<std::net::TcpListener>,
 ) -> Result<Listeners, ServeError> {
     let inbound_tls = leno_identity::server_config(&node.svids)?;
-    let mut of_workers: Vec<Vec<Bound>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut of_workers: Vec<Vec<BoundListener>> = (0..workers).map(|_| Vec::new()).collect();
     let mut sockets = Vec::new();
     let mut bind_one = |what, address: SocketAddr, direction, tls: Option<Arc<ServerConfig>>| {
         let error = |cause| ServeError::Bind { address, what, cause };
@@ -265,7 +265,7 @@ fn bind(
         let address = socket.local_addr().map_err(error)?;
         for listeners in &mut of_workers {
             let socket = socket.try_clone().map_err(error)?;
-            listeners.push(Bound { socket, address, direction, tls: tls.clone() });
+            listeners.push(BoundListener { socket, address, direction, tls: tls.clone() });
         }
         sockets.push(socket);
         Ok::<_, ServeError>(address)
@@ -298,8 +298,8 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 async fn work(
     node: Arc<Node>,
     random: Random,
-    listeners: Vec<Bound>,
-    entrances: mpsc::UnboundedReceiver<Entrance>,
+    listeners: Vec<BoundListener>,
+    instances: mpsc::UnboundedReceiver<InstanceListener>,
     options: Options,
     (mut phases, busy): (watch::Receiver<Phase>, mpsc::Sender<()>),
 ) {
@@ -308,7 +308,7 @@ async fn work(
     schedule::when_idle(move || idle.judge.tidy());
     let _watching = schedule::spawn_own(worker.clone().watch());
     let intercepting =
-        schedule::spawn_own(intercept::serve(worker.clone(), entrances, phases.clone(), options.connections));
+        schedule::spawn_own(intercept::serve(worker.clone(), instances, phases.clone(), options.connections));
     // Errors mean that the handle was dropped. The worker drains in that case, too.
     let _ = phases.wait_for(|phase| *phase >= Phase::Serving).await;
     let mut accepting: Vec<_> = listeners
@@ -388,7 +388,7 @@ pub(super) async fn accept(socket: TcpListener, listener: Rc<Listener>, most: us
     }
 }
 
-fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: usize) -> Result<(), Refused> {
+fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: usize) -> Result<(), AdmissionError> {
     let limits = listener.worker.snapshot().mesh.limits;
     let per_address = match (listener.direction, limits.connections_per_address) {
         // All instances of the node share one address, and callers' nodes authenticate themselves.

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 /// Why a connection is closed before any byte of the client is read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum TrustedProxyError {
     /// The peer is not a trusted proxy. Otherwise any peer could claim any client address.
     #[error("its other end is none of the trusted proxies")]
     Untrusted,
@@ -30,7 +30,7 @@ pub(super) enum Refused {
     Closed,
 }
 
-impl Refused {
+impl TrustedProxyError {
     /// Label for metrics. `None`: the connection was closed unused, which is not counted.
     pub(super) fn label(&self) -> Option<&'static str> {
         match self {
@@ -43,7 +43,7 @@ impl Refused {
     }
 }
 
-impl From<io::Error> for Refused {
+impl From<io::Error> for TrustedProxyError {
     fn from(_: io::Error) -> Self {
         Self::Closed
     }
@@ -55,7 +55,7 @@ pub(super) async fn client(
     listener: &Listener,
     stream: &mut TcpStream,
     peer: SocketAddr,
-) -> Result<SocketAddr, Refused> {
+) -> Result<SocketAddr, TrustedProxyError> {
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
     let peer = canonical(peer);
     let limit = {
@@ -65,23 +65,23 @@ pub(super) async fn client(
         }
         match &mesh.trusted_proxies {
             TrustedProxies::Addresses(trusted) if is_trusted(trusted, peer.ip()) => {}
-            _ => return Err(Refused::Untrusted),
+            _ => return Err(TrustedProxyError::Untrusted),
         }
         mesh.limits.head_timeout
     };
-    let source = tokio::time::timeout(limit, read(stream)).await.map_err(|_| Refused::Late)??;
+    let source = tokio::time::timeout(limit, read(stream)).await.map_err(|_| TrustedProxyError::Late)??;
     Ok(source.map_or(peer, canonical))
 }
 
 /// Reads the header, and no byte beyond it. `None`: the header names no client, so the proxy is the
 /// client.
-async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, Refused> {
+async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, TrustedProxyError> {
     let mut header = Vec::new();
     let mut scratch = [0; 256];
     loop {
         let count = stream.peek(&mut scratch).await?;
         if count == 0 {
-            return Err(if header.is_empty() { Refused::Closed } else { Refused::BrokenOff });
+            return Err(if header.is_empty() { TrustedProxyError::Closed } else { TrustedProxyError::BrokenOff });
         }
         let before = header.len();
         header.extend_from_slice(&scratch[..count]);

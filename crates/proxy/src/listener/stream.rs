@@ -20,7 +20,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The protocol of a connection, detected from its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Detected {
+pub(super) enum DetectedProtocol {
     /// HTTP/1.0, HTTP/1.1, or something that the HTTP/1.1 parser will refuse.
     Http1,
     /// HTTP/2 with prior knowledge, or after ALPN.
@@ -104,21 +104,21 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
     }
 
     /// Reads as many bytes as it takes to detect the protocol.
-    pub(super) async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, Detected)> {
+    pub(super) async fn sniff(mut stream: T, activity: Arc<Activity>) -> io::Result<(Self, DetectedProtocol)> {
         let mut ahead = Vec::with_capacity(2048);
         let spoken = loop {
             let count = stream.read_buf(&mut ahead).await?;
             if count == 0 {
-                break if ahead.is_empty() { Detected::Nothing } else { Detected::Http1 };
+                break if ahead.is_empty() { DetectedProtocol::Nothing } else { DetectedProtocol::Http1 };
             }
             activity.received(count);
             let seen = ahead.len().min(PREFACE.len());
             if ahead[0] == 0x16 {
-                break Detected::Tls;
+                break DetectedProtocol::Tls;
             } else if ahead[..seen] != PREFACE[..seen] {
-                break Detected::Http1;
+                break DetectedProtocol::Http1;
             } else if seen == PREFACE.len() {
-                break Detected::Http2;
+                break DetectedProtocol::Http2;
             }
         };
         Ok((Self { ahead, ..Self::new(stream, activity) }, spoken))
@@ -411,7 +411,7 @@ fn misframed() -> io::Error {
 mod tests {
     use super::*;
 
-    async fn sniff(bytes: &'static [u8]) -> (Vec<u8>, Detected) {
+    async fn sniff(bytes: &'static [u8]) -> (Vec<u8>, DetectedProtocol) {
         let (mut stream, spoken) = ClientStream::sniff(bytes, Activity::new()).await.unwrap();
         let mut all = Vec::new();
         stream.read_to_end(&mut all).await.unwrap();
@@ -421,12 +421,12 @@ mod tests {
     #[tokio::test]
     async fn the_first_bytes_tell() {
         for (bytes, spoken) in [
-            (&b"GET / HTTP/1.1\r\n\r\n"[..], Detected::Http1),
-            (b"PRI / HTTP/1.1\r\n\r\n", Detected::Http1),
-            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0", Detected::Http2),
-            (b"PRI", Detected::Http1),
-            (b"\x16\x03\x01", Detected::Tls),
-            (b"", Detected::Nothing),
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], DetectedProtocol::Http1),
+            (b"PRI / HTTP/1.1\r\n\r\n", DetectedProtocol::Http1),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0", DetectedProtocol::Http2),
+            (b"PRI", DetectedProtocol::Http1),
+            (b"\x16\x03\x01", DetectedProtocol::Tls),
+            (b"", DetectedProtocol::Nothing),
         ] {
             assert_eq!(sniff(bytes).await, (bytes.to_vec(), spoken));
         }

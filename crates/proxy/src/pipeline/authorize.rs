@@ -10,9 +10,9 @@ mod envoy;
 mod question;
 
 use crate::pipeline::exchange::{Exchange, Origin};
-use crate::pipeline::judge::{self, Judgement, Permitted, Refusal};
+use crate::pipeline::judge::{self, Judgement, PermittedRequest, Refusal};
 use crate::pipeline::reply::OwnResponse;
-use crate::state::authorizer::{Answer, Authorizer, Refused};
+use crate::state::authorizer::{Answer, Authorizer, AuthorizerRefusal};
 use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
 use answer::NoAnswer;
@@ -35,7 +35,7 @@ const LARGEST_ANSWER: usize = 64 * 1024;
 
 impl Exchange {
     /// Asks the authorizers that the program selected, one after the other, until one refuses.
-    pub(super) async fn authorize(&self, mut permitted: Permitted, bodiless: bool) -> Judgement {
+    pub(super) async fn authorize(&self, mut permitted: PermittedRequest, bodiless: bool) -> Judgement {
         let began = Instant::now();
         let entry = permitted.entry().clone();
         let mut refusal = None;
@@ -93,7 +93,7 @@ impl Exchange {
         &self,
         authorizer: &Authorizer,
         entry: &Arc<FunctionEntry>,
-        permitted: &Permitted,
+        permitted: &PermittedRequest,
         bodiless: bool,
     ) -> (Result<Arc<Answer>, NoAnswer>, bool) {
         let others = match permitted.other_heads() {
@@ -188,7 +188,7 @@ impl Exchange {
     }
 }
 
-impl Refused {
+impl AuthorizerRefusal {
     fn clause(&self) -> String {
         let status = self.status.as_u16();
         if self.details.is_empty() {
@@ -200,7 +200,7 @@ impl Refused {
 }
 
 /// The response that the client gets. If the authorizer sends no body, the mesh writes one.
-fn refusal(Refused { status, headers, body, .. }: &Refused) -> Refusal {
+fn refusal(AuthorizerRefusal { status, headers, body, .. }: &AuthorizerRefusal) -> Refusal {
     let own = (!body.is_empty() || status.is_redirection()).then(|| Box::new((body.clone(), None)));
     Refusal { status: *status, headers: headers.clone(), own }
 }

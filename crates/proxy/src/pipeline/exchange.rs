@@ -1,7 +1,7 @@
 //! One exchange: a request and its response.
 
 use crate::pipeline::judge::Permit;
-use crate::pipeline::worker::{Pinned, Worker};
+use crate::pipeline::worker::{PinnedSnapshot, Worker};
 use crate::state::certificate::PeerCertificate;
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 pub(crate) struct Exchange {
     pub worker: Rc<Worker>,
     /// The configuration that the exchange sees from beginning to end.
-    pub snapshot: Rc<Pinned>,
+    pub snapshot: Rc<PinnedSnapshot>,
     pub origin: Origin,
     /// The sender: the peer of the connection or, at the gateway, the client that trusted proxies
     /// name.
@@ -83,7 +83,7 @@ pub(crate) struct Exchange {
 pub(crate) struct Arrival<'a> {
     pub worker: Rc<Worker>,
     /// The snapshot that the request is judged by.
-    pub snapshot: Rc<Pinned>,
+    pub snapshot: Rc<PinnedSnapshot>,
     pub origin: Origin,
     /// The sender; at the gateway, the client that trusted proxies name.
     pub peer: Peer,
@@ -161,7 +161,7 @@ impl Exchange {
     /// this node, or one with a link. `parent` is the request that it makes it for.
     pub(crate) fn call(
         worker: Rc<Worker>,
-        snapshot: Rc<Pinned>,
+        snapshot: Rc<PinnedSnapshot>,
         origin: Origin,
         peer: Peer,
         parent: Option<Arc<InFlight>>,
@@ -175,7 +175,7 @@ impl Exchange {
 
     fn enter(
         worker: Rc<Worker>,
-        snapshot: Rc<Pinned>,
+        snapshot: Rc<PinnedSnapshot>,
         origin: Origin,
         peer: Peer,
         parent: Option<Arc<InFlight>>,

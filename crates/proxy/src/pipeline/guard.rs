@@ -1,9 +1,9 @@
 //! The resources that an exchange holds until it ends.
 
 use crate::pipeline::judge::Permit;
-use crate::pipeline::open::Registered;
+use crate::pipeline::open::Registration;
 use crate::pipeline::upstream::UpstreamGuard;
-use crate::state::ledger::Attempt;
+use crate::state::health::Attempt;
 use leno_http::activity::{Activity, Busy};
 use leno_http::body::{Body, CloseReason, Guard};
 use leno_http::failure::Failure;
@@ -28,7 +28,7 @@ pub(super) struct ExchangeGuard {
     /// The instance and the connection that this request occupies.
     pub upstream: UpstreamGuard,
     /// Its place among the open exchanges.
-    pub open: Option<Registered>,
+    pub open: Option<Registration>,
     /// The deadline of the exchange, and how long the exchange may take in all.
     pub deadline: Option<(Instant, Duration)>,
     /// Marks the client's connection as busy.
@@ -108,7 +108,7 @@ impl Guard for ExchangeGuard {
     }
 
     fn closed(&self) -> Option<&Rc<CloseReason>> {
-        let own = self.open.as_ref().and_then(Registered::closed);
+        let own = self.open.as_ref().and_then(Registration::closed);
         own.or_else(|| self.inner.as_ref()?.closed())
     }
 

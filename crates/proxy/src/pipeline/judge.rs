@@ -18,14 +18,15 @@ mod runaway;
 mod shown;
 mod verdict;
 
-pub(crate) use again::{Reopened, Withdrawn};
-pub use outcome::{Permit, Permitted, Refusal};
+pub(crate) use again::{OpenRequest, Withdrawn};
+pub use outcome::{Permit, PermittedRequest, Refusal};
 pub(crate) use request_snapshot::RequestSnapshot;
 pub(crate) use verdict::{add_time, audit, overrule};
 
 use crate::state::credential::InFlight;
 use crate::state::function::{FunctionEntry, LoadedProgram};
-use crate::state::ledger::{FunctionState, Known, Ledger, Signatures};
+use crate::state::policy_state::{FunctionState, PolicyState};
+use crate::state::tokens::{Signatures, VerifiedToken};
 use http::{request, response};
 use leno_http::edits::BadOutput;
 use leno_http::peer::{Peer, TrafficDirection};
@@ -54,12 +55,12 @@ use std::time::{Duration, Instant};
 /// Maximum number of runs for one request. One is enough for a known token and known counters; a
 /// token never seen before takes two.
 const MAX_RUNS: u8 = 4;
-/// Maximum number of functions whose limits and counters a worker caches.
+/// Maximum number of functions whose policy state a worker caches.
 const MAX_CACHED_FUNCTIONS: usize = 8192;
 
 /// One worker's judge: runs programs and extensions, and applies their decisions.
 pub struct Judge {
-    ledger: Arc<Ledger>,
+    policy_state: Arc<PolicyState>,
     random: Rc<Random>,
     pool: RefCell<Pool>,
     state_cache: RefCell<StateCache>,
@@ -68,13 +69,12 @@ pub struct Judge {
     deadline_budgets: DeadlineBudgets,
 }
 
-/// A worker's cache of functions' limits and counters. Each worker counts its handles itself, so
-/// workers do not contend for a cache line.
+/// A worker's cache of functions' policy state. Each worker counts its handles itself, so workers
+/// do not contend for a cache line.
 #[derive(Default)]
 struct StateCache {
     generation: u64,
-    #[expect(clippy::redundant_allocation, reason = "cloning the outer handle touches no other core's cache")]
-    functions: HashMap<FunctionId, Rc<Arc<FunctionState>>>,
+    functions: HashMap<FunctionId, Rc<FunctionState>>,
 }
 
 /// The facts that the runtime knows about a request besides its head.
@@ -106,14 +106,14 @@ pub struct JudgeInput<'a> {
 #[derive(Debug)]
 pub enum Judgement {
     /// The request may be forwarded.
-    Permitted(Permitted),
+    Permitted(PermittedRequest),
     /// The request is refused, or an extension has answered it.
     Denied(Refusal),
 }
 
 impl Judgement {
     /// The permitted request, or its refusal.
-    pub(crate) fn permitted(self) -> Result<Permitted, Refusal> {
+    pub(crate) fn permitted(self) -> Result<PermittedRequest, Refusal> {
         match self {
             Self::Permitted(permitted) => Ok(permitted),
             Self::Denied(refusal) => Err(refusal),
@@ -139,7 +139,7 @@ enum JudgeError {
 }
 
 /// How the runs of a program ended.
-enum Found {
+enum ProgramOutcome {
     Decided(Box<Decision>),
     /// A signature that the program wanted verified is wrong. The program supplies the span.
     BadSignature(Box<SignatureWant>, Option<TracePlan>),
@@ -147,9 +147,9 @@ enum Found {
 
 impl Judge {
     /// Creates the judge of one worker.
-    pub fn new(ledger: Arc<Ledger>, random: Rc<Random>) -> Self {
+    pub fn new(policy_state: Arc<PolicyState>, random: Rc<Random>) -> Self {
         Self {
-            ledger,
+            policy_state,
             random,
             pool: RefCell::new(Pool::new()),
             state_cache: RefCell::default(),
@@ -170,20 +170,20 @@ impl Judge {
     pub async fn request(&self, input: JudgeInput<'_>, head: Box<request::Parts>, record: &Record) -> Judgement {
         let (started, now_ms) = (Instant::now(), record.started().1);
         let program = program(input.entry, input.direction);
-        let state = self.function(&input.entry.slice.id);
+        let state = self.function(&input.entry.config.id);
         let target = input
             .target
-            .map(|target| if *target == input.entry.slice.id { state.clone() } else { self.function(target) });
+            .map(|target| if *target == input.entry.config.id { state.clone() } else { self.function(target) });
         let target = target.as_deref();
-        let signatures = &self.ledger.signatures;
+        let signatures = &self.policy_state.tokens.signatures;
         let mut evaluation =
             Evaluation { input, program, state: &state, signatures, target, record, runs: Runs::default() };
         let judgement = match evaluation.decide(self, &head, now_ms) {
-            Ok(Found::Decided(decision)) => {
+            Ok(ProgramOutcome::Decided(decision)) => {
                 self.watch_for_unknown_keys(input.entry, &decision);
                 evaluation.carry_out(*decision, head, now_ms).await
             }
-            Ok(Found::BadSignature(want, trace)) => match evaluation.note_plan(trace.as_ref(), &head) {
+            Ok(ProgramOutcome::BadSignature(want, trace)) => match evaluation.note_plan(trace.as_ref(), &head) {
                 Ok(()) => evaluation.deny(want.denial, Vec::new(), &want.failure, now_ms).await,
                 Err(error) => Err(error),
             },
@@ -220,10 +220,10 @@ impl Judge {
     fn watch_for_unknown_keys(&self, entry: &FunctionEntry, decision: &Decision) {
         if let Verdict::Deny(denial) = &decision.verdict
             && denial.policy == PolicyKind::Authentication
-            && !entry.slice.jwks.is_empty()
+            && !entry.config.jwks.is_empty()
             && [leno_policy::UNKNOWN_KEY, leno_policy::KEYS_PENDING].iter().any(|clause| denial.clause.contains(clause))
         {
-            self.ledger.unknown_keys.report(&entry.slice.id);
+            self.policy_state.tokens.unknown_keys.report(&entry.config.id);
         }
     }
 
@@ -270,11 +270,10 @@ impl Judge {
         Ok((output?, time))
     }
 
-    /// A function's limits and counters, cached by this worker.
-    #[expect(clippy::redundant_allocation, reason = "as in `StateCache`")]
-    fn function(&self, function: &FunctionId) -> Rc<Arc<FunctionState>> {
+    /// A function's policy state, cached by this worker.
+    fn function(&self, function: &FunctionId) -> Rc<FunctionState> {
         let mut state_cache = self.state_cache.borrow_mut();
-        let generation = self.ledger.generation();
+        let generation = self.policy_state.generation();
         if state_cache.generation != generation || state_cache.functions.len() >= MAX_CACHED_FUNCTIONS {
             state_cache.functions.clear();
             state_cache.generation = generation;
@@ -282,7 +281,7 @@ impl Judge {
         if let Some(state) = state_cache.functions.get(function) {
             return state.clone();
         }
-        let state = Rc::new(self.ledger.function(function));
+        let state = Rc::new(self.policy_state.function(function));
         state_cache.functions.insert(function.clone(), state.clone());
         state
     }
@@ -343,7 +342,7 @@ struct Evaluation<'a> {
     program: &'a LoadedProgram,
     state: &'a FunctionState,
     signatures: &'a Signatures,
-    target: Option<&'a Arc<FunctionState>>,
+    target: Option<&'a FunctionState>,
     record: &'a Record,
     runs: Runs,
 }
@@ -362,7 +361,7 @@ struct Runs {
 
 impl Evaluation<'_> {
     /// Runs the program until it has decided.
-    fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<Found, JudgeError> {
+    fn decide(&mut self, judge: &Judge, head: &request::Parts, now_ms: u64) -> Result<ProgramOutcome, JudgeError> {
         let path = request_snapshot::path(head);
         let headers = header_fields(&head.headers);
         let sources = &self.program.needs.tokens;
@@ -399,12 +398,12 @@ impl Evaluation<'_> {
                 Output::Request(Outcome::Decided(decision)) => {
                     prefetched.learn(self, &decision.facts);
                     self.note_shared(&prefetched, &decision.verdict);
-                    return Ok(Found::Decided(Box::new(decision)));
+                    return Ok(ProgramOutcome::Decided(Box::new(decision)));
                 }
                 Output::Request(Outcome::Wants(mut wants)) => {
                     let trace = wants.trace.take();
                     if let Some(want) = self.supply(&mut prefetched, wants)? {
-                        return Ok(Found::BadSignature(Box::new(want), trace));
+                        return Ok(ProgramOutcome::BadSignature(Box::new(want), trace));
                     }
                 }
                 Output::Unreadable(reason) => return Err(JudgeError::Unreadable(reason)),
@@ -416,7 +415,7 @@ impl Evaluation<'_> {
 
     /// Records the inputs of the verdict, unless another node judges.
     fn keep_inputs(&self, head: &request::Parts, path: &str, located: &[RequestToken<'_>]) {
-        if !self.input.entry.elsewhere {
+        if !self.input.entry.remote {
             let inputs = Inputs::new(&self.program.keeps, self.input.port, path, &head.headers, located);
             self.record.note(|observed| observed.inputs = Some(inputs));
         }
@@ -439,7 +438,7 @@ impl Evaluation<'_> {
             };
             let Some(key) = want.keys.iter().find(verify).copied() else { return Ok(Some(want)) };
             token.verified = Some(key);
-            self.state.tokens.remember(token.digest, Known { key, algorithm: want.algorithm, claims: None });
+            self.state.tokens.remember(token.digest, VerifiedToken { key, algorithm: want.algorithm, claims: None });
             self.signatures.remember(token.digest, key, want.algorithm);
         }
         leno_http::edits::at_most("counters", wants.quotas.len(), MAX_TAKES)?;
@@ -449,7 +448,7 @@ impl Evaluation<'_> {
                 let index = usize::from(limit);
                 return Err(BadOutput::Index { what: "rate limit", index, count: limits.len() }.into());
             };
-            let held = self.state.quotas.read(&spec.name, &key);
+            let held = self.state.limits.read(&spec.name, &key);
             prefetched.counters.push(Counter { limit, key, held });
         }
         Ok(None)
@@ -476,7 +475,7 @@ impl Evaluation<'_> {
             (TrafficDirection::Inbound, _) | (_, None) => {
                 TargetLoad { healthy: self.input.endpoints, ..TargetLoad::default() }
             }
-            (_, Some(state)) => state.target.load(self.input.endpoints, self.record.started().0),
+            (_, Some(state)) => state.health.load(self.input.endpoints, self.record.started().0),
         }
     }
 

@@ -82,7 +82,7 @@ pub(crate) struct Permission {
 }
 
 /// Keeps an exchange in the list of open exchanges until it is dropped.
-pub(crate) struct Registered {
+pub(crate) struct Registration {
     open: Rc<Open>,
     index: usize,
     exchanges: Rc<OpenExchanges>,
@@ -98,7 +98,7 @@ impl OpenExchanges {
         record: Record,
         (ends, lifetime): (Option<Instant>, Duration),
         again: Option<Instant>,
-    ) -> Registered {
+    ) -> Registration {
         let open = Rc::new(Open {
             permission,
             entry: RefCell::new(entry),
@@ -112,7 +112,7 @@ impl OpenExchanges {
         self.end_at(&open, ends, lifetime);
         self.judge_at(&open, again);
         let index = self.exchanges.borrow_mut().insert(open.clone());
-        Registered { open, index, exchanges: self.clone() }
+        Registration { open, index, exchanges: self.clone() }
     }
 
     /// Schedules the exchange to be judged again when its permission or another node's proof of
@@ -256,7 +256,7 @@ impl Open {
     }
 }
 
-impl Registered {
+impl Registration {
     /// Why the exchange is closed, if it is.
     pub(crate) fn closed(&self) -> Option<&Rc<CloseReason>> {
         self.open.closed.get()
@@ -302,7 +302,7 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for Registration {
     fn drop(&mut self) {
         // A task that is about to judge the exchange again holds it a moment longer.
         let record = self.open.record.take();
@@ -311,8 +311,8 @@ impl Drop for Registered {
     }
 }
 
-impl fmt::Debug for Registered {
+impl fmt::Debug for Registration {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Registered").field(&self.index).finish()
+        formatter.debug_tuple("Registration").field(&self.index).finish()
     }
 }

@@ -16,8 +16,8 @@ use sender::Sender;
 
 use crate::state::admission::Admission;
 use crate::state::certificate::PeerCertificate;
+use crate::state::health::ConnectionGuard;
 use crate::state::instances::{self, InstanceProof};
-use crate::state::ledger::ConnectionGuard;
 use crate::state::machines::Machines;
 use crate::state::terminating::Terminating;
 use hyper::client::conn::http1;
@@ -231,7 +231,7 @@ impl Pool {
     /// Frees capacity for a new connection: closes an idle one to another name or address of this
     /// callee, if there is one. `any`: the callee would not reuse one to the same address either,
     /// so it may be closed too.
-    pub(crate) fn make_room_http1(&self, key: &ConnectionKey, any: bool) {
+    pub(crate) fn make_space_http1(&self, key: &ConnectionKey, any: bool) {
         let of_it = |other: &ConnectionKey| match (&other.callee, &key.callee) {
             (CalleeKey::Egress(other), CalleeKey::Egress(this)) => other.name == this.name,
             _ => any && other == key,
@@ -266,7 +266,7 @@ impl Pool {
             let stream = tcp(key.address, Some(lease), limits).await?;
             match key.outside_tls() {
                 None => Ok(handshake_http1(stream, key, held, limits).await?),
-                Some(outside) => Ok(handshake_http1(begin_tls(outside, stream).await?, key, held, limits).await?),
+                Some(egress) => Ok(handshake_http1(begin_tls(egress, stream).await?, key, held, limits).await?),
             }
         };
         let connection = within(limit, connect).await?;
@@ -367,7 +367,7 @@ impl Http1Host {
 }
 
 /// Counts a connection among its callee's, and among its namespace's.
-type Held = (Option<ConnectionGuard>, Option<Arc<Permit>>);
+type ConnectionGuards = (Option<ConnectionGuard>, Option<Arc<Permit>>);
 
 /// Counts an HTTP/1.1 connection as long as it is open.
 struct Open(Weak<Pool>, ConnectionKey);

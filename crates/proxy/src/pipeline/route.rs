@@ -59,7 +59,7 @@ impl Route {
     pub(crate) fn target(&self) -> Option<&FunctionId> {
         match &self.upstream {
             Upstream::Instance(entry) | Upstream::Egress(entry, _) | Upstream::LocalDelivery(entry) => {
-                Some(&entry.slice.id)
+                Some(&entry.config.id)
             }
             Upstream::Remote(callee) => Some(&callee.id),
             Upstream::NotACallee => None,
@@ -70,7 +70,7 @@ impl Route {
     fn sends_as_received(&self) -> bool {
         match &self.upstream {
             Upstream::LocalDelivery(entry) | Upstream::Egress(entry, _) => entry.gets_as_received(),
-            Upstream::Remote(callee) if self.judge.slice.id != callee.id => {
+            Upstream::Remote(callee) if self.judge.config.id != callee.id => {
                 let targets = &self.judge.outbound.spec.targets;
                 targets.iter().any(|target| target.as_received && *target.function == *callee.name)
             }
@@ -112,10 +112,10 @@ fn to_callee(
     match &exchange.origin {
         Origin::Gateway => {
             let entry = exposed(&exchange.snapshot.routes, head, path)?;
-            let upstream = match entry.elsewhere {
+            let upstream = match entry.remote {
                 false => Upstream::Instance(entry.clone()),
                 true => Upstream::Remote(Box::new(RemoteCallee {
-                    id: entry.slice.id.clone(),
+                    id: entry.config.id.clone(),
                     name: entry.name.clone(),
                     identity: entry.identity.clone(),
                     here: None,
@@ -125,13 +125,13 @@ fn to_callee(
             Ok(Route { judge: entry.clone(), upstream })
         }
         // External services are not exposed, so no gateway routes to them.
-        Origin::Inbound(entry) if exchange.via_gateway && entry.outside.is_some() => Err(Failure::Misdirected),
+        Origin::Inbound(entry) if exchange.via_gateway && entry.external.is_some() => Err(Failure::Misdirected),
         Origin::Inbound(entry) if !exchange.via_gateway && entry.serves_other(exchange.port) => {
             Err(Failure::NoHttp(exchange.port))
         }
         Origin::Inbound(entry) => {
-            let upstream = match &entry.outside {
-                Some(outside) => Upstream::Egress(entry.clone(), outside.clone()),
+            let upstream = match &entry.external {
+                Some(external) => Upstream::Egress(entry.clone(), external.clone()),
                 None => Upstream::Instance(entry.clone()),
             };
             Ok(Route { judge: entry.clone(), upstream })
@@ -179,7 +179,7 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     if let Some(entry) = here
         // A node that connects to external services itself asks no other node. Its calls have no
         // certificate that proves the other end.
-        && (entry.outside.is_some() || (!over_tls && node.endpoints.of(&callee.id).is_none()))
+        && (entry.external.is_some() || (!over_tls && node.endpoints.of(&callee.id).is_none()))
     {
         return Upstream::LocalDelivery(entry.clone());
     }

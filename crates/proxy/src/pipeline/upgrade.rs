@@ -2,7 +2,7 @@
 //! both ends are done.
 //!
 //! The proxy does not judge the bytes in a tunnel, apart from the permission of its exchange. So an
-//! upstream must not be able to open a tunnel by itself: [`check`] makes a [`Switched`] only for an
+//! upstream must not be able to open a tunnel by itself: [`check`] makes an [`UpgradedStream`] only for an
 //! exchange that was judged as a WebSocket, and [`join`] connects only this to the client's stream.
 
 mod frames;
@@ -26,7 +26,7 @@ const LAST_FRAME: Duration = Duration::from_secs(1);
 
 /// The upstream's stream, after the upstream switched to the permitted protocol.
 #[derive(Clone)]
-enum Switched {
+enum UpgradedStream {
     /// Over HTTP/1.1.
     Hyper(OnUpgrade),
     /// Over HTTP/2.
@@ -37,7 +37,7 @@ enum Switched {
 pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), Failure> {
     match response.status().as_u16() {
         // The callee's side of this exchange is on this node, too, and has already checked it.
-        101 if response.extensions().get::<Switched>().is_some() => Ok(()),
+        101 if response.extensions().get::<UpgradedStream>().is_some() => Ok(()),
         101 if !upgrade => Err(Failure::Protocol("it switched protocols, which was not asked of it")),
         101 => {
             let names_websocket =
@@ -57,8 +57,8 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
 /// Makes the response a 101, and keeps the upstream's stream for [`join`].
 pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
     let extensions = response.extensions_mut();
-    let tunnel = extensions.remove().map(Switched::Stream);
-    let stream = tunnel.or_else(|| extensions.remove().map(Switched::Hyper));
+    let tunnel = extensions.remove().map(UpgradedStream::Stream);
+    let stream = tunnel.or_else(|| extensions.remove().map(UpgradedStream::Hyper));
     let stream = stream.ok_or(Failure::Protocol("it switched protocols on a connection that cannot"))?;
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     response.extensions_mut().insert(stream);
@@ -70,8 +70,8 @@ pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
 pub(crate) fn join(client: Option<Upgrading>, response: &mut Response<Body>, alive: impl Sized + 'static) {
     let Some(upstream) = response.extensions_mut().remove() else { return };
     let upstream = match upstream {
-        Switched::Hyper(upgrade) => Upgrading::Hyper(upgrade),
-        Switched::Stream(tunnel) => Upgrading::Ready(tunnel),
+        UpgradedStream::Hyper(upgrade) => Upgrading::Hyper(upgrade),
+        UpgradedStream::Stream(tunnel) => Upgrading::Ready(tunnel),
     };
     let guard = response.body_mut().detach();
     let Some(client) = client else { return };

@@ -8,7 +8,7 @@ mod send;
 
 use crate::pipeline::component::Running;
 use crate::pipeline::exchange::{Exchange, Origin};
-use crate::pipeline::judge::{Permit, Permitted};
+use crate::pipeline::judge::{Permit, PermittedRequest};
 use crate::pipeline::pool::CheckIn;
 use crate::pipeline::route::Upstream;
 use crate::pipeline::{chain, component, retry, upgrade};
@@ -126,7 +126,7 @@ pub(super) struct Forward<'a> {
 pub(super) async fn forward(
     exchange: &Exchange,
     upstream: &Upstream,
-    permitted: Permitted,
+    permitted: PermittedRequest,
     body: Body,
 ) -> (Permit, Result<Reply, Failure>) {
     let (head, permit) = permitted.into_parts();
@@ -195,7 +195,7 @@ impl Forward<'_> {
                     None => self.to_instance(entry, revision, head, body, avoid).await?,
                 }
             }
-            Upstream::Egress(entry, outside) => self.to_egress(entry, outside, head, body, avoid).await?,
+            Upstream::Egress(entry, external) => self.to_egress(entry, external, head, body, avoid).await?,
             Upstream::LocalDelivery(callee) => self.deliver_locally(callee, head, body).await,
             Upstream::Remote(callee) => self.to_nodes(callee, head, body, avoid).await?,
             Upstream::NotACallee => return Err(Unavailable::Unknown.into()),
@@ -391,7 +391,7 @@ impl Forward<'_> {
     /// Leases an instance that is not ejected. Waits for one if it must and if the circuit breaker allows it.
     async fn lease(&self, entry: &FunctionEntry, revision: &Revision, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
         let (instances, target) = (&self.exchange.worker.node.instances, &self.permit.target);
-        let function = &entry.slice.id;
+        let function = &entry.config.id;
         let mut avoid = Cow::Borrowed(avoid);
         let mut pending = None;
         loop {
@@ -431,8 +431,8 @@ impl Forward<'_> {
         let body = body.count_in(exchange.record.meter());
         // Caller and callee may be in one chain. Their bodies stay in its shared memory only if the
         // chain permits it.
-        let chain = self.permit.entry.slice.chain.as_ref();
-        let share = chain.is_some_and(|chain| chain.to.contains(&callee.slice.id));
+        let chain = self.permit.entry.config.chain.as_ref();
+        let share = chain.is_some_and(|chain| chain.to.contains(&callee.config.id));
         let body = if share { body } else { body.private() };
         // The pipeline calls itself here. Without a box, its future would have no finite size.
         let response = Box::pin(exchange.run(head, body)).await;

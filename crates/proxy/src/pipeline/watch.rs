@@ -4,7 +4,7 @@
 //! node, and the end of a token or a certificate. It finds the exchanges that a change concerns by
 //! comparing pointers: a snapshot shares all unchanged parts with the one before.
 
-use crate::pipeline::judge::{self, Reopened, Withdrawn};
+use crate::pipeline::judge::{self, OpenRequest, Withdrawn};
 use crate::pipeline::open::{GRACE, Open, OpenExchanges};
 use crate::pipeline::worker::Worker;
 use crate::state::function::FunctionEntry;
@@ -96,15 +96,15 @@ impl Worker {
 
     /// When the exchanges of a removed function are closed.
     pub(super) fn removed_until(&self, entry: &FunctionEntry) -> Option<Instant> {
-        if entry.elsewhere { None } else { self.node.removed_until(&entry.slice.id) }
+        if entry.remote { None } else { self.node.removed_until(&entry.config.id) }
     }
 
     /// The current state of the function. If only other nodes host it, they judge.
     fn present(&self, entry: &Arc<FunctionEntry>) -> Option<Arc<FunctionEntry>> {
-        if entry.elsewhere {
+        if entry.remote {
             return Some(entry.clone());
         }
-        self.snapshot_with(&entry.slice.id).map(|(_, present)| present)
+        self.snapshot_with(&entry.config.id).map(|(_, present)| present)
     }
 
     async fn judge_due(&self) {
@@ -149,7 +149,7 @@ impl Worker {
             return Err(Withdrawn::unproven(&format!("{whose} has expired")));
         }
         let entry = open.entry.borrow().clone();
-        if entry.elsewhere {
+        if entry.remote {
             return Ok(None);
         }
         let gone = |clause| Withdrawn::new(StatusCode::SERVICE_UNAVAILABLE, PolicyKind::Sidecar, clause);
@@ -161,7 +161,7 @@ impl Worker {
             let nothing = "nothing is exposed at this host and path any more";
             return Err(Withdrawn::new(StatusCode::NOT_FOUND, PolicyKind::Sidecar, nothing));
         }
-        let request = Reopened {
+        let request = OpenRequest {
             direction: permission.direction,
             peer: &permission.peer,
             target: &permission.target,

@@ -34,14 +34,14 @@ pub(crate) struct Worker {
     /// The node's revocations that this worker has carried out.
     pub revocations: Cell<u64>,
     /// The snapshot that this worker saw last. Pinning it writes to no memory that other cores share.
-    pinned: RefCell<Rc<Pinned>>,
+    pinned: RefCell<Rc<PinnedSnapshot>>,
 }
 
 /// A snapshot that one worker's exchanges hold, counted without atomics.
 #[derive(Debug)]
-pub(crate) struct Pinned(Arc<NodeSnapshot>);
+pub(crate) struct PinnedSnapshot(Arc<NodeSnapshot>);
 
-impl Deref for Pinned {
+impl Deref for PinnedSnapshot {
     type Target = NodeSnapshot;
 
     fn deref(&self) -> &NodeSnapshot {
@@ -54,37 +54,37 @@ impl Worker {
     pub(crate) fn new(node: Arc<Node>, random: Random) -> Rc<Self> {
         let random = Rc::new(random);
         Rc::new(Self {
-            judge: Judge::new(node.ledger.clone(), random.clone()),
+            judge: Judge::new(node.policy_state.clone(), random.clone()),
             recorder: Recorder::new(&node.telemetry),
             random,
             pool: Pool::new(node.terminating.clone(), node.admission.clone(), node.machines.clone()),
             open: Rc::default(),
             connections: Connections::default(),
             revocations: Cell::default(),
-            pinned: RefCell::new(Rc::new(Pinned(node.snapshot.load_full()))),
+            pinned: RefCell::new(Rc::new(PinnedSnapshot(node.snapshot.load_full()))),
             node,
         })
     }
 
     /// The node's current snapshot, pinned.
-    pub(crate) fn snapshot(&self) -> Rc<Pinned> {
+    pub(crate) fn snapshot(&self) -> Rc<PinnedSnapshot> {
         let mut pinned = self.pinned.borrow_mut();
         let current = self.node.snapshot.load();
         if !Arc::ptr_eq(&current, &pinned.0) {
-            *pinned = Rc::new(Pinned(Arc::clone(&current)));
+            *pinned = Rc::new(PinnedSnapshot(Arc::clone(&current)));
         }
         pinned.clone()
     }
 
     /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a
     /// removed function that may still be at work, it is the current one with all such functions in it.
-    pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<Pinned>, Arc<FunctionEntry>)> {
+    pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<PinnedSnapshot>, Arc<FunctionEntry>)> {
         let present = self.snapshot();
         if let Some(entry) = present.functions.get(function).cloned() {
             return Some((present, entry));
         }
         let (snapshot, entry) = self.node.snapshot_with(function)?;
-        Some((Rc::new(Pinned(snapshot)), entry))
+        Some((Rc::new(PinnedSnapshot(snapshot)), entry))
     }
 
     /// Whether a message may be logged about a client that belongs to no namespace.

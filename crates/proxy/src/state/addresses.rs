@@ -15,10 +15,10 @@ const MOST: usize = 1 << 22;
 
 /// Assigns each function an address, which it keeps for the life of the node.
 #[derive(Debug, Default)]
-pub struct Addresses(Mutex<Given>);
+pub struct Addresses(Mutex<AddressTable>);
 
 #[derive(Debug, Default)]
-struct Given {
+struct AddressTable {
     by_function: HashMap<FunctionId, Ipv4Addr>,
     /// In the order of their addresses.
     functions: Vec<FunctionId>,

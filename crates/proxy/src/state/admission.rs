@@ -63,7 +63,7 @@ pub enum Holder<'a> {
 
 /// Which bound refused a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum AdmissionError {
     /// That of one client address.
     Address,
     /// That of one traffic direction.
@@ -78,7 +78,7 @@ pub enum Refused {
     Heads,
 }
 
-impl Refused {
+impl AdmissionError {
     fn label(self) -> &'static str {
         match self {
             Self::Address => "address",
@@ -173,7 +173,7 @@ struct SharedEntry {
 
 /// An admitted connection. It counts until this and each [`Attribution`] of it are dropped.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct AdmissionGuard {
     place: Arc<Place>,
     shared: Arc<SharedEntry>,
 }
@@ -199,7 +199,7 @@ impl Drop for Place {
 impl Attribution {
     /// Counts the connection for an instance, which has proved that it opened the connection. Does
     /// nothing if the connection already has an owner.
-    pub fn set(&self, name: &str, namespace: &Arc<Namespace>) -> Result<(), Refused> {
+    pub fn set(&self, name: &str, namespace: &Arc<Namespace>) -> Result<(), AdmissionError> {
         let Place { admission, number } = &*self.0;
         let mut table = admission.lock();
         let Some(entry) = table.entries.get(number) else { return Ok(()) };
@@ -221,10 +221,10 @@ impl Admission {
         holder: Holder<'_>,
         activity: &Arc<Activity>,
         bounds: Bounds,
-    ) -> Result<Admitted, Refused> {
+    ) -> Result<AdmissionGuard, AdmissionError> {
         let direction = index(direction);
         let mut table = self.lock();
-        let (keys, permit) = table.make_room_for(direction, holder, bounds)?;
+        let (keys, permit) = table.make_space_for(direction, holder, bounds)?;
         activity.count_heads(self.clone());
         let shared = Arc::new(SharedEntry {
             activity: activity.clone(),
@@ -233,7 +233,7 @@ impl Admission {
         });
         let number = table.insert(direction, shared.clone());
         table.attribute(number, keys, permit);
-        Ok(Admitted { place: Arc::new(Place { admission: self.clone(), number }), shared })
+        Ok(AdmissionGuard { place: Arc::new(Place { admission: self.clone(), number }), shared })
     }
 
     /// Closes an idle connection to make place for one that the node opens for this namespace.
@@ -251,7 +251,7 @@ impl Admission {
             Some(namespace) => table.close_one_with(&Key::Namespace(namespace.name().clone())),
             None => table.close_one(direction),
         };
-        table.overflowed(direction, Refused::Descriptors, closed);
+        table.overflowed(direction, AdmissionError::Descriptors, closed);
     }
 
     /// The counts, for `/metrics`.
@@ -266,19 +266,19 @@ impl Admission {
 }
 
 impl Table {
-    fn make_room_for(
+    fn make_space_for(
         &mut self,
         direction: usize,
         holder: Holder<'_>,
         bounds: Bounds,
-    ) -> Result<(Vec<Key>, Option<Permit>), Refused> {
+    ) -> Result<(Vec<Key>, Option<Permit>), AdmissionError> {
         let (keys, permit) = match holder {
             Holder::Instance(name, namespace) => self.take(direction, name, namespace)?,
             Holder::Address(address) => {
                 let key = Key::Address(client_network(address));
                 if self.number_of(&key) >= bounds.address {
                     let closed = self.close_one_with(&key);
-                    self.made_room(direction, Refused::Address, closed)?;
+                    self.made_space(direction, AdmissionError::Address, closed)?;
                 }
                 (vec![key], None)
             }
@@ -286,12 +286,12 @@ impl Table {
         let namespace = permit.as_ref().map(|permit| permit.namespace().name());
         if self.open[direction] >= bounds.direction {
             let closed = self.close_fairly(direction, namespace);
-            self.made_room(direction, Refused::Listener, closed)?;
+            self.made_space(direction, AdmissionError::Listener, closed)?;
         }
         let inside = self.entries.len() - self.open[GATEWAY];
         if direction != GATEWAY && inside >= bounds.inside() {
             let closed = self.close_fairly(direction, namespace);
-            self.made_room(direction, Refused::Descriptors, closed)?;
+            self.made_space(direction, AdmissionError::Descriptors, closed)?;
         }
         if self.entries.len() >= bounds.node {
             // The side with more than its half gives one up.
@@ -301,7 +301,7 @@ impl Table {
                 (false, GATEWAY) => self.close_fairly(GATEWAY, None) || self.close_of_largest(None),
                 (false, _) => self.close_fairly(direction, namespace),
             };
-            self.made_room(direction, Refused::Descriptors, closed)?;
+            self.made_space(direction, AdmissionError::Descriptors, closed)?;
         }
         Ok((keys, permit))
     }
@@ -312,24 +312,24 @@ impl Table {
         direction: usize,
         name: &str,
         namespace: &Arc<Namespace>,
-    ) -> Result<(Vec<Key>, Option<Permit>), Refused> {
+    ) -> Result<(Vec<Key>, Option<Permit>), AdmissionError> {
         let (of_instance, of_namespace) = (Key::Instance(name.into()), Key::Namespace(namespace.name().clone()));
         let bound = usize::try_from(namespace.count(Resource::Connections).bound()).unwrap_or(usize::MAX);
         if self.number_of(&of_instance) >= bound - bound / 4 {
             let closed = self.close_one_with(&of_instance);
-            self.made_room(direction, Refused::Instance, closed)?;
+            self.made_space(direction, AdmissionError::Instance, closed)?;
         }
         let mut permit = namespace.take(Resource::Connections);
         if permit.is_none() {
             let closed = self.close_one_with(&of_namespace);
-            self.made_room(direction, Refused::Namespace, closed)?;
+            self.made_space(direction, AdmissionError::Namespace, closed)?;
             permit = namespace.take(Resource::Connections);
         }
-        let permit = permit.ok_or(Refused::Namespace)?;
+        let permit = permit.ok_or(AdmissionError::Namespace)?;
         Ok((vec![of_instance, of_namespace], Some(permit)))
     }
 
-    fn made_room(&mut self, direction: usize, bound: Refused, closed: bool) -> Result<(), Refused> {
+    fn made_space(&mut self, direction: usize, bound: AdmissionError, closed: bool) -> Result<(), AdmissionError> {
         self.overflowed(direction, bound, closed);
         if closed { Ok(()) } else { Err(bound) }
     }
@@ -436,7 +436,7 @@ impl Table {
         true
     }
 
-    fn overflowed(&mut self, direction: usize, bound: Refused, closed: bool) {
+    fn overflowed(&mut self, direction: usize, bound: AdmissionError, closed: bool) {
         let overflow = self.overflows.entry((DIRECTIONS[direction].1, bound.label())).or_default();
         for count in [overflow, &mut self.since] {
             *(if closed { &mut count.closed } else { &mut count.refused }) += 1;
@@ -456,7 +456,7 @@ impl Table {
     }
 }
 
-impl Admitted {
+impl AdmissionGuard {
     /// Assigns the connection to a namespace later.
     pub fn attribution(&self) -> Attribution {
         Attribution(self.place.clone())

@@ -1,6 +1,6 @@
 //! External authorizers of a function, and the cached answers of each.
 
-use super::ledger::token::{Digest, Recent};
+use super::tokens::{Digest, Recent};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use leno_http::edits::Edit;
@@ -26,12 +26,12 @@ pub(crate) enum Answer {
     /// The request may go on, with these edits.
     Allows(Vec<Edit>),
     /// The request must not go on.
-    Refuses(Refused),
+    Refuses(AuthorizerRefusal),
 }
 
 /// A refusal, as the client gets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct AuthorizerRefusal {
     /// 3xx, 4xx or 5xx.
     pub status: StatusCode,
     pub headers: HeaderMap,
@@ -63,7 +63,7 @@ impl Answer {
     fn size(&self) -> usize {
         match self {
             Self::Allows(edits) => edits.iter().map(Edit::size).sum(),
-            Self::Refuses(Refused { headers, body, details, .. }) => {
+            Self::Refuses(AuthorizerRefusal { headers, body, details, .. }) => {
                 let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len());
                 fields.sum::<usize>() + body.len() + details.len()
             }
@@ -94,7 +94,7 @@ mod tests {
             audit: false,
         });
         let refused = |length| {
-            Answer::Refuses(Refused {
+            Answer::Refuses(AuthorizerRefusal {
                 status: StatusCode::FORBIDDEN,
                 headers: HeaderMap::new(),
                 body: vec![b'a'; length].into(),

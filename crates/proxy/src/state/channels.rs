@@ -223,22 +223,22 @@ pub(crate) fn direct<'a>(
     if let Some(reason) = find(does_more) {
         return not(true, &reason);
     }
-    let Some(chain) = caller.slice.chain.as_ref().filter(|chain| chain.direct) else {
+    let Some(chain) = caller.config.chain.as_ref().filter(|chain| chain.direct) else {
         return not(true, "the chain is not `direct`");
     };
     if !chain.to.contains(&to.id) {
         return not(true, "it is not in `to`");
     }
-    if callee.slice.chain.as_ref().is_none_or(|other| other.chain != chain.chain) {
+    if callee.config.chain.as_ref().is_none_or(|other| other.chain != chain.chain) {
         return not(false, "it is in another chain");
     }
-    if [caller, callee].iter().any(|entry| entry.slice.protocol != AppProtocol::Chain) {
+    if [caller, callee].iter().any(|entry| entry.config.protocol != AppProtocol::Chain) {
         return not(true, "both need `protocol: chain`");
     }
-    if callee.slice.concurrency > 0 {
+    if callee.config.concurrency > 0 {
         return not(true, "it has a limit of `concurrency`");
     }
-    if callee.slice.revisions.split.is_some() {
+    if callee.config.revisions.split.is_some() {
         return not(true, "its requests are divided between revisions");
     }
     let targets = [Some(to_callee), callee.inbound.spec.targets.first()];
@@ -248,7 +248,7 @@ pub(crate) fn direct<'a>(
     let timeouts = targets.into_iter().flatten().map(|target| target.timeout_ms);
     let timeout = timeouts.filter(|timeout| *timeout > 0).min().map(Duration::from_millis);
     let names: Vec<&str> = to.hosts.iter().map(String::as_str).filter(|name| !name.contains(['*', ','])).collect();
-    let terms = Terms { names: names.join(","), timeout, revision: callee.slice.revisions.number };
+    let terms = Terms { names: names.join(","), timeout, revision: callee.config.revisions.number };
     Ok(Direct { callee, terms })
 }
 
@@ -342,6 +342,6 @@ impl Collector for Scrape {
 #[must_use]
 pub fn in_words(snapshot: &NodeSnapshot, caller: &FunctionId, callee: &FunctionId) -> String {
     let Some(caller) = snapshot.functions.get(caller) else { return String::new() };
-    let Some(to) = caller.slice.callees.iter().find(|to| to.id == *callee) else { return String::new() };
+    let Some(to) = caller.config.callees.iter().find(|to| to.id == *callee) else { return String::new() };
     direct(snapshot, caller, to).map_or_else(|indirect| indirect.reason, |_| "direct".to_owned())
 }

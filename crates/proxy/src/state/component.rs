@@ -30,13 +30,13 @@ type Environment = Vec<(String, String)>;
 
 impl ComponentSecrets {
     /// Reads the secrets of all components among a function's revisions. A secret that cannot be read fails when it is used.
-    pub async fn read(slice: &FunctionConfig) -> Self {
+    pub async fn read(config: &FunctionConfig) -> Self {
         let mut read = Self::default();
-        let access = slice.bounds.file_access();
-        for revision in slice.all_revisions() {
+        let access = config.bounds.file_access();
+        for revision in config.all_revisions() {
             let Run::Wasm(Wasm { secrets, .. }) = revision.template.run else { continue };
             if !secrets.is_empty() && !read.0.iter().any(|(known, _)| *known == secrets) {
-                let values = secret_values(&secrets, &slice.id.namespace, &access).await;
+                let values = secret_values(&secrets, &config.id.namespace, &access).await;
                 let values = values.map_err(|error| error.to_string());
                 let named = values.map(|values| secrets.iter().zip(values).filter_map(named).collect());
                 read.0.push((secrets, named));

@@ -28,8 +28,8 @@ pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: I
         return Destination::Requests;
     }
     let callee = match node.addresses.function(address) {
-        Some(id) => caller.slice.callees.iter().find(|callee| callee.id == id),
-        None => caller.callee_at(address.into()).and_then(|index| caller.slice.callees.get(index)),
+        Some(id) => caller.config.callees.iter().find(|callee| callee.id == id),
+        None => caller.callee_at(address.into()).and_then(|index| caller.config.callees.get(index)),
     };
     match callee.map(|callee| (callee, callee.ports.iter().find(|served| served.number == port))) {
         Some((callee, Some(port))) => Destination::Port(callee, *port),
@@ -40,7 +40,7 @@ pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: I
 
 /// Why a connection is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct ConnectionRefusal {
     /// The rule that decided; empty if none did.
     pub rule: String,
     /// Why.
@@ -56,16 +56,16 @@ pub(crate) fn judge(
     callee: &FunctionId,
     port: u16,
     host: &str,
-) -> Result<(String, Arc<FunctionEntry>), Refused> {
-    let refused = |reason: &str| Refused { rule: String::new(), reason: reason.to_owned() };
+) -> Result<(String, Arc<FunctionEntry>), ConnectionRefusal> {
+    let refused = |reason: &str| ConnectionRefusal { rule: String::new(), reason: reason.to_owned() };
     let entry = snapshot.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
-    if snapshot.mesh.mtls_same_node && entry.outside.is_none() {
+    if snapshot.mesh.mtls_same_node && entry.external.is_none() {
         return Err(refused("all calls of this mesh go through mutual TLS, and connections without requests cannot"));
     }
     let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     match connection::judge(&entry.inbound.spec, peer, port, host) {
         Ok(rule) => Ok((rule.to_owned(), entry.clone())),
-        Err(denial) => Err(Refused { rule: denial.rule, reason: denial.clause }),
+        Err(denial) => Err(ConnectionRefusal { rule: denial.rule, reason: denial.clause }),
     }
 }
 
@@ -98,14 +98,14 @@ pub enum Way {
 pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
     let Some((snapshot, entry)) = node.snapshot_with(caller) else { return Vec::new() };
     let mut rules = Vec::new();
-    for callee in &entry.slice.callees {
+    for callee in &entry.config.callees {
         let Some(address) = node.addresses.of(&callee.id) else { continue };
         rules.push(Rule { callee: address, prefix: 32, port: None, way: Way::ToTheNode });
         for port in &callee.ports {
-            let elsewhere = snapshot.functions.get(&callee.id).is_none();
+            let is_remote = snapshot.functions.get(&callee.id).is_none();
             let way = match judge(&snapshot, &entry, &callee.id, port.number, "") {
                 // The callee is remote: the node knows its host, if any, and the host judges.
-                Err(_) if elsewhere => Way::ToTheNode,
+                Err(_) if is_remote => Way::ToTheNode,
                 Err(_) => Way::Refused,
                 Ok(_) if port.splice => Way::Spliced,
                 Ok(_) => Way::ToTheNode,

@@ -81,7 +81,7 @@ pub struct InFlight {
 
 /// A new credential, meant for the instance's environment only.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Minted {
+pub struct NewCredential {
     /// The user name selects the secret to compare with. It is not secret itself, and needs no
     /// escaping in a URL.
     pub user: String,
@@ -94,7 +94,7 @@ pub struct Minted {
 #[error("the operating system gave no random bytes for a proxy credential")]
 pub struct NoRandomness;
 
-impl Minted {
+impl NewCredential {
     /// The value of `HTTP_PROXY`. `outbound` is the address of the outbound listener.
     pub fn proxy_url(&self, outbound: SocketAddr) -> String {
         format!("http://{}:{}@{outbound}", self.user, self.secret)
@@ -103,7 +103,7 @@ impl Minted {
 
 impl Credentials {
     /// Creates a credential for an instance. An earlier one of the same instance is revoked.
-    pub fn mint(&self, function: &FunctionId, instance: &str) -> Result<Minted, NoRandomness> {
+    pub fn mint(&self, function: &FunctionId, instance: &str) -> Result<NewCredential, NoRandomness> {
         let mut bytes = [0; 32];
         aws_lc_rs::rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
         let mut secret = String::with_capacity(2 * bytes.len());
@@ -119,7 +119,7 @@ impl Credentials {
             callers.by_instance.insert(caller.instance.clone(), caller);
             revoked
         });
-        Ok(Minted { user, secret })
+        Ok(NewCredential { user, secret })
     }
 
     /// Registers an instance that needs no credential, because no other process can reach its
@@ -142,14 +142,20 @@ impl Credentials {
 
     /// The credential of an instance, for another process that accepts from the same outbound
     /// listener. `None`: the instance has none.
-    pub fn minted(&self, instance: &str) -> Option<Minted> {
+    pub fn minted(&self, instance: &str) -> Option<NewCredential> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
-        Some(Minted { user: caller.user.to_string(), secret: caller.secret.clone()? })
+        Some(NewCredential { user: caller.user.to_string(), secret: caller.secret.clone()? })
     }
 
     /// Adopts the credential of an instance of another process. Returns false, and changes nothing,
     /// if there is an instance of that name.
-    pub fn adopt(&self, function: &FunctionId, instance: &str, minted: Minted, opener_check: OpenerCheck) -> bool {
+    pub fn adopt(
+        &self,
+        function: &FunctionId,
+        instance: &str,
+        minted: NewCredential,
+        opener_check: OpenerCheck,
+    ) -> bool {
         let caller = Caller::new(function, instance, &minted.user, Some(minted.secret));
         let _ = caller.opener_check.set(opener_check);
         let mut adopted = false;
@@ -332,9 +338,9 @@ impl fmt::Debug for Caller {
     }
 }
 
-impl fmt::Debug for Minted {
+impl fmt::Debug for NewCredential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Minted").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("NewCredential").field("user", &self.user).finish_non_exhaustive()
     }
 }
 

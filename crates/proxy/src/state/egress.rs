@@ -230,13 +230,13 @@ struct FromFiles<T> {
     namespace: Box<str>,
     files: Vec<PathBuf>,
     access: FileAccess,
-    made: Mutex<Option<Made<T>>>,
+    made: Mutex<Option<CacheEntry<T>>>,
     /// Held by the task that reads the files.
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
-struct Made<T> {
+struct CacheEntry<T> {
     /// The result. An error, too, is kept for a while.
     value: Result<Arc<T>, String>,
     /// When the value must be made anew even if the files are the same, in seconds since 1970.
@@ -293,7 +293,7 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         };
         let expires = made.as_ref().map_or(u64::MAX, |(_, expires)| *expires);
         let value = made.map(|(value, _)| value);
-        *self.made() = Some(Made { value: value.clone(), expires, stamps, looked: Instant::now() });
+        *self.made() = Some(CacheEntry { value: value.clone(), expires, stamps, looked: Instant::now() });
         value
     }
 
@@ -308,7 +308,7 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         Some(made.value.clone())
     }
 
-    fn made(&self) -> MutexGuard<'_, Option<Made<T>>> {
+    fn made(&self) -> MutexGuard<'_, Option<CacheEntry<T>>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

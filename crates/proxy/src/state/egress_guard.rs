@@ -35,8 +35,8 @@ pub struct Requester {
 
 impl Requester {
     /// The requester of URLs in a function's documents.
-    pub fn of(slice: &FunctionConfig) -> Self {
-        Self { namespace: slice.id.namespace.clone(), egress: slice.bounds.egress.clone() }
+    pub fn of(config: &FunctionConfig) -> Self {
+        Self { namespace: config.id.namespace.clone(), egress: config.bounds.egress.clone() }
     }
 }
 

@@ -3,8 +3,8 @@
 //! The control plane delivers endpoints, and they change often: with each instance that becomes ready or ends. So they are not part of the snapshot. A
 //! change copies one shard of a map, and no route or program is touched.
 
-use crate::state::ledger::outlier::Outliers;
-use crate::state::ledger::{Attempt, TargetState};
+use crate::state::health::outlier::Outliers;
+use crate::state::health::{Attempt, TargetHealth};
 use crate::state::shards::Shards;
 use arc_swap::ArcSwap;
 use leno_model::{Distance, FunctionId, Locality};
@@ -41,7 +41,7 @@ pub struct Endpoint {
 /// The endpoints of all functions that this node may call or route to.
 #[derive(Debug, Default)]
 pub struct Endpoints {
-    functions: ArcSwap<Shards<FunctionId, Arc<Known>>>,
+    functions: ArcSwap<Shards<FunctionId, Arc<FunctionEndpoints>>>,
     /// Whether there are any. A single node skips the look-up.
     any: AtomicBool,
     /// Serialises changes.
@@ -54,7 +54,7 @@ pub struct Endpoints {
 
 /// The endpoints of one function.
 #[derive(Debug)]
-pub(crate) struct Known(
+pub(crate) struct FunctionEndpoints(
     /// Those with ready instances first, the nearest of these first; then the others in the same order.
     Box<[Arc<Candidate>]>,
 );
@@ -83,7 +83,7 @@ impl Drop for UnderWay {
 #[derive(Clone, Copy)]
 pub(crate) struct Choice<'a> {
     /// Health of the function's endpoints.
-    pub target: &'a TargetState,
+    pub target: &'a TargetHealth,
     /// Addresses to exclude.
     pub not: &'a [SocketAddr],
     pub now: Instant,
@@ -120,7 +120,7 @@ impl Endpoints {
             if endpoints.is_empty() {
                 functions.remove(&function);
             } else {
-                let known = Known::new(endpoints, &own, functions.get(&function));
+                let known = FunctionEndpoints::new(endpoints, &own, functions.get(&function));
                 functions.insert(function, Arc::new(known));
             }
         }
@@ -129,7 +129,7 @@ impl Endpoints {
     }
 
     /// The endpoints of a function; `None`: no other node hosts it.
-    pub(crate) fn of(&self, function: &FunctionId) -> Option<Arc<Known>> {
+    pub(crate) fn of(&self, function: &FunctionId) -> Option<Arc<FunctionEndpoints>> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -145,7 +145,7 @@ impl Endpoints {
     /// number of `0..=max`.
     pub(crate) fn choose(
         &self,
-        known: &Known,
+        known: &FunctionEndpoints,
         choice: Choice<'_>,
         among: Among,
         random: impl Fn(u64) -> u64,
@@ -181,7 +181,7 @@ impl Endpoints {
     }
 }
 
-impl Known {
+impl FunctionEndpoints {
     fn new(endpoints: Vec<Endpoint>, own: &Locality, before: Option<&Arc<Self>>) -> Self {
         let counted = |endpoint: &Endpoint| {
             let same = |candidate: &&Arc<Candidate>| candidate.endpoint.address == endpoint.address;

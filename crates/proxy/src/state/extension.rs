@@ -3,7 +3,7 @@
 
 mod budget;
 
-pub use budget::{Budget, Exhausted, Share};
+pub use budget::{Budget, BudgetExhausted, Share};
 
 use super::modules::Modules;
 use leno_sandbox::extension::{Plugin, Settings};

@@ -37,7 +37,7 @@ pub(crate) fn limit(time: Duration) -> Duration {
 #[derive(Debug)]
 pub struct FunctionEntry {
     /// The configuration as it was delivered.
-    pub slice: FunctionConfig,
+    pub config: FunctionConfig,
     /// `namespace/name`.
     pub name: Arc<str>,
     /// The revisions that get requests.
@@ -61,17 +61,17 @@ pub struct FunctionEntry {
     /// Request headers that the inbound program sets from claims, and those that authorizers set.
     /// They must not occur in trailers.
     pub identity_fields: Arc<[Box<str>]>,
-    /// Index into `slice.callees`, by host name in lower case and without port, or by `*.suffix`
+    /// Index into `config.callees`, by host name in lower case and without port, or by `*.suffix`
     /// for one more label.
     callees: HashMap<String, usize>,
-    /// Addresses by which external callees may be called, and indices into `slice.callees`; the
+    /// Addresses by which external callees may be called, and indices into `config.callees`; the
     /// longest prefix first.
     networks: Vec<(Cidr, usize)>,
     /// The service, if the function is external.
-    pub(crate) outside: Option<Arc<EgressTarget>>,
+    pub(crate) external: Option<Arc<EgressTarget>>,
     /// Whether this is a route: remote nodes host the function and judge its requests. Its
     /// configuration contains only the fields for the gateway.
-    pub(crate) elsewhere: bool,
+    pub(crate) remote: bool,
     /// Its namespace on this node; without one, the function has no bounds.
     share: Share,
 }
@@ -81,51 +81,51 @@ impl FunctionEntry {
     /// everything: the callee's node judges. So a route must not be inserted among the functions of
     /// a snapshot ([`super::snapshot::Change::insert_route`]).
     pub fn route(engine: &Engine, route: Route) -> Self {
-        Self { elsewhere: true, ..Self::load(engine, route.into_config()) }
+        Self { remote: true, ..Self::load(engine, route.into_config()) }
     }
 
     /// Loads both programs. This takes a millisecond or so, and does not belong on a worker thread.
     /// A program that does not load keeps the error, and denies every request.
-    pub fn load(engine: &Engine, slice: FunctionConfig) -> Self {
-        Self::load_with(engine, &Modules::default(), slice, &ComponentSecrets::default())
+    pub fn load(engine: &Engine, config: FunctionConfig) -> Self {
+        Self::load_with(engine, &Modules::default(), config, &ComponentSecrets::default())
     }
 
     /// Like [`FunctionEntry::load`], with modules for extensions and components. An extension whose
     /// module is missing or does not start keeps the error, and so does a component that cannot run.
-    pub fn load_with(engine: &Engine, modules: &Modules, slice: FunctionConfig, secrets: &ComponentSecrets) -> Self {
-        let (name, share): (Arc<str>, _) = (slice.id.to_string().into(), Share::default());
+    pub fn load_with(engine: &Engine, modules: &Modules, config: FunctionConfig, secrets: &ComponentSecrets) -> Self {
+        let (name, share): (Arc<str>, _) = (config.id.to_string().into(), Share::default());
         let hosts = |(index, callee): (usize, &leno_model::Callee)| {
             callee.hosts.iter().map(move |host| (host.clone(), index)).collect::<Vec<_>>()
         };
-        let claims = slice.inbound.authentication.iter().flat_map(|issuer| &issuer.claims_to_headers);
-        let answered = slice.authorizers.iter().flat_map(|authorizer| &authorizer.upstream_headers);
+        let claims = config.inbound.authentication.iter().flat_map(|issuer| &issuer.claims_to_headers);
+        let answered = config.authorizers.iter().flat_map(|authorizer| &authorizer.upstream_headers);
         Self {
             identity_fields: claims
                 .map(|(_, header)| header)
                 .chain(answered)
                 .map(|name| name.as_str().into())
                 .collect(),
-            authorizers: slice.authorizers.iter().map(Authorizer::new).collect(),
-            identity: slice.identity.as_str().into(),
-            inbound: LoadedProgram::load(engine, &slice.inbound, slice.deadline),
-            outbound: LoadedProgram::load(engine, &slice.outbound, slice.deadline),
-            inbound_extensions: load_all(modules, &name, &slice.inbound_extensions, false),
-            outbound_extensions: load_all(modules, &name, &slice.outbound_extensions, true),
-            revisions: Revisions::new(&slice, |run| component::load(modules, (&name, &share), run, secrets)),
-            callees: slice.callees.iter().enumerate().flat_map(hosts).collect(),
-            networks: networks(&slice.callees),
-            outside: match &slice.run {
+            authorizers: config.authorizers.iter().map(Authorizer::new).collect(),
+            identity: config.identity.as_str().into(),
+            inbound: LoadedProgram::load(engine, &config.inbound, config.deadline),
+            outbound: LoadedProgram::load(engine, &config.outbound, config.deadline),
+            inbound_extensions: load_all(modules, &name, &config.inbound_extensions, false),
+            outbound_extensions: load_all(modules, &name, &config.outbound_extensions, true),
+            revisions: Revisions::new(&config, |run| component::load(modules, (&name, &share), run, secrets)),
+            callees: config.callees.iter().enumerate().flat_map(hosts).collect(),
+            networks: networks(&config.callees),
+            external: match &config.run {
                 leno_model::Run::Egress(egress) => {
-                    Some(Arc::new(EgressTarget::new(egress, name.clone(), &slice.bounds.file_access())))
+                    Some(Arc::new(EgressTarget::new(egress, name.clone(), &config.bounds.file_access())))
                 }
                 _ => None,
             },
-            keys: PreparedKeys::new(&slice.keys),
-            elsewhere: false,
+            keys: PreparedKeys::new(&config.keys),
+            remote: false,
             share,
             class: Class::of(&name),
             name,
-            slice,
+            config,
         }
     }
 }
@@ -138,21 +138,21 @@ impl FunctionEntry {
 
     /// Counts the outcomes of requests by revision, if the function has several.
     pub fn count_in(&self, revision_stats: &StatsByRevision) {
-        let latency = self.slice.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);
+        let latency = self.config.revisions.plan.rollout.as_ref().and_then(|rollout| rollout.latency);
         let slow_after = latency.map(|latency| latency.limit);
-        for revision in self.revisions.all().filter(|_| self.slice.revisions.split.is_some()) {
+        for revision in self.revisions.all().filter(|_| self.config.revisions.split.is_some()) {
             // A label that already has statistics keeps them.
             let label = &revision.label;
-            let _ = label.stats.set(revision_stats.get_or_create(&self.slice.id, label.number, slow_after));
+            let _ = label.stats.set(revision_stats.get_or_create(&self.config.id, label.number, slow_after));
         }
     }
 
     /// Counts the function's use of the node for its namespace.
     pub fn share_in(&self, namespaces: &Namespaces) {
-        let namespace = &self.slice.id.namespace;
+        let namespace = &self.config.id.namespace;
         // A route does not contain the bounds.
         let share =
-            if self.elsewhere { namespaces.of(namespace) } else { namespaces.set(namespace, bounds(&self.slice)) };
+            if self.remote { namespaces.of(namespace) } else { namespaces.set(namespace, bounds(&self.config)) };
         let _ = self.share.set(share);
     }
 
@@ -171,7 +171,7 @@ impl FunctionEntry {
 
     /// Whether the function serves another protocol than HTTP at this port.
     pub(crate) fn serves_other(&self, port: u16) -> bool {
-        match &self.slice.run {
+        match &self.config.run {
             leno_model::Run::Command(command) => command.ports.iter().any(|served| served.number == port),
             leno_model::Run::Egress(egress) => egress.http_port(port).is_none(),
             leno_model::Run::External(_) | leno_model::Run::Wasm(_) | leno_model::Run::Job(_) => false,
@@ -181,8 +181,8 @@ impl FunctionEntry {
     /// The port at which rules judge a request for `port`. For an external service it is the one to
     /// which the request goes.
     pub(crate) fn judged_port(&self, port: u16) -> u16 {
-        let outside = self.outside.as_deref().and_then(|outside| outside.egress.http_port(port));
-        outside.map_or(port, |port| port.number)
+        let external = self.external.as_deref().and_then(|external| external.egress.http_port(port));
+        external.map_or(port, |port| port.number)
     }
 
     /// The callee that the function may call by this authority, with or without port. `None`: it
@@ -194,7 +194,7 @@ impl FunctionEntry {
             Some(address) => self.callee_at(address),
             None => self.callees.get(&*host).or_else(|| self.callees.get(&wildcard(&host)?)).copied(),
         };
-        self.slice.callees.get(index?)
+        self.config.callees.get(index?)
     }
 
     /// Index of the external callee that has this address.

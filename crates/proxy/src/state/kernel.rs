@@ -20,11 +20,11 @@ pub trait Kernel: Send + Sync + 'static {
     /// Lets the kernel splice the connections of a caller and a callee, until the result is
     /// dropped. Bytes that the kernel does not splice still arrive at the two sockets. `None`: the
     /// kernel splices nothing.
-    fn splice(&self, caller: &TcpStream, callee: &TcpStream) -> Option<Box<dyn Spliced>>;
+    fn splice(&self, caller: &TcpStream, callee: &TcpStream) -> Option<Box<dyn Splice>>;
 }
 
 /// Two connections that are spliced.
-pub trait Spliced: Send {
+pub trait Splice: Send {
     /// Bytes that the kernel has spliced: from the caller, and to it.
     fn bytes(&self) -> [u64; 2];
 }

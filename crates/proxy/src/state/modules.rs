@@ -15,11 +15,11 @@ const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 pub struct Modules {
     extensions: Mutex<Option<Extensions>>,
     components: Mutex<Option<Components>>,
-    compiled: Mutex<HashMap<ModuleHash, Result<Compiled, String>>>,
+    compiled: Mutex<HashMap<ModuleHash, Result<CompiledModule, String>>>,
 }
 
 #[derive(Clone, Debug)]
-enum Compiled {
+enum CompiledModule {
     Extension(Module),
     Component(Component),
 }
@@ -47,13 +47,13 @@ impl Modules {
 
     /// Compiles the bytes. The outer error says why the engine could not be started; the inner one
     /// is the engine's error about the bytes.
-    fn compile(&self, bytes: &[u8]) -> Result<Result<Compiled, String>, String> {
+    fn compile(&self, bytes: &[u8]) -> Result<Result<CompiledModule, String>, String> {
         if bytes.starts_with(COMPONENT) {
             let component = engine(&self.components, Components::new)?.compile(bytes);
-            return Ok(component.map(Compiled::Component).map_err(|error| error.to_string()));
+            return Ok(component.map(CompiledModule::Component).map_err(|error| error.to_string()));
         }
         let module = engine(&self.extensions, Extensions::new)?.compile(bytes);
-        Ok(module.map(Compiled::Extension).map_err(|error| error.to_string()))
+        Ok(module.map(CompiledModule::Extension).map_err(|error| error.to_string()))
     }
 
     /// Forgets a module. Plugins and programs that were made from it stay valid.
@@ -69,25 +69,25 @@ impl Modules {
     /// The module for an extension, or why there is none.
     pub(crate) fn module(&self, hash: &ModuleHash) -> Result<Module, String> {
         match self.named(hash)? {
-            Compiled::Extension(module) => Ok(module),
-            Compiled::Component(_) => Err(format!("{hash} is a component, not a proxy-wasm module")),
+            CompiledModule::Extension(module) => Ok(module),
+            CompiledModule::Component(_) => Err(format!("{hash} is a component, not a proxy-wasm module")),
         }
     }
 
     /// The component, or why there is none.
     pub(crate) fn component(&self, hash: &ModuleHash) -> Result<Component, String> {
         match self.named(hash)? {
-            Compiled::Component(component) => Ok(component),
-            Compiled::Extension(_) => Err(format!("{hash} is a plain module, not a component")),
+            CompiledModule::Component(component) => Ok(component),
+            CompiledModule::Extension(_) => Err(format!("{hash} is a plain module, not a component")),
         }
     }
 
-    fn named(&self, hash: &ModuleHash) -> Result<Compiled, String> {
+    fn named(&self, hash: &ModuleHash) -> Result<CompiledModule, String> {
         let missing = || Err(format!("the module {hash} is not here yet"));
         self.lock().get(hash).cloned().unwrap_or_else(missing)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModuleHash, Result<Compiled, String>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ModuleHash, Result<CompiledModule, String>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,10 +10,10 @@ use crate::state::extension::Budget;
 use crate::state::function::FunctionEntry;
 use crate::state::instances::Instances;
 use crate::state::kernel::Kernel;
-use crate::state::ledger::Ledger;
 use crate::state::links::Links;
 use crate::state::machines::Machines;
-use crate::state::removed::Removed;
+use crate::state::policy_state::PolicyState;
+use crate::state::removed_functions::RemovedFunctions;
 use crate::state::snapshot::NodeSnapshot;
 use crate::state::terminating::Terminating;
 use arc_swap::ArcSwap;
@@ -36,7 +36,7 @@ pub struct Node {
     /// The current snapshot, by which requests are routed and judged.
     pub snapshot: ArcSwap<NodeSnapshot>,
     /// Functions that were removed and may still be at work.
-    removed: ArcSwap<Removed>,
+    removed: ArcSwap<RemovedFunctions>,
     /// Finds and starts instances.
     pub instances: Arc<dyn Instances>,
     /// The remote nodes of functions.
@@ -56,7 +56,7 @@ pub struct Node {
     /// SVIDs of this node's functions.
     pub svids: Arc<SvidStore>,
     /// Limits and caches that programs see as state.
-    pub ledger: Arc<Ledger>,
+    pub policy_state: Arc<PolicyState>,
     /// Draining instances.
     pub terminating: Arc<Terminating>,
     /// Budget of the extensions' instances that wait for responses.
@@ -108,7 +108,7 @@ impl Node {
             channels: Channels::default(),
             addresses: Addresses::default(),
             svids,
-            ledger: Ledger::new(),
+            policy_state: PolicyState::new(),
             terminating: Arc::default(),
             extension_instances: Arc::default(),
             admission: Arc::default(),
@@ -136,12 +136,12 @@ impl Node {
     }
 
     /// Replaces the functions that were removed and may still be at work.
-    pub fn set_removed(&self, removed: Removed) {
+    pub fn set_removed(&self, removed: RemovedFunctions) {
         self.store_removed(removed.beside(&self.snapshot.load()));
         self.notify();
     }
 
-    fn store_removed(&self, removed: Removed) {
+    fn store_removed(&self, removed: RemovedFunctions) {
         let before = self.removed.swap(Arc::new(removed));
         let mut past = self.past_removed.lock().unwrap_or_else(PoisonError::into_inner);
         past.retain(|snapshot| snapshot.strong_count() > 0);
@@ -180,7 +180,7 @@ impl Node {
 
     /// The chain of a function; for a removed function, its last one.
     pub fn chain_of(&self, function: &FunctionId) -> Option<ChainLink> {
-        self.snapshot_with(function)?.1.slice.chain.clone()
+        self.snapshot_with(function)?.1.config.chain.clone()
     }
 
     /// From now on, the kernel follows each snapshot.

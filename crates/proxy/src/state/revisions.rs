@@ -30,12 +30,12 @@ pub struct Revision {
 }
 
 /// Headers that a request must have, all of them.
-type Wanted = Vec<(HeaderName, HeaderValue)>;
+type RequiredHeaders = Vec<(HeaderName, HeaderValue)>;
 
 #[derive(Debug)]
 struct Choice {
     tags: Vec<(Box<str>, Arc<Revision>)>,
-    headers: Vec<(Wanted, Arc<Revision>)>,
+    headers: Vec<(RequiredHeaders, Arc<Revision>)>,
     /// Cumulative percentages. A revision gets the points from its predecessor's number up to but
     /// excluding its own.
     shares: Vec<(u8, Arc<Revision>)>,
@@ -46,19 +46,19 @@ struct Choice {
 impl Revisions {
     /// The revisions of a function's configuration. `load` prepares the component of a revision
     /// that is one.
-    pub fn new(slice: &FunctionConfig, load: impl Fn(&Run) -> Option<Component>) -> Self {
+    pub fn new(config: &FunctionConfig, load: impl Fn(&Run) -> Option<Component>) -> Self {
         let revision = |number: u32, run: &Run, protocol: AppProtocol| {
-            let name = revision::name(&slice.id, number).into();
+            let name = revision::name(&config.id, number).into();
             let label = Arc::new(RevisionLabel { number, name, stats: OnceLock::new() });
             Arc::new(Revision { label, protocol, component: load(run) })
         };
-        let own = revision(slice.revisions.number, &slice.run, slice.protocol);
-        let Some(split) = &slice.revisions.split else {
+        let own = revision(config.revisions.number, &config.run, config.protocol);
+        let Some(split) = &config.revisions.split else {
             return Self { own, others: Box::default(), split: None };
         };
         let others = split.others.iter().map(|of| revision(of.number, &of.template.run, of.template.protocol));
         let others: Box<[_]> = others.collect();
-        let choice = Choice::new(&slice.id, split, |target| {
+        let choice = Choice::new(&config.id, split, |target| {
             others.iter().find(|revision| revision.label.number == target.revision).unwrap_or(&own).clone()
         });
         Self { own, others, split: Some(choice) }
@@ -89,7 +89,7 @@ impl Choice {
             if !target.headers.is_empty() {
                 // No request can have such a header, and the configuration refuses it.
                 let parsed = target.headers.iter().map(|(name, value)| Some((name.parse().ok()?, value.parse().ok()?)));
-                if let Some(wanted) = parsed.collect::<Option<Wanted>>() {
+                if let Some(wanted) = parsed.collect::<Option<RequiredHeaders>>() {
                     headers.push((wanted, revision(target)));
                 }
             }
@@ -135,16 +135,16 @@ fn mix(mut hash: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::slice;
+    use crate::testing::config;
 
     fn revisions(name: &str, targets: Vec<Target>, others: &[u32]) -> Revisions {
-        let mut slice = slice(name);
-        slice.revisions.number = 1;
-        let template = slice.template();
+        let mut config = config(name);
+        config.revisions.number = 1;
+        let template = config.template();
         let others =
             others.iter().map(|number| revision::Revision { number: *number, template: template.clone() }).collect();
-        slice.revisions.split = Some(Box::new(Split { targets, others }));
-        Revisions::new(&slice, |_| None)
+        config.revisions.split = Some(Box::new(Split { targets, others }));
+        Revisions::new(&config, |_| None)
     }
 
     fn share(revision: u32, percent: u8) -> Target {
@@ -200,9 +200,9 @@ mod tests {
 
     #[test]
     fn one_revision_is_no_choice() {
-        let mut slice = slice("shop/checkout");
-        slice.revisions.number = 7;
-        let revisions = Revisions::new(&slice, |_| None);
+        let mut config = config("shop/checkout");
+        config.revisions.number = 7;
+        let revisions = Revisions::new(&config, |_| None);
         assert_eq!(picked(&revisions, &[("leno-tag", "new")], "a"), 7);
         assert_eq!(&*revisions.own.label.name, "checkout-00007");
     }

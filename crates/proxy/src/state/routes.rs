@@ -9,14 +9,14 @@ use std::sync::Arc;
 /// `*`), then the longer path prefix. Copies share their unchanged parts.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
-    exact: Shards<String, Arc<[Exposed]>>,
+    exact: Shards<String, Arc<[PathRoute]>>,
     /// By suffix, including its leading dot.
-    suffixes: Shards<String, Arc<[Exposed]>>,
-    any: Arc<[Exposed]>,
+    suffixes: Shards<String, Arc<[PathRoute]>>,
+    any: Arc<[PathRoute]>,
 }
 
 #[derive(Clone, Debug)]
-struct Exposed {
+struct PathRoute {
     /// Path prefix without a trailing slash; empty: every path.
     prefix: Arc<str>,
     entry: Arc<FunctionEntry>,
@@ -25,8 +25,8 @@ struct Exposed {
 impl Routes {
     /// Adds the routes of a function.
     pub fn insert(&mut self, entry: &Arc<FunctionEntry>) {
-        for expose in &entry.slice.expose {
-            let exposed = Exposed { prefix: expose.path.trim_end_matches('/').into(), entry: entry.clone() };
+        for expose in &entry.config.expose {
+            let exposed = PathRoute { prefix: expose.path.trim_end_matches('/').into(), entry: entry.clone() };
             for host in &expose.hosts {
                 self.change(host, |list| {
                     let at = list.partition_point(|other| other.comes_before(&exposed));
@@ -38,12 +38,12 @@ impl Routes {
 
     /// Removes the routes of a function.
     pub fn remove(&mut self, entry: &Arc<FunctionEntry>) {
-        for host in entry.slice.expose.iter().flat_map(|expose| &expose.hosts) {
+        for host in entry.config.expose.iter().flat_map(|expose| &expose.hosts) {
             self.change(host, |list| list.retain(|exposed| !Arc::ptr_eq(&exposed.entry, entry)));
         }
     }
 
-    fn change(&mut self, host: &str, change: impl FnOnce(&mut Vec<Exposed>)) {
+    fn change(&mut self, host: &str, change: impl FnOnce(&mut Vec<PathRoute>)) {
         let (lists, key) = match host.strip_prefix('*') {
             Some("") => {
                 let mut list = self.any.to_vec();
@@ -87,14 +87,14 @@ impl Routes {
 
 /// The function of a host's list that has the path. A host belongs to a namespace: paths that its
 /// functions do not have never go to another namespace's wildcard.
-fn pick<'r>(list: &'r [Exposed], path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
+fn pick<'r>(list: &'r [PathRoute], path: &str, owner: &mut Option<&'r str>) -> Option<&'r Arc<FunctionEntry>> {
     let mut routes = list.iter().filter(|route| is_below(path, &route.prefix));
     let found = match owner {
         None => routes.next(),
-        Some(owner) => routes.find(|route| route.entry.slice.id.namespace == **owner),
+        Some(owner) => routes.find(|route| route.entry.config.id.namespace == **owner),
     };
     if found.is_none() && owner.is_none() {
-        *owner = list.first().map(|route| &*route.entry.slice.id.namespace);
+        *owner = list.first().map(|route| &*route.entry.config.id.namespace);
     }
     found.map(|route| &route.entry)
 }
@@ -107,13 +107,13 @@ impl FunctionEntry {
             Some(suffix) => host.ends_with(&suffix_key(suffix)),
             None => *host == normal(pattern),
         };
-        self.slice.expose.iter().any(|expose| {
+        self.config.expose.iter().any(|expose| {
             is_below(path, expose.path.trim_end_matches('/')) && expose.hosts.iter().any(|host| matches(host))
         })
     }
 }
 
-impl Exposed {
+impl PathRoute {
     /// The longer path comes first. The name decides only between two functions with the same path,
     /// which the configuration refuses anyway.
     fn comes_before(&self, other: &Self) -> bool {
@@ -154,9 +154,9 @@ mod tests {
             ("blog/post", "blog.example", "/post"),
             ("rest/rest", "*", "/"),
         ] {
-            let mut slice = testing::slice(name);
-            slice.expose = vec![Expose { hosts: vec![host.into()], path: path.into() }];
-            routes.insert(&Arc::new(FunctionEntry::load(&Engine::inline(), slice)));
+            let mut config = testing::config(name);
+            config.expose = vec![Expose { hosts: vec![host.into()], path: path.into() }];
+            routes.insert(&Arc::new(FunctionEntry::load(&Engine::inline(), config)));
         }
         for (host, path, function) in [
             ("shop.example", "/api/1", Some("shop/api")),
@@ -166,20 +166,20 @@ mod tests {
             ("other.example", "/", Some("shop/page")),
             ("other", "/", Some("rest/rest")),
         ] {
-            let found = routes.find(host, path).map(|entry| entry.slice.id.to_string());
+            let found = routes.find(host, path).map(|entry| entry.config.id.to_string());
             assert_eq!(found.as_deref(), function, "{host}{path}");
         }
     }
 
     #[test]
     fn a_function_is_exposed_where_the_gateway_finds_it() {
-        let mut slice = testing::slice("shop/orders");
+        let mut config = testing::config("shop/orders");
         let hosts = |hosts: &[&str]| hosts.iter().map(ToString::to_string).collect();
-        slice.expose = vec![
+        config.expose = vec![
             Expose { hosts: hosts(&["Shop.example", "*.Shops.example"]), path: "/orders/".into() },
             Expose { hosts: hosts(&["all.example"]), path: "/".into() },
         ];
-        let entry = Arc::new(FunctionEntry::load(&Engine::inline(), slice.clone()));
+        let entry = Arc::new(FunctionEntry::load(&Engine::inline(), config.clone()));
         let mut routes = Routes::default();
         routes.insert(&entry);
         let mut exposed = 0;
@@ -200,7 +200,7 @@ mod tests {
             }
         }
         assert_eq!(exposed, 5 * 2 + 5);
-        slice.expose = vec![Expose { hosts: hosts(&["*"]), path: "/".into() }];
-        assert!(FunctionEntry::load(&Engine::inline(), slice).is_exposed("anything", "/"));
+        config.expose = vec![Expose { hosts: hosts(&["*"]), path: "/".into() }];
+        assert!(FunctionEntry::load(&Engine::inline(), config).is_exposed("anything", "/"));
     }
 }

@@ -36,7 +36,7 @@ pub enum InvalidSignature {
     #[error("the token is not a signed JSON Web Token")]
     Malformed,
     /// The program named a key that is not in its configuration.
-    #[error("the key is not in the function's slice")]
+    #[error("the key is not in the function's configuration")]
     UnknownKey,
     /// The key does not fit the algorithm: for example, an EC key for RS256.
     #[error("the key is not of the algorithm's kind")]

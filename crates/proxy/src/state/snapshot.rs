@@ -19,13 +19,13 @@ pub struct NodeSnapshot {
     pub mesh: Arc<MeshConfig>,
     /// Functions that this node has the configuration of.
     pub functions: Shards<FunctionId, Arc<FunctionEntry>>,
-    /// The gateway's routes, derived from `functions` and `elsewhere`.
+    /// The gateway's routes, derived from `functions` and `remote_routes`.
     pub routes: Routes,
     /// The gateway's identity. Remote nodes know its requests by it, and the gateway calls
     /// functions with it.
     pub gateway: Arc<str>,
     /// The gateway's routes to functions that remote nodes host.
-    elsewhere: Shards<FunctionId, Arc<FunctionEntry>>,
+    remote_routes: Shards<FunctionId, Arc<FunctionEntry>>,
     /// The longest time that any exchange may take; [`Duration::MAX`]: some exchanges have no limit.
     pub longest_exchange: Duration,
 }
@@ -34,14 +34,14 @@ impl NodeSnapshot {
     /// Creates a snapshot of a mesh without functions.
     pub fn new(mesh: MeshConfig) -> Self {
         let longest_exchange = limit(mesh.limits.request_timeout);
-        let (functions, routes, elsewhere) = Default::default();
+        let (functions, routes, remote_routes) = Default::default();
         let gateway = gateway(&mesh);
-        Self { version: 0, mesh: Arc::new(mesh), functions, routes, gateway, elsewhere, longest_exchange }
+        Self { version: 0, mesh: Arc::new(mesh), functions, routes, gateway, remote_routes, longest_exchange }
     }
 
     /// Functions of remote nodes that the gateway has routes to.
     pub fn routed(&self) -> impl Iterator<Item = &FunctionId> {
-        self.elsewhere.keys()
+        self.remote_routes.keys()
     }
 
     /// This configuration with removed functions added, which have no routes. A removed function
@@ -49,13 +49,14 @@ impl NodeSnapshot {
     pub(crate) fn with_removed<'a>(&self, removed: impl Iterator<Item = &'a Arc<FunctionEntry>>) -> Self {
         let mut functions = self.functions.clone();
         for entry in removed {
-            if functions.get(&entry.slice.id).is_none() {
-                functions.insert(entry.slice.id.clone(), entry.clone());
+            if functions.get(&entry.config.id).is_none() {
+                functions.insert(entry.config.id.clone(), entry.clone());
             }
         }
-        let Self { version, mesh, routes, gateway, elsewhere, longest_exchange, .. } = self;
-        let (mesh, routes, gateway, elsewhere) = (mesh.clone(), routes.clone(), gateway.clone(), elsewhere.clone());
-        Self { version: *version, mesh, functions, routes, gateway, elsewhere, longest_exchange: *longest_exchange }
+        let Self { version, mesh, routes, gateway, remote_routes, longest_exchange, .. } = self;
+        let (mesh, routes, gateway, remote_routes) =
+            (mesh.clone(), routes.clone(), gateway.clone(), remote_routes.clone());
+        Self { version: *version, mesh, functions, routes, gateway, remote_routes, longest_exchange: *longest_exchange }
     }
 
     /// Starts a change. This snapshot stays as it is; [`Change::finish`] makes the new one.
@@ -66,7 +67,7 @@ impl NodeSnapshot {
             functions: self.functions.clone(),
             routes: self.routes.clone(),
             gateway: self.gateway.clone(),
-            elsewhere: self.elsewhere.clone(),
+            remote_routes: self.remote_routes.clone(),
             longest_exchange: Some(self.longest_exchange),
         }
     }
@@ -81,7 +82,7 @@ pub struct Change {
     functions: Shards<FunctionId, Arc<FunctionEntry>>,
     routes: Routes,
     gateway: Arc<str>,
-    elsewhere: Shards<FunctionId, Arc<FunctionEntry>>,
+    remote_routes: Shards<FunctionId, Arc<FunctionEntry>>,
     /// `None`: the function that set the maximum may be gone, so it must be computed anew.
     longest_exchange: Option<Duration>,
 }
@@ -97,15 +98,15 @@ impl Change {
 
     /// Adds a function, or replaces it.
     pub fn insert(&mut self, entry: Arc<FunctionEntry>) -> &mut Self {
-        debug_assert!(!entry.elsewhere, "a route judges nothing");
-        self.remove(&entry.slice.id);
+        debug_assert!(!entry.remote, "a route judges nothing");
+        self.remove(&entry.config.id);
         // The gateway needs no remote route to a function that this node hosts.
-        if let Some(route) = self.elsewhere.get(&entry.slice.id) {
+        if let Some(route) = self.remote_routes.get(&entry.config.id) {
             self.routes.remove(route);
         }
         self.routes.insert(&entry);
         self.longest_exchange = self.longest_exchange.map(|longest| longest.max(entry.longest_exchange()));
-        self.functions.insert(entry.slice.id.clone(), entry);
+        self.functions.insert(entry.config.id.clone(), entry);
         self
     }
 
@@ -115,7 +116,7 @@ impl Change {
         if let Some(entry) = self.functions.remove(function) {
             self.routes.remove(&entry);
             self.forget_longest(&entry);
-            if let Some(route) = self.elsewhere.get(function) {
+            if let Some(route) = self.remote_routes.get(function) {
                 self.routes.insert(route);
             }
         }
@@ -125,19 +126,19 @@ impl Change {
     /// Adds or replaces the gateway's route to a function that remote nodes host. While this node
     /// hosts the function too, the route is not used.
     pub fn insert_route(&mut self, route: Arc<FunctionEntry>) -> &mut Self {
-        let id = route.slice.id.clone();
+        let id = route.config.id.clone();
         self.remove_route(&id);
         if self.functions.get(&id).is_none() {
             self.routes.insert(&route);
         }
         self.longest_exchange = self.longest_exchange.map(|longest| longest.max(route.longest_exchange()));
-        self.elsewhere.insert(id, route);
+        self.remote_routes.insert(id, route);
         self
     }
 
     /// Removes the gateway's route to a function that remote nodes host.
     pub fn remove_route(&mut self, function: &FunctionId) -> &mut Self {
-        if let Some(route) = self.elsewhere.remove(function) {
+        if let Some(route) = self.remote_routes.remove(function) {
             self.routes.remove(&route);
             self.forget_longest(&route);
         }
@@ -150,12 +151,12 @@ impl Change {
 
     /// Makes the new snapshot.
     pub fn finish(self) -> NodeSnapshot {
-        let Self { version, mesh, functions, routes, gateway, elsewhere, longest_exchange } = self;
+        let Self { version, mesh, functions, routes, gateway, remote_routes, longest_exchange } = self;
         let longest_exchange = longest_exchange.unwrap_or_else(|| {
-            let each = functions.values().chain(elsewhere.values()).map(|entry| entry.longest_exchange());
+            let each = functions.values().chain(remote_routes.values()).map(|entry| entry.longest_exchange());
             each.fold(limit(mesh.limits.request_timeout), Duration::max)
         });
-        NodeSnapshot { version, mesh, functions, routes, gateway, elsewhere, longest_exchange }
+        NodeSnapshot { version, mesh, functions, routes, gateway, remote_routes, longest_exchange }
     }
 }
 

@@ -77,8 +77,8 @@ fn rule(name: &str, action: Action, path: &str) -> AuthorizationRule {
 }
 
 /// Denies `/admin`, allows everything else.
-fn no_admin(slice: &mut leno_model::FunctionConfig) {
-    slice.inbound.authorization = vec![rule("admin", Action::Deny, "/admin"), allow_all()];
+fn no_admin(config: &mut leno_model::FunctionConfig) {
+    config.inbound.authorization = vec![rule("admin", Action::Deny, "/admin"), allow_all()];
 }
 
 /// Requests for `/admin`, as at least one server reads them.
@@ -129,7 +129,7 @@ async fn the_bytes_that_came_arrive() {
 /// Any target is forwarded unchanged, or not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_target_is_sent_in_other_bytes() {
-    let mesh = web(tells_targets().await).slice("web", no_admin).start();
+    let mesh = web(tells_targets().await).config("web", no_admin).start();
     let targets = r"/(/|\.|\.\.|%2e|%2F|%2f|%5C|%252F|%2|a|admin|%61|;|%3b|%2B|\+|%20|~|\?){0,9}";
     let mut runner = TestRunner::deterministic();
     let mut arrived = 0;
@@ -165,7 +165,7 @@ async fn other_functions_get_normalised_paths() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rule_that_denies_one_reading_denies_the_request() {
-    let mesh = web(tells_targets().await).slice("web", no_admin).start();
+    let mesh = web(tells_targets().await).config("web", no_admin).start();
     for target in ADMIN {
         assert_eq!(send(mesh.gateway(), target).await.0, 403, "{target}");
     }
@@ -185,8 +185,8 @@ async fn every_reading_has_to_lead_to_the_same_function() {
     let at = |path: &str| vec![Expose { hosts: vec!["web".into()], path: path.into() }];
     let mesh = web(upstream)
         .function("admin", AppProtocol::Http1, upstream)
-        .slice("admin", |slice| slice.expose = at("/admin"))
-        .slice("web", |slice| slice.expose = at("/"))
+        .config("admin", |config| config.expose = at("/admin"))
+        .config("web", |config| config.expose = at("/"))
         .start();
     for target in TARGETS {
         assert_eq!(send(mesh.gateway(), target).await, (200, target.to_owned()));
@@ -200,7 +200,7 @@ async fn every_reading_has_to_lead_to_the_same_function() {
             None => assert_eq!(status, 400, "{target}: {arrived}"),
         }
     }
-    let mesh = web(upstream).slice("web", |slice| slice.expose = at("/public")).start();
+    let mesh = web(upstream).config("web", |config| config.expose = at("/public")).start();
     assert_eq!(send(mesh.gateway(), "/public/a%2Fb").await.0, 200);
     for target in ["/public%2Fa", "/public/..%2Fa", "/x/../public/a", "//public/a"] {
         assert_eq!(send(mesh.gateway(), target).await.0, 400, "{target}: it is exposed under some readings only");
@@ -230,15 +230,15 @@ fn pair(address: SocketAddr) -> Builder {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_arrive_as_they_came_on_a_node_and_between_nodes() {
     let upstream = tells_targets().await;
-    let there = pair(upstream).slice("callee", no_admin).start();
-    let away = pair(upstream).elsewhere("callee").with(&there).start();
+    let there = pair(upstream).config("callee", no_admin).start();
+    let away = pair(upstream).remote("callee").with(&there).start();
     away.knows("callee", &[(&there, 1)]);
-    let gateway = web(upstream).slice("web", no_admin).start();
-    let in_front = web(upstream).slice("web", no_admin).elsewhere("web").with(&gateway).start();
+    let gateway = web(upstream).config("web", no_admin).start();
+    let in_front = web(upstream).config("web", no_admin).remote("web").with(&gateway).start();
     in_front.knows("web", &[(&gateway, 1)]);
     let meshes = [
-        ("handed over", pair(upstream).slice("callee", no_admin).start()),
-        ("mutual TLS", pair(upstream).slice("callee", no_admin).mtls().start()),
+        ("handed over", pair(upstream).config("callee", no_admin).start()),
+        ("mutual TLS", pair(upstream).config("callee", no_admin).mtls().start()),
         ("another node", away),
     ];
     for target in TARGETS {
@@ -262,11 +262,11 @@ async fn calls_arrive_as_they_came_on_a_node_and_between_nodes() {
 /// The caller's own rules also apply to every reading, before the request is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callers_rules_deny_every_reading() {
-    let narrow = |slice: &mut leno_model::FunctionConfig| {
-        slice.outbound.authorization = vec![rule("admin", Action::Deny, "/admin")];
+    let narrow = |config: &mut leno_model::FunctionConfig| {
+        config.outbound.authorization = vec![rule("admin", Action::Deny, "/admin")];
     };
     let upstream = upstream::http1(upstream::echo).await;
-    let mesh = pair(upstream.address).slice("caller", narrow).start();
+    let mesh = pair(upstream.address).config("caller", narrow).start();
     for target in ADMIN {
         assert_eq!(call(&mesh, target).await.status, 403, "{target}");
     }
@@ -279,12 +279,12 @@ async fn the_callers_rules_deny_every_reading() {
 async fn nodes_that_disagree_refuse() {
     let upstream = upstream::http1(upstream::echo).await;
     let strict = pair(upstream.address).plan("callee", |target| target.as_received = false).start();
-    let here = pair(upstream.address).elsewhere("callee").with(&strict).start();
+    let here = pair(upstream.address).remote("callee").with(&strict).start();
     here.knows("callee", &[(&strict, 1)]);
     assert_eq!(call(&here, "/a%2Fb").await.status, 400);
     let lax = pair(upstream.address).start();
     let here = pair(upstream.address).plan("callee", |target| target.as_received = false);
-    let here = here.elsewhere("callee").with(&lax).start();
+    let here = here.remote("callee").with(&lax).start();
     here.knows("callee", &[(&lax, 1)]);
     assert_eq!(call(&here, "/a%2Fb").await.status, 400);
     assert_eq!(upstream.requests(), 0);
@@ -302,7 +302,7 @@ async fn spellings_of_a_path_share_a_rate_limit() {
         key: vec![KeyPart::Path],
         algorithm: QuotaAlgorithm::FixedWindow { requests: 3, period_ms: 1 << 40 },
     };
-    let mesh = web(tells_targets().await).slice("web", |slice| slice.inbound.rate_limits = vec![limit]).start();
+    let mesh = web(tells_targets().await).config("web", |config| config.inbound.rate_limits = vec![limit]).start();
     for target in ["/login", "//login", "/%6Cogin"] {
         assert_eq!(send(mesh.gateway(), target).await.0, 200, "{target}");
     }
@@ -326,9 +326,9 @@ async fn what_is_open_is_judged_again_by_every_reading() {
         client.send("GET /a%2F..%2Fadmin HTTP/1.1\r\nhost: web\r\n\r\n").await;
         let head = client.head().await;
         assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        mesh.change(&["web"], |slice| match change {
-            "rule" => no_admin(slice),
-            _ => slice.expose = vec![Expose { hosts: vec!["web".into()], path: "/a".into() }],
+        mesh.change(&["web"], |config| match change {
+            "rule" => no_admin(config),
+            _ => config.expose = vec![Expose { hosts: vec!["web".into()], path: "/a".into() }],
         });
         let closed = mesh.told(request_id(&head), 1).await.remove(0);
         assert_eq!(closed.judgement.unwrap().verdict, "deny", "{change}");
@@ -337,7 +337,7 @@ async fn what_is_open_is_judged_again_by_every_reading() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_explained_has_both_forms() {
-    let mesh = web(tells_targets().await).slice("web", no_admin).start();
+    let mesh = web(tells_targets().await).config("web", no_admin).start();
     let ask = async |target: &str| {
         let request = format!("GET {target} HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n");
         let reply = raw::exchange(mesh.gateway(), request).await;

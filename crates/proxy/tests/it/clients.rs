@@ -20,11 +20,11 @@ fn loopback() -> TrustedProxies {
 /// The function admits only clients in 203.0.113.0/24, and each of them three times.
 async fn mesh(trusted: TrustedProxies, proxy_protocol: bool) -> (Mesh, Upstream) {
     let upstream = upstream::http1(echo).await;
-    let mut builder = Builder::new().function("web", AppProtocol::Http1, upstream.address).slice("web", |slice| {
+    let mut builder = Builder::new().function("web", AppProtocol::Http1, upstream.address).config("web", |config| {
         let clients = Cidr { address: "203.0.113.0".parse().unwrap(), prefix: 24 };
         let addresses = Matches { any: vec![clients], none: vec![] };
-        slice.inbound.authorization.last_mut().unwrap().from = vec![Source { addresses, ..Source::default() }];
-        slice.inbound.rate_limits.push(RateLimit {
+        config.inbound.authorization.last_mut().unwrap().from = vec![Source { addresses, ..Source::default() }];
+        config.inbound.rate_limits.push(RateLimit {
             name: "test/limit".into(),
             counts: Counts::Requests,
             only: None,
@@ -65,8 +65,8 @@ async fn policies_see_the_client_behind_trusted_proxies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_else_is_believed() {
-    let elsewhere = Cidr { address: "10.0.0.0".parse().unwrap(), prefix: 8 };
-    for trusted in [TrustedProxies::None, TrustedProxies::Addresses(vec![elsewhere])] {
+    let unrelated = Cidr { address: "10.0.0.0".parse().unwrap(), prefix: 8 };
+    for trusted in [TrustedProxies::None, TrustedProxies::Addresses(vec![unrelated])] {
         let (mesh, upstream) = mesh(trusted, false).await;
         let request = Request::get("/").header("host", "web").header("x-forwarded-for", CLIENT).body(empty()).unwrap();
         assert_eq!(connect_http1(mesh.gateway()).await.send(request).await.status, 403);
@@ -115,7 +115,7 @@ async fn the_proxy_protocol_names_the_client() {
 async fn without_a_sound_proxy_header_a_connection_is_closed_and_counted() {
     let refusals = |mesh: &Mesh, reason: &str| {
         let line = format!("leno_proxy_protocol_refusals_total{{reason=\"{reason}\"}} ");
-        let text = mesh.node.telemetry.metrics_text(mesh.node.ledger.entries(), Vec::new());
+        let text = mesh.node.telemetry.metrics_text(mesh.node.policy_state.entries(), Vec::new());
         let count = text.lines().find_map(|text| text.strip_prefix(&line)).map(str::to_owned);
         count.map_or(0, |count| count.parse::<u32>().unwrap())
     };

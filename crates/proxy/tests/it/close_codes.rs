@@ -67,8 +67,8 @@ async fn only_a_refusal_looks_like_one() {
                     change.remove(&crate::mesh::id(name));
                     mesh.node.publish(Arc::new(change.finish()));
                 }
-                _ => mesh.change(&[name], |slice| {
-                    slice.expose = vec![Expose { hosts: vec!["elsewhere".into()], path: "/".into() }];
+                _ => mesh.change(&[name], |config| {
+                    config.expose = vec![Expose { hosts: vec!["elsewhere".into()], path: "/".into() }];
                 }),
             }
         }

@@ -10,7 +10,7 @@ use leno_http::peer::{Peer, TrafficDirection};
 use leno_policy::spec::{Counts, Protocol, QuotaAlgorithm, RateLimit};
 use leno_proxy::FunctionEntry;
 use leno_proxy::judge::{Judge, JudgeInput, Judgement};
-use leno_proxy::ledger::Ledger;
+use leno_proxy::policy_state::PolicyState;
 use leno_runtime::random::Random;
 use leno_sandbox::Engine;
 use leno_telemetry::Telemetry;
@@ -57,7 +57,7 @@ fn misbehaving(form: Form) -> Engine {
 struct Bench {
     telemetry: Telemetry,
     recorder: Rc<Recorder>,
-    ledger: Arc<Ledger>,
+    policy_state: Arc<PolicyState>,
     judge: Judge,
     entry: Arc<FunctionEntry>,
 }
@@ -65,11 +65,11 @@ struct Bench {
 impl Bench {
     fn new(engine: &Engine) -> Self {
         let snapshot = leno_config::load_text(Path::new("test.yaml"), DOCUMENTS).unwrap();
-        let mut slice = snapshot.function_config(&"shop/orders".parse().unwrap()).unwrap();
+        let mut config = snapshot.function_config(&"shop/orders".parse().unwrap()).unwrap();
         // Every regular run is shorter, even on a busy machine.
-        slice.deadline = Duration::from_secs(1);
+        config.deadline = Duration::from_secs(1);
         let algorithm = QuotaAlgorithm::FixedWindow { requests: 1000, period_ms: 1 << 40 };
-        slice.inbound.rate_limits.push(RateLimit {
+        config.inbound.rate_limits.push(RateLimit {
             name: LIMIT.into(),
             counts: Counts::Requests,
             only: None,
@@ -79,13 +79,13 @@ impl Bench {
             key: Vec::new(),
             algorithm,
         });
-        let (telemetry, ledger) = (Telemetry::quiet("td.example"), Ledger::new());
+        let (telemetry, policy_state) = (Telemetry::quiet("td.example"), PolicyState::new());
         Self {
             recorder: Recorder::new(&telemetry),
-            judge: Judge::new(ledger.clone(), Rc::new(Random::from_system().unwrap())),
-            entry: Arc::new(FunctionEntry::load(engine, slice)),
+            judge: Judge::new(policy_state.clone(), Rc::new(Random::from_system().unwrap())),
+            entry: Arc::new(FunctionEntry::load(engine, config)),
             telemetry,
-            ledger,
+            policy_state,
         }
     }
 
@@ -102,7 +102,7 @@ impl Bench {
             entry: &self.entry,
             direction: TrafficDirection::Gateway,
             peer: &peer,
-            target: Some(&self.entry.slice.id),
+            target: Some(&self.entry.config.id),
             protocol: Protocol::Http1,
             scheme: "http",
             port: 80,
@@ -137,12 +137,12 @@ fn faults_harm_one_request_only(form: Form, orders: &[(&str, &str)]) {
         let judgement = told.judgement.unwrap();
         assert_eq!(judgement.verdict, "error", "{order}");
         assert!(!judgement.clause.is_empty(), "{order}: the reason is told");
-        let metrics = bench.telemetry.metrics_text(bench.ledger.entries(), Vec::new());
+        let metrics = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
         let line =
             format!(r#"leno_sandbox_faults_total{{function="shop/orders",direction="inbound",fault="{fault}"}}"#);
         assert!(metrics.contains(&line), "{order} should be a {fault}: {}", judgement.clause);
         bench.serves(order);
-        let quota = bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read(LIMIT, "").state;
+        let quota = bench.policy_state.limits.function(&"shop/orders".parse().unwrap()).read(LIMIT, "").state;
         assert_eq!(quota.used, 2, "only what was permitted is counted");
     }
 }

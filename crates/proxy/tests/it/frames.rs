@@ -21,7 +21,7 @@ pub(crate) const OK: &[u8] = &[0x88];
 
 /// A frame that has arrived.
 #[derive(Debug)]
-pub(crate) struct Arrived {
+pub(crate) struct Frame {
     pub kind: u8,
     pub flags: u8,
     pub stream: u32,
@@ -47,13 +47,13 @@ impl Connection {
     }
 
     /// The next frame; `None`: the peer has closed the connection.
-    pub(crate) async fn next(&mut self) -> Option<Arrived> {
+    pub(crate) async fn next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.0.0.read_exact(&mut head).await.ok()?;
         let [a, b, c, kind, flags, stream @ ..] = head;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         self.0.0.read_exact(&mut payload).await.ok()?;
-        Some(Arrived { kind, flags, stream: u32::from_be_bytes(stream), payload })
+        Some(Frame { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
 
     /// Receives the next request to its end. Returns its stream and body. Acknowledges SETTINGS

@@ -46,10 +46,10 @@ async fn routes() {
         .function("api", AppProtocol::Http1, upstream.address)
         .function("admin", AppProtocol::Http1, upstream.address)
         .function("suffix", AppProtocol::Http1, upstream.address)
-        .slice("any", |slice| slice.expose = vec![expose("open.example", "/")])
-        .slice("api", |slice| slice.expose = vec![expose("Shop.example", "/api"), expose("shop.example", "/v1/")])
-        .slice("admin", |slice| slice.expose = vec![expose("shop.example", "/api/admin")])
-        .slice("suffix", |slice| slice.expose = vec![expose("*.example", "/")])
+        .config("any", |config| config.expose = vec![expose("open.example", "/")])
+        .config("api", |config| config.expose = vec![expose("Shop.example", "/api"), expose("shop.example", "/v1/")])
+        .config("admin", |config| config.expose = vec![expose("shop.example", "/api/admin")])
+        .config("suffix", |config| config.expose = vec![expose("*.example", "/")])
         .start();
     let mut client = connect_http1(mesh.gateway()).await;
     for (host, path, function) in [
@@ -155,7 +155,7 @@ async fn twins_with_underscores_do_not_reach_a_function() {
     };
     let mesh = Builder::new()
         .function("web", AppProtocol::Http1, upstream.address)
-        .slice("web", |slice| slice.inbound.authentication = vec![issuer])
+        .config("web", |config| config.inbound.authentication = vec![issuer])
         .start();
     let names = [
         "X_User",

@@ -103,7 +103,7 @@ async fn a_node_whose_calls_fail_is_left_out() {
         let fails = web(&bad).start();
         let works = web(&good).with(&fails).start();
         let gateway = web(&bad).plan("web", |target| target.breaker = Some(ejecting()));
-        let gateway = gateway.elsewhere("web").with(&fails).start();
+        let gateway = gateway.remote("web").with(&fails).start();
         gateway.knows("web", &[(&fails, 1), (&works, 1)]);
         for _ in 0..20 {
             called(&gateway, "web").await;
@@ -265,7 +265,7 @@ async fn a_call_whose_connection_ends_after_the_head_is_unavailable() {
         assert_eq!(message(&mut body).await, "one");
         goes.notify_one();
         assert_eq!(end(&mut body).await["grpc-status"], "14", "{way:?}, says: {says}");
-        let target = mesh.node.ledger.target(&id("callee"));
+        let target = mesh.node.policy_state.health.get(&id("callee"));
         eventually_async("the ejection", || target.ejected(address, std::time::Instant::now())).await;
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `Basic` credentials for `proxy-authorization`.
-pub(crate) fn basic(minted: &leno_proxy::credential::Minted) -> String {
+pub(crate) fn basic(minted: &leno_proxy::credential::NewCredential) -> String {
     let text = format!("{}:{}", minted.user, minted.secret);
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(text))
 }
@@ -97,16 +97,16 @@ async fn a_call_arrives_the_same_on_both_ways() {
 async fn verdicts_are_the_same_on_both_ways() {
     for mtls in WAYS {
         let upstream = upstream::http1(echo).await;
-        let only_caller = |slice: &mut leno_model::FunctionConfig| {
-            let allow = slice.inbound.authorization.last_mut().unwrap();
+        let only_caller = |config: &mut leno_model::FunctionConfig| {
+            let allow = config.inbound.authorization.last_mut().unwrap();
             let identities = Matches { any: vec![StringMatch::Exact(spiffe("caller").to_string())], none: vec![] };
             allow.from = vec![Source { identities, ..Source::default() }];
             let quiet = Matches { any: vec![], none: vec![StringMatch::Present] };
             allow.when = vec![Condition { key: ConditionKey::Header("x-loud".into()), values: quiet }];
-            slice.inbound.sidecar.protocols = vec![Protocol::Http1];
-            slice.inbound.sidecar.ports = vec![80, 8080];
+            config.inbound.sidecar.protocols = vec![Protocol::Http1];
+            config.inbound.sidecar.ports = vec![80, 8080];
         };
-        let mesh = builder(&upstream, AppProtocol::Http1, mtls).slice("callee", only_caller).start();
+        let mesh = builder(&upstream, AppProtocol::Http1, mtls).config("callee", only_caller).start();
         let status =
             async |caller: &str, request: http::request::Builder| call(&mesh, caller, request, empty()).await.status;
         assert_eq!(status("caller", get("/")).await, 200);

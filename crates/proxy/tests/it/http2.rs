@@ -198,7 +198,7 @@ async fn a_retry_policy_comes_on_top() {
 async fn a_node_that_has_not_processed_a_request_gets_it_again() {
     let (address, requests) = refuses(2, refused_stream).await;
     let there = Builder::new().function("web", AppProtocol::H2c, address).start();
-    let gateway = Builder::new().function("web", AppProtocol::H2c, address).elsewhere("web").with(&there).start();
+    let gateway = Builder::new().function("web", AppProtocol::H2c, address).remote("web").with(&there).start();
     gateway.knows("web", &[(&there, 1)]);
     assert_eq!((send(&gateway, "POST", "once").await.status, requests.load(Ordering::SeqCst)), (200, 3));
 }

@@ -24,9 +24,9 @@ async fn mesh() -> (Mesh, Upstream) {
         .function("stranger", AppProtocol::Http1, upstream.address)
         .function("callee", AppProtocol::Http1, upstream.address)
         .call("caller", "callee")
-        .slice("callee", |slice| {
+        .config("callee", |config| {
             let identities = Matches { any: vec![StringMatch::Exact(spiffe("caller").to_string())], none: vec![] };
-            let allow = slice.inbound.authorization.last_mut().unwrap();
+            let allow = config.inbound.authorization.last_mut().unwrap();
             allow.from = vec![Source { identities, ..Source::default() }];
         })
         .start();

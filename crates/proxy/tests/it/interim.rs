@@ -117,7 +117,7 @@ async fn hints_go_from_node_to_node_and_over_http2() {
     for (protocol, address) in [(AppProtocol::Http1, hints(1000).await), (AppProtocol::H2c, http2_hints().await)] {
         let web = || Builder::new().function("web", protocol, address);
         let there = web().start();
-        let gateway = web().elsewhere("web").with(&there).start();
+        let gateway = web().remote("web").with(&there).start();
         gateway.knows("web", &[(&there, 1)]);
         for mesh in [&there, &gateway] {
             expect_hints_over_http1(Raw::connect(mesh.gateway()).await, "GET / HTTP/1.1\r\nhost: web\r\n\r\n").await;
@@ -159,18 +159,18 @@ async fn hints_reach_a_calling_function() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hints_from_the_outside_reach_a_calling_function() {
     for http2 in [false, true] {
-        let outside = if http2 { http2_hints().await } else { hints(7).await };
+        let external = if http2 { http2_hints().await } else { hints(7).await };
         let local = Ipv4Addr::LOCALHOST;
         let carrier = || {
-            carrier(local, &[(outside.port(), EgressProtocol::Http)], allow_all()).slice("callee", |slice| {
-                let Run::Egress(egress) = &mut slice.run else { panic!("it is not outside") };
+            carrier(local, &[(external.port(), EgressProtocol::Http)], allow_all()).config("callee", |config| {
+                let Run::Egress(egress) = &mut config.run else { panic!("it is not external") };
                 egress.ports[0].http2 = http2;
             })
         };
         let with_caller = |builder: Builder| {
             let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
             let builder = builder.function("caller", AppProtocol::Http1, nowhere).call("caller", "callee");
-            builder.slice("caller", |slice| slice.callees[0].addresses = vec![block(local)])
+            builder.config("caller", |config| config.callees[0].addresses = vec![block(local)])
         };
         let there = carrier().start();
         let here = with_caller(Builder::new().with(&there)).start();
@@ -178,10 +178,10 @@ async fn hints_from_the_outside_reach_a_calling_function() {
         for mesh in [with_caller(carrier()).start(), here] {
             let credential = basic(&mesh.mint("caller"));
             let head = format!(
-                "GET http://{outside}/ HTTP/1.1\r\nhost: {outside}\r\nproxy-authorization: {credential}\r\n\r\n"
+                "GET http://{external}/ HTTP/1.1\r\nhost: {external}\r\nproxy-authorization: {credential}\r\n\r\n"
             );
             expect_hints_over_http1(Raw::connect(mesh.outbound()).await, &head).await;
-            let mut request = get(&outside.to_string());
+            let mut request = get(&external.to_string());
             request.headers_mut().insert("proxy-authorization", credential.parse().unwrap());
             let (response, _) = h2(mesh.outbound()).await.send_request(request, true).unwrap();
             expect_hints(answers(response).await);

@@ -168,7 +168,7 @@ async fn of_too_many_connections_the_oldest_that_asks_nothing_is_closed() {
         busy.send("POST / HTTP/1.1\r\nhost: web\r\ncontent-length: 1\r\n\r\n").await;
     }
     eventually_async("the requests to arrive upstream", || upstream.requests() == 4).await;
-    assert_eq!(raw::exchange(mesh.gateway(), request).await, "", "there is no room");
+    assert_eq!(raw::exchange(mesh.gateway(), request).await, "", "there is no capacity");
     for busy in [&mut idle, &mut third] {
         busy.send("x").await;
         assert_eq!(raw::status(&busy.head().await), 200);

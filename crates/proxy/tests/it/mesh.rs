@@ -10,7 +10,7 @@ use leno_policy::spec::{
     AccessLog, Action, AuthorizationRule, Breaker, Condition, ConditionKey, Direction, Matches, ProgramSpec, Retry,
     RetryOn, Sidecar, StringMatch, Target, Tracing,
 };
-use leno_proxy::credential::Minted;
+use leno_proxy::credential::NewCredential;
 use leno_proxy::endpoints::Endpoint;
 use leno_proxy::instances::{Acquire, Connect, InstanceProof, Instances, Lease, Unavailable, Unproven};
 use leno_proxy::{FunctionEntry, Handle, Node, NodeSnapshot, Options, ServeError};
@@ -44,13 +44,13 @@ pub(crate) struct Builder {
 pub(crate) struct Mesh {
     pub node: Arc<Node>,
     pub handle: Handle,
-    pub instances: Arc<Fixed>,
+    pub instances: Arc<FixedInstances>,
     pub authority: Arc<Authority>,
 }
 
 /// Instances at fixed addresses, taken in turn.
 #[derive(Default)]
-pub(crate) struct Fixed {
+pub(crate) struct FixedInstances {
     addresses: Mutex<HashMap<FunctionId, Vec<SocketAddr>>>,
     turn: AtomicUsize,
     /// Leases in use.
@@ -67,9 +67,9 @@ pub(crate) struct Fixed {
 
 /// Counts one lease until it is dropped. The text describes the process that was found at the
 /// instance's address.
-struct Leased(Arc<AtomicUsize>, Option<String>);
+struct LeaseCount(Arc<AtomicUsize>, Option<String>);
 
-impl InstanceProof for Leased {
+impl InstanceProof for LeaseCount {
     fn connect(&self, address: SocketAddr) -> Connect<'_> {
         Box::pin(async move {
             let stream = tokio::net::TcpStream::connect(address).await?;
@@ -253,10 +253,10 @@ impl Builder {
     }
 
     pub(crate) fn call(mut self, caller: &str, callee: &str) -> Self {
-        let slice = self.functions.iter_mut().find(|slice| slice.id == id(caller)).unwrap();
-        slice.outbound.targets.push(target(callee));
+        let config = self.functions.iter_mut().find(|config| config.id == id(caller)).unwrap();
+        config.outbound.targets.push(target(callee));
         let hosts = vec![callee.to_owned(), format!("{callee}.shop")];
-        slice.callees.push(Callee {
+        config.callees.push(Callee {
             id: id(callee),
             identity: spiffe(callee).to_string(),
             hosts,
@@ -269,13 +269,13 @@ impl Builder {
     /// Changes the plan of calls to `callee` in all programs.
     pub(crate) fn plan(mut self, callee: &str, change: impl Fn(&mut Target)) -> Self {
         let name = format!("shop/{callee}");
-        let programs = self.functions.iter_mut().flat_map(|slice| [&mut slice.inbound, &mut slice.outbound]);
+        let programs = self.functions.iter_mut().flat_map(|config| [&mut config.inbound, &mut config.outbound]);
         programs.flat_map(|program| &mut program.targets).filter(|target| target.function == name).for_each(change);
         self
     }
 
-    pub(crate) fn slice(mut self, name: &str, change: impl FnOnce(&mut FunctionConfig)) -> Self {
-        change(self.functions.iter_mut().find(|slice| slice.id == id(name)).unwrap());
+    pub(crate) fn config(mut self, name: &str, change: impl FnOnce(&mut FunctionConfig)) -> Self {
+        change(self.functions.iter_mut().find(|config| config.id == id(name)).unwrap());
         self
     }
 
@@ -332,8 +332,8 @@ impl Builder {
     }
 
     /// Moves the function to remote nodes: this node's gateway only has a route to it.
-    pub(crate) fn elsewhere(mut self, name: &str) -> Self {
-        let at = self.functions.iter().position(|slice| slice.id == id(name)).unwrap();
+    pub(crate) fn remote(mut self, name: &str) -> Self {
+        let at = self.functions.iter().position(|config| config.id == id(name)).unwrap();
         self.routes.push(self.functions.remove(at));
         self.addresses.remove(&id(name));
         self
@@ -351,8 +351,8 @@ impl Builder {
         let engine = leno_sandbox::Engine::inline();
         let limit = self.mesh.limits.request_timeout.as_millis() as u64;
         let mut change = NodeSnapshot::new(self.mesh).change();
-        let set_limit = |slice: &mut FunctionConfig| {
-            for target in slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets) {
+        let set_limit = |config: &mut FunctionConfig| {
+            for target in config.inbound.targets.iter_mut().chain(&mut config.outbound.targets) {
                 if target.timeout_ms == OF_THE_MESH {
                     target.timeout_ms = limit;
                 }
@@ -367,19 +367,19 @@ impl Builder {
         if !self.routes.is_empty() {
             certify(&gateway_identity());
         }
-        for mut slice in self.routes {
-            set_limit(&mut slice);
-            change.insert_route(Arc::new(FunctionEntry::route(&engine, Route::of(&slice).unwrap())));
+        for mut config in self.routes {
+            set_limit(&mut config);
+            change.insert_route(Arc::new(FunctionEntry::route(&engine, Route::of(&config).unwrap())));
         }
-        for mut slice in self.functions {
-            set_limit(&mut slice);
-            certify(&slice.identity);
-            slice.bounds = self.bounds.clone();
-            let entry = FunctionEntry::load(&engine, slice);
+        for mut config in self.functions {
+            set_limit(&mut config);
+            certify(&config.identity);
+            config.bounds = self.bounds.clone();
+            let entry = FunctionEntry::load(&engine, config);
             entry.share_in(&telemetry.namespaces);
             change.insert(Arc::new(entry));
         }
-        let instances = Arc::new(Fixed { addresses: Mutex::new(self.addresses), ..Fixed::default() });
+        let instances = Arc::new(FixedInstances { addresses: Mutex::new(self.addresses), ..FixedInstances::default() });
         let node = Node::new(change.finish(), instances.clone(), svids, telemetry);
         node.endpoints.set_locality(self.locality);
         let options = Options { workers: self.workers.try_into().ok(), connections: self.connections };
@@ -416,9 +416,9 @@ impl Mesh {
         let snapshot = self.node.snapshot.load_full();
         let mut next = snapshot.change();
         for name in names {
-            let mut slice = snapshot.functions.get(&id(name)).unwrap().slice.clone();
-            change(&mut slice);
-            next.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), slice)));
+            let mut config = snapshot.functions.get(&id(name)).unwrap().config.clone();
+            change(&mut config);
+            next.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), config)));
         }
         self.node.publish(Arc::new(next.finish()));
     }
@@ -472,11 +472,11 @@ impl Mesh {
     }
 
     pub(crate) fn metrics(&self) -> String {
-        self.node.telemetry.metrics_text(self.node.ledger.entries(), Vec::new())
+        self.node.telemetry.metrics_text(self.node.policy_state.entries(), Vec::new())
     }
 
     /// Mints a credential for an instance of this function.
-    pub(crate) fn mint(&self, name: &str) -> Minted {
+    pub(crate) fn mint(&self, name: &str) -> NewCredential {
         let instance = format!("{name}-1");
         let minted = self.node.credentials.mint(&id(name), &instance).unwrap();
         self.node.credentials.started(&instance, Box::new(|_, _| Ok(())));
@@ -484,7 +484,7 @@ impl Mesh {
     }
 }
 
-impl Fixed {
+impl FixedInstances {
     pub(crate) fn set(&self, name: &str, addresses: &[SocketAddr]) {
         self.addresses.lock().unwrap().insert(id(name), addresses.to_vec());
     }
@@ -495,13 +495,13 @@ impl Fixed {
     }
 }
 
-impl Drop for Leased {
+impl Drop for LeaseCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Instances for Fixed {
+impl Instances for FixedInstances {
     fn try_acquire(&self, function: &FunctionId, _: u32, avoid: &[SocketAddr]) -> Option<Lease> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         *self.avoided.lock().unwrap() = avoid.to_vec();
@@ -514,7 +514,7 @@ impl Instances for Fixed {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let address = **some.get(turn % some.len().max(1))?;
         self.leased.fetch_add(1, Ordering::Relaxed);
-        let guard = Box::new(Leased(self.leased.clone(), self.stranger.lock().unwrap().clone()));
+        let guard = Box::new(LeaseCount(self.leased.clone(), self.stranger.lock().unwrap().clone()));
         Some(Lease { address, instance: Some(format!("{}-1", function.name).into()), guard })
     }
 

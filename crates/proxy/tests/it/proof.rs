@@ -72,7 +72,7 @@ async fn each_connection_is_proven_anew() {
     assert_eq!(client.send(web()).await.status, 200);
 }
 
-fn basic(minted: &leno_proxy::credential::Minted) -> String {
+fn basic(minted: &leno_proxy::credential::NewCredential) -> String {
     use base64::Engine as _;
     let pair = format!("{}:{}", minted.user, minted.secret);
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair))

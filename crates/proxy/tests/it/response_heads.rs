@@ -24,7 +24,7 @@ fn ways(upstream: &Upstream, protocol: AppProtocol, change: impl Fn(&mut Upstrea
     let web =
         || Builder::new().function("web", protocol, upstream.address).limits(|limits| change(&mut limits.upstream));
     let there = web().start();
-    let gateway = web().elsewhere("web").with(&there).start();
+    let gateway = web().remote("web").with(&there).start();
     gateway.knows("web", &[(&there, 1)]);
     vec![(web().start(), None), (gateway, Some(there))]
 }

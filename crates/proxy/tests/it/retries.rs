@@ -259,7 +259,7 @@ async fn connections_and_waiting_requests_are_limited() {
     let first = tokio::spawn(get(gateway, "/"));
     eventually_async("the requests to arrive upstream", || upstream.requests() == 1).await;
     let second = tokio::spawn(get(gateway, "/"));
-    let target = mesh.node.ledger.target(&crate::mesh::id("web"));
+    let target = mesh.node.policy_state.health.get(&crate::mesh::id("web"));
     eventually_async("the pending request", || target.load(1, std::time::Instant::now()).pending == 1).await;
     assert_eq!(get(gateway, "/").await.status, 503);
     gate.add_permits(2);
@@ -310,7 +310,7 @@ async fn a_busy_instance_is_waited_for_when_the_idle_one_is_left_out() {
     mesh.instances.set("web", &[bad.address, good.address]);
     mesh.instances.busy.lock().unwrap().push(good.address);
     let waiting = tokio::spawn(get(mesh.gateway(), "/"));
-    let target = mesh.node.ledger.target(&crate::mesh::id("web"));
+    let target = mesh.node.policy_state.health.get(&crate::mesh::id("web"));
     eventually_async("the pending request", || target.load(1, std::time::Instant::now()).pending == 1).await;
     mesh.instances.busy.lock().unwrap().clear();
     assert_eq!(waiting.await.unwrap().status, 200);

@@ -43,20 +43,20 @@ fn key_set(keys: &[&Ed25519KeyPair]) -> String {
 }
 
 /// Makes the function require a token that this key has signed.
-pub(crate) fn wants_tokens_of(slice: &mut FunctionConfig, key: &Ed25519KeyPair) {
-    wants_tokens(slice, String::new());
-    slice.jwks.clear();
-    slice.inbound.rate_limits.clear();
+pub(crate) fn wants_tokens_of(config: &mut FunctionConfig, key: &Ed25519KeyPair) {
+    wants_tokens(config, String::new());
+    config.jwks.clear();
+    config.inbound.rate_limits.clear();
     let id = KeyId([7; 32]);
-    slice.keys = vec![VerificationKey { id, key: PublicKey::Ed25519(key.public_key().as_ref().into()) }];
-    let issuer = &mut slice.inbound.authentication[0];
+    config.keys = vec![VerificationKey { id, key: PublicKey::Ed25519(key.public_key().as_ref().into()) }];
+    let issuer = &mut config.inbound.authentication[0];
     issuer.keys_pending = false;
     issuer.keys = vec![Key { kid: None, algorithms: vec![Algorithm::EdDSA], id }];
 }
 
 /// Makes the function require a token of the issuer, and lets an address fail twice in an hour.
-fn wants_tokens(slice: &mut FunctionConfig, url: String) {
-    slice.inbound.authentication.push(Issuer {
+fn wants_tokens(config: &mut FunctionConfig, url: String) {
+    config.inbound.authentication.push(Issuer {
         name: "p/authentication/login".into(),
         issuer: "https://login.example".into(),
         audiences: vec![],
@@ -71,7 +71,7 @@ fn wants_tokens(slice: &mut FunctionConfig, url: String) {
         space_delimited_claims: vec![],
         claims_to_headers: vec![],
     });
-    slice.inbound.rate_limits.push(RateLimit {
+    config.inbound.rate_limits.push(RateLimit {
         name: "p/rateLimits/failures".into(),
         counts: Counts::AuthenticationFailures,
         only: None,
@@ -82,7 +82,7 @@ fn wants_tokens(slice: &mut FunctionConfig, url: String) {
         algorithm: QuotaAlgorithm::TokenBucket { requests: 2, period_ms: 3_600_000, burst: 2 },
     });
     let (refresh, timeout) = (Duration::from_secs(3600), Duration::from_secs(30));
-    slice.jwks.push(JwksFetch { issuer: 0, url, ca_file: None, refresh, timeout });
+    config.jwks.push(JwksFetch { issuer: 0, url, ca_file: None, refresh, timeout });
 }
 
 async fn with_token(mesh: &Mesh, token: &str) -> Answer {
@@ -107,11 +107,14 @@ async fn tokens_are_judged_when_their_keys_have_come_and_bad_ones_are_limited() 
     let upstream = upstream::http1(echo).await;
     let mesh = Builder::new()
         .function("web", AppProtocol::Http1, upstream.address)
-        .slice("web", |slice| wants_tokens(slice, format!("http://{}/keys", issuer.address)))
+        .config("web", |config| wants_tokens(config, format!("http://{}/keys", issuer.address)))
         .start();
-    let (fetcher, mut fetched) =
-        JwksFetcher::start(mesh.node.ledger.unknown_keys.clone(), mesh.node.egress_guard(), Pace::default());
-    let before = mesh.node.snapshot.load().functions.get(&id("web")).unwrap().slice.clone();
+    let (fetcher, mut fetched) = JwksFetcher::start(
+        mesh.node.policy_state.tokens.unknown_keys.clone(),
+        mesh.node.egress_guard(),
+        Pace::default(),
+    );
+    let before = mesh.node.snapshot.load().functions.get(&id("web")).unwrap().config.clone();
     fetcher.follow(before);
 
     for token in [&good, &forged, &good, &forged] {

@@ -43,11 +43,11 @@ async fn late_authorizer() -> SocketAddr {
 
 /// Makes `authz` the external authorizer of requests to `web`.
 fn asks(builder: Builder) -> Builder {
-    builder.call("web", "authz").slice("web", |slice| {
+    builder.call("web", "authz").config("web", |config| {
         let name = "test/externalAuthorization/late".to_owned();
         let only = leno_policy::spec::Authorizer { name: name.clone(), only: vec![], headers: vec![], audit: false };
-        slice.inbound.authorizers.push(only);
-        slice.authorizers.push(Authorizer {
+        config.inbound.authorizers.push(only);
+        config.authorizers.push(Authorizer {
             name,
             authority: "authz".into(),
             protocol: AuthorizerProtocol::Http,

@@ -11,7 +11,7 @@ use leno_testkit::eventually_async;
 use std::fmt::Write;
 
 /// Kind, flags, stream and payload of a frame.
-type Sent = (u8, u8, u32, Vec<u8>);
+type RawFrame = (u8, u8, u32, Vec<u8>);
 
 const PROTOCOL_ERROR: u32 = 1;
 const REFUSED_STREAM: u32 = 7;
@@ -206,7 +206,7 @@ async fn a_large_head_with_content_has_one_record_and_one_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_ends_a_connection_is_recorded() {
     let enormous = "a".repeat(16_000);
-    let frames: &[(&str, u16, Vec<Sent>)] = &[
+    let frames: &[(&str, u16, Vec<RawFrame>)] = &[
         ("an upper-case name", 400, vec![(HEADERS, END_STREAM | END_HEADERS, 1, block(&with(&[("X-Upper", "1")])))]),
         ("an even stream", 400, vec![(HEADERS, END_STREAM | END_HEADERS, 2, block(&GET))]),
         ("data without a stream", 400, vec![(DATA, 0, 1, b"a".to_vec())]),

@@ -71,7 +71,7 @@ async fn a_host_is_always_there() {
     let upstream = upstream::http1(echo).await;
     let mesh = Builder::new()
         .function("callee", AppProtocol::Http1, upstream.address)
-        .slice("callee", |slice| slice.expose = vec![Expose { hosts: vec!["*".into()], path: "/".into() }])
+        .config("callee", |config| config.expose = vec![Expose { hosts: vec!["*".into()], path: "/".into() }])
         .start();
     let answer = raw::exchange(mesh.gateway(), "GET / HTTP/1.0\r\n\r\n").await;
     assert!(answer.contains("\nhost: localhost\n"), "{answer}");
@@ -144,8 +144,8 @@ async fn trailers_say_nothing_that_belongs_into_a_head() {
     let upstream = upstream::h2c(trailing).await;
     let mesh = Builder::new()
         .function("callee", AppProtocol::H2c, upstream.address)
-        .slice("callee", |slice| {
-            slice.inbound.authentication.push(Issuer {
+        .config("callee", |config| {
+            config.inbound.authentication.push(Issuer {
                 name: "p/authentication/login".into(),
                 issuer: "https://login.example".into(),
                 audiences: vec![],

@@ -16,7 +16,7 @@ use hyper::body::{Frame, Incoming};
 use leno_identity::KeyRequest;
 use leno_model::{AppProtocol, Expose};
 use leno_policy::spec::{Counts, KeyPart, QuotaAlgorithm, RateLimit};
-use leno_proxy::Removed;
+use leno_proxy::RemovedFunctions;
 use leno_telemetry::ring::Explanation;
 use leno_testkit::eventually_async;
 use std::collections::HashMap;
@@ -115,8 +115,8 @@ pub(crate) fn expect_closed(told: &Explanation, policy: &str, words: &str) {
     assert!(failure.contains("not permitted any more") && failure.contains(words), "{failure}");
 }
 
-pub(crate) fn no_longer_allowed(slice: &mut leno_model::FunctionConfig) {
-    slice.inbound.authorization.retain(|rule| rule.name != "test/allow");
+pub(crate) fn no_longer_allowed(config: &mut leno_model::FunctionConfig) {
+    config.inbound.authorization.retain(|rule| rule.name != "test/allow");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,7 +225,7 @@ async fn a_stream_ends_when_its_token_has_expired() {
     let feeds = Feeds::new(AppProtocol::Grpc).await;
     let key = Ed25519KeyPair::generate().unwrap();
     let builder = Builder::new().function("web", AppProtocol::Grpc, feeds.upstream.address);
-    let mesh = builder.slice("web", |slice| wants_tokens_of(slice, &key)).start();
+    let mesh = builder.config("web", |config| wants_tokens_of(config, &key)).start();
     let mut client = connect_h2(mesh.gateway()).await;
     let mut streams = Vec::new();
     for (path, seconds) in [("/s/short", 2), ("/s/long", 3600)] {
@@ -267,9 +267,9 @@ async fn websockets_are_closed_by_either_side() {
                     ("inbound", "authorization")
                 }
                 false => {
-                    mesh.change(&["caller"], |slice| {
-                        slice.callees.clear();
-                        slice.outbound.targets.clear();
+                    mesh.change(&["caller"], |config| {
+                        config.callees.clear();
+                        config.outbound.targets.clear();
                     });
                     ("outbound", "sidecar")
                 }
@@ -380,9 +380,9 @@ async fn between_nodes_either_node_closes() {
         let events = listen(here.outbound(), head, &feeds, "/e").await;
         match callee {
             true => there.change(&["callee"], no_longer_allowed),
-            false => here.change(&["caller"], |slice| {
-                slice.callees.clear();
-                slice.outbound.targets.clear();
+            false => here.change(&["caller"], |config| {
+                config.callees.clear();
+                config.outbound.targets.clear();
             }),
         }
         assert!(!events.rest().await.contains("0\r\n\r\n"));
@@ -478,7 +478,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
     };
     let mesh = two(&feeds.upstream, AppProtocol::H2c)
         .function("removed", AppProtocol::H2c, feeds.upstream.address)
-        .slice("other", |slice| slice.inbound.rate_limits.push(limit))
+        .config("other", |config| config.inbound.rate_limits.push(limit))
         .start();
     let mut client = connect_h2(mesh.gateway()).await;
     let mut streams = HashMap::new();
@@ -493,10 +493,10 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
     }
     remove(&mesh, "removed", Duration::from_secs(600));
     // The limit of `other` admits two requests, of which one was taken.
-    mesh.change(&["other", "web"], |slice| {
-        slice.deadline = Duration::from_millis(900);
-        if slice.id == id("web") {
-            no_longer_allowed(slice);
+    mesh.change(&["other", "web"], |config| {
+        config.deadline = Duration::from_millis(900);
+        if config.id == id("web") {
+            no_longer_allowed(config);
         }
     });
     assert!(next(streams.get_mut("web").unwrap()).await.unwrap().is_err());
@@ -514,7 +514,7 @@ async fn what_is_removed_drains_and_what_is_permitted_goes_on() {
 pub(crate) fn remove(mesh: &Mesh, name: &str, limit: Duration) {
     let before = mesh.node.snapshot.load_full();
     let entry = before.functions.get(&id(name)).unwrap().clone();
-    mesh.node.set_removed(Removed::new([(entry, Instant::now() + limit)]));
+    mesh.node.set_removed(RemovedFunctions::new([(entry, Instant::now() + limit)]));
     let mut change = before.change();
     change.remove(&id(name));
     mesh.node.publish(Arc::new(change.finish()));
@@ -555,7 +555,7 @@ async fn what_is_exposed_no_more_is_closed() {
     let feeds = Feeds::new(AppProtocol::Http1).await;
     let mesh = two(&feeds.upstream, AppProtocol::Http1).start();
     let events = listen(mesh.gateway(), get("/events", "other"), &feeds, "/events").await;
-    mesh.change(&["other"], |slice| slice.expose = vec![Expose { hosts: vec!["*.else".into()], path: "/".into() }]);
+    mesh.change(&["other"], |config| config.expose = vec![Expose { hosts: vec!["*.else".into()], path: "/".into() }]);
     assert!(!events.rest().await.contains("0\r\n\r\n"));
     expect_closed(&told(&mesh, "gateway", "/events").await, "sidecar", "nothing is exposed");
 }

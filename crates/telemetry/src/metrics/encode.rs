@@ -277,7 +277,7 @@ impl Scrape {
         if let Some(store) = store {
             encode_store(encoder, &store)?;
         }
-        let help = "Entries in the node's ledger.";
+        let help = "Counters of rate limits, and verified tokens, in memory.";
         let mut family = encoder.encode_descriptor("leno_ledger_entries", help, None, MetricType::Gauge)?;
         for (kind, entries) in [("quota", counters), ("token", tokens)] {
             let entries = i64::try_from(entries).unwrap_or(i64::MAX);

@@ -96,9 +96,9 @@ fn key_set(kid: &str) -> String {
     format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"{kid}","x":"{x}"}}]}}"#)
 }
 
-fn slice(name: &str, url: &str) -> FunctionConfig {
-    let mut slice = testing::slice(name);
-    slice.inbound.authentication.push(Issuer {
+fn config(name: &str, url: &str) -> FunctionConfig {
+    let mut config = testing::config(name);
+    config.inbound.authentication.push(Issuer {
         name: "p/authentication/login".into(),
         issuer: "https://login.example".into(),
         audiences: Vec::new(),
@@ -113,19 +113,19 @@ fn slice(name: &str, url: &str) -> FunctionConfig {
         space_delimited_claims: vec![],
         claims_to_headers: Vec::new(),
     });
-    slice.jwks.push(JwksFetch {
+    config.jwks.push(JwksFetch {
         issuer: 0,
         url: url.into(),
         ca_file: None,
         refresh: Duration::from_secs(3600),
         timeout: Duration::from_secs(10),
     });
-    slice
+    config
 }
 
-fn kids(slice: &FunctionConfig) -> Vec<&str> {
-    assert_eq!(slice.inbound.authentication[0].keys.len(), slice.keys.len());
-    slice.inbound.authentication[0].keys.iter().filter_map(|key| key.kid.as_deref()).collect()
+fn kids(config: &FunctionConfig) -> Vec<&str> {
+    assert_eq!(config.inbound.authentication[0].keys.len(), config.keys.len());
+    config.inbound.authentication[0].keys.iter().filter_map(|key| key.kid.as_deref()).collect()
 }
 
 fn guard() -> EgressGuard {
@@ -176,20 +176,20 @@ async fn keys_are_fetched_once_for_all_who_name_the_same_address() {
     let server = Server::start(&[ok(&key_set("one")), ok(&key_set("never"))]).await;
     let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
     for name in ["shop/orders", "shop/invoices"] {
-        let before = fetcher.follow(slice(name, &server.url));
+        let before = fetcher.follow(config(name, &server.url));
         assert!(kids(&before).is_empty() && before.inbound.authentication[0].keys_pending);
     }
     let mut seen = Vec::new();
     for _ in 0..2 {
-        let (id, slice) = updates.recv().await.unwrap();
-        assert_eq!((kids(&slice), slice.inbound.authentication[0].keys_pending), (vec!["one"], false));
+        let (id, config) = updates.recv().await.unwrap();
+        assert_eq!((kids(&config), config.inbound.authentication[0].keys_pending), (vec!["one"], false));
         seen.push(id.to_string());
     }
     seen.sort_unstable();
     assert_eq!(seen, ["shop/invoices", "shop/orders"]);
     assert_eq!(server.answers.lock().unwrap().len(), 1, "fetched once");
     // Known keys are available at once when the configuration changes.
-    let mut changed = slice("shop/orders", &server.url);
+    let mut changed = config("shop/orders", &server.url);
     changed.concurrency = 7;
     let complete = fetcher.follow(changed);
     assert_eq!((kids(&complete), complete.concurrency), (vec!["one"], 7));
@@ -200,7 +200,7 @@ async fn an_unknown_key_has_the_set_fetched_again() {
     let server = Server::start(&[ok(&key_set("one")), ok(&key_set("two"))]).await;
     let unknown = Arc::new(UnknownKeyReports::default());
     let (fetcher, mut updates) = JwksFetcher::start(unknown.clone(), guard(), FAST);
-    fetcher.follow(slice("shop/orders", &server.url));
+    fetcher.follow(config("shop/orders", &server.url));
     assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);
     unknown.report(&"shop/others".parse().unwrap());
     unknown.report(&"shop/orders".parse().unwrap());
@@ -213,7 +213,7 @@ async fn reports_do_not_flood_the_issuer() {
     let (soon, now) = (Pace { soonest: Duration::from_secs(30), ..FAST }, Instant::now());
     let id: FunctionId = "shop/orders".parse().unwrap();
     let source = named("http://login.example/keys", None);
-    let mine = slice("shop/orders", &source.url);
+    let mine = config("shop/orders", &source.url);
     state.follow(mine, &FAST);
     state.sources.get_mut(&source).unwrap().next = now;
     assert_eq!(state.due(now).0.len(), 1);
@@ -234,7 +234,7 @@ async fn failures_keep_the_keys_and_are_repeated_at_growing_intervals() {
     let mut state = State::default();
     let (pace, now) = (Pace { after_failure: Duration::from_secs(1), ..FAST }, Instant::now());
     let source = named("http://login.example/keys", None);
-    let mine = slice("shop/orders", &source.url);
+    let mine = config("shop/orders", &source.url);
     state.follow(mine.clone(), &pace);
     state.sources.get_mut(&source).unwrap().next = now;
     let set = leno_config::jwks::parse(key_set("one").as_bytes());
@@ -257,7 +257,7 @@ async fn a_failing_issuer_is_asked_again_until_it_answers() {
     let answers = ["HTTP/1.1 503 Busy\r\n\r\n".to_owned(), ok("{"), ok(&key_set("one"))];
     let server = Server::start(&answers).await;
     let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
-    fetcher.follow(slice("shop/orders", &server.url));
+    fetcher.follow(config("shop/orders", &server.url));
     assert_eq!(kids(&updates.recv().await.unwrap().1), ["one"]);
 }
 
@@ -386,9 +386,9 @@ async fn https_trusts_the_named_roots_and_no_others() {
 #[tokio::test]
 async fn forgotten_functions_are_not_fetched_for() {
     let (fetcher, _updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
-    fetcher.follow(slice("shop/orders", "http://127.0.0.1:1/keys"));
+    fetcher.follow(config("shop/orders", "http://127.0.0.1:1/keys"));
     assert_eq!(fetcher.shared.state().sources.len(), 1);
-    fetcher.follow(slice("shop/orders", "http://127.0.0.1:2/keys"));
+    fetcher.follow(config("shop/orders", "http://127.0.0.1:2/keys"));
     assert_eq!(fetcher.shared.state().sources.len(), 1, "the old address is nobody's any more");
     fetcher.forget(&"shop/orders".parse().unwrap());
     assert!(fetcher.shared.state().sources.is_empty());
@@ -414,23 +414,23 @@ async fn a_namespace_with_many_key_sets_has_a_few_fetches_and_leaves_others_thei
     let (silent, count) = silent().await;
     let (fetcher, mut updates) = JwksFetcher::start(Arc::default(), guard(), FAST);
     for number in 0..500 {
-        fetcher.follow(slice(&format!("greedy/f{number}"), &format!("{silent}/{number}")));
+        fetcher.follow(config(&format!("greedy/f{number}"), &format!("{silent}/{number}")));
     }
     let server = Server::start(&[ok(&key_set("one"))]).await;
     // The greedy namespace's fetches from another server are not held up either.
     for function in ["shop/orders", "greedy/other"] {
-        fetcher.follow(slice(function, &server.url));
-        let (id, slice) = updates.recv().await.unwrap();
-        assert_eq!((id.to_string(), kids(&slice)), (function.to_owned(), vec!["one"]));
+        fetcher.follow(config(function, &server.url));
+        let (id, config) = updates.recv().await.unwrap();
+        assert_eq!((id.to_string(), kids(&config)), (function.to_owned(), vec!["one"]));
     }
     let count = count.load(std::sync::atomic::Ordering::SeqCst);
     assert!(count <= MAX_FETCHES_OF_SERVER, "{count} requests at a time");
 }
 
 #[tokio::test]
-async fn the_latest_slice_of_a_function_is_told_as_long_as_it_is_followed() {
+async fn the_latest_configuration_of_a_function_is_told_as_long_as_it_is_followed() {
     let (fetcher, _changed) = JwksFetcher::start(Arc::default(), guard(), Pace::default());
-    let (old, new) = (slice("shop/a", "http://127.0.0.1:1/"), slice("shop/a", "http://127.0.0.1:2/"));
+    let (old, new) = (config("shop/a", "http://127.0.0.1:1/"), config("shop/a", "http://127.0.0.1:2/"));
     let id = new.id.clone();
     fetcher.follow(old);
     fetcher.follow(new.clone());

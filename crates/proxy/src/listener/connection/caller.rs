@@ -2,7 +2,7 @@
 
 use super::{Connection, Proof};
 use crate::pipeline::exchange::Origin;
-use crate::pipeline::worker::Pinned;
+use crate::pipeline::worker::PinnedSnapshot;
 use crate::state::credential::Caller;
 use crate::state::function::{EVENT, FunctionEntry};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -20,7 +20,7 @@ impl Connection {
     }
 
     /// The snapshot for a request, and its origin. Outbound requests have been authenticated.
-    pub(super) fn origin(&self, caller: Option<Arc<Caller>>) -> Result<(Rc<Pinned>, Origin), Failure> {
+    pub(super) fn origin(&self, caller: Option<Arc<Caller>>) -> Result<(Rc<PinnedSnapshot>, Origin), Failure> {
         match self.direction {
             TrafficDirection::Gateway => Ok((self.worker.snapshot(), Origin::Gateway)),
             TrafficDirection::Inbound => {
@@ -36,7 +36,7 @@ impl Connection {
         }
     }
 
-    fn of_caller(&self, caller: &Caller) -> Result<(Rc<Pinned>, Arc<FunctionEntry>), Failure> {
+    fn of_caller(&self, caller: &Caller) -> Result<(Rc<PinnedSnapshot>, Arc<FunctionEntry>), Failure> {
         let found = self.worker.snapshot_with(&caller.function);
         // The credential is a good one.
         found.ok_or_else(|| Failure::Ended { reason: format!("{} was removed", caller.function) })

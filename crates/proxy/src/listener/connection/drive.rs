@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 /// A connection of HTTP/1.1 or HTTP/2.
-pub(in crate::listener) trait Serving: Future<Output = Result<(), Self::Broken>> {
+pub(in crate::listener) trait Serving: Future<Output = Result<(), Self::Error>> {
     /// Why a connection has ended.
-    type Broken: std::error::Error + Send + Sync + 'static;
+    type Error: std::error::Error + Send + Sync + 'static;
 
     /// Shuts down gracefully: takes no further request, and ends when the in-flight ones are
     /// answered.
@@ -30,7 +30,7 @@ where
     S: hyper::service::HttpService<Incoming, ResBody = Body>,
     S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    type Broken = hyper::Error;
+    type Error = hyper::Error;
 
     fn shut_down(self: Pin<&mut Self>) {
         self.graceful_shutdown();

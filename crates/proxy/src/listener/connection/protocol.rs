@@ -4,7 +4,7 @@ use super::Connection;
 use super::drive::Drive;
 use super::open::OpenConnection;
 use crate::listener::http2::Http2;
-use crate::listener::stream::{ClientStream, Detected};
+use crate::listener::stream::{ClientStream, DetectedProtocol};
 use crate::listener::{http2, refusal};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,7 +23,7 @@ impl Connection {
     pub(super) async fn serve_http<T>(
         self,
         stream: T,
-        agreed: Option<Detected>,
+        agreed: Option<DetectedProtocol>,
         open: &OpenConnection,
     ) -> io::Result<()>
     where
@@ -39,7 +39,7 @@ impl Connection {
             }
         };
         match detected {
-            Detected::Http1 => {
+            DetectedProtocol::Http1 => {
                 let connection = Rc::new(self);
                 let served = serve_http1(connection.clone(), stream, open).await;
                 if served.as_ref().is_err_and(is_no_http) {
@@ -47,12 +47,12 @@ impl Connection {
                 }
                 served
             }
-            Detected::Http2 => serve_http2(Rc::new(self), stream, open).await,
-            Detected::Nothing => {
+            DetectedProtocol::Http2 => serve_http2(Rc::new(self), stream, open).await,
+            DetectedProtocol::Nothing => {
                 self.refuse("nothing came");
                 Ok(())
             }
-            Detected::Tls => {
+            DetectedProtocol::Tls => {
                 self.refuse("what came is TLS; inside the mesh, use http://");
                 Box::pin(self.refuse_head(stream, HeadError::Tls.into(), &[])).await;
                 // A jailed instance could fill the log. Other clients share the log rate of

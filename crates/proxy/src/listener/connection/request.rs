@@ -3,7 +3,7 @@
 use super::Connection;
 use super::open::OpenConnection;
 use crate::pipeline::exchange::{Arrival, Exchange, Origin};
-use crate::pipeline::worker::Pinned;
+use crate::pipeline::worker::PinnedSnapshot;
 use crate::pipeline::{reply, upgrade};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::Incoming;
@@ -127,7 +127,7 @@ impl Connection {
 
     /// Collects the facts about a request besides its head. At the gateway, trusted proxies may
     /// name another client and scheme.
-    fn arrival(&self, snapshot: Rc<Pinned>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
+    fn arrival(&self, snapshot: Rc<PinnedSnapshot>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
         let (mut peer, mut scheme, mut client, mut behind_gateway) = (self.peer.clone(), self.scheme, None, None);
         match &origin {
             Origin::Gateway => {

@@ -1,7 +1,7 @@
 //! The TLS handshake: the identity of the peer, and the function that it calls.
 
 use super::{Connection, HANDSHAKE};
-use crate::state::admission::Refused;
+use crate::state::admission::AdmissionError;
 use crate::state::certificate::PeerCertificate;
 use leno_http::peer::TrafficDirection;
 use leno_model::FunctionId;
@@ -26,7 +26,7 @@ impl Connection {
     }
 
     /// Counts a connection of another node's sidecar for the namespace of its function.
-    pub(super) fn count_for_caller(&self) -> Result<(), Refused> {
+    pub(super) fn count_for_caller(&self) -> Result<(), AdmissionError> {
         let identity = self.peer.identity.as_deref().filter(|_| self.direction == TrafficDirection::Inbound);
         let function = identity.and_then(FunctionId::of_identity);
         // The gateway calls for clients, which belong to no namespace.

@@ -3,7 +3,7 @@
 //! mesh. A malformed answer counts as no answer.
 
 use super::envoy::{self, CheckResponse, DeniedHttpResponse, HeaderValueOption, HttpResponse, OkHttpResponse};
-use crate::state::authorizer::{Answer, Refused};
+use crate::state::authorizer::{Answer, AuthorizerRefusal};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header};
 use leno_http::edits::{self, BadOutput};
@@ -114,7 +114,7 @@ fn refuses(
     edits::apply(edits::check_changes(&named(&names, fields))?, &mut headers);
     let details: String = details.chars().take(LONGEST_DETAILS).flat_map(char::escape_debug).collect();
     let status = code.ok_or(BadOutput::Status(status))?;
-    Ok(Answer::Refuses(Refused { status, headers, body, details: details.into() }))
+    Ok(Answer::Refuses(AuthorizerRefusal { status, headers, body, details: details.into() }))
 }
 
 /// Those of the fields that a policy names.

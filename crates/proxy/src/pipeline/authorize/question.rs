@@ -3,7 +3,7 @@
 use super::envoy::{self, AttributeContext, CheckRequest, HeaderMap, HttpRequest, SocketAddress, Timestamp};
 use crate::pipeline::exchange::Exchange;
 use crate::state::authorizer::Authorizer;
-use crate::state::ledger::Digest;
+use crate::state::tokens::Digest;
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -164,8 +164,8 @@ fn shown<'a>(
     spec: &'a leno_model::Authorizer,
     head: &'a request::Parts,
 ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
-    let elsewhere = |name: &HeaderName| *name == header::HOST || OF_CONNECTION.contains(name);
-    head.headers.iter().filter(move |(name, _)| !elsewhere(name) && is_shown(spec, name))
+    let is_excluded = |name: &HeaderName| *name == header::HOST || OF_CONNECTION.contains(name);
+    head.headers.iter().filter(move |(name, _)| !is_excluded(name) && is_shown(spec, name))
 }
 
 fn is_shown(spec: &leno_model::Authorizer, name: &HeaderName) -> bool {

@@ -32,7 +32,7 @@ pub(super) enum NoBody {
 }
 
 /// A copy of a body, in memory that the instance reads.
-pub(super) struct Copied {
+pub(super) struct BodyCopy {
     /// `None`: it is empty.
     pub body: Option<leno_shm::Body>,
     /// The status of a gRPC call. A message has no trailers, but it begins when its body is complete, so its head can say it.
@@ -44,10 +44,10 @@ pub(super) async fn copy_in(
     body: &mut Body,
     most: u64,
     writer: impl FnOnce(u64) -> Result<Writer, Full>,
-) -> Result<Copied, NoBody> {
+) -> Result<BodyCopy, NoBody> {
     let mut status = HeaderMap::new();
     if body.is_over() {
-        return Ok(Copied { body: None, status });
+        return Ok(BodyCopy { body: None, status });
     }
     let space = body.size_hint().exact().unwrap_or(MOST_UNTOLD.min(most));
     if space > most {
@@ -63,5 +63,5 @@ pub(super) async fn copy_in(
             status.extend(told.map(|(value, name)| (name, value.clone())));
         }
     }
-    Ok(Copied { body: writer.commit(), status })
+    Ok(BodyCopy { body: writer.commit(), status })
 }

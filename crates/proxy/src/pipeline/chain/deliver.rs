@@ -32,7 +32,7 @@ pub(in crate::pipeline) async fn deliver(
             call
         }
         None => {
-            let most = most(entry.slice.chain.as_ref());
+            let most = most(entry.config.chain.as_ref());
             let copied = copy_in(&mut body, most, |space| link.writer(space)).await.map_err(unread)?;
             link.call(&head, copied.body.as_ref(), Some(in_flight)).map_err(unsent)?
         }

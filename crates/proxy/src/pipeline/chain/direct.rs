@@ -46,7 +46,7 @@ pub(super) fn consider(worker: &Rc<Worker>, caller: &Arc<Caller>, host: &str) {
         return;
     }
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
-    let Some(to) = entry.callee(host).filter(|_| entry.slice.chain.as_ref().is_some_and(|chain| chain.direct)) else {
+    let Some(to) = entry.callee(host).filter(|_| entry.config.chain.as_ref().is_some_and(|chain| chain.direct)) else {
         return;
     };
     let Ok(direct) = channels::direct(&snapshot, &entry, to) else { return };
@@ -94,7 +94,7 @@ struct Opening {
 
 impl Opening {
     /// Opens the channel; `None`: the two instances cannot have one.
-    async fn open(self, terms: Terms, who: String) -> Option<Watched> {
+    async fn open(self, terms: Terms, who: String) -> Option<ChannelWatch> {
         let Self { worker, caller, callee, lease } = self;
         let node = worker.node.clone();
         let instance = lease.instance.clone().filter(|instance| !node.channels.is_banned(instance))?;
@@ -119,12 +119,12 @@ impl Opening {
         let (channel, address) = (opened.channel, lease.address);
         let open = Arc::new(Open { edge, channel, caller: caller.instance.clone(), callee: instance, address });
         node.channels.add(open.clone());
-        Some(Watched { worker, caller, open, from, link, number, lease, terms })
+        Some(ChannelWatch { worker, caller, open, from, link, number, lease, terms })
     }
 }
 
 /// A channel, until it is closed.
-struct Watched {
+struct ChannelWatch {
     worker: Rc<Worker>,
     caller: Arc<Caller>,
     open: Arc<Open>,
@@ -139,19 +139,19 @@ struct Watched {
 }
 
 /// Why a channel is closed.
-enum Closed {
+enum CloseReason {
     /// One of the two instances has ended, or must not use the channel any more.
     AtOnce,
     /// Open calls may end within this time.
     Within(Duration),
 }
 
-impl Watched {
+impl ChannelWatch {
     async fn watch(self) {
         let closed = self.closed().await;
         self.open.channel.close();
         self.from.withdraw(self.number);
-        if let Closed::Within(grace) = closed {
+        if let CloseReason::Within(grace) = closed {
             self.wait_until_idle(grace).await;
         }
         // The channel is removed only now, so that the last counts of both instances are included.
@@ -171,8 +171,8 @@ impl Watched {
             idle = if counts.is_idle() { idle + 1 } else { 0 };
             pause = if idle > 0 { LAST_LOOK } else { (2 * pause).min(LOOK) };
             match self.is_withdrawn() {
-                Some(Closed::AtOnce) => return,
-                Some(Closed::Within(less)) => grace = grace.min(begin.elapsed().saturating_add(less)),
+                Some(CloseReason::AtOnce) => return,
+                Some(CloseReason::Within(less)) => grace = grace.min(begin.elapsed().saturating_add(less)),
                 None => {}
             }
             if self.broke_rules(&counts, &mut violations) {
@@ -186,7 +186,7 @@ impl Watched {
         links.get(&self.open.caller).is_none() || links.get(&self.open.callee).is_none()
     }
 
-    async fn closed(&self) -> Closed {
+    async fn closed(&self) -> CloseReason {
         let node = &self.worker.node;
         let (mut before, mut since, mut violations) = (0, Instant::now(), [0; 2]);
         loop {
@@ -195,46 +195,46 @@ impl Watched {
                 return closed;
             }
             tokio::select! {
-                _ = self.from.ended() => return Closed::AtOnce,
-                _ = self.link.ended() => return Closed::AtOnce,
+                _ = self.from.ended() => return CloseReason::AtOnce,
+                _ = self.link.ended() => return CloseReason::AtOnce,
                 () = changed => continue,
                 () = tokio::time::sleep(LOOK) => {}
             }
             let counts = self.open.channel.counts();
             if self.broke_rules(&counts, &mut violations) || self.open.channel.has_ended() {
-                return Closed::AtOnce;
+                return CloseReason::AtOnce;
             }
             // An answer that the caller has not released yet is released when the channel is
             // withdrawn.
             if counts.calls != before || counts.open > 0 {
                 (before, since) = (counts.calls, Instant::now());
             } else if since.elapsed() >= IDLE {
-                return Closed::Within(GRACE);
+                return CloseReason::Within(GRACE);
             }
         }
     }
 
     /// Whether the channel must be closed, and how soon.
-    fn is_withdrawn(&self) -> Option<Closed> {
+    fn is_withdrawn(&self) -> Option<CloseReason> {
         let node = &self.worker.node;
         let is_banned = [&self.open.caller, &self.open.callee].into_iter().any(|one| node.channels.is_banned(one));
         if self.caller.is_revoked() || is_banned {
-            return Some(Closed::AtOnce);
+            return Some(CloseReason::AtOnce);
         }
         let Some((snapshot, entry)) = self.worker.snapshot_with(&self.open.edge.caller) else {
-            return Some(Closed::Within(GRACE));
+            return Some(CloseReason::Within(GRACE));
         };
-        let to = entry.slice.callees.iter().find(|to| to.id == self.open.edge.callee);
+        let to = entry.config.callees.iter().find(|to| to.id == self.open.edge.callee);
         match to.map(|to| channels::direct(&snapshot, &entry, to)) {
             Some(Ok(direct)) if direct.terms == self.terms => {}
             // Open calls may go on under the terms that they began with.
             Some(Ok(_)) | Some(Err(Indirect { permits: true, .. })) => {
-                return Some(Closed::Within(self.terms.timeout.unwrap_or(Duration::MAX)));
+                return Some(CloseReason::Within(self.terms.timeout.unwrap_or(Duration::MAX)));
             }
-            Some(Err(Indirect { permits: false, .. })) | None => return Some(Closed::Within(GRACE)),
+            Some(Err(Indirect { permits: false, .. })) | None => return Some(CloseReason::Within(GRACE)),
         }
         // A terminating instance waits for the last of its requests, and the channel counts as one.
-        node.terminating.contains(self.open.address).then_some(Closed::Within(Duration::MAX))
+        node.terminating.contains(self.open.address).then_some(CloseReason::Within(Duration::MAX))
     }
 
     /// Logs messages that the kernel has blocked. Returns whether an instance has too many of them.

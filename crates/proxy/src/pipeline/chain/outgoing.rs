@@ -4,7 +4,7 @@
 use super::body::{copy_in, most};
 use super::direct;
 use crate::pipeline::exchange::{Exchange, Origin};
-use crate::pipeline::worker::{Pinned, Worker};
+use crate::pipeline::worker::{PinnedSnapshot, Worker};
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
 use http::uri::{Parts, Scheme};
@@ -30,9 +30,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, caller: Arc<Caller>, mut link: Inc
 async fn carry(worker: Rc<Worker>, caller: Arc<Caller>, call: IncomingCall) {
     // A function that was removed, and that has no request in flight, may make no calls.
     let Some((snapshot, entry)) = worker.snapshot_with(&caller.function) else { return };
-    let most = most(entry.slice.chain.as_ref());
+    let most = most(entry.config.chain.as_ref());
     let IncomingCall { head, body, parent, mut reply, .. } = call;
-    let is_direct = entry.slice.chain.as_ref().is_some_and(|chain| chain.direct);
+    let is_direct = entry.config.chain.as_ref().is_some_and(|chain| chain.direct);
     let host = is_direct.then(|| head.authority.host().to_owned());
     let parent = parent.and_then(in_flight).or_else(|| caller.only_in_flight());
     let exchange = Box::pin(exchange(worker.clone(), (snapshot, entry), caller.clone(), parent, head, body));
@@ -54,7 +54,7 @@ fn in_flight(parent: Parent) -> Option<Arc<InFlight>> {
 
 async fn exchange(
     worker: Rc<Worker>,
-    (snapshot, entry): (Rc<Pinned>, Arc<FunctionEntry>),
+    (snapshot, entry): (Rc<PinnedSnapshot>, Arc<FunctionEntry>),
     caller: Arc<Caller>,
     parent: Option<Arc<InFlight>>,
     head: RequestHead,

@@ -4,7 +4,7 @@
 
 use super::body::lend;
 use crate::pipeline::exchange::{Exchange, Origin};
-use crate::pipeline::worker::{Pinned, Worker};
+use crate::pipeline::worker::{PinnedSnapshot, Worker};
 use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 pub(super) struct Caller {
     pub worker: Rc<Worker>,
     /// The snapshot of the request. It also applies to the calls made for that request.
-    snapshot: Rc<Pinned>,
+    snapshot: Rc<PinnedSnapshot>,
     entry: Arc<FunctionEntry>,
     in_flight: Arc<InFlight>,
 }

@@ -17,7 +17,7 @@ use leno_telemetry::exchange::RecordedVerdict;
 use leno_telemetry::record::Record;
 
 /// The facts that are known about an open request.
-pub(crate) struct Reopened<'a> {
+pub(crate) struct OpenRequest<'a> {
     pub direction: TrafficDirection,
     pub peer: &'a Peer,
     /// The callee: `namespace/name`.
@@ -62,7 +62,7 @@ impl Judge {
     pub(crate) fn again(
         &self,
         entry: &FunctionEntry,
-        request: &Reopened<'_>,
+        request: &OpenRequest<'_>,
         now_ms: u64,
         record: &Record,
     ) -> Result<Option<u64>, Withdrawn> {
@@ -80,7 +80,7 @@ impl Judge {
     fn reconsider(
         &self,
         entry: &FunctionEntry,
-        request: &Reopened<'_>,
+        request: &OpenRequest<'_>,
         now_ms: u64,
         record: &Record,
     ) -> Result<Result<Option<u64>, Box<Denial>>, JudgeError> {
@@ -139,8 +139,8 @@ impl Judge {
         let headers = asked.headers();
         let located = token::locate(&program.needs.tokens, &headers, asked.path());
         let digest = digest(located.first()?.token);
-        let known = self.function(&entry.slice.id).tokens.look_up(&digest).map(|known| known.key);
-        known.or_else(|| self.ledger.signatures.look_up(&digest).map(|known| known.key))
+        let known = self.function(&entry.config.id).tokens.look_up(&digest).map(|known| known.key);
+        known.or_else(|| self.policy_state.tokens.signatures.look_up(&digest).map(|known| known.key))
     }
 
     /// The key that made the request's token.

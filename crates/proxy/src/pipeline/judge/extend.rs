@@ -1,10 +1,10 @@
 //! Runs a function's extensions, after its program has allowed the request.
 
-use super::outcome::{Permitted, Refusal, edited};
+use super::outcome::{PermittedRequest, Refusal, edited};
 use super::shown::{self, Context};
 use super::verdict::{self, Answer, ModuleDecision, overrule};
 use super::{Judge, JudgeInput, Judgement};
-use crate::state::extension::{Exhausted, Extension, Share};
+use crate::state::extension::{BudgetExhausted, Extension, Share};
 use crate::state::function::FunctionEntry;
 use http::{HeaderMap, StatusCode, response};
 use leno_http::edits;
@@ -54,8 +54,8 @@ impl Judge {
     pub fn extend(
         &self,
         input: JudgeInput<'_>,
-        mut permitted: Permitted,
-        share: Result<Option<Share>, Exhausted>,
+        mut permitted: PermittedRequest,
+        share: Result<Option<Share>, BudgetExhausted>,
         record: &Record,
     ) -> Judgement {
         let started = Instant::now();
@@ -80,10 +80,10 @@ impl Judge {
     fn show(
         &self,
         input: JudgeInput<'_>,
-        permitted: &mut Permitted,
+        permitted: &mut PermittedRequest,
         record: &Record,
     ) -> Result<(), Box<(RecordedVerdict, Refusal)>> {
-        let state = self.function(&input.entry.slice.id);
+        let state = self.function(&input.entry.config.id);
         let context = Context {
             peer: input.peer,
             scheme: input.scheme,
@@ -93,7 +93,7 @@ impl Judge {
             bodiless: input.bodiless,
         };
         let given =
-            || RunInputs { now_ms: record.started().1, random: self.random.next(), shared: state.shared.clone() };
+            || RunInputs { now_ms: record.started().1, random: self.random.next(), shared: state.shared_data.clone() };
         for (index, extension) in extensions(input.entry, input.direction).iter().enumerate() {
             if extension.request {
                 self.show_others(&input, &context, permitted, extension, &given, record)?;
@@ -111,14 +111,14 @@ impl Judge {
             let outcome = request_run(&starting, extension, shown, given(), &mut running)
                 .and_then(|outcome| spares_claims(spec, outcome));
             match conclude(self, record, input.entry, extension, "request", outcome, started) {
-                Concluded::Continue(edits) => {
+                Conclusion::Continue(edits) => {
                     record.note(|observed| observed.request_edits.extend(edits.iter().map(edited)));
                     edits::apply(edits, &mut permitted.head.headers);
                     if let Some(run) = running {
                         permitted.permit.response_extensions.get_mut().pending.push((index, PendingRun::Running(run)));
                     }
                 }
-                Concluded::Refuse(recorded, refusal) => return Err(Box::new((recorded, refusal))),
+                Conclusion::Refuse(recorded, refusal) => return Err(Box::new((recorded, refusal))),
             }
         }
         Ok(())
@@ -130,7 +130,7 @@ impl Judge {
         &self,
         input: &JudgeInput<'_>,
         context: &Context<'_>,
-        permitted: &Permitted,
+        permitted: &PermittedRequest,
         extension: &Extension,
         given: &dyn Fn() -> RunInputs,
         record: &Record,
@@ -143,7 +143,7 @@ impl Judge {
             let started = Instant::now();
             let starting = Starting { judge: self, class: input.entry.class, now: started };
             let outcome = request_run(&starting, extension, shown::request(head, context), given(), &mut None);
-            if let Concluded::Refuse(recorded, refusal) =
+            if let Conclusion::Refuse(recorded, refusal) =
                 conclude(self, record, input.entry, extension, "request", outcome, started)
             {
                 return Err(Box::new((recorded, refusal)));
@@ -152,7 +152,7 @@ impl Judge {
         Ok(())
     }
 
-    fn crowded(&self, entry: &FunctionEntry, exhausted: &Exhausted) -> (RecordedVerdict, Refusal) {
+    fn crowded(&self, entry: &FunctionEntry, exhausted: &BudgetExhausted) -> (RecordedVerdict, Refusal) {
         let reason = exhausted.to_string();
         self.log.extension_failure(&entry.name, "any", &reason);
         (RecordedVerdict::Fault { fault: "extension", reason: reason.into() }, unavailable())
@@ -177,11 +177,11 @@ pub(super) fn respond(
         let starting = Starting { judge, class: entry.class, now: started };
         let outcome = response_run(&starting, extension, pending, head);
         match conclude(judge, record, entry, extension, "response", outcome, started) {
-            Concluded::Continue(edits) => {
+            Conclusion::Continue(edits) => {
                 record.note(|observed| observed.response_edits.extend(edits.iter().map(edited)));
                 edits::apply(edits, &mut head.headers);
             }
-            Concluded::Refuse(recorded, refusal) => {
+            Conclusion::Refuse(recorded, refusal) => {
                 overrule(record, recorded);
                 return Err(refusal);
             }
@@ -263,7 +263,7 @@ fn response_run(
 }
 
 /// What happens to the exchange after a run.
-enum Concluded {
+enum Conclusion {
     Continue(Vec<edits::Edit>),
     Refuse(RecordedVerdict, Refusal),
 }
@@ -277,7 +277,7 @@ fn conclude(
     phase: &'static str,
     outcome: Result<Outcome, NoRun>,
     started: Instant,
-) -> Concluded {
+) -> Conclusion {
     // `fail_open` does not apply to a missing module, or to a node without a free instance: an
     // attacker who exhausts a node, or keeps a module away, must not be able to turn off a policy.
     let is_there = !matches!(outcome, Err(NoRun::NotLoaded(_) | NoRun::Failed(Failure::Crowded)));
@@ -288,7 +288,7 @@ fn conclude(
         Err(NoRun::NotLoaded(reason)) => Err(("not_loaded", format!("the module is not loaded: {reason}"))),
     };
     let (ended, concluded) = match decision {
-        Ok(ModuleDecision::Continue(edits)) => (ExtensionOutcome::Continued, Concluded::Continue(edits)),
+        Ok(ModuleDecision::Continue(edits)) => (ExtensionOutcome::Continued, Conclusion::Continue(edits)),
         Ok(ModuleDecision::Answer(answer)) => {
             (ExtensionOutcome::Answered(answer.status.as_u16()), answered(extension, *answer))
         }
@@ -297,7 +297,7 @@ fn conclude(
             let open = extension.fail_open && is_there;
             let ended = ExtensionOutcome::Failed { label, reason: reason.as_str().into(), open };
             let concluded = match open {
-                true => Concluded::Continue(Vec::new()),
+                true => Conclusion::Continue(Vec::new()),
                 false => failed(extension, &reason),
             };
             (ended, concluded)
@@ -316,16 +316,16 @@ fn conclude(
     concluded
 }
 
-fn answered(extension: &Extension, answer: Answer) -> Concluded {
+fn answered(extension: &Extension, answer: Answer) -> Conclusion {
     let recorded = RecordedVerdict::Extension { rule: extension.name.as_ref().into(), clause: answer.details.clone() };
     let Answer { status, headers, body, grpc_status, .. } = answer;
-    Concluded::Refuse(recorded, Refusal { status, headers, own: Some(Box::new((body, grpc_status))) })
+    Conclusion::Refuse(recorded, Refusal { status, headers, own: Some(Box::new((body, grpc_status))) })
 }
 
-fn failed(extension: &Extension, reason: &str) -> Concluded {
+fn failed(extension: &Extension, reason: &str) -> Conclusion {
     let reason = format!("{}: {reason}", extension.name).into();
     let recorded = RecordedVerdict::Fault { fault: "extension", reason };
-    Concluded::Refuse(recorded, unavailable())
+    Conclusion::Refuse(recorded, unavailable())
 }
 
 fn unavailable() -> Refusal {

@@ -5,8 +5,9 @@ use super::request_snapshot::RequestSnapshot;
 use super::{Evaluation, JudgeError, Judgement};
 use crate::state::extension::Extension;
 use crate::state::function::FunctionEntry;
-use crate::state::ledger::quota::{Demand, Granted};
-use crate::state::ledger::{Refused, RequestGuard, TargetState};
+use crate::state::health::{RequestGuard, TargetHealth};
+use crate::state::limits::{Demand, Grant, LimitRefusal};
+
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName};
 use http::uri::PathAndQuery;
@@ -28,14 +29,14 @@ use std::sync::Arc;
 
 /// A request that may be forwarded. Only the judge can make one.
 #[derive(Debug)]
-pub struct Permitted {
+pub struct PermittedRequest {
     pub(super) head: Box<request::Parts>,
     pub(super) permit: Permit,
     asked: RequestSnapshot,
     until_ms: Option<u64>,
 }
 
-impl Permitted {
+impl PermittedRequest {
     /// Whether external authorizers must be asked first.
     pub fn has_asks(&self) -> bool {
         !self.permit.asks.is_empty()
@@ -129,7 +130,7 @@ pub struct Permit {
     /// Where the request came in.
     pub direction: TrafficDirection,
     /// Load of the target, and health of its endpoints.
-    pub target: Arc<TargetState>,
+    pub target: Arc<TargetHealth>,
     /// Index into the program's targets. It is checked when the permit is made.
     terms: usize,
     /// The authorizers to ask: indices of the function's authorizers. They are checked when the
@@ -184,7 +185,7 @@ impl Evaluation<'_> {
             Verdict::Deny(denial) => self.deny(denial, decision.response_edits, &decision.takes, now_ms).await,
             Verdict::Allow { rule } => {
                 let takes = decision.takes;
-                let edited = Edited {
+                let edited = ValidEdits {
                     path: decision
                         .path
                         .filter(|path| head.uri.path_and_query().is_none_or(|sent| sent != path.as_str())),
@@ -202,13 +203,13 @@ impl Evaluation<'_> {
         &mut self,
         (rule, until_ms): (String, Option<u64>),
         takes: Vec<Take>,
-        edited: Edited,
+        edited: ValidEdits,
         plan: Plan,
         mut head: Box<request::Parts>,
         now_ms: u64,
     ) -> Result<Judgement, JudgeError> {
         let Some((state, index)) = self.target.zip(plan.target) else { return Err(JudgeError::NoTarget) };
-        let target = state.target.clone();
+        let target = state.health.clone();
         let (terms, targets) = (usize::from(index), &self.program.spec.targets);
         let breaker = match targets.get(terms) {
             Some(terms) if *terms.function == *state.name => {
@@ -256,7 +257,7 @@ impl Evaluation<'_> {
             response_extensions: RefCell::default(),
             _in_flight: in_flight,
         };
-        Ok(Judgement::Permitted(Permitted { head, permit, asked, until_ms }))
+        Ok(Judgement::Permitted(PermittedRequest { head, permit, asked, until_ms }))
     }
 
     /// Refuses the request, and counts it against the limits that count failures. If such a limit is exhausted, its own denial takes the
@@ -290,7 +291,7 @@ impl Evaluation<'_> {
             .map(|take| demand(take).map(|(limit, cost)| Demand { limit, key: &take.key, cost }))
             .collect::<Result<Vec<_>, BadOutput>>()?;
         let taken = loop {
-            match self.state.quotas.take_or_wait(&demands, now_ms).await {
+            match self.state.limits.take_or_wait(&demands, now_ms).await {
                 // An audited limit refuses no request.
                 Err(refused) if demands.get(refused.index).is_some_and(|demand| demand.limit.audit) => {
                     let limit = demands.remove(refused.index).limit;
@@ -302,18 +303,17 @@ impl Evaluation<'_> {
         match taken {
             Ok(granted) => {
                 self.record.note(|observed| {
-                    let checks =
-                        demands.iter().zip(granted).map(|(demand, Granted { taken, shared })| RateLimitCheck {
-                            limit: demand.limit.name.as_str().into(),
-                            remaining: Some(taken.remaining),
-                            shared,
-                        });
+                    let checks = demands.iter().zip(granted).map(|(demand, Grant { taken, shared })| RateLimitCheck {
+                        limit: demand.limit.name.as_str().into(),
+                        remaining: Some(taken.remaining),
+                        shared,
+                    });
                     observed.rate_limit_checks = checks.collect();
                 });
                 Ok(None)
             }
             Err(refused) => {
-                let Refused { index, taken, shared, .. } = refused;
+                let LimitRefusal { index, taken, shared, .. } = refused;
                 let name = demands.get(index).map_or("", |demand| demand.limit.name.as_str());
                 self.record.note(|observed| {
                     observed.rate_limit_checks.push(RateLimitCheck { limit: name.into(), remaining: None, shared });
@@ -376,7 +376,7 @@ impl Evaluation<'_> {
 }
 
 /// A decision's edits, validated.
-struct Edited {
+struct ValidEdits {
     path: Option<String>,
     request: Vec<Edit>,
     response: Vec<Edit>,
@@ -436,7 +436,7 @@ fn replace_path(head: &mut request::Parts, path: String) -> Result<(), BadOutput
 }
 
 /// The refusal of a counter.
-fn denial(limit: &str, refused: &Refused) -> Denial {
+fn denial(limit: &str, refused: &LimitRefusal) -> Denial {
     let mut denial = quota::exhausted(limit, &refused.taken);
     if let Some(reason) = refused.uncounted {
         denial.clause = reason.to_owned();

@@ -4,9 +4,9 @@
 //! The forecast may be wrong: a program asks for missing inputs, and ignores superfluous ones.
 
 use super::Evaluation;
-use crate::state::ledger::quota::CounterState;
-use crate::state::ledger::token::ClaimValues;
-use crate::state::ledger::{Digest, Known, VerifiedSignature};
+use crate::state::limits::CounterState;
+use crate::state::tokens::ClaimValues;
+use crate::state::tokens::{Digest, VerifiedSignature, VerifiedToken};
 use http::Method;
 use leno_policy::input::{Header, QuotaEntry};
 use leno_policy::quota::Subject;
@@ -122,13 +122,13 @@ fn look_up<'a>(evaluation: &Evaluation<'_>, token: &'a str, claims: &mut Option<
 
 /// Looks up a token that is new to this function in the cache of all functions on this node. Its
 /// entry is used only if this function has the key that signed the token.
-fn learn_from_others(evaluation: &Evaluation<'_>, digest: &Digest) -> Option<Known> {
+fn learn_from_others(evaluation: &Evaluation<'_>, digest: &Digest) -> Option<VerifiedToken> {
     let VerifiedSignature { key, algorithm, claims } = evaluation.signatures.look_up(digest)?;
     if !evaluation.input.entry.keys.contains(key) {
         return None;
     }
     let claims = claims.filter(|(paths, _)| **paths == *evaluation.program.needs.claims).map(|(_, values)| values);
-    let known = Known { key, algorithm, claims };
+    let known = VerifiedToken { key, algorithm, claims };
     evaluation.state.tokens.remember(*digest, known.clone());
     Some(known)
 }
@@ -163,7 +163,7 @@ fn read_counters(
     let limits = evaluation.program.spec.rate_limits.iter().zip(&needs.quotas);
     let read = |(index, (limit, parts)): (u16, (&RateLimit, &Vec<KeyPart>))| {
         let key = quota::render_key(parts, &subject);
-        let held = evaluation.state.quotas.read(&limit.name, &key);
+        let held = evaluation.state.limits.read(&limit.name, &key);
         Counter { limit: index, key, held }
     };
     let counts_it = |(_, (limit, _)): &(u16, (&RateLimit, &Vec<KeyPart>))| {

@@ -22,7 +22,7 @@ use leno_telemetry::ring::Ring;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
-use verdict::{Change, Compared};
+use verdict::{Change, Comparison};
 
 pub use verdict::Verdict;
 
@@ -32,7 +32,7 @@ const EXAMPLES: usize = 5;
 const REASONS: usize = 16;
 
 /// A record that was decoded from the ring.
-type Recorded = ExchangeRecord<Box<str>>;
+type DecodedRecord = ExchangeRecord<Box<str>>;
 
 /// The records of a node at one moment, by the function that judged. They stay encoded, because there may be many.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub struct Records(HashMap<Box<str>, Vec<Box<[u8]>>>);
 
 /// The result of replaying the records of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplayReport {
     /// Requests that were judged again.
     pub judged: u64,
     /// The number of those that were allowed and would be denied.
@@ -93,7 +93,7 @@ impl Records {
         Self(records)
     }
 
-    fn of_function(&self, id: &FunctionId) -> impl Iterator<Item = Recorded> {
+    fn of_function(&self, id: &FunctionId) -> impl Iterator<Item = DecodedRecord> {
         let records = self.0.get(id.to_string().as_str()).into_iter().flatten();
         records.filter_map(|record| ExchangeRecord::decode(record))
     }
@@ -107,10 +107,10 @@ pub fn replay(
     in_force: &FunctionEntry,
     records: &Records,
     until: Instant,
-) -> Result<Replayed, String> {
-    let mut recorded: Vec<Recorded> = records.of_function(&candidate.id).collect();
+) -> Result<ReplayReport, String> {
+    let mut recorded: Vec<DecodedRecord> = records.of_function(&candidate.id).collect();
     recorded.sort_by_key(|recorded| std::cmp::Reverse(recorded.started));
-    let mut result = Replayed { left_out: left_out(candidate), ..Replayed::default() };
+    let mut result = ReplayReport { left_out: left_out(candidate), ..ReplayReport::default() };
     let inbound = Replayer::new(engine, with_known_keys(candidate, in_force), candidate)?;
     let outbound = Replayer::new(engine, candidate.outbound.clone(), candidate)?;
     let mut pool = Pool::with_cap(1);
@@ -128,7 +128,7 @@ pub fn replay(
     Ok(result)
 }
 
-fn is_outbound(recorded: &Recorded) -> bool {
+fn is_outbound(recorded: &DecodedRecord) -> bool {
     recorded.direction == leno_http::peer::TrafficDirection::Outbound
 }
 
@@ -137,7 +137,7 @@ fn with_known_keys(candidate: &CandidatePrograms, in_force: &FunctionEntry) -> P
     let mut spec = candidate.inbound.clone();
     for fetch in &candidate.jwks {
         let same =
-            in_force.slice.jwks.iter().find(|known| (&known.url, &known.ca_file) == (&fetch.url, &fetch.ca_file));
+            in_force.config.jwks.iter().find(|known| (&known.url, &known.ca_file) == (&fetch.url, &fetch.ca_file));
         let known = same.and_then(|known| in_force.inbound.spec.authentication.get(known.issuer));
         if let (Some(known), Some(issuer)) = (known, spec.authentication.get_mut(fetch.issuer)) {
             issuer.keys.clone_from(&known.keys);
@@ -179,7 +179,7 @@ impl Replayer {
 
     /// Compares the recorded verdict with the program's. An error gives the reason why that is not
     /// possible.
-    fn judge(&self, pool: &mut Pool, recorded: &Recorded) -> Result<Compared, String> {
+    fn judge(&self, pool: &mut Pool, recorded: &DecodedRecord) -> Result<Comparison, String> {
         let no_inputs = || "another node judged it, or nothing was kept of it".to_owned();
         let inputs = recorded.inputs.as_deref().ok_or_else(no_inputs)?;
         let head = Head::rebuild(recorded, inputs, &self.program.needs, &self.reads)?;
@@ -198,7 +198,7 @@ impl Replayer {
         }
     }
 
-    fn run(&self, pool: &mut Pool, recorded: &Recorded, inputs: &Inputs, head: &Head) -> Result<Output, String> {
+    fn run(&self, pool: &mut Pool, recorded: &DecodedRecord, inputs: &Inputs, head: &Head) -> Result<Output, String> {
         let image = self.program.image.as_ref().map_err(Clone::clone)?;
         let line = &recorded.request_line;
         let since = recorded.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -227,10 +227,10 @@ impl Replayer {
     }
 }
 
-impl Replayed {
-    fn add(&mut self, recorded: &Recorded, compared: Compared) {
+impl ReplayReport {
+    fn add(&mut self, recorded: &DecodedRecord, compared: Comparison) {
         self.judged += 1;
-        let Compared { change, before, after } = compared;
+        let Comparison { change, before, after } = compared;
         let count = match change {
             Change::None => return,
             Change::Denied => &mut self.newly_denied,
@@ -249,7 +249,7 @@ impl Replayed {
     }
 }
 
-fn example(recorded: &Recorded, before: Verdict, after: Verdict) -> Example {
+fn example(recorded: &DecodedRecord, before: Verdict, after: Verdict) -> Example {
     let address: IpAddr = recorded.peer.address.ip();
     let caller = recorded.source().map(|(namespace, name)| format!("{namespace}/{name}"));
     Example {

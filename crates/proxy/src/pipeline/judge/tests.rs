@@ -33,7 +33,7 @@ fn engines() -> &'static [Engine] {
 struct Bench {
     telemetry: Telemetry,
     recorder: Rc<Recorder>,
-    ledger: Arc<Ledger>,
+    policy_state: Arc<PolicyState>,
     judge: Judge,
     entry: Arc<FunctionEntry>,
     direction: TrafficDirection,
@@ -42,15 +42,15 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(engine: &Engine, slice: FunctionConfig) -> Self {
-        let (telemetry, ledger) = (Telemetry::quiet("td.example"), Ledger::new());
+    fn new(engine: &Engine, config: FunctionConfig) -> Self {
+        let (telemetry, policy_state) = (Telemetry::quiet("td.example"), PolicyState::new());
         let random = Rc::new(Random::from_system().unwrap());
         Self {
             recorder: Recorder::new(&telemetry),
-            judge: Judge::new(ledger.clone(), random),
-            entry: Arc::new(FunctionEntry::load(engine, slice)),
+            judge: Judge::new(policy_state.clone(), random),
+            entry: Arc::new(FunctionEntry::load(engine, config)),
             telemetry,
-            ledger,
+            policy_state,
             direction: TrafficDirection::Gateway,
             identity: None,
             target: Some("shop/orders"),
@@ -119,19 +119,19 @@ fn rule(name: &str, action: Action) -> AuthorizationRule {
 }
 
 /// A function that allows all callers.
-fn open_slice() -> FunctionConfig {
-    let mut slice = testing::slice("shop/orders");
-    slice.inbound.authorization.push(rule("p/authorization/all", Action::Allow));
-    slice
+fn open_config() -> FunctionConfig {
+    let mut config = testing::config("shop/orders");
+    config.inbound.authorization.push(rule("p/authorization/all", Action::Allow));
+    config
 }
 
 const KEY: KeyId = KeyId([0xab; 32]);
 
 /// A function that requires a token signed with this key.
-fn token_slice(key: &SigningKey) -> FunctionConfig {
-    let mut slice = open_slice();
-    slice.keys = vec![key.verification_key(KEY)];
-    slice.inbound.authentication.push(Issuer {
+fn token_config(key: &SigningKey) -> FunctionConfig {
+    let mut config = open_config();
+    config.keys = vec![key.verification_key(KEY)];
+    config.inbound.authentication.push(Issuer {
         name: "p/authentication/login".into(),
         issuer: "https://login.example".into(),
         audiences: Vec::new(),
@@ -146,7 +146,7 @@ fn token_slice(key: &SigningKey) -> FunctionConfig {
         space_delimited_claims: vec![],
         claims_to_headers: vec![(vec!["sub".into()], "x-user".into())],
     });
-    slice
+    config
 }
 
 const CLAIMS: &str = r#"{"iss":"https://login.example","sub":"ann","exp":4102444800}"#;
@@ -168,9 +168,9 @@ fn limit(requests: u32, key: Vec<KeyPart>) -> RateLimit {
 #[test]
 fn a_permitted_request_goes_on_edited() {
     for engine in engines() {
-        let mut slice = open_slice();
-        slice.inbound.sidecar.request_headers.push(HeaderRule::Set("x-mesh".into(), "leno".into()));
-        let bench = Bench::new(engine, slice);
+        let mut config = open_config();
+        config.inbound.sidecar.request_headers.push(HeaderRule::Set("x-mesh".into(), "leno".into()));
+        let bench = Bench::new(engine, config);
         let (judgement, told) = bench.ask(get("/a/../orders/%7e?x=1").header("x-mesh", "forged"));
         let (head, permit) = permitted(judgement);
         assert_eq!(head.uri, "/orders/~?x=1");
@@ -188,7 +188,7 @@ fn a_permitted_request_goes_on_edited() {
 
 #[test]
 fn http2_keeps_its_authority_when_the_path_changes() {
-    let bench = Bench::new(&engines()[0], open_slice());
+    let bench = Bench::new(&engines()[0], open_config());
     let (judgement, _) = bench.ask(Request::get("https://orders.example:8443//orders?x"));
     assert_eq!(permitted(judgement).0.uri, "https://orders.example:8443/orders?x");
 }
@@ -196,7 +196,7 @@ fn http2_keeps_its_authority_when_the_path_changes() {
 #[test]
 fn what_nothing_allows_is_denied_and_the_record_says_why() {
     for engine in engines() {
-        let bench = Bench::new(engine, testing::slice("shop/orders"));
+        let bench = Bench::new(engine, testing::config("shop/orders"));
         let (judgement, told) = bench.ask(get("/"));
         assert_eq!(denied(judgement).status, 403);
         let judgement = told.judgement.unwrap();
@@ -209,12 +209,12 @@ fn what_nothing_allows_is_denied_and_the_record_says_why() {
 #[test]
 fn a_function_calls_only_its_callees() {
     for engine in engines() {
-        let mut slice = open_slice();
-        slice.outbound.targets = vec![testing::target("shop/inventory")];
+        let mut config = open_config();
+        config.outbound.targets = vec![testing::target("shop/inventory")];
         let bench = Bench {
             direction: TrafficDirection::Outbound,
             target: Some("shop/inventory"),
-            ..Bench::new(engine, slice)
+            ..Bench::new(engine, config)
         };
         let (judgement, told) = bench.ask(get("/"));
         drop(permitted(judgement));
@@ -231,13 +231,13 @@ fn a_function_calls_only_its_callees() {
 #[test]
 fn responses_are_edited_by_status() {
     for engine in engines() {
-        let mut slice = open_slice();
-        slice.inbound.rate_limits = vec![limit(7, Vec::new())];
-        slice.inbound.sidecar.response_headers = vec![ResponseHeaderRule {
+        let mut config = open_config();
+        config.inbound.rate_limits = vec![limit(7, Vec::new())];
+        config.inbound.sidecar.response_headers = vec![ResponseHeaderRule {
             statuses: vec![(500, 599)],
             edits: vec![HeaderRule::Remove("server".into()), HeaderRule::Set("x-error".into(), "yes".into())],
         }];
-        let bench = Bench::new(engine, slice);
+        let bench = Bench::new(engine, config);
         for (status, edited) in [(200, false), (503, true)] {
             let (head, ()) = get("/").body(()).unwrap().into_parts();
             let record = bench.record(&head);

@@ -32,10 +32,10 @@ pub(crate) struct Answer {
 }
 
 /// A run without a result to rely on: a label for metrics, and the reason in words.
-pub(crate) type Failed = (&'static str, String);
+pub(crate) type RunFailure = (&'static str, String);
 
 /// Validates the outcome of a run.
-pub(crate) fn validate(outcome: Result<Outcome, Failure>) -> Result<ModuleDecision, Failed> {
+pub(crate) fn validate(outcome: Result<Outcome, Failure>) -> Result<ModuleDecision, RunFailure> {
     let bad = |error: BadOutput| bad_output(&error);
     match outcome {
         Ok(Outcome::Continue(changes)) => Ok(ModuleDecision::Continue(edits::check_changes(&changes).map_err(bad)?)),
@@ -45,7 +45,7 @@ pub(crate) fn validate(outcome: Result<Outcome, Failure>) -> Result<ModuleDecisi
 }
 
 /// The failure of a run with invalid output.
-pub(crate) fn bad_output(error: &BadOutput) -> Failed {
+pub(crate) fn bad_output(error: &BadOutput) -> RunFailure {
     ("bad_output", format!("its output is invalid: {error}"))
 }
 

@@ -2,7 +2,7 @@
 
 use super::http2::Streams;
 use super::sender::Sender;
-use super::{ConnectError, ConnectionKey, Held, Http1Connection, Open, Pool};
+use super::{ConnectError, ConnectionGuards, ConnectionKey, Http1Connection, Open, Pool};
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::EgressTargetTls;
 use crate::state::instances::InstanceProof;
@@ -45,18 +45,18 @@ pub(super) async fn tcp(
 }
 
 /// Begins TLS with an external service.
-pub(super) async fn begin_tls<T>(outside: &EgressTargetTls, stream: T) -> Result<TlsStream<T>, ConnectError>
+pub(super) async fn begin_tls<T>(egress: &EgressTargetTls, stream: T) -> Result<TlsStream<T>, ConnectError>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    Ok(TlsConnector::from(outside.config.clone()).connect(outside.server.clone(), stream).await?)
+    Ok(TlsConnector::from(egress.config.clone()).connect(egress.server.clone(), stream).await?)
 }
 
 /// `held` is held as long as the connection is open.
 pub(super) async fn handshake_http1(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     key: &ConnectionKey,
-    held: (Open, Held),
+    held: (Open, ConnectionGuards),
     limits: &UpstreamLimits,
 ) -> Result<Http1Connection, hyper::Error> {
     let permit = held.1.1.clone();
@@ -103,7 +103,7 @@ impl Http2<'_> {
     pub(super) async fn handshake(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        held: Held,
+        held: ConnectionGuards,
         certificate: Option<PeerCertificate>,
     ) -> Result<(Sender, TaskOwner, Rc<Streams>), ConnectError> {
         let settings = Arc::new(PeerSettings::default());

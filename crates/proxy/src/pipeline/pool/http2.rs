@@ -1,11 +1,11 @@
 //! HTTP/2 connections of the pool, which carry as many streams as their peers take.
 
 use super::connect::{Http2, begin_tls, tcp, within};
-use super::{CalleeKey, ConnectError, ConnectionKey, Held, IDLE_TIMEOUT, Pool, Sender};
+use super::{CalleeKey, ConnectError, ConnectionGuards, ConnectionKey, IDLE_TIMEOUT, Pool, Sender};
 use crate::state::certificate::PeerCertificate;
 use crate::state::egress::EgressKey;
+use crate::state::health::ConnectionGuard;
 use crate::state::instances::InstanceProof;
-use crate::state::ledger::ConnectionGuard;
 use leno_http::inflow::PeerSettings;
 use leno_identity::{SpiffeId, SvidStore};
 use leno_model::UpstreamLimits;
@@ -36,7 +36,7 @@ const STREAMS: u32 = 100;
 
 #[derive(Debug, Default)]
 pub(super) struct Http2Host {
-    connections: Vec<Shared>,
+    connections: Vec<SharedConnection>,
     /// Held while connecting, so that a burst does not open one connection per request.
     connecting: Rc<tokio::sync::Mutex<()>>,
     /// How often the address has ended a connection because of too many PINGs, and when it last did.
@@ -44,7 +44,7 @@ pub(super) struct Http2Host {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedConnection {
     sender: Sender,
     /// The task that drives the connection works for the function that opened a stream last.
     owner: TaskOwner,
@@ -90,16 +90,21 @@ impl Pool {
         let mut hosts = self.http2.borrow_mut();
         let connections = &mut hosts.get_mut(key)?.connections;
         connections.retain(|shared| !shared.sender.is_closed());
-        connections.iter().rfind(|shared| shared.has_room() && shared.is_usable()).map(Shared::check_out)
+        connections.iter().rfind(|shared| shared.has_capacity() && shared.is_usable()).map(SharedConnection::check_out)
     }
 
     /// A place in the queue of the connection that has the fewest streams beyond its limit.
-    fn queued_http2(&self, key: &ConnectionKey, only_if: impl Fn(&[Shared]) -> bool) -> Option<CheckedOutHttp2> {
+    fn queued_http2(
+        &self,
+        key: &ConnectionKey,
+        only_if: impl Fn(&[SharedConnection]) -> bool,
+    ) -> Option<CheckedOutHttp2> {
         let hosts = self.http2.borrow();
         let connections = &hosts.get(key)?.connections;
         let usable = || connections.iter().filter(|shared| shared.is_usable());
-        let beyond = |shared: &&Shared| i64::from(shared.streams.open.get()) - i64::from(shared.streams.limit());
-        only_if(connections).then(|| usable().min_by_key(beyond).map(Shared::check_out)).flatten()
+        let beyond =
+            |shared: &&SharedConnection| i64::from(shared.streams.open.get()) - i64::from(shared.streams.limit());
+        only_if(connections).then(|| usable().min_by_key(beyond).map(SharedConnection::check_out)).flatten()
     }
 
     /// A stream of a connection to `key`. Opens a connection if none has a free stream, one at a
@@ -121,7 +126,8 @@ impl Pool {
         let _one_at_a_time = connecting.lock().await;
         // A peer that accepts no streams at all would accept none on another connection either. It
         // raises its limit as soon as it accepts streams.
-        let takes_none = |connections: &[Shared]| connections.iter().any(|shared| shared.streams.limit() == 0);
+        let takes_none =
+            |connections: &[SharedConnection]| connections.iter().any(|shared| shared.streams.limit() == 0);
         if let Some(shared) = self.shared_http2(key).or_else(|| self.queued_http2(key, takes_none)) {
             return Ok(shared);
         }
@@ -140,15 +146,15 @@ impl Pool {
         key: &ConnectionKey,
         lease: Option<&dyn InstanceProof>,
         svids: &Arc<SvidStore>,
-        held: Held,
+        held: ConnectionGuards,
         limits: &UpstreamLimits,
     ) -> Result<CheckedOutHttp2, ConnectError> {
         self.check_loop(key.address)?;
         let stream = tcp(key.address, lease, limits).await?;
         let http2 = Http2 { key, pool: self.myself.clone(), limits, keep_alive: self.keep_alive(key, limits) };
         let (sender, owner, streams) = match &key.callee {
-            CalleeKey::Egress(EgressKey { tls: Some(outside), .. }) => {
-                let stream = begin_tls(outside, stream).await?;
+            CalleeKey::Egress(EgressKey { tls: Some(egress), .. }) => {
+                let stream = begin_tls(egress, stream).await?;
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
                     return Err(ConnectError::Tls("it does not speak HTTP/2 (ALPN)".to_owned()));
                 }
@@ -165,7 +171,7 @@ impl Pool {
                 http2.handshake(stream, held, Some(certificate)).await?
             }
         };
-        let shared = Shared { sender, owner, streams };
+        let shared = SharedConnection { sender, owner, streams };
         let checked_out = CheckedOutHttp2 { reused: false, ..shared.check_out() };
         self.http2.borrow_mut().entry(key.clone()).or_default().connections.push(shared);
         Ok(checked_out)
@@ -216,8 +222,8 @@ impl Pool {
     }
 }
 
-impl Shared {
-    fn has_room(&self) -> bool {
+impl SharedConnection {
+    fn has_capacity(&self) -> bool {
         self.streams.open.get() < self.streams.limit()
     }
 

@@ -34,9 +34,9 @@ impl ConnectionKey {
     pub(super) fn together(&self) -> Self {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         match &self.callee {
-            CalleeKey::Egress(outside) => {
-                let outside = EgressKey { name: outside.name.clone(), tls: None };
-                Self { address, callee: CalleeKey::Egress(outside) }
+            CalleeKey::Egress(egress) => {
+                let egress = EgressKey { name: egress.name.clone(), tls: None };
+                Self { address, callee: CalleeKey::Egress(egress) }
             }
             CalleeKey::Instance | CalleeKey::Sidecar(_) => self.clone(),
         }
@@ -50,7 +50,7 @@ impl ConnectionKey {
     /// The TLS settings of an external service.
     pub(super) fn outside_tls(&self) -> Option<&EgressTargetTls> {
         match &self.callee {
-            CalleeKey::Egress(outside) => outside.tls.as_ref(),
+            CalleeKey::Egress(egress) => egress.tls.as_ref(),
             CalleeKey::Instance | CalleeKey::Sidecar(_) => None,
         }
     }

@@ -140,17 +140,17 @@ fn set_length(request: &mut Request<()>, body: &Body) {
 /// The upload of a body by a separate task. It ends with a reset if this is dropped before the
 /// response is there.
 #[derive(Default)]
-struct Upload(Option<Rc<Cancelled>>);
+struct Upload(Option<Rc<Cancellation>>);
 
 #[derive(Default)]
-struct Cancelled {
+struct Cancellation {
     is_cancelled: Cell<bool>,
     waker: Cell<Option<Waker>>,
 }
 
 impl Upload {
     fn begin(&mut self, body: Body, to: SendStream<Bytes>) {
-        let cancelled = Rc::new(Cancelled::default());
+        let cancelled = Rc::new(Cancellation::default());
         self.0 = Some(cancelled.clone());
         schedule::spawn_part(async move {
             let mut pipe = pin!(pipe(body, to));

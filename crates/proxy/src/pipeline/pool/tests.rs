@@ -49,7 +49,7 @@ fn an_old_connection_to_this_machine_is_for_requests_that_may_be_sent_twice() {
         let (pool, key, _server) = idle_for(2 * IDLE_TIMEOUT).await;
         assert!(pool.idle_http1(&key, false).is_none());
         pool.changed_http1(&key).await;
-        assert_eq!(pool.open_http1(&key), 0, "it was closed, and makes room for another one");
+        assert_eq!(pool.open_http1(&key), 0, "it was closed, and makes space for another one");
 
         let (pool, key, _server) = idle_for(LOOPBACK_IDLE_TIMEOUT).await;
         pool.close_idle(Instant::now());

@@ -22,18 +22,18 @@ impl Forward<'_> {
     pub(super) async fn to_egress(
         &self,
         entry: &FunctionEntry,
-        outside: &EgressTarget,
+        external: &EgressTarget,
         mut head: Box<request::Parts>,
         body: Body,
         avoid: &[SocketAddr],
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
-        let port = outside.egress.http_port(exchange.port).ok_or(Failure::NoHttp(exchange.port))?;
+        let port = external.egress.http_port(exchange.port).ok_or(Failure::NoHttp(exchange.port))?;
         if exchange.upgrade && port.http2 {
             return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
         }
         let host = head::host(&head).into_owned();
-        let found = outside.addresses(&exchange.worker.node, &host).await?;
+        let found = external.addresses(&exchange.worker.node, &host).await?;
         let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
         let (target, now) = (&self.permit.target, Instant::now());
         addresses.retain(|address| !target.ejected(*address, now));
@@ -41,24 +41,24 @@ impl Forward<'_> {
         addresses.make_contiguous().sort_by_key(|address| avoid.contains(address));
         let address = addresses.pop_front().ok_or(Failure::Ejected)?;
         let tls = port.protocol == EgressProtocol::Https;
-        let key = outside.key(&host, tls, port.http2).await?;
-        let credentials = outside.credentials().await?;
+        let key = external.key(&host, tls, port.http2).await?;
+        let credentials = external.credentials().await?;
         self.endpoint.set(Some(address));
         exchange.record.stage(Stage::Upstream);
         let authority = authority(&host, port);
-        head::leave_mesh(&mut head, &authority, outside.egress.trace_context);
+        head::leave_mesh(&mut head, &authority, external.egress.trace_context);
         for (name, value) in credentials {
             head::set_alone(&mut head.headers, name, value);
         }
         let key = ConnectionKey { address, callee: CalleeKey::Egress(key) };
-        let limit = outside.egress.connect_timeout;
+        let limit = external.egress.connect_timeout;
         let share = exchange.caller_share().or(entry.share());
         let endpoints = Endpoints { key, others: addresses, lease: Some(&()), limit, share };
         let (response, connection) = if port.http2 {
             let scheme = if tls { Scheme::HTTPS } else { Scheme::HTTP };
-            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&outside.not_in_trailers)).await?
+            self.send_http2_as(&scheme, Some(entry), endpoints, head, body.deliver(&external.not_in_trailers)).await?
         } else {
-            self.send_http1(entry, endpoints, head, body.deliver(&outside.not_in_trailers)).await?
+            self.send_http1(entry, endpoints, head, body.deliver(&external.not_in_trailers)).await?
         };
         let guard = UpstreamGuard { connection: Some(connection), ..UpstreamGuard::default() };
         Ok(Reply { response: response.map(Body::from), guard })

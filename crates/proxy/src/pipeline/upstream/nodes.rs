@@ -34,7 +34,7 @@ enum Next<'a> {
 }
 
 /// A connection to a node, and the guard that counts the request there.
-struct Connected {
+struct NodeConnection {
     connection: CheckedOutHttp2,
     address: SocketAddr,
     /// The chosen endpoint; `None`: this node.
@@ -76,7 +76,7 @@ impl Forward<'_> {
         // A node may take two rounds: one for an idle connection that it has just closed, and one
         // for a new connection.
         for _ in 0..2 * MOST_NODES {
-            let Connected { connection, address, candidate, under_way } = connected;
+            let NodeConnection { connection, address, candidate, under_way } = connected;
             let CheckedOutHttp2 { mut sender, stream, reused } = connection;
             let sent = sender.send(request, |interim| exchange.pass_on(interim)).await?;
             let SendError { error, is_unsent } = match sent {
@@ -155,7 +155,7 @@ impl Forward<'_> {
         address: SocketAddr,
         candidate: Option<Arc<Candidate>>,
         failed: &mut Vec<SocketAddr>,
-    ) -> Result<Option<Connected>, Failure> {
+    ) -> Result<Option<NodeConnection>, Failure> {
         let exchange = self.exchange;
         self.endpoint.set(Some(address));
         exchange.record.node(candidate.as_ref().map(|candidate| candidate.endpoint.node.clone()));
@@ -173,7 +173,7 @@ impl Forward<'_> {
         match connection {
             // No other node is tried, because this node lacks the capacity.
             Err(ConnectError::Bound(reason)) => Err(Failure::Bound(reason)),
-            Ok(connection) => Ok(Some(Connected { connection, address, candidate, under_way })),
+            Ok(connection) => Ok(Some(NodeConnection { connection, address, candidate, under_way })),
             Err(error) => self.failed_to_connect(address, candidate.as_deref(), failed, &error).map(|()| None),
         }
     }

@@ -5,7 +5,7 @@ use super::{Forward, Reply, breaker};
 use crate::pipeline::judge::Permit;
 use crate::pipeline::retry;
 use crate::pipeline::route::Upstream;
-use crate::state::ledger::Attempt;
+use crate::state::health::Attempt;
 use http::StatusCode;
 use leno_http::body::grpc_status;
 use leno_http::failure::Failure;
@@ -88,8 +88,8 @@ impl Forward<'_> {
         let node = &self.exchange.worker.node;
         let of = |breaker: Option<&Breaker>| -> Option<Outlier> { breaker?.outlier };
         let (name, outlier, endpoints) = match self.upstream {
-            Upstream::Instance(entry) => (&entry.name, of(breaker(entry))?, node.instances.count(&entry.slice.id)),
-            Upstream::Egress(entry, outside) => (&entry.name, of(breaker(entry))?, outside.known()),
+            Upstream::Instance(entry) => (&entry.name, of(breaker(entry))?, node.instances.count(&entry.config.id)),
+            Upstream::Egress(entry, external) => (&entry.name, of(breaker(entry))?, external.known()),
             Upstream::Remote(callee) => {
                 let known = node.endpoints.of(&callee.id).map_or(0, |known| known.len());
                 (&callee.name, of(self.permit.terms().breaker.as_ref())?, known)

@@ -167,7 +167,7 @@ impl Forward<'_> {
                     Some(target.acquire_pending(breaker.map(|breaker| breaker.max_pending)).ok_or(Failure::Overflow)?);
             }
             let changed = pool.changed_http1(&endpoints.key);
-            pool.make_room_http1(&endpoints.key, self.exchange.is_unshared);
+            pool.make_space_http1(&endpoints.key, self.exchange.is_unshared);
             changed.await;
         }
     }
@@ -194,11 +194,11 @@ impl Forward<'_> {
         let (worker, target) = (&self.exchange.worker, &self.permit.target);
         head::into_http2(&mut head, scheme)?;
         let breaker = entry.and_then(breaker);
-        let outside = matches!(endpoints.key.callee, CalleeKey::Egress(_));
+        let is_egress = matches!(endpoints.key.callee, CalleeKey::Egress(_));
         let count = |is_first: bool| {
             let guard = target.acquire_connection(breaker.map(|breaker| breaker.max_connections));
             // Each worker may have one connection to an instance in any case.
-            guard.map(Some).or_else(|| (is_first && !outside).then(|| target.acquire_connection(None)))
+            guard.map(Some).or_else(|| (is_first && !is_egress).then(|| target.acquire_connection(None)))
         };
         let limits = &self.exchange.snapshot.mesh.limits.upstream;
         let mut again = Repeatable::new(*head, body);

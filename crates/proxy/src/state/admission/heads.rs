@@ -1,6 +1,6 @@
 //! Bounds the memory that unfinished request heads take.
 
-use super::{Admission, Key, Refused, Table};
+use super::{Admission, AdmissionError, Key, Table};
 use leno_http::activity::Heads;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -59,7 +59,7 @@ impl Table {
         for number in chosen {
             let direction = self.entries.get(&number).map_or(0, |entry| entry.direction);
             let closed = self.close(number);
-            self.overflowed(direction, Refused::Heads, closed);
+            self.overflowed(direction, AdmissionError::Heads, closed);
         }
     }
 }

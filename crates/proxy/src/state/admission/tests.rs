@@ -2,13 +2,13 @@ use super::*;
 
 const BOUNDS: Bounds = Bounds { address: 3, direction: 5, node: 7 };
 
-fn admit(admission: &Arc<Admission>, direction: TrafficDirection, host: u8) -> Option<(Admitted, Arc<Activity>)> {
+fn admit(admission: &Arc<Admission>, direction: TrafficDirection, host: u8) -> Option<(AdmissionGuard, Arc<Activity>)> {
     let activity = Activity::new();
     let holder = Holder::Address([192, 0, 2, host].into());
     Some((admission.admit(direction, holder, &activity, BOUNDS).ok()?, activity))
 }
 
-fn is_closed(admitted: &Admitted) -> bool {
+fn is_closed(admitted: &AdmissionGuard) -> bool {
     admitted.shared.closing.load(Ordering::Relaxed)
 }
 
@@ -33,7 +33,7 @@ fn the_oldest_silent_one_is_closed_first_then_the_oldest_idle_one() {
 }
 
 #[test]
-fn each_entrance_has_its_bound_and_the_node_has_one() {
+fn each_listener_has_its_bound_and_the_node_has_one() {
     let admission = Arc::new(Admission::default());
     let gateway: Vec<_> = (0..5).map(|host| admit(&admission, TrafficDirection::Gateway, host).unwrap()).collect();
     let outbound: Vec<_> = (0..2).map(|_| admit(&admission, TrafficDirection::Outbound, 1).unwrap()).collect();
@@ -90,7 +90,7 @@ fn of_instance(
     admission: &Arc<Admission>,
     (name, namespace): (&str, &Arc<Namespace>),
     node: usize,
-) -> Result<(Admitted, Arc<Activity>), Refused> {
+) -> Result<(AdmissionGuard, Arc<Activity>), AdmissionError> {
     let (activity, holder) = (Activity::new(), Holder::Instance(name, namespace));
     let bounds = Bounds { address: usize::MAX, direction: 1000, node };
     Ok((admission.admit(TrafficDirection::Outbound, holder, &activity, bounds)?, activity))
@@ -109,12 +109,12 @@ fn a_namespace_closes_its_own_idle_connections_and_no_others() {
     let seventh = open("hostile/a[1]").unwrap();
     let _busy_too = seventh.1.begin();
     assert!(is_closed(&six[0].0), "an instance has three quarters");
-    assert_eq!(open("hostile/a[1]").unwrap_err(), Refused::Instance);
+    assert_eq!(open("hostile/a[1]").unwrap_err(), AdmissionError::Instance);
     let rest: Vec<_> = (0..2).map(|_| open("hostile/b[2]").unwrap()).collect();
     let _more = open("hostile/b[2]").unwrap();
     assert!(is_closed(&rest[0].0) && !is_closed(&rest[1].0));
     let _busy_last = [rest[1].1.begin(), _more.1.begin()];
-    assert_eq!(open("hostile/b[2]").unwrap_err(), Refused::Namespace);
+    assert_eq!(open("hostile/b[2]").unwrap_err(), AdmissionError::Namespace);
     assert!(!is_closed(&other.0) && !is_closed(&client.0));
     assert_eq!(hostile.count(Resource::Connections).used(), 8);
     drop((six, seventh, rest));
@@ -122,13 +122,13 @@ fn a_namespace_closes_its_own_idle_connections_and_no_others() {
 }
 
 #[test]
-fn instances_leave_room_for_the_gateway_and_the_largest_namespace_yields() {
+fn instances_leave_capacity_for_the_gateway_and_the_largest_namespace_yields() {
     let (admission, namespaces) = (Arc::new(Admission::default()), leno_namespaces::Namespaces::default());
     let (hostile, shop) = (namespaces.of("hostile"), namespaces.of("shop"));
     let open = |name, namespace| of_instance(&admission, (name, namespace), 8);
     let held: Vec<_> = (0..6).map(|_| open("hostile/a[1]", &hostile).unwrap()).collect();
     let busy: Vec<_> = held.iter().map(|(_, activity)| activity.begin()).collect();
-    assert_eq!(open("hostile/a[1]", &hostile).unwrap_err(), Refused::Descriptors);
+    assert_eq!(open("hostile/a[1]", &hostile).unwrap_err(), AdmissionError::Descriptors);
     let activity = Activity::new();
     let bounds = Bounds { address: 100, direction: 1000, node: 8 };
     let client = |host: u8| {

@@ -22,7 +22,7 @@ fn endpoint(port: u16, ready: u32, locality: Locality) -> Endpoint {
 /// A node at zone `a` of `eu`, with its endpoints and health data of one function.
 struct World {
     endpoints: Endpoints,
-    target: TargetState,
+    target: TargetHealth,
     random: Random,
     now: Instant,
 }
@@ -31,7 +31,7 @@ impl World {
     fn new(endpoints: Vec<Endpoint>) -> Self {
         let world = Self {
             endpoints: Endpoints::default(),
-            target: TargetState::default(),
+            target: TargetHealth::default(),
             random: Random::from_system().unwrap(),
             now: Instant::now(),
         };

@@ -50,19 +50,19 @@ struct Namespace {
 
 #[derive(Debug)]
 struct Waiting {
-    wanted: Wanted,
+    wanted: InstanceDemand,
     granted: oneshot::Sender<Share>,
 }
 
 #[derive(Clone, Debug)]
-struct Wanted {
+struct InstanceDemand {
     function: FunctionId,
     count: u32,
     /// The limits as configured when the request arrived.
     most: ExtensionInstances,
 }
 
-impl Wanted {
+impl InstanceDemand {
     fn namespace(&self) -> &str {
         &self.function.namespace
     }
@@ -79,7 +79,7 @@ pub struct Share {
 /// No instance is free for this request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no instance of an extension was free: {0}")]
-pub struct Exhausted(&'static str);
+pub struct BudgetExhausted(&'static str);
 
 impl Budget {
     /// Reserves `count` instances for a request to this function. Waits for them for at most a second.
@@ -88,10 +88,10 @@ impl Budget {
         function: &FunctionId,
         count: u32,
         most: ExtensionInstances,
-    ) -> Result<Share, Exhausted> {
-        let wanted = Wanted { function: function.clone(), count, most };
+    ) -> Result<Share, BudgetExhausted> {
+        let wanted = InstanceDemand { function: function.clone(), count, most };
         if count > most.per_function.min(most.per_namespace).min(MOST_KEPT) {
-            return Err(Exhausted("the request needs more of them than its function may have"));
+            return Err(BudgetExhausted("the request needs more of them than its function may have"));
         }
         let receiver = {
             let mut state = self.lock();
@@ -105,7 +105,7 @@ impl Budget {
             return Ok(share);
         }
         self.lock().forget(&function.namespace);
-        Err(Exhausted("the function, its namespace or the node had as many as they may for a second"))
+        Err(BudgetExhausted("the function, its namespace or the node had as many as they may for a second"))
     }
 
     /// The current counts, for metrics.
@@ -117,7 +117,7 @@ impl Budget {
         Scrape(told.map(|(name, one)| (name.clone(), [i64::from(one.kept), waiting(one)])).collect())
     }
 
-    fn share(self: &Arc<Self>, wanted: &Wanted) -> Share {
+    fn share(self: &Arc<Self>, wanted: &InstanceDemand) -> Share {
         Share { budget: self.clone(), function: wanted.function.clone(), count: wanted.count }
     }
 
@@ -145,14 +145,14 @@ impl Drop for Share {
 }
 
 impl State {
-    fn fits(&self, wanted: &Wanted) -> bool {
+    fn fits(&self, wanted: &InstanceDemand) -> bool {
         let of = |kept: Option<u32>, most: u32| kept.unwrap_or(0) + wanted.count <= most;
         of(Some(self.kept), MOST_KEPT)
             && of(self.functions.get(&wanted.function).copied(), wanted.most.per_function)
             && of(self.namespaces.get(wanted.namespace()).map(|namespace| namespace.kept), wanted.most.per_namespace)
     }
 
-    fn count(&mut self, wanted: &Wanted) {
+    fn count(&mut self, wanted: &InstanceDemand) {
         self.kept += wanted.count;
         *self.functions.entry(wanted.function.clone()).or_default() += wanted.count;
         self.namespaces.entry(wanted.namespace().into()).or_default().kept += wanted.count;
@@ -182,12 +182,12 @@ impl State {
         }
     }
 
-    fn queue(&mut self, wanted: Wanted) -> Result<oneshot::Receiver<Share>, Exhausted> {
+    fn queue(&mut self, wanted: InstanceDemand) -> Result<oneshot::Receiver<Share>, BudgetExhausted> {
         let name: Box<str> = wanted.namespace().into();
         let namespace = self.namespaces.entry(name.clone()).or_default();
         namespace.waiting.retain(|waiting| !waiting.granted.is_closed());
         if namespace.waiting.len() >= MOST_WAITING {
-            return Err(Exhausted("too many requests of its namespace wait for one"));
+            return Err(BudgetExhausted("too many requests of its namespace wait for one"));
         }
         if !self.turns.contains(&name) {
             self.turns.push_back(name);
@@ -314,7 +314,7 @@ mod tests {
         let other = now(&mut other).await.expect("it is the other namespace's turn").unwrap();
         assert!(now(&mut second).await.is_none());
         drop(other);
-        drop(now(&mut second).await.expect("there is room again").unwrap());
+        drop(now(&mut second).await.expect("there is one again").unwrap());
         drop((first, held));
         assert_eq!(counts(&budget), (0, 0));
     }

@@ -17,9 +17,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Counts requests that were cancelled before their answer.
-struct Abandoned(Arc<AtomicUsize>);
+struct CancelCounter(Arc<AtomicUsize>);
 
-impl Drop for Abandoned {
+impl Drop for CancelCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
@@ -30,7 +30,7 @@ async fn silent() -> (Upstream, Arc<AtomicUsize>) {
     let abandoned = Arc::new(AtomicUsize::new(0));
     let count = abandoned.clone();
     let upstream = upstream::http1(move |_| {
-        let guard = Abandoned(count.clone());
+        let guard = CancelCounter(count.clone());
         async move {
             let _guard = guard;
             pending::<Response<upstream::Body>>().await
@@ -104,7 +104,7 @@ async fn the_deadline_of_a_grpc_client_arrives_shortened_and_holds() {
         let abandoned = Arc::new(AtomicUsize::new(0));
         let count = abandoned.clone();
         let handler = move |_: Request<Incoming>| {
-            let guard = Abandoned(count.clone());
+            let guard = CancelCounter(count.clone());
             async move {
                 let _guard = guard;
                 pending::<Response<upstream::Body>>().await

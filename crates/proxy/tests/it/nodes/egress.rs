@@ -50,17 +50,17 @@ pub(crate) fn carrier(address: Ipv4Addr, ports: &[(u16, EgressProtocol)], rule: 
         by_egress_nodes: true,
     };
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    Builder::new().function("callee", AppProtocol::Http1, nowhere).addresses("callee", &[]).slice("callee", |slice| {
-        slice.run = Run::Egress(egress);
-        slice.inbound.authorization.pop();
-        slice.inbound.authorization.push(rule);
-        slice.expose.clear();
+    Builder::new().function("callee", AppProtocol::Http1, nowhere).addresses("callee", &[]).config("callee", |config| {
+        config.run = Run::Egress(egress);
+        config.inbound.authorization.pop();
+        config.inbound.authorization.push(rule);
+        config.expose.clear();
     })
 }
 
 /// A node with a caller that may call the address.
 fn here(there: &Mesh, address: Ipv4Addr) -> Builder {
-    caller().with(there).slice("caller", |slice| slice.callees[0].addresses = vec![block(address)])
+    caller().with(there).config("caller", |config| config.callees[0].addresses = vec![block(address)])
 }
 
 async fn get(mesh: &Mesh, at: SocketAddr, more: (&str, &str)) -> upstream::Answer {
@@ -74,21 +74,21 @@ async fn get(mesh: &Mesh, at: SocketAddr, more: (&str, &str)) -> upstream::Answe
 /// itself and on an egress node.
 #[tokio::test(flavor = "multi_thread")]
 async fn paths_go_out_as_they_came_where_the_external_asks_for_that() {
-    let outside = upstream::http1(|request| async move { Response::new(full(request.uri().to_string())) }).await;
-    let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
-    let no_admin = |slice: &mut leno_model::FunctionConfig| {
+    let external = upstream::http1(|request| async move { Response::new(full(request.uri().to_string())) }).await;
+    let (at, local) = (external.address, Ipv4Addr::LOCALHOST);
+    let no_admin = |config: &mut leno_model::FunctionConfig| {
         let paths = Matches { any: vec![PathMatch::Text(StringMatch::Prefix("/admin".into()))], none: vec![] };
         let to = vec![Operation { paths, ..Operation::default() }];
-        slice.inbound.authorization.insert(0, AuthorizationRule { action: Action::Deny, to, ..allow_all() });
+        config.inbound.authorization.insert(0, AuthorizationRule { action: Action::Deny, to, ..allow_all() });
     };
     let as_received = |target: &mut Target| target.as_received = true;
-    let carrier = || carrier(local, &[(at.port(), EgressProtocol::Http)], allow_all()).slice("callee", no_admin);
+    let carrier = || carrier(local, &[(at.port(), EgressProtocol::Http)], allow_all()).config("callee", no_admin);
     let there = carrier().plan("callee", as_received).start();
     let away = here(&there, local).plan("callee", as_received).start();
     away.knows("callee", &[(&there, 1)]);
     let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
     let alone = carrier().function("caller", AppProtocol::Http1, nowhere).call("caller", "callee");
-    let alone = alone.slice("caller", |slice| slice.callees[0].addresses = vec![block(local)]);
+    let alone = alone.config("caller", |config| config.callees[0].addresses = vec![block(local)]);
     let alone = alone.plan("callee", as_received).start();
     for mesh in [&away, &alone] {
         for (target, status) in [
@@ -112,25 +112,25 @@ async fn paths_go_out_as_they_came_where_the_external_asks_for_that() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_carrier_judges_and_goes_out_and_nothing_of_the_mesh_goes_along() {
-    let outside = upstream::http1(echo).await;
-    let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
+    let external = upstream::http1(echo).await;
+    let (at, local) = (external.address, Ipv4Addr::LOCALHOST);
     let there = carrier(local, &[(at.port(), EgressProtocol::Http)], only("caller", at.port())).start();
     let here = here(&there, local).start();
     here.knows("callee", &[(&there, 1)]);
-    let reply = get(&here, at, ("x-request-id", "to-the-outside")).await;
+    let reply = get(&here, at, ("x-request-id", "to-the-service")).await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     for field in ["x-leno", "x-forwarded", "x-request-id", "traceparent"] {
         assert!(!reply.text.contains(field), "{}", reply.text);
     }
     assert!(reply.text.contains(&format!("host: {at}\n")), "{}", reply.text);
-    let outbound = here.told("to-the-outside", 1).await.remove(0);
+    let outbound = here.told("to-the-service", 1).await.remove(0);
     assert_eq!(outbound.node, Some(node_name(there.inbound())));
-    let inbound = there.told("to-the-outside", 1).await.remove(0);
+    let inbound = there.told("to-the-service", 1).await.remove(0);
     assert_eq!(inbound.peer.identity.as_deref(), Some(&*spiffe("caller").to_string()));
     assert_eq!(inbound.attempts[0].endpoint, Some(at.to_string()), "where it went");
     assert_eq!(inbound.judgement.as_ref().unwrap().rule, "test/only");
 
-    let requests = outside.requests();
+    let requests = external.requests();
     assert_eq!(get(&here, at, ("x-deny", "1")).await.status, 403);
     let other = SocketAddr::new(at.ip(), 9);
     assert_eq!(get(&here, other, ("x-a", "1")).await.status, 421, "no such port");
@@ -139,13 +139,13 @@ async fn the_carrier_judges_and_goes_out_and_nothing_of_the_mesh_goes_along() {
     // No egress node is known, and this node does not connect to external services.
     here.knows("callee", &[]);
     assert_eq!(get(&here, at, ("x-a", "1")).await.status, 503);
-    assert_eq!(outside.requests(), requests);
+    assert_eq!(external.requests(), requests);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rules_are_about_the_caller_who_proves_who_it_is_and_not_about_its_node() {
-    let outside = upstream::http1(echo).await;
-    let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
+    let external = upstream::http1(echo).await;
+    let (at, local) = (external.address, Ipv4Addr::LOCALHOST);
     let there = carrier(local, &[(at.port(), EgressProtocol::Http)], only("another", at.port())).start();
     let here = here(&there, local).start();
     here.knows("callee", &[(&there, 1)]);
@@ -154,28 +154,28 @@ async fn rules_are_about_the_caller_who_proves_who_it_is_and_not_about_its_node(
     let stranger = Builder::new().function("other", AppProtocol::Http1, at).with(&there).start();
     here.knows("callee", &[(&stranger, 1)]);
     assert_eq!(get(&here, at, ("x-a", "1")).await.status, 503);
-    assert_eq!(outside.connections(), 0);
+    assert_eq!(external.connections(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_carrier_is_tried_where_one_cannot_be_reached() {
-    let outside: Upstream = upstream::http1(|_| async { Response::new(full("outside")) }).await;
-    let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
+    let external: Upstream = upstream::http1(|_| async { Response::new(full("external")) }).await;
+    let (at, local) = (external.address, Ipv4Addr::LOCALHOST);
     let there = carrier(local, &[(at.port(), EgressProtocol::Http)], allow_all()).start();
     let here = here(&there, local).start();
     let dead = closed().await;
     here.knows_at("callee", &[(dead, 1, Default::default()), (there.inbound(), 1, Default::default())]);
     for _ in 0..10 {
         let reply = get(&here, at, ("x-a", "1")).await;
-        assert_eq!((reply.status, reply.text.as_str()), (200, "outside"));
+        assert_eq!((reply.status, reply.text.as_str()), (200, "external"));
     }
     assert!(here.metrics().contains(&format!("leno_node_connect_failures_total{{node=\"{}\"}}", node_name(dead))));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_websocket_goes_out_through_the_carrier() {
-    let outside = upstream::http1(parrot).await;
-    let (at, local) = (outside.address, Ipv4Addr::LOCALHOST);
+    let external = upstream::http1(parrot).await;
+    let (at, local) = (external.address, Ipv4Addr::LOCALHOST);
     let there = carrier(local, &[(at.port(), EgressProtocol::Http)], allow_all()).start();
     let here = here(&there, local).start();
     here.knows("callee", &[(&there, 1)]);

@@ -34,7 +34,7 @@ impl Both {
             change(builder)
         };
         let there = web().start();
-        let gateway = web().elsewhere("web").with(&there).start();
+        let gateway = web().remote("web").with(&there).start();
         gateway.knows("web", &[(&there, 1)]);
         Self { local: web().start(), gateway, there }
     }
@@ -87,7 +87,7 @@ async fn the_same_verdicts_on_one_node_and_on_two() {
         ),
     ];
     let both =
-        Both::new(&upstream, |builder| builder.slice("web", |slice| slice.inbound.authorization = rules.clone()));
+        Both::new(&upstream, |builder| builder.config("web", |config| config.inbound.authorization = rules.clone()));
     let table: [Case; 9] = [
         ("GET", &[OFFICE], 200),
         ("GET", &[("x-forwarded-for", "198.51.100.7")], 403),
@@ -166,7 +166,7 @@ async fn only_the_gateway_speaks_for_clients() {
     let told = there.told(&id, 1).await.remove(0);
     assert!(told.peer.identity.is_some() && told.peer.address.starts_with("127.0.0.1:"), "{:?}", told.peer);
     // A gateway that does not name its client is refused.
-    let gateway = Builder::new().function("web", AppProtocol::Http1, nowhere).elsewhere("web").with(&there).start();
+    let gateway = Builder::new().function("web", AppProtocol::Http1, nowhere).remote("web").with(&there).start();
     let mut client = there.as_sidecar(&gateway, &gateway_identity().parse().unwrap(), "web").await;
     let request = Request::get("http://web/").body(empty()).unwrap();
     assert_eq!(answer(client.send_request(request).await.unwrap()).await.status, 400);
@@ -189,7 +189,7 @@ async fn the_gateway_retries_on_another_node() {
     };
     let first = web(&bad).start();
     let second = web(&good).with(&first).start();
-    let gateway = web(&good).elsewhere("web").with(&first).start();
+    let gateway = web(&good).remote("web").with(&first).start();
     gateway.knows("web", &[(&first, 1), (&second, 1)]);
     for _ in 0..20 {
         let request = Request::get("/").header("host", "web").body(empty()).unwrap();
@@ -203,8 +203,7 @@ async fn the_gateway_retries_on_another_node() {
 async fn what_a_node_hosts_its_gateway_serves_itself() {
     let (near, far) = (super::named("near").await, super::named("far").await);
     let there = Builder::new().function("web", AppProtocol::Http1, far.address).start();
-    let gateway =
-        Builder::new().function("web", AppProtocol::Http1, near.address).elsewhere("web").with(&there).start();
+    let gateway = Builder::new().function("web", AppProtocol::Http1, near.address).remote("web").with(&there).start();
     gateway.knows("web", &[(&there, 1)]);
     assert_eq!(upstream::get(gateway.gateway(), "/").await.text, "far");
     let hosting = Builder::new().function("web", AppProtocol::Http1, near.address).start();
@@ -230,7 +229,7 @@ async fn http2_and_bodies_go_through() {
     let upstream = upstream::h2c(echo).await;
     let web = || Builder::new().function("web", AppProtocol::H2c, upstream.address);
     let there = web().start();
-    let gateway = web().elsewhere("web").with(&there).start();
+    let gateway = web().remote("web").with(&there).start();
     gateway.knows("web", &[(&there, 0)]);
     let mut client = connect_h2(gateway.gateway()).await;
     let body = "x".repeat(300_000);

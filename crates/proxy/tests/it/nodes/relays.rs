@@ -8,7 +8,7 @@ use crate::withdrawn::remove;
 use leno_identity::{KeyRequest, MembershipMark};
 use leno_model::{Command, Port, PortProtocol, Readiness, Run};
 use leno_policy::spec::{Action, AuthorizationRule, Cidr, Matches, Operation, Source, StringMatch};
-use leno_proxy::{FunctionEntry, Removed};
+use leno_proxy::{FunctionEntry, RemovedFunctions};
 use leno_testkit::eventually_async;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -63,26 +63,26 @@ fn only(name: &str, port: u16) -> AuthorizationRule {
 }
 
 /// Two nodes, and the address that the caller's instance connects to.
-struct Relayed {
+struct TcpPair {
     here: Mesh,
     there: Mesh,
     called: SocketAddr,
 }
 
-impl Relayed {
+impl TcpPair {
     async fn new(allowed: &str) -> Self {
         let served = echo_server().await;
         let number = served.port();
         let http = upstream::http1(echo).await;
-        let there = callee(&http).slice("callee", |slice| {
-            slice.run = Run::Command(command(vec![port(number)]));
-            slice.inbound.authorization = vec![only(allowed, number)];
+        let there = callee(&http).config("callee", |config| {
+            config.run = Run::Command(command(vec![port(number)]));
+            config.inbound.authorization = vec![only(allowed, number)];
         });
         let there = there.start();
         let own = own_address();
-        let here = caller().with(&there).slice("caller", |slice| {
-            slice.callees[0].ports = vec![port(number)];
-            slice.callees[0].addresses = vec![Cidr { address: own.into(), prefix: 32 }];
+        let here = caller().with(&there).config("caller", |config| {
+            config.callees[0].ports = vec![port(number)];
+            config.callees[0].addresses = vec![Cidr { address: own.into(), prefix: 32 }];
         });
         let here = here.start();
         here.knows_at("callee", &[(closed().await, 9, Default::default()), (there.inbound(), 1, Default::default())]);
@@ -130,7 +130,7 @@ fn command(ports: Vec<Port>) -> Command {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_go_both_ways_and_both_nodes_tell_of_it() {
-    let relayed = Relayed::new("caller").await;
+    let relayed = TcpPair::new("caller").await;
     let mut stream = TcpStream::connect(relayed.called).await.unwrap();
     for message in ["PING\r\n", "and again"] {
         stream.write_all(message.as_bytes()).await.unwrap();
@@ -149,7 +149,7 @@ async fn bytes_go_both_ways_and_both_nodes_tell_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_callees_node_refuses_and_starts_nothing() {
-    let relayed = Relayed::new("stranger").await;
+    let relayed = TcpPair::new("stranger").await;
     // The connection may be reset before the connect has returned.
     if let Ok(mut stream) = TcpStream::connect(relayed.called).await {
         assert!(stream.read_u8().await.is_err());
@@ -162,16 +162,16 @@ async fn the_callees_node_refuses_and_starts_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_permission_that_is_withdrawn_on_the_callees_node_ends_the_connection() {
-    let relayed = Relayed::new("caller").await;
+    let relayed = TcpPair::new("caller").await;
     let mut stream = TcpStream::connect(relayed.called).await.unwrap();
     stream.write_all(b"x").await.unwrap();
     assert_eq!(stream.read_u8().await.unwrap(), b'x');
     let node = &relayed.there.node;
     let snapshot = node.snapshot.load_full();
-    let mut slice = snapshot.functions.get(&id("callee")).unwrap().slice.clone();
-    slice.inbound.authorization.clear();
+    let mut config = snapshot.functions.get(&id("callee")).unwrap().config.clone();
+    config.inbound.authorization.clear();
     let mut change = snapshot.change();
-    change.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), slice)));
+    change.insert(Arc::new(FunctionEntry::load(&leno_sandbox::Engine::inline(), config)));
     node.publish(Arc::new(change.finish()));
     let broken = stream.read_u8().await.unwrap_err();
     assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "a break is not an ordinary end");
@@ -185,7 +185,7 @@ async fn a_permission_that_is_withdrawn_on_the_callees_node_ends_the_connection(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() {
     for removed in ["callee", "caller"] {
-        let relayed = Relayed::new("caller").await;
+        let relayed = TcpPair::new("caller").await;
         let mut stream = TcpStream::connect(relayed.called).await.unwrap();
         stream.write_all(b"x").await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), b'x');
@@ -193,7 +193,7 @@ async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() 
         remove(mesh, removed, Duration::from_secs(600));
         stream.write_all(b"y").await.unwrap();
         assert_eq!(stream.read_u8().await.unwrap(), b'y', "{removed}");
-        mesh.node.set_removed(Removed::default());
+        mesh.node.set_removed(RemovedFunctions::default());
         let broken = timeout(TIMEOUT, stream.read_u8()).await.expect(removed).unwrap_err();
         assert_eq!(broken.kind(), std::io::ErrorKind::ConnectionReset, "{removed}");
         let [(here, ..), (there, ..)] = relayed.told().await;
@@ -205,7 +205,7 @@ async fn a_connection_of_a_removed_function_is_closed_by_the_node_that_had_it() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_ends_with_the_certificate_of_either_end() {
     for short in ["caller", "callee"] {
-        let relayed = Relayed::new("caller").await;
+        let relayed = TcpPair::new("caller").await;
         let mesh = if short == "caller" { &relayed.here } else { &relayed.there };
         let request = KeyRequest::new(&spiffe(short)).unwrap();
         let chain = mesh.authority.sign(request.csr(), &spiffe(short), Duration::from_secs(3)).unwrap();
@@ -225,7 +225,7 @@ async fn a_connection_ends_with_the_certificate_of_either_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_ends_when_the_node_at_either_end_is_revoked() {
     for revoked in ["caller", "callee"] {
-        let relayed = Relayed::new("caller").await;
+        let relayed = TcpPair::new("caller").await;
         let (mesh, other) = match revoked {
             "caller" => (&relayed.here, &relayed.there),
             _ => (&relayed.there, &relayed.here),

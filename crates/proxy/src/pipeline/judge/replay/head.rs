@@ -1,6 +1,6 @@
 //! A recorded request head, with the parts that were kept and that a program reads.
 
-use super::Recorded;
+use super::DecodedRecord;
 use leno_policy::input::Header;
 use leno_policy::needs::{Needs, Reads};
 use leno_policy::spec::TokenSource;
@@ -19,7 +19,12 @@ pub(super) struct Head {
 impl Head {
     /// Rebuilds the head from the recorded parts. Fails if the program would read a part that was
     /// not recorded.
-    pub(super) fn rebuild(recorded: &Recorded, inputs: &Inputs, needs: &Needs, reads: &Reads) -> Result<Self, String> {
+    pub(super) fn rebuild(
+        recorded: &DecodedRecord,
+        inputs: &Inputs,
+        needs: &Needs,
+        reads: &Reads,
+    ) -> Result<Self, String> {
         if recorded.request_line.is_cut() {
             return Err("its method, host or path is longer than what is kept".to_owned());
         }

@@ -1,6 +1,6 @@
 //! Compares the recorded verdict with the candidate's.
 
-use super::Recorded;
+use super::DecodedRecord;
 use leno_policy::KEYS_PENDING;
 use leno_policy::outcome::{self, Decision, Denial, PolicyKind, SignatureWant};
 use leno_policy::spec::{KeyId, ProgramSpec};
@@ -21,7 +21,7 @@ pub struct Verdict {
 }
 
 /// Two verdicts on one request.
-pub(super) struct Compared {
+pub(super) struct Comparison {
     pub change: Change,
     pub before: Verdict,
     pub after: Verdict,
@@ -34,7 +34,7 @@ pub(super) enum Change {
     Allowed,
 }
 
-impl Compared {
+impl Comparison {
     fn new(before: Verdict, after: Verdict) -> Self {
         let change = match (before.allowed, after.allowed) {
             (true, false) => Change::Denied,
@@ -47,7 +47,7 @@ impl Compared {
 
 /// Compares a decision with the recorded verdict. Fails if the outcome does not depend on the
 /// program alone.
-pub(super) fn compare(recorded: &Recorded, decision: &Decision, spec: &ProgramSpec) -> Result<Compared, String> {
+pub(super) fn compare(recorded: &DecodedRecord, decision: &Decision, spec: &ProgramSpec) -> Result<Comparison, String> {
     let rule = match &decision.verdict {
         outcome::Verdict::Deny(denial) => return compare_denial(recorded, denial.clone()),
         outcome::Verdict::Allow { rule } => rule,
@@ -65,21 +65,21 @@ pub(super) fn compare(recorded: &Recorded, decision: &Decision, spec: &ProgramSp
     if let Some(authorizer) = asks.into_iter().find(|one| !one.audit && !asked(&one.name)) {
         return Err(format!("the external authorizer {} would have to be asked", authorizer.name));
     }
-    Ok(Compared::new(before, Verdict { allowed: true, policy: None, rule: rule.clone(), clause: String::new() }))
+    Ok(Comparison::new(before, Verdict { allowed: true, policy: None, rule: rule.clone(), clause: String::new() }))
 }
 
 /// Compares a refusal with the recorded verdict.
-pub(super) fn compare_denial(recorded: &Recorded, denial: Denial) -> Result<Compared, String> {
+pub(super) fn compare_denial(recorded: &DecodedRecord, denial: Denial) -> Result<Comparison, String> {
     if denial.policy == PolicyKind::Authentication && denial.clause.contains(KEYS_PENDING) {
         return Err("this node has not fetched the key set of its token's issuer".to_owned());
     }
     let Denial { policy, rule, clause, .. } = denial;
     let after = Verdict { allowed: false, policy: Some(policy_name(policy).to_owned()), rule, clause };
-    Ok(Compared::new(before(recorded)?, after))
+    Ok(Comparison::new(before(recorded)?, after))
 }
 
 /// The recorded verdict.
-fn before(recorded: &Recorded) -> Result<Verdict, String> {
+fn before(recorded: &DecodedRecord) -> Result<Verdict, String> {
     let judged = recorded.judged.as_ref().ok_or("it was not judged")?;
     let (rule, clause) = judged.verdict.rule_and_clause();
     let (allowed, policy) = match &judged.verdict {
@@ -92,7 +92,7 @@ fn before(recorded: &Recorded) -> Result<Verdict, String> {
 }
 
 /// Whether the policy that refused the request is one that a replay judges by.
-fn is_replayed(recorded: &Recorded) -> bool {
+fn is_replayed(recorded: &DecodedRecord) -> bool {
     let verdict = recorded.judged.as_ref().map(|judged| &judged.verdict);
     matches!(
         verdict,
@@ -107,13 +107,13 @@ fn is_replayed(recorded: &Recorded) -> bool {
 }
 
 /// The key that signed the request's token.
-pub(super) fn verified(recorded: &Recorded) -> Option<KeyId> {
+pub(super) fn verified(recorded: &DecodedRecord) -> Option<KeyId> {
     recorded.signatures.iter().find(|check| check.error.is_none()).map(|check| check.key)
 }
 
 /// The refusal of a token that none of the wanted keys has signed; `None`: the record does not show
 /// it.
-pub(super) fn wrong_signature(recorded: &Recorded, want: SignatureWant) -> Option<Denial> {
+pub(super) fn wrong_signature(recorded: &DecodedRecord, want: SignatureWant) -> Option<Denial> {
     let failed = |key: &KeyId| recorded.signatures.iter().any(|check| check.key == *key && check.error.is_some());
     // A token that one key has signed was signed by no other key.
     let is_wrong = verified(recorded).is_some() || want.keys.iter().all(failed);

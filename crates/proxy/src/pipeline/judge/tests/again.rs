@@ -14,7 +14,7 @@ impl Bench {
         let record = self.record(&head);
         let Judgement::Permitted(mut permitted) = self.judge(head, &record) else { panic!("refused") };
         let peer = self.peer();
-        let reopened = Reopened {
+        let reopened = OpenRequest {
             direction: self.direction,
             peer: &peer,
             target: self.target.unwrap(),
@@ -36,10 +36,10 @@ const NOW_MS: u64 = 1_800_000_000_000;
 fn what_is_permitted_takes_nothing_again_and_is_not_told_of() {
     for engine in engines() {
         let key = SigningKey::generate(Algorithm::ES256);
-        let mut slice = token_slice(&key);
-        slice.inbound.rate_limits = vec![limit(1, vec![KeyPart::Claim(vec!["sub".into()])])];
-        slice.inbound.sidecar.request_headers.push(HeaderRule::Set("x-mesh".into(), "leno".into()));
-        let bench = Bench::new(engine, slice);
+        let mut config = token_config(&key);
+        config.inbound.rate_limits = vec![limit(1, vec![KeyPart::Claim(vec!["sub".into()])])];
+        config.inbound.sidecar.request_headers.push(HeaderRule::Set("x-mesh".into(), "leno".into()));
+        let bench = Bench::new(engine, config);
         let (again, told) = bench.again(with_token(&sign(&key, CLAIMS)), &bench.entry, NOW_MS);
         assert_eq!(again.unwrap(), Some(EXPIRES_MS));
         assert_eq!((told.quotas.len(), told.quotas[0].remaining, told.signatures.len()), (1, Some(0), 1));
@@ -55,7 +55,7 @@ fn what_is_permitted_takes_nothing_again_and_is_not_told_of() {
 fn what_is_permitted_no_more_is_said_with_its_rule() {
     for engine in engines() {
         let key = SigningKey::generate(Algorithm::ES256);
-        let bench = Bench::new(engine, token_slice(&key));
+        let bench = Bench::new(engine, token_config(&key));
         let token = sign(&key, CLAIMS);
         let again = |entry: &FunctionEntry, now_ms| {
             let (again, _) = bench.again(with_token(&token), entry, now_ms);
@@ -68,17 +68,17 @@ fn what_is_permitted_no_more_is_said_with_its_rule() {
         let (status, rule, clause) = again(&bench.entry, EXPIRES_MS).unwrap_err();
         assert_eq!((status, &*rule, &*clause), (401, "p/authentication/login", "exp: the token has expired"));
 
-        let mut forbids = token_slice(&key);
+        let mut forbids = token_config(&key);
         forbids.inbound.authorization.insert(0, super::rule("p/authorization/nobody", Action::Deny));
         let (status, rule, _) = again(&FunctionEntry::load(engine, forbids), NOW_MS).unwrap_err();
         assert_eq!((status, &*rule), (403, "p/authorization/nobody"));
 
         // The key set has changed: the signature is verified anew, and by the new key.
         let other = FunctionEntry::load(engine, {
-            let mut slice = token_slice(&SigningKey::generate(Algorithm::ES256));
-            slice.inbound.authentication[0].keys[0].id = KeyId([9; 32]);
-            slice.keys[0].id = KeyId([9; 32]);
-            slice
+            let mut config = token_config(&SigningKey::generate(Algorithm::ES256));
+            config.inbound.authentication[0].keys[0].id = KeyId([9; 32]);
+            config.keys[0].id = KeyId([9; 32]);
+            config
         });
         let (status, _, clause) = again(&other, NOW_MS).unwrap_err();
         assert_eq!((status, &*clause), (401, "the token's signature is not valid"));
@@ -89,8 +89,8 @@ fn what_is_permitted_no_more_is_said_with_its_rule() {
 fn a_program_without_a_verdict_permits_nothing() {
     let key = SigningKey::generate(Algorithm::ES256);
     let engine = Engine::inline();
-    let bench = Bench::new(&engine, token_slice(&key));
-    let mut entry = FunctionEntry::load(&engine, token_slice(&key));
+    let bench = Bench::new(&engine, token_config(&key));
+    let mut entry = FunctionEntry::load(&engine, token_config(&key));
     entry.inbound.image = Err("no such program".to_owned());
     let (again, _) = bench.again(with_token(&sign(&key, CLAIMS)), &entry, NOW_MS);
     let withdrawn = again.unwrap_err();

@@ -6,15 +6,15 @@ use leno_policy::spec::{Condition, ConditionKey, Matches, StringMatch};
 
 #[test]
 fn a_program_that_is_not_loaded_denies() {
-    let mut entry = FunctionEntry::load(&engines()[0], open_slice());
+    let mut entry = FunctionEntry::load(&engines()[0], open_config());
     entry.inbound.image = Err("the program cannot be decoded".into());
-    let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_slice()) };
+    let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_config()) };
     let (judgement, told) = bench.ask(get("/"));
     assert_eq!(denied(judgement).status, 503);
     let judgement = told.judgement.unwrap();
     assert_eq!(judgement.verdict, "error");
     assert!(judgement.clause.contains("cannot be decoded"), "{}", judgement.clause);
-    let text = bench.telemetry.metrics_text(bench.ledger.entries(), Vec::new());
+    let text = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
     let fault = r#"leno_sandbox_faults_total{function="shop/orders",direction="inbound",fault="not_loaded"} 1"#;
     assert!(text.contains(fault), "{text}");
 }
@@ -22,7 +22,7 @@ fn a_program_that_is_not_loaded_denies() {
 #[test]
 fn a_head_that_no_sandbox_takes_is_refused() {
     for engine in engines() {
-        let bench = Bench::new(engine, open_slice());
+        let bench = Bench::new(engine, open_config());
         let (judgement, told) = bench.ask(get("/").header("x-large", "x".repeat(70_000)));
         assert_eq!(denied(judgement).status, 431);
         assert_eq!(told.judgement.unwrap().verdict, "error");
@@ -31,24 +31,24 @@ fn a_head_that_no_sandbox_takes_is_refused() {
 }
 
 /// A program that compares each field `x-a` with thousands of texts. Its deadline is too short for many such fields.
-fn slow_slice() -> FunctionConfig {
-    let mut slice = open_slice();
+fn slow_config() -> FunctionConfig {
+    let mut config = open_config();
     let any = (0..200).map(|number| StringMatch::Suffix(format!("-{number}"))).collect();
     let slow = Condition { key: ConditionKey::Header("x-a".into()), values: Matches { any, none: Vec::new() } };
-    slice.inbound.authorization = (0..50)
+    config.inbound.authorization = (0..50)
         .map(|_| AuthorizationRule { when: vec![slow.clone()], ..rule("p/authorization/slow", Action::Deny) })
-        .chain(slice.inbound.authorization)
+        .chain(config.inbound.authorization)
         .collect();
-    slice.deadline = Duration::from_micros(600);
-    slice
+    config.deadline = Duration::from_micros(600);
+    config
 }
 
 #[test]
 fn a_program_that_misses_its_deadlines_gets_a_short_one() {
     for engine in &engines()[1..] {
-        let bench = Bench::new(engine, slow_slice());
-        let other = Bench::new(engine, open_slice());
-        let (class, own) = (bench.entry.class, bench.entry.slice.deadline);
+        let bench = Bench::new(engine, slow_config());
+        let other = Bench::new(engine, open_config());
+        let (class, own) = (bench.entry.class, bench.entry.config.deadline);
         let shortened = || bench.judge.deadline_budgets.deadline(class, own, Instant::now()) < own;
         assert!(!shortened());
         let long = || (0..2000).fold(get("/"), |request, _| request.header("x-a", "b"));
@@ -70,7 +70,7 @@ fn a_program_that_misses_its_deadlines_gets_a_short_one() {
 fn however_many_tokens_are_sent_none_costs_a_digest() {
     let key = SigningKey::generate(Algorithm::ES256);
     for engine in engines() {
-        let bench = Bench::new(engine, token_slice(&key));
+        let bench = Bench::new(engine, token_config(&key));
         let token = sign(&key, CLAIMS);
         let mut many = get("/orders");
         for number in 0..100 {
@@ -90,11 +90,11 @@ fn however_many_tokens_are_sent_none_costs_a_digest() {
 #[test]
 fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
     for enabled in [true, false] {
-        let mut slice = open_slice();
-        slice.inbound.access_log.enabled = enabled;
-        let mut entry = FunctionEntry::load(&engines()[0], slice);
+        let mut config = open_config();
+        config.inbound.access_log.enabled = enabled;
+        let mut entry = FunctionEntry::load(&engines()[0], config);
         entry.inbound.image = Err("gone".into());
-        let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_slice()) };
+        let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_config()) };
         let (head, ()) = get("/").body(()).unwrap().into_parts();
         let record = bench.record(&head);
         drop(denied(bench.judge(head, &record)));
@@ -104,10 +104,10 @@ fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
 
 /// Carries out any decision, as a compromised sandbox might make it.
 fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeError>, ExchangeRecord) {
-    let mut slice = open_slice();
-    slice.inbound.rate_limits = vec![limit(3, Vec::new())];
-    slice.inbound.access_log.request_headers = vec!["x-team".into()];
-    let bench = Bench::new(&engines()[0], slice);
+    let mut config = open_config();
+    config.inbound.rate_limits = vec![limit(3, Vec::new())];
+    config.inbound.access_log.request_headers = vec!["x-team".into()];
+    let bench = Bench::new(&engines()[0], config);
     let (head, ()) = get("/").header("x-team", "a").header("authorization", "secret").body(()).unwrap().into_parts();
     let mut decision = Decision {
         verdict: Verdict::Allow { rule: "r".into() },
@@ -123,7 +123,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
     };
     change(&mut decision);
     let record = bench.record(&head);
-    let state = bench.judge.function(&bench.entry.slice.id);
+    let state = bench.judge.function(&bench.entry.config.id);
     let target: FunctionId = "shop/orders".parse().unwrap();
     let peer = bench.peer();
     let mut evaluation = Evaluation {
@@ -141,7 +141,7 @@ fn carry_out(change: impl FnOnce(&mut Decision)) -> (Result<Judgement, JudgeErro
         },
         program: &bench.entry.inbound,
         state: &state,
-        signatures: &bench.ledger.signatures,
+        signatures: &bench.policy_state.tokens.signatures,
         target: Some(&state),
         record: &record,
         runs: Runs::default(),

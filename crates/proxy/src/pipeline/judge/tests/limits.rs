@@ -6,10 +6,10 @@ use super::*;
 fn limits_count_and_their_keys_are_foreseen() {
     for engine in engines() {
         let key = SigningKey::generate(Algorithm::EdDSA);
-        let mut slice = token_slice(&key);
+        let mut config = token_config(&key);
         let parts = vec![KeyPart::Claim(vec!["sub".into()]), KeyPart::Path, KeyPart::Method, KeyPart::Address];
-        slice.inbound.rate_limits = vec![limit(3, parts), limit(5, vec![KeyPart::Header("x-team".into())])];
-        let bench = Bench::new(engine, slice);
+        config.inbound.rate_limits = vec![limit(3, parts), limit(5, vec![KeyPart::Header("x-team".into())])];
+        let bench = Bench::new(engine, config);
         let token = sign(&key, CLAIMS);
         let mut runs = Vec::new();
         for remaining in [2, 1, 0] {
@@ -39,29 +39,29 @@ fn limits_count_and_their_keys_are_foreseen() {
 #[test]
 fn a_denied_request_takes_nothing() {
     for engine in engines() {
-        let mut slice = open_slice();
-        slice.inbound.authorization = vec![rule("p/authorization/none", Action::Deny)];
-        slice.inbound.rate_limits = vec![limit(3, Vec::new())];
-        let bench = Bench::new(engine, slice);
+        let mut config = open_config();
+        config.inbound.authorization = vec![rule("p/authorization/none", Action::Deny)];
+        config.inbound.rate_limits = vec![limit(3, Vec::new())];
+        let bench = Bench::new(engine, config);
         assert_eq!(denied(bench.ask(get("/")).0).status, 403);
-        assert_eq!(bench.ledger.entries().counters, 0);
+        assert_eq!(bench.policy_state.entries().counters, 0);
     }
 }
 
 #[test]
 fn workers_cannot_admit_more_than_the_limit_together() {
     const THREADS: usize = 4;
-    let mut slice = open_slice();
-    slice.inbound.rate_limits = vec![limit(50, Vec::new()), limit(1000, vec![KeyPart::Path])];
+    let mut config = open_config();
+    config.inbound.rate_limits = vec![limit(50, Vec::new()), limit(1000, vec![KeyPart::Path])];
     for engine in engines() {
-        let bench = Bench::new(engine, slice.clone());
-        let (ledger, entry, barrier) = (&bench.ledger, &bench.entry, Barrier::new(THREADS));
+        let bench = Bench::new(engine, config.clone());
+        let (policy_state, entry, barrier) = (&bench.policy_state, &bench.entry, Barrier::new(THREADS));
         let admitted: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|_| {
                     scope.spawn(|| {
-                        let mut mine = Bench::new(&Engine::inline(), open_slice());
-                        mine.judge = Judge::new(ledger.clone(), Rc::new(Random::from_system().unwrap()));
+                        let mut mine = Bench::new(&Engine::inline(), open_config());
+                        mine.judge = Judge::new(policy_state.clone(), Rc::new(Random::from_system().unwrap()));
                         mine.entry = entry.clone();
                         barrier.wait();
                         (0..40).filter(|_| matches!(mine.ask(get("/")).0, Judgement::Permitted(_))).count()
@@ -72,21 +72,21 @@ fn workers_cannot_admit_more_than_the_limit_together() {
         });
         assert_eq!(admitted, 50);
         let wide =
-            bench.ledger.function(&"shop/orders".parse().unwrap()).quotas.read("p/rateLimits/1000", "1:/;").state;
+            bench.policy_state.limits.function(&"shop/orders".parse().unwrap()).read("p/rateLimits/1000", "1:/;").state;
         assert_eq!(wide.used, 50, "the refused gave back what they had taken from the other counter");
     }
 }
 
 fn guarded(max_requests: u32) -> FunctionConfig {
-    let mut slice = open_slice();
-    slice.inbound.targets[0].breaker = Some(Breaker {
+    let mut config = open_config();
+    config.inbound.targets[0].breaker = Some(Breaker {
         name: "p/circuitBreaker".into(),
         max_connections: 9,
         max_pending: 9,
         max_requests,
         outlier: None,
     });
-    slice
+    config
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_slot_in_flight_is_held_as_long_as_the_ruling() {
             Bench { direction: TrafficDirection::Inbound, identity: Some("spiffe://td.example/ns/a/sa/b"), ..bench };
         let _three = permitted(bench.ask(get("/")).0);
         let _four = permitted(bench.ask(get("/")).0);
-        assert_eq!(bench.ledger.target(&"shop/orders".parse().unwrap()).load(1, Instant::now()).requests, 1);
+        assert_eq!(bench.policy_state.health.get(&"shop/orders".parse().unwrap()).load(1, Instant::now()).requests, 1);
     }
 }
 
@@ -114,14 +114,14 @@ fn a_slot_in_flight_is_held_as_long_as_the_ruling() {
 fn slots_are_never_oversubscribed() {
     const THREADS: usize = 4;
     let bench = Bench::new(&engines()[0], guarded(3));
-    let (ledger, entry, barrier) = (&bench.ledger, &bench.entry, Barrier::new(THREADS));
+    let (policy_state, entry, barrier) = (&bench.policy_state, &bench.entry, Barrier::new(THREADS));
     for _ in 0..20 {
         let admitted: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..THREADS)
                 .map(|_| {
                     scope.spawn(|| {
-                        let mut mine = Bench::new(&Engine::inline(), open_slice());
-                        mine.judge = Judge::new(ledger.clone(), Rc::new(Random::from_system().unwrap()));
+                        let mut mine = Bench::new(&Engine::inline(), open_config());
+                        mine.judge = Judge::new(policy_state.clone(), Rc::new(Random::from_system().unwrap()));
                         mine.entry = entry.clone();
                         barrier.wait();
                         let judgement = mine.ask(get("/")).0;
@@ -140,10 +140,10 @@ fn slots_are_never_oversubscribed() {
 fn failures_of_authentication_are_limited_and_nothing_else_is() {
     for engine in engines() {
         let (key, other) = (SigningKey::generate(Algorithm::ES256), SigningKey::generate(Algorithm::ES256));
-        let mut slice = token_slice(&key);
+        let mut config = token_config(&key);
         let failures = RateLimit { counts: Counts::AuthenticationFailures, ..limit(3, vec![KeyPart::Address]) };
-        slice.inbound.rate_limits = vec![limit(100, Vec::new()), failures];
-        let bench = Bench::new(engine, slice);
+        config.inbound.rate_limits = vec![limit(100, Vec::new()), failures];
+        let bench = Bench::new(engine, config);
         let good = sign(&key, CLAIMS);
         for _ in 0..5 {
             drop(permitted(bench.ask(with_token(&good)).0));
@@ -166,29 +166,29 @@ fn failures_of_authentication_are_limited_and_nothing_else_is() {
             assert_eq!(told.response.flag.as_deref(), Some("RL"));
         }
         drop(permitted(bench.ask(with_token(&good)).0));
-        let state = bench.ledger.function(&"shop/orders".parse().unwrap());
-        assert_eq!(state.quotas.read("p/rateLimits/100", "").state.used, 6, "a failure is no request");
+        let state = bench.policy_state.function(&"shop/orders".parse().unwrap());
+        assert_eq!(state.limits.read("p/rateLimits/100", "").state.used, 6, "a failure is no request");
     }
 }
 
 #[test]
-fn a_limit_without_room_says_so_and_goes_on() {
-    let mut slice = open_slice();
-    slice.inbound.rate_limits = vec![limit(2, vec![KeyPart::Header("x-team".into())])];
-    let bench = Bench::new(&Engine::inline(), slice);
+fn a_limit_without_capacity_says_so_and_goes_on() {
+    let mut config = open_config();
+    config.inbound.rate_limits = vec![limit(2, vec![KeyPart::Header("x-team".into())])];
+    let bench = Bench::new(&Engine::inline(), config);
     let from = |team: &str| bench.ask(get("/").header("x-team", team));
-    let function = bench.ledger.function(&"shop/orders".parse().unwrap());
-    let limit = &bench.entry.slice.inbound.rate_limits[0];
+    let function = bench.policy_state.function(&"shop/orders".parse().unwrap());
+    let limit = &bench.entry.config.inbound.rate_limits[0];
     let now_ms = u64::try_from(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
     let mut number = 0;
     // Flood until the shared counter of "late" has one request left.
     let held = loop {
-        let held = function.quotas.read(&limit.name, "4:late;");
+        let held = function.limits.read(&limit.name, "4:late;");
         if held.shared && held.state.used > 0 {
             break held;
         }
         let key = format!("{number};");
-        let _ = function.quotas.take(&[crate::state::ledger::quota::Demand { limit, key: &key, cost: 1 }], now_ms);
+        let _ = function.limits.take(&[crate::state::limits::Demand { limit, key: &key, cost: 1 }], now_ms);
         number += 1;
     };
     assert_eq!(held.state.used, 1);
@@ -202,7 +202,7 @@ fn a_limit_without_room_says_so_and_goes_on() {
     let over = ((1 << 40) - now_ms % (1 << 40)).div_ceil(1000);
     assert!(over.abs_diff(wait) < 3600, "when the window is over: {wait}, {over}");
     assert_eq!((told.quotas[0].remaining, told.quotas[0].shared), (None, true));
-    let text = bench.telemetry.metrics_text(bench.ledger.entries(), Vec::new());
+    let text = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
     for line in [
         r#"leno_rate_limit_overflow_total{function="shop/orders",limit="p/rateLimits/2"} 2"#,
         r#"leno_rate_limit_counters{function="shop/orders",limit="p/rateLimits/2"} "#,

@@ -1,11 +1,11 @@
 //! Recorded requests are judged again as they would have been judged by the other program, or not at all.
 
 use super::*;
-use crate::pipeline::judge::replay::{Records, Replayed, replay};
+use crate::pipeline::judge::replay::{Records, ReplayReport, replay};
 use leno_model::CandidatePrograms;
 use leno_policy::spec::{Condition, ConditionKey, Matches, Operation, PathMatch, Source, StringMatch};
 
-fn replayed(engine: &Engine, bench: &Bench, candidate: &FunctionConfig) -> Replayed {
+fn replayed(engine: &Engine, bench: &Bench, candidate: &FunctionConfig) -> ReplayReport {
     let records = Records::of(&bench.telemetry.ring);
     let until = Instant::now() + Duration::from_secs(600);
     replay(engine, &CandidatePrograms::of(candidate), &bench.entry, &records, until).unwrap()
@@ -18,9 +18,9 @@ fn header_rule(header: &str, value: &str) -> AuthorizationRule {
 }
 
 fn only(rules: Vec<AuthorizationRule>) -> FunctionConfig {
-    let mut slice = testing::slice("shop/orders");
-    slice.inbound.authorization = rules;
-    slice
+    let mut config = testing::config("shop/orders");
+    config.inbound.authorization = rules;
+    config
 }
 
 fn path_rule(path: &str) -> AuthorizationRule {
@@ -50,30 +50,30 @@ fn namespace_rule(namespace: &str) -> AuthorizationRule {
 /// Programs of many kinds; those with authentication take tokens of this key.
 fn programs(key: &SigningKey) -> Vec<FunctionConfig> {
     let authenticated = |rules: Vec<AuthorizationRule>| {
-        let mut slice = token_slice(key);
-        slice.inbound.authorization = rules;
-        slice
+        let mut config = token_config(key);
+        config.inbound.authorization = rules;
+        config
     };
     let optional = |rules| {
-        let mut slice = authenticated(rules);
-        slice.inbound.authentication[0].required = false;
-        slice
+        let mut config = authenticated(rules);
+        config.inbound.authentication[0].required = false;
+        config
     };
     let by_cookie_and_query = || {
-        let mut slice = authenticated(vec![rule("p/authorization/all", Action::Allow)]);
-        slice.inbound.authentication[0].sources =
+        let mut config = authenticated(vec![rule("p/authorization/all", Action::Allow)]);
+        config.inbound.authentication[0].sources =
             vec![TokenSource::Cookie("session".into()), TokenSource::Query("token".into())];
-        slice
+        config
     };
     let audited = AuthorizationRule { audit: true, ..rule("p/authorization/audited", Action::Deny) };
-    let mut no_protocol = open_slice();
+    let mut no_protocol = open_config();
     no_protocol.inbound.sidecar.protocols = vec![Protocol::Grpc];
-    let mut no_port = open_slice();
+    let mut no_port = open_config();
     no_port.inbound.sidecar.ports = vec![443];
-    let mut limited = open_slice();
+    let mut limited = open_config();
     limited.inbound.rate_limits = vec![limit(1000, vec![KeyPart::Header("x-team".into())])];
     vec![
-        open_slice(),
+        open_config(),
         only(vec![]),
         only(vec![path_rule("/orders")]),
         only(vec![path_rule("/other"), header_rule("x-team", "blue")]),
@@ -185,7 +185,7 @@ fn a_replay_says_what_the_candidate_would_have_said_or_nothing() {
 #[test]
 fn counts_and_examples_are_of_this_function_on_every_engine() {
     for engine in engines() {
-        let bench = Bench::new(engine, open_slice());
+        let bench = Bench::new(engine, open_config());
         for path in ["/orders/1", "/orders/2", "/admin/1", "/admin/2", "/admin/3"] {
             drop(permitted(bench.ask(get(path)).0));
         }
@@ -197,7 +197,7 @@ fn counts_and_examples_are_of_this_function_on_every_engine() {
         assert_eq!((example.direction, &*example.request_id), ("gateway", "req-1"));
         assert_eq!(example.after.policy.as_deref(), Some("authorization"));
         assert!(example.after.clause.contains("/admin/3"), "{}", example.after.clause);
-        let mut other = open_slice();
+        let mut other = open_config();
         other.id = "shop/other".parse().unwrap();
         assert_eq!(replayed(engine, &bench, &other).judged, 0);
     }
@@ -206,20 +206,20 @@ fn counts_and_examples_are_of_this_function_on_every_engine() {
 #[test]
 fn calls_of_the_function_are_judged_by_its_outbound_program() {
     let engine = &engines()[0];
-    let mut slice = open_slice();
-    slice.outbound.targets = vec![testing::target("shop/inventory"), testing::target("shop/stock")];
+    let mut config = open_config();
+    config.outbound.targets = vec![testing::target("shop/inventory"), testing::target("shop/stock")];
     let bench = Bench {
         direction: TrafficDirection::Outbound,
         target: Some("shop/stock"),
-        ..Bench::new(engine, slice.clone())
+        ..Bench::new(engine, config.clone())
     };
     let (head, ()) = get("/").body(()).unwrap().into_parts();
     let record = bench.record(&head);
     record.routed(&"shop/stock".into());
     drop(permitted(bench.judge(head, &record)));
     drop(record);
-    slice.outbound.targets.remove(1);
-    let found = replayed(engine, &bench, &slice);
+    config.outbound.targets.remove(1);
+    let found = replayed(engine, &bench, &config);
     assert_eq!((found.judged, found.newly_denied), (1, 1));
     assert_eq!(found.examples[0].callee.as_deref(), Some("shop/stock"));
 }
@@ -227,16 +227,16 @@ fn calls_of_the_function_are_judged_by_its_outbound_program() {
 #[test]
 fn what_depends_on_state_is_left_out_and_said() {
     let engine = &engines()[0];
-    let mut slice = open_slice();
-    slice.inbound.rate_limits = vec![limit(2, Vec::new())];
-    let bench = Bench::new(engine, slice.clone());
+    let mut config = open_config();
+    config.inbound.rate_limits = vec![limit(2, Vec::new())];
+    let bench = Bench::new(engine, config.clone());
     drop(permitted(bench.ask(get("/orders")).0));
     for _ in 0..3 {
-        assert_eq!(replayed(engine, &bench, &slice).judged, 1);
+        assert_eq!(replayed(engine, &bench, &config).judged, 1);
     }
     drop(permitted(bench.ask(get("/orders")).0));
     assert_eq!(denied(bench.ask(get("/orders")).0).status, 429, "replays have taken nothing");
-    let found = replayed(engine, &bench, &slice);
+    let found = replayed(engine, &bench, &config);
     assert_eq!((found.judged, found.newly_denied, found.newly_allowed), (2, 0, 0));
     assert_eq!(found.unjudged, [("rateLimits refused it, and that is not replayed".to_owned(), 1)].into());
     assert_eq!(found.left_out, ["rate limits"]);
@@ -248,7 +248,7 @@ fn what_depends_on_state_is_left_out_and_said() {
 #[test]
 fn what_was_not_kept_is_said_and_not_guessed() {
     let engine = &engines()[0];
-    let bench = Bench::new(engine, open_slice());
+    let bench = Bench::new(engine, open_config());
     drop(permitted(
         bench.ask(get("/orders?page=1").header("x-team", "blue").header("authorization", "Bearer a.b.c")).0,
     ));
@@ -258,7 +258,7 @@ fn what_was_not_kept_is_said_and_not_guessed() {
     };
     assert_eq!(reason(&only(vec![header_rule("x-team", "blue")])), "the value of its header x-team was not kept");
     assert_eq!(reason(&only(vec![query_rule("page", "1")])), "its query was not kept");
-    assert_eq!(reason(&token_slice(&key)), "nobody looked for a token in its header authorization when it was made");
+    assert_eq!(reason(&token_config(&key)), "nobody looked for a token in its header authorization when it was made");
     // The record shows that a field was not sent.
     assert_eq!(replayed(engine, &bench, &only(vec![header_rule("x-none", "1")])).newly_denied, 1);
 }
@@ -267,14 +267,14 @@ fn what_was_not_kept_is_said_and_not_guessed() {
 fn a_token_that_was_verified_is_known_by_its_key() {
     let engine = &engines()[0];
     let (key, other) = (SigningKey::generate(Algorithm::ES256), SigningKey::generate(Algorithm::ES256));
-    let bench = Bench::new(engine, token_slice(&key));
+    let bench = Bench::new(engine, token_config(&key));
     drop(permitted(bench.ask(with_token(&sign(&key, CLAIMS))).0));
-    let mut rotated = token_slice(&other);
+    let mut rotated = token_config(&other);
     rotated.inbound.authentication[0].keys[0].id = KeyId([7; 32]);
     let found = replayed(engine, &bench, &rotated);
     assert_eq!((found.judged, found.newly_denied), (1, 1), "{found:?}");
     assert!(found.examples[0].after.clause.contains("signature is not valid"));
-    let mut fetched = token_slice(&key);
+    let mut fetched = token_config(&key);
     fetched.inbound.authentication[0].keys.clear();
     fetched.inbound.authentication[0].keys_pending = true;
     let found = replayed(engine, &bench, &fetched);
@@ -287,9 +287,9 @@ fn a_token_that_was_verified_is_known_by_its_key() {
 #[test]
 fn requests_for_which_there_is_no_time_are_counted() {
     let engine = &engines()[0];
-    let bench = Bench::new(engine, open_slice());
+    let bench = Bench::new(engine, open_config());
     drop(permitted(bench.ask(get("/orders")).0));
     let records = Records::of(&bench.telemetry.ring);
-    let found = replay(engine, &CandidatePrograms::of(&open_slice()), &bench.entry, &records, Instant::now()).unwrap();
+    let found = replay(engine, &CandidatePrograms::of(&open_config()), &bench.entry, &records, Instant::now()).unwrap();
     assert_eq!((found.judged, found.skipped), (0, 1));
 }

@@ -15,7 +15,7 @@ fn a_signature_is_verified_once_and_remembered() {
             Algorithm::EdDSA,
         ] {
             let key = SigningKey::generate(algorithm);
-            let bench = Bench::new(engine, token_slice(&key));
+            let bench = Bench::new(engine, token_config(&key));
             let token = sign(&key, CLAIMS);
             let results = ["good", "remembered", "remembered"].into_iter().zip([2, 1, 1]);
             for (result, runs) in results {
@@ -37,9 +37,9 @@ fn a_signature_is_verified_once_and_remembered() {
 fn forged_and_missing_tokens_are_refused_and_never_remembered() {
     for engine in engines() {
         let (key, other) = (SigningKey::generate(Algorithm::ES256), SigningKey::generate(Algorithm::ES256));
-        let mut slice = token_slice(&key);
-        slice.inbound.tracing.enabled = true;
-        let bench = Bench::new(engine, slice);
+        let mut config = token_config(&key);
+        config.inbound.tracing.enabled = true;
+        let bench = Bench::new(engine, config);
         for _ in 0..2 {
             let (judgement, told) = bench.ask(with_token(&sign(&other, CLAIMS)));
             assert!(told.trace.is_some(), "it has a span like any other");
@@ -50,7 +50,7 @@ fn forged_and_missing_tokens_are_refused_and_never_remembered() {
             assert_eq!(told.judgement.unwrap().policy.as_deref(), Some("authentication"));
         }
         assert_eq!(denied(bench.ask(get("/orders")).0).status, 401);
-        assert_eq!(bench.ledger.entries().tokens, 0);
+        assert_eq!(bench.policy_state.entries().tokens, 0);
     }
 }
 
@@ -58,11 +58,11 @@ fn forged_and_missing_tokens_are_refused_and_never_remembered() {
 fn a_remembered_signature_spares_nothing_but_the_signature() {
     for engine in engines() {
         let key = SigningKey::generate(Algorithm::ES256);
-        let bench = Bench::new(engine, token_slice(&key));
-        let function = bench.ledger.function(&"shop/orders".parse().unwrap());
+        let bench = Bench::new(engine, token_config(&key));
+        let function = bench.policy_state.function(&"shop/orders".parse().unwrap());
         let remember = |token: &str, key| {
             let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
-            let known = Known { key, algorithm: Algorithm::ES256, claims: None };
+            let known = VerifiedToken { key, algorithm: Algorithm::ES256, claims: None };
             function.tokens.remember(digest.as_ref().try_into().unwrap(), known);
         };
         let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));
@@ -79,7 +79,7 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
 
         // The key set changes. The token is still remembered, but its key is no longer trusted.
         remember(&good, KEY);
-        let mut rotated = token_slice(&key);
+        let mut rotated = token_config(&key);
         let fresh = SigningKey::generate(Algorithm::ES256);
         rotated.keys = vec![fresh.verification_key(KeyId([0xee; 32]))];
         rotated.inbound.authentication[0].keys[0].id = KeyId([0xee; 32]);
@@ -89,10 +89,10 @@ fn a_remembered_signature_spares_nothing_but_the_signature() {
 }
 
 /// The same bench for another function.
-fn another(bench: Bench, engine: &Engine, mut slice: FunctionConfig) -> Bench {
-    slice.id = "shop/invoices".parse().unwrap();
-    slice.inbound.targets[0].function = "shop/invoices".into();
-    Bench { entry: Arc::new(FunctionEntry::load(engine, slice)), target: Some("shop/invoices"), ..bench }
+fn another(bench: Bench, engine: &Engine, mut config: FunctionConfig) -> Bench {
+    config.id = "shop/invoices".parse().unwrap();
+    config.inbound.targets[0].function = "shop/invoices".into();
+    Bench { entry: Arc::new(FunctionEntry::load(engine, config)), target: Some("shop/invoices"), ..bench }
 }
 
 #[test]
@@ -100,14 +100,14 @@ fn what_one_function_verified_another_with_the_same_key_need_not() {
     for engine in engines() {
         let key = SigningKey::generate(Algorithm::EdDSA);
         // Each user has a counter, so the user must be known before the program runs.
-        let mut slice = token_slice(&key);
-        slice.inbound.rate_limits = vec![limit(7, vec![KeyPart::Claim(vec!["sub".into()])])];
-        let bench = Bench::new(engine, slice.clone());
+        let mut config = token_config(&key);
+        config.inbound.rate_limits = vec![limit(7, vec![KeyPart::Claim(vec!["sub".into()])])];
+        let bench = Bench::new(engine, config.clone());
         let token = sign(&key, CLAIMS);
         let (judgement, told) = bench.ask(with_token(&token));
         drop(permitted(judgement));
         assert!(told.judgement.unwrap().runs > 1);
-        let bench = another(bench, engine, slice);
+        let bench = another(bench, engine, config);
         let (judgement, told) = bench.ask(with_token(&token));
         drop(permitted(judgement));
         assert_eq!(told.judgement.unwrap().runs, 1);
@@ -120,12 +120,12 @@ fn what_one_function_verified_another_with_the_same_key_need_not() {
 fn each_key_that_may_have_made_a_token_without_a_name_is_tried() {
     for engine in engines() {
         let keys: Vec<SigningKey> = (0..8).map(|_| SigningKey::generate(Algorithm::ES256)).collect();
-        let mut slice = token_slice(&keys[0]);
+        let mut config = token_config(&keys[0]);
         let id = |index: usize| KeyId([u8::try_from(index).unwrap(); 32]);
-        slice.keys = keys.iter().enumerate().map(|(index, key)| key.verification_key(id(index))).collect();
-        let issuer = &mut slice.inbound.authentication[0];
+        config.keys = keys.iter().enumerate().map(|(index, key)| key.verification_key(id(index))).collect();
+        let issuer = &mut config.inbound.authentication[0];
         issuer.keys = (0..8).map(|index| Key { id: id(index), ..issuer.keys[0].clone() }).collect();
-        let bench = Bench::new(engine, slice);
+        let bench = Bench::new(engine, config);
         let token = sign(&keys[7], CLAIMS);
         let (judgement, told) = bench.ask(with_token(&token));
         drop(permitted(judgement));
@@ -143,13 +143,13 @@ fn each_key_that_may_have_made_a_token_without_a_name_is_tried() {
 fn a_key_of_the_same_name_is_not_the_same_key() {
     let key = SigningKey::generate(Algorithm::EdDSA);
     let engine = &engines()[0];
-    let bench = Bench::new(engine, token_slice(&key));
+    let bench = Bench::new(engine, token_config(&key));
     let token = sign(&key, CLAIMS);
     drop(permitted(bench.ask(with_token(&token)).0));
     // Both key IDs begin with the same bytes, by which alone keys were once identified.
     let mut id = KEY;
     id.0[31] ^= 1;
-    let mut other = token_slice(&SigningKey::generate(Algorithm::EdDSA));
+    let mut other = token_config(&SigningKey::generate(Algorithm::EdDSA));
     other.keys[0].id = id;
     other.inbound.authentication[0].keys[0].id = id;
     let bench = another(bench, engine, other);
@@ -162,10 +162,10 @@ fn a_key_of_the_same_name_is_not_the_same_key() {
 fn what_others_found_out_spares_nothing_but_the_signature() {
     let key = SigningKey::generate(Algorithm::EdDSA);
     let engine = &engines()[0];
-    let bench = Bench::new(engine, token_slice(&key));
+    let bench = Bench::new(engine, token_config(&key));
     let token = sign(&key, CLAIMS);
     drop(permitted(bench.ask(with_token(&token)).0));
-    let mut stricter = token_slice(&key);
+    let mut stricter = token_config(&key);
     stricter.inbound.authentication[0].audiences = vec!["invoices".into()];
     let bench = another(bench, engine, stricter);
     assert_eq!(denied(bench.ask(with_token(&token)).0).status, 401);
@@ -174,27 +174,27 @@ fn what_others_found_out_spares_nothing_but_the_signature() {
 #[test]
 fn a_token_of_an_unknown_key_is_reported_once_for_functions_that_fetch_keys() {
     let key = SigningKey::generate(Algorithm::EdDSA);
-    let mut slice = token_slice(&key);
-    slice.inbound.authentication[0].keys[0].kid = Some("old".into());
+    let mut config = token_config(&key);
+    config.inbound.authentication[0].keys[0].kid = Some("old".into());
     let token = testing::sign_as(&key, Some("new"), CLAIMS);
-    let inline = Bench::new(&engines()[0], slice.clone());
+    let inline = Bench::new(&engines()[0], config.clone());
     assert_eq!(denied(inline.ask(with_token(&token)).0).status, 401);
-    assert!(inline.ledger.unknown_keys.take().is_empty(), "its keys are part of the configuration");
-    slice.jwks.push(leno_model::JwksFetch {
+    assert!(inline.policy_state.tokens.unknown_keys.take().is_empty(), "its keys are part of the configuration");
+    config.jwks.push(leno_model::JwksFetch {
         issuer: 0,
         url: "https://login.example/keys".into(),
         ca_file: None,
         refresh: Duration::from_secs(300),
         timeout: Duration::from_secs(5),
     });
-    let fetched = Bench::new(&engines()[0], slice);
+    let fetched = Bench::new(&engines()[0], config);
     for _ in 0..2 {
         assert_eq!(denied(fetched.ask(with_token(&token)).0).status, 401);
     }
-    assert_eq!(fetched.ledger.unknown_keys.take(), ["shop/orders".parse().unwrap()]);
+    assert_eq!(fetched.policy_state.tokens.unknown_keys.take(), ["shop/orders".parse().unwrap()]);
     let expired = testing::sign_as(&key, Some("old"), &CLAIMS.replace("4102444800", "1"));
     assert_eq!(denied(fetched.ask(with_token(&expired)).0).status, 401);
-    assert!(fetched.ledger.unknown_keys.take().is_empty());
+    assert!(fetched.policy_state.tokens.unknown_keys.take().is_empty());
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn until_a_key_set_has_come_requests_with_tokens_are_to_come_again() {
     let key = SigningKey::generate(Algorithm::EdDSA);
     let (token, forged) = (sign(&key, CLAIMS), sign(&SigningKey::generate(Algorithm::EdDSA), CLAIMS));
     let failures = RateLimit { counts: Counts::AuthenticationFailures, ..limit(1, vec![KeyPart::Address]) };
-    let mut complete = token_slice(&key);
+    let mut complete = token_config(&key);
     complete.inbound.rate_limits = vec![failures];
     complete.jwks.push(leno_model::JwksFetch {
         issuer: 0,
@@ -211,16 +211,20 @@ fn until_a_key_set_has_come_requests_with_tokens_are_to_come_again() {
         refresh: Duration::from_secs(300),
         timeout: Duration::from_secs(5),
     });
-    let mut slice = complete.clone();
-    slice.keys.clear();
-    slice.inbound.authentication[0].keys.clear();
-    slice.inbound.authentication[0].keys_pending = true;
-    let bench = Bench::new(&engines()[0], slice);
+    let mut config = complete.clone();
+    config.keys.clear();
+    config.inbound.authentication[0].keys.clear();
+    config.inbound.authentication[0].keys_pending = true;
+    let bench = Bench::new(&engines()[0], config);
     for token in [&token, &forged, &token] {
         let refusal = denied(bench.ask(with_token(token)).0);
         assert_eq!((refusal.status.as_u16(), refusal.headers["retry-after"].as_bytes()), (503, &b"1"[..]));
     }
-    assert_eq!(bench.ledger.unknown_keys.take(), ["shop/orders".parse().unwrap()], "the set is fetched sooner");
+    assert_eq!(
+        bench.policy_state.tokens.unknown_keys.take(),
+        ["shop/orders".parse().unwrap()],
+        "the set is fetched sooner"
+    );
     let bench = Bench { entry: Arc::new(FunctionEntry::load(&engines()[0], complete)), ..bench };
     drop(permitted(bench.ask(with_token(&token)).0));
     assert_eq!(denied(bench.ask(with_token(&forged)).0).status, 401, "and none of those before was a failure");

@@ -4,7 +4,7 @@
 
 use super::counters::Count;
 use super::lease::{Lease, Share};
-use super::{Demand, Granted, Quotas, Refused, SHARDS, Shard, shard_of};
+use super::{Demand, FunctionLimits, Grant, LimitRefusal, SHARDS, Shard, shard_of};
 use leno_policy::input::QuotaState;
 use leno_policy::quota::TakeResult;
 use leno_policy::spec::QuotaAlgorithm;
@@ -19,14 +19,14 @@ const RETRY_AFTER_MS: u64 = 1000;
 const NO_ANSWER: &str = "the process that counts does not answer";
 
 /// Takes from the counters of another process.
-pub trait Elsewhere: Send + Sync {
-    /// As [`Quotas::take`]; `None`: the other process did not answer. The call may block for a
+pub trait RemoteLimits: Send + Sync {
+    /// As [`FunctionLimits::take`]; `None`: the other process did not answer. The call may block for a
     /// moment.
-    fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>>;
+    fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Grant>, LimitRefusal>>;
 }
 
 /// The function's name, and the process that counts for it.
-pub(super) type Moved = (Arc<str>, Arc<dyn Elsewhere>);
+pub(super) type RemoteFunctionLimits = (Arc<str>, Arc<dyn RemoteLimits>);
 
 /// The counters of one limit, and this node's share of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -40,30 +40,30 @@ pub struct LimitCounts {
     share: Option<Share>,
 }
 
-impl fmt::Debug for dyn Elsewhere {
+impl fmt::Debug for dyn RemoteLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Elsewhere")
+        f.write_str("RemoteLimits")
     }
 }
 
-impl Quotas {
-    /// Transfers the counters. From now on `elsewhere` counts. Has no effect with a store, because
+impl FunctionLimits {
+    /// Transfers the counters. From now on `remote` counts. Has no effect with a store, because
     /// each process has its own allowances there.
-    pub(crate) fn hand_over(
+    pub(crate) fn transfer(
         &self,
         function: &Arc<str>,
-        elsewhere: &Arc<dyn Elsewhere>,
+        remote: &Arc<dyn RemoteLimits>,
         now_ms: u64,
     ) -> Vec<LimitCounts> {
         if self.store.is_some() {
             return Vec::new();
         }
         let mut shards: Vec<_> = (0..SHARDS).map(|shard| self.lock(shard)).collect();
-        *self.moved.write().unwrap_or_else(PoisonError::into_inner) = Some((function.clone(), elsewhere.clone()));
+        *self.remote.write().unwrap_or_else(PoisonError::into_inner) = Some((function.clone(), remote.clone()));
         let epoch = self.term.epoch(Instant::now());
         let mut limits: BTreeMap<Box<str>, LimitCounts> = BTreeMap::new();
         for shard in &mut shards {
-            shard.moved = true;
+            shard.transferred = true;
             let Shard { limits: counters, leases, .. } = &**shard;
             for counters in counters {
                 let counts = entry(&mut limits, counters.limit());
@@ -79,17 +79,17 @@ impl Quotas {
         limits.into_values().collect()
     }
 
-    /// Undoes [`Quotas::hand_over`]: the other process does not count after all.
+    /// Undoes [`FunctionLimits::transfer`]: the other process does not count after all.
     pub(crate) fn resume(&self) {
         for shard in 0..SHARDS {
-            self.lock(shard).moved = false;
+            self.lock(shard).transferred = false;
         }
-        *self.moved.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.remote.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Adopts the counters of another process. Existing counters stay. With a store, the
     /// transferred counters are not needed.
-    pub fn take_over(&self, counts: Vec<LimitCounts>, now_ms: u64) {
+    pub fn adopt(&self, counts: Vec<LimitCounts>, now_ms: u64) {
         if self.store.is_some() {
             return;
         }
@@ -113,9 +113,9 @@ impl Quotas {
     }
 
     /// Asks the process that counts now. `None`: this process counts.
-    pub(super) fn take_elsewhere(&self, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
-        let moved = self.moved.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (function, elsewhere) = moved?;
+    pub(super) fn take_remote(&self, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Grant>, LimitRefusal>> {
+        let remote = self.remote.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (function, remote) = remote?;
         let refused = TakeResult {
             state: QuotaState::default(),
             allowed: false,
@@ -124,8 +124,8 @@ impl Quotas {
             retry_after_ms: RETRY_AFTER_MS,
             reset_ms: RETRY_AFTER_MS,
         };
-        let nobody = || Err(Refused { index: 0, taken: refused, shared: false, uncounted: Some(NO_ANSWER) });
-        Some(elsewhere.take(&function, demands, now_ms).unwrap_or_else(nobody))
+        let unanswered = || Err(LimitRefusal { index: 0, taken: refused, shared: false, uncounted: Some(NO_ANSWER) });
+        Some(remote.take(&function, demands, now_ms).unwrap_or_else(unanswered))
     }
 }
 

@@ -184,12 +184,12 @@ impl State {
         let due = reached(outlier.consecutive_5xx, endpoint.consecutive_5xx)
             || reached(outlier.consecutive_gateway, endpoint.consecutive_gateway);
         let share = (u64::from(self.out) + 1) * 100;
-        let room = self.out == 0 || share <= u64::from(endpoints) * u64::from(outlier.max_ejection_percent);
-        if due && room {
+        let fits = self.out == 0 || share <= u64::from(endpoints) * u64::from(outlier.max_ejection_percent);
+        if due && fits {
             endpoint.eject(Duration::from_millis(outlier.base_ejection_ms), now);
             self.out += u32::from(endpoint.out_until.is_some());
         }
-        due && room
+        due && fits
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::allowance::{Allowance, Allowances, Attempt};
 use super::store::{Answer, Arrival, CounterName, Question, Store};
-use super::{Demand, Granted, Quotas, Refused, SHARDS, Shard, capacity, shard_of};
+use super::{Demand, FunctionLimits, Grant, LimitRefusal, SHARDS, Shard, capacity, shard_of};
 use leno_model::FunctionId;
 use leno_policy::input::QuotaState;
 use leno_policy::quota::TakeResult;
@@ -14,32 +14,32 @@ use tokio::sync::oneshot;
 /// Retry delay for a client that was refused although its counter may have something left.
 const PAUSE_MS: u64 = 1000;
 const NO_ANSWER: &str = "the quota store does not answer";
-const NO_ROOM: &str = "this node has no room for more counters of the limit";
+const NO_CAPACITY: &str = "this node has no room for more counters of the limit";
 
 /// Why nothing was taken.
 enum Shortage {
     /// There is nothing to take.
-    Refused(Refused),
+    Refused(LimitRefusal),
     /// The node is asking the store. Try again when it has answered.
-    Asked(Asked),
+    Asked(PendingQuestions),
 }
 
 /// Questions in flight, and the index of the first demand that lacks something.
-struct Asked {
+struct PendingQuestions {
     woken: Vec<oneshot::Receiver<()>>,
     index: usize,
 }
 
-impl Quotas {
+impl FunctionLimits {
     /// Takes everything that is demanded, or nothing. If a store keeps the counters and this node
     /// holds too little, waits for the store, at most for its timeout.
-    pub async fn take_or_wait(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
+    pub async fn take_or_wait(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Grant>, LimitRefusal> {
         let Some((store, function)) = self.store.as_ref().filter(|_| !demands.is_empty()) else {
             return self.take(demands, now_ms);
         };
         let mut until = None;
         loop {
-            let Asked { woken, index } = match self.take_or_ask(store, function, demands, Instant::now()) {
+            let PendingQuestions { woken, index } = match self.take_or_ask(store, function, demands, Instant::now()) {
                 Ok(granted) => return Ok(granted),
                 Err(Shortage::Refused(refused)) => return Err(refused),
                 Err(Shortage::Asked(asked)) => asked,
@@ -64,7 +64,7 @@ impl Quotas {
         function: &FunctionId,
         demands: &[Demand<'_>],
         now: Instant,
-    ) -> Result<Vec<Granted>, Shortage> {
+    ) -> Result<Vec<Grant>, Shortage> {
         let hashes: Vec<u64> = demands.iter().map(|demand| self.hash(&demand.limit.name, demand.key)).collect();
         let mut locks = self.lock_all(&hashes);
         let mut granted = Vec::with_capacity(demands.len());
@@ -73,17 +73,17 @@ impl Quotas {
         let mut taken = Vec::with_capacity(demands.len());
         for (index, (demand, hash)) in demands.iter().zip(&hashes).enumerate() {
             let Some(allowance) = self.allowance(&mut locks, *hash, demand, now) else {
-                refused = Some(uncounted(index, Some(demand), NO_ROOM));
+                refused = Some(uncounted(index, Some(demand), NO_CAPACITY));
                 break;
             };
             match allowance.take(&demand.limit.algorithm, demand.cost, now) {
                 Attempt::Taken => {
-                    granted.push(Granted { taken: allowance.taken(true, now), shared: allowance.shared() });
+                    granted.push(Grant { taken: allowance.taken(true, now), shared: allowance.shared() });
                     taken.push(index);
                 }
                 Attempt::Exhausted => {
                     let (taken, shared) = (allowance.taken(false, now), allowance.shared());
-                    refused = Some(Refused { index, taken, shared, uncounted: None });
+                    refused = Some(LimitRefusal { index, taken, shared, uncounted: None });
                     break;
                 }
                 Attempt::Lacking if !store.answers() => {
@@ -127,7 +127,7 @@ impl Quotas {
                 woken.push(receiver);
             }
         }
-        Err(Shortage::Asked(Asked { woken, index: first }))
+        Err(Shortage::Asked(PendingQuestions { woken, index: first }))
     }
 
     /// The question to the store about a counter; `None`: no question is needed any more.
@@ -146,7 +146,7 @@ impl Quotas {
     }
 
     /// Gives unused allowances back, and renews others.
-    pub(in super::super) fn sweep(&self, now: Instant) {
+    pub(super) fn sweep(&self, now: Instant) {
         let Some((store, function)) = &self.store else { return };
         for shard in 0..SHARDS {
             let mut shard = self.lock(shard);
@@ -194,7 +194,7 @@ fn ask(store: &Store, allowance: &mut Allowance, name: impl FnOnce() -> CounterN
 }
 
 /// The refusal if the state of a counter cannot be determined.
-fn uncounted(index: usize, demand: Option<&Demand<'_>>, reason: &'static str) -> Refused {
+fn uncounted(index: usize, demand: Option<&Demand<'_>>, reason: &'static str) -> LimitRefusal {
     let taken = TakeResult {
         state: QuotaState::default(),
         allowed: false,
@@ -203,5 +203,5 @@ fn uncounted(index: usize, demand: Option<&Demand<'_>>, reason: &'static str) ->
         retry_after_ms: PAUSE_MS,
         reset_ms: PAUSE_MS,
     };
-    Refused { index, taken, shared: false, uncounted: Some(reason) }
+    LimitRefusal { index, taken, shared: false, uncounted: Some(reason) }
 }

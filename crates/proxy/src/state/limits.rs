@@ -25,13 +25,16 @@
 
 mod allowance;
 mod counters;
-mod handover;
 mod lease;
-pub mod store;
+mod node;
+mod store;
 mod stored;
+mod transfer;
 
-pub use handover::{Elsewhere, LimitCounts};
 pub use lease::{LeaseTerm, Tally};
+pub use node::NodeLimits;
+pub use store::{Answer, Arrival, CounterName, Question, Store, StoreCounts};
+pub use transfer::{LimitCounts, RemoteLimits};
 
 use allowance::Allowances;
 
@@ -45,24 +48,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-use store::Store;
 
 const SHARDS: usize = 8;
 
 /// The counters of one function's rate limits, in shards.
 #[derive(Debug)]
-pub struct Quotas {
+pub struct FunctionLimits {
     shards: [Mutex<Shard>; SHARDS],
     /// Keyed at random, because clients choose the counters' keys.
     hasher: RandomState,
     term: Arc<LeaseTerm>,
     /// The process that counts in place of this one; `None`: this process counts.
-    moved: RwLock<Option<handover::Moved>>,
+    remote: RwLock<Option<transfer::RemoteFunctionLimits>>,
     /// Keeps the counters of this function in place of the node.
     store: Option<(Arc<Store>, FunctionId)>,
 }
 
-impl Default for Quotas {
+impl Default for FunctionLimits {
     fn default() -> Self {
         Self::new(Arc::default())
     }
@@ -90,7 +92,7 @@ pub struct CounterState {
 
 /// The result of taking from one counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct Grant {
     /// The rest of the counter, and the time until it has more again.
     pub taken: TakeResult,
     /// As in [`CounterState::shared`].
@@ -99,7 +101,7 @@ pub struct Granted {
 
 /// Nothing was taken from any counter: one is exhausted, or its state cannot be determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct LimitRefusal {
     /// Index of the demand that was refused.
     pub index: usize,
     /// The rest of the exhausted counter, and the time until it has more again.
@@ -110,10 +112,10 @@ pub struct Refused {
     pub uncounted: Option<&'static str>,
 }
 
-impl Quotas {
+impl FunctionLimits {
     /// No counters. If shares of the limits are leased to this node, they are valid during `term`.
     pub fn new(term: Arc<LeaseTerm>) -> Self {
-        Self { shards: Default::default(), hasher: RandomState::new(), term, moved: RwLock::default(), store: None }
+        Self { shards: Default::default(), hasher: RandomState::new(), term, remote: RwLock::default(), store: None }
     }
 
     /// No counters: `store` keeps those of this function.
@@ -170,16 +172,16 @@ impl Quotas {
     }
 
     /// Takes everything that is demanded, or nothing. Does not ask a store that keeps the counters:
-    /// see [`Quotas::take_or_wait`].
-    pub fn take(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Granted>, Refused> {
+    /// see [`FunctionLimits::take_or_wait`].
+    pub fn take(&self, demands: &[Demand<'_>], now_ms: u64) -> Result<Vec<Grant>, LimitRefusal> {
         if demands.is_empty() {
             return Ok(Vec::new());
         }
         let hashes: Vec<u64> = demands.iter().map(|demand| self.hash(&demand.limit.name, demand.key)).collect();
         let mut locks = self.lock_all(&hashes);
-        if locks.iter().flatten().any(|shard| shard.moved) {
+        if locks.iter().flatten().any(|shard| shard.transferred) {
             drop(locks);
-            return match self.take_elsewhere(demands, now_ms) {
+            return match self.take_remote(demands, now_ms) {
                 Some(Ok(granted)) => {
                     // Counts here as well, in case the other process does not count after all.
                     let _ = self.take_here(demands, &hashes, &mut self.lock_all(&hashes), now_ms);
@@ -199,7 +201,7 @@ impl Quotas {
         hashes: &[u64],
         locks: &mut [Option<MutexGuard<'_, Shard>>; SHARDS],
         now_ms: u64,
-    ) -> Result<Vec<Granted>, Refused> {
+    ) -> Result<Vec<Grant>, LimitRefusal> {
         let epoch = self.term.epoch(Instant::now());
         let mut undo: Vec<Undo> = Vec::with_capacity(demands.len());
         let mut granted = Vec::with_capacity(demands.len());
@@ -211,14 +213,14 @@ impl Quotas {
                     granted.push(answer);
                     undo.push(before);
                 }
-                Err(Granted { taken, shared }) => {
+                Err(Grant { taken, shared }) => {
                     shard.tally(&demand.limit.name, |tally| tally.refused += 1);
                     for ((undo, demand), hash) in undo.into_iter().zip(demands).zip(hashes).rev() {
                         if let Some(shard) = &mut locks[shard_of(*hash)] {
                             shard.counters(&demand.limit.name, now_ms).put_back(*hash, demand.key, undo);
                         }
                     }
-                    return Err(Refused { index, taken, shared, uncounted: None });
+                    return Err(LimitRefusal { index, taken, shared, uncounted: None });
                 }
             }
         }
@@ -285,7 +287,7 @@ struct Shard {
     /// The node's shares by limit; `None`: it has the whole of each limit.
     leases: Option<BTreeMap<Box<str>, Lease>>,
     /// Another process counts in place of this one.
-    moved: bool,
+    transferred: bool,
     /// The node's allowances of counters in a store.
     allowances: Vec<Allowances>,
 }

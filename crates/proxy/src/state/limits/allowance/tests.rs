@@ -44,7 +44,7 @@ impl Counter {
 }
 
 /// A question in flight.
-struct Sent {
+struct PendingQuestion {
     sequence: u64,
     question: Question,
     at: Instant,
@@ -84,8 +84,8 @@ proptest! {
         let mut now = Instant::now();
         let mut counter = Counter::default();
         let mut nodes = [(); 2].map(|()| Allowance::new("", WINDOW, now));
-        let mut sent: [Option<Sent>; 2] = [None, None];
-        let mut late: VecDeque<(usize, Sent)> = VecDeque::new();
+        let mut sent: [Option<PendingQuestion>; 2] = [None, None];
+        let mut late: VecDeque<(usize, PendingQuestion)> = VecDeque::new();
         let mut waiting = Vec::new();
         let (mut sequence, mut admitted) = (0, 0_u32);
         for step in steps {
@@ -94,9 +94,9 @@ proptest! {
                 Step::Wait(node) => waiting.push(nodes[node].wait(1)),
                 Step::Ask(node) => if sent[node].is_none() && nodes[node].begin_to_ask() {
                     sequence += 1;
-                    sent[node] = Some(Sent { sequence, question: nodes[node].question(now), at: now });
+                    sent[node] = Some(PendingQuestion { sequence, question: nodes[node].question(now), at: now });
                 },
-                Step::Answer(node, more) => if let Some(Sent { sequence, question, at }) = sent[node].take() {
+                Step::Answer(node, more) => if let Some(PendingQuestion { sequence, question, at }) = sent[node].take() {
                     let answer = counter.settle(node, sequence, question, now);
                     for _ in 0..more {
                         admitted += u32::from(matches!(nodes[node].take(&WINDOW, 1, now), Attempt::Taken));
@@ -107,7 +107,7 @@ proptest! {
                     late.push_back((node, lost));
                     nodes[node].failed();
                 },
-                Step::Late => if let Some((node, Sent { sequence, question, .. })) = late.pop_back() {
+                Step::Late => if let Some((node, PendingQuestion { sequence, question, .. })) = late.pop_back() {
                     counter.settle(node, sequence, question, now);
                 },
                 Step::Pass(millis) => now += Duration::from_millis(millis),

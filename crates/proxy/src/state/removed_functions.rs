@@ -10,16 +10,16 @@ use tokio::time::Instant;
 /// Removed functions whose exchanges may still finish. An exchange from or to such a function is
 /// judged by the current configuration with these functions added, each in its last version.
 #[derive(Clone, Debug, Default)]
-pub struct Removed {
+pub struct RemovedFunctions {
     functions: HashMap<FunctionId, (Arc<FunctionEntry>, Instant)>,
     /// `None`: there are no such functions.
     snapshot: Option<Arc<NodeSnapshot>>,
 }
 
-impl Removed {
+impl RemovedFunctions {
     /// Removed functions, each with the time at which its exchanges are closed.
     pub fn new(functions: impl IntoIterator<Item = (Arc<FunctionEntry>, Instant)>) -> Self {
-        let functions = functions.into_iter().map(|(entry, until)| (entry.slice.id.clone(), (entry, until)));
+        let functions = functions.into_iter().map(|(entry, until)| (entry.config.id.clone(), (entry, until)));
         Self { functions: functions.collect(), snapshot: None }
     }
 

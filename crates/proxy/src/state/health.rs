@@ -1,11 +1,15 @@
-//! Load of one callee, and its ejected endpoints.
+//! Load of one callee, and health of its endpoints.
 //!
 //! Each count is held by a guard and given back when the guard is dropped, so an exchange cannot
 //! leak a count, however it ends.
 
-use super::outlier::{Attempt, Outliers};
+pub mod outlier;
+
+pub use outlier::Attempt;
+
 use leno_policy::input::TargetLoad;
 use leno_policy::spec::Outlier;
+use outlier::Outliers;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +17,7 @@ use std::time::Instant;
 
 /// One callee as this node sees it. All workers share it.
 #[derive(Debug, Default)]
-pub struct TargetState {
+pub struct TargetHealth {
     requests: AtomicU32,
     pending: AtomicU32,
     connections: AtomicU32,
@@ -21,7 +25,7 @@ pub struct TargetState {
     outliers: Outliers,
 }
 
-impl TargetState {
+impl TargetHealth {
     /// The load as input for a program. `endpoints` is the number of known ones.
     pub fn load(&self, endpoints: u32, now: Instant) -> TargetLoad {
         let ejected = self.outliers.ejected_count(now).min(endpoints);
@@ -87,7 +91,7 @@ macro_rules! guard {
     ($(#[$doc:meta])* $name:ident, $field:ident) => {
         $(#[$doc])*
         #[derive(Debug)]
-        pub struct $name(Arc<TargetState>);
+        pub struct $name(Arc<TargetHealth>);
 
         impl Drop for $name {
             fn drop(&mut self) {
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn guards_give_back_what_they_took() {
-        let target = Arc::new(TargetState::default());
+        let target = Arc::new(TargetHealth::default());
         let first = target.acquire_request(Some(2)).unwrap();
         let second = target.acquire_request(Some(2)).unwrap();
         assert!(target.acquire_request(Some(2)).is_none());
@@ -138,7 +142,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_counted_for_itself() {
-        let target = Arc::new(TargetState::default());
+        let target = Arc::new(TargetHealth::default());
         let _request = target.acquire_request(None).unwrap();
         let _pending = target.acquire_pending(Some(1)).unwrap();
         let _connection = target.acquire_connection(Some(1)).unwrap();
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_retry_budget_grows_with_the_requests_in_flight_and_never_falls_below_its_minimum() {
-        let target = Arc::new(TargetState::default());
+        let target = Arc::new(TargetHealth::default());
         let _minimum: Vec<_> = (0..3).map(|_| target.acquire_retry(20, 3).unwrap()).collect();
         assert!(target.acquire_retry(20, 3).is_none(), "20 % of nothing leaves the minimum");
         let _requests: Vec<_> = (0..20).map(|_| target.acquire_request(None).unwrap()).collect();
@@ -162,7 +166,7 @@ mod tests {
     #[test]
     fn threads_never_get_past_a_limit_together() {
         const THREADS: usize = 8;
-        let target = Arc::new(TargetState::default());
+        let target = Arc::new(TargetHealth::default());
         let barrier = Barrier::new(THREADS);
         for _ in 0..50 {
             let admitted: usize = std::thread::scope(|scope| {

@@ -3,6 +3,12 @@
 //! An entry only says "this key signed this token". The program decides each time anew on the claims, on expiry, and on whether the key is
 //! still trusted.
 
+mod unknown_keys;
+
+pub use unknown_keys::UnknownKeyReports;
+
+use super::by_function::ByFunction;
+use leno_model::FunctionId;
 use leno_policy::spec::{Algorithm, ClaimPath, KeyId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +21,7 @@ pub type ClaimValues = Arc<[Option<String>]>;
 
 /// The result of verifying a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct VerifiedToken {
     /// The key that the signature was verified with.
     pub key: KeyId,
     /// The algorithm of the signature.
@@ -24,18 +30,50 @@ pub struct Known {
     pub claims: Option<ClaimValues>,
 }
 
+/// The tokens that a node has verified.
+#[derive(Debug, Default)]
+pub struct NodeTokens {
+    functions: ByFunction<FunctionTokens>,
+    /// Tokens that were verified with the keys of any function.
+    pub signatures: Signatures,
+    /// Functions whose key sets may have changed.
+    pub unknown_keys: Arc<UnknownKeyReports>,
+}
+
+impl NodeTokens {
+    /// The verified tokens of one function.
+    pub fn function(&self, function: &FunctionId) -> Arc<FunctionTokens> {
+        self.functions.get(function)
+    }
+
+    /// Number of tokens that are remembered for functions.
+    pub fn len(&self) -> usize {
+        self.functions.values().iter().map(|tokens| tokens.len()).sum()
+    }
+
+    /// Whether no token is remembered for a function.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets the tokens of other functions. Returns whether there were such functions.
+    pub(crate) fn retain(&self, keep: impl Fn(&FunctionId) -> bool) -> bool {
+        self.functions.retain(keep)
+    }
+}
+
 /// One function's verified tokens: at most 4096, about half a megabyte.
 #[derive(Debug, Default)]
-pub struct Tokens(Recent<Known>);
+pub struct FunctionTokens(Recent<VerifiedToken>);
 
-impl Tokens {
+impl FunctionTokens {
     /// The cached entry of this token.
-    pub fn look_up(&self, digest: &Digest) -> Option<Known> {
+    pub fn look_up(&self, digest: &Digest) -> Option<VerifiedToken> {
         self.0.look_up(digest)
     }
 
     /// Remembers a verified token.
-    pub fn remember(&self, digest: Digest, known: Known) {
+    pub fn remember(&self, digest: Digest, known: VerifiedToken) {
         self.0.insert(digest, known);
     }
 
@@ -176,13 +214,13 @@ mod tests {
         digest
     }
 
-    fn made_by(key: u8) -> Known {
-        Known { key: KeyId([key; 32]), algorithm: ALGORITHM, claims: None }
+    fn made_by(key: u8) -> VerifiedToken {
+        VerifiedToken { key: KeyId([key; 32]), algorithm: ALGORITHM, claims: None }
     }
 
     #[test]
     fn remembers_the_key_and_the_facts_of_the_last_decision() {
-        let tokens = Tokens::default();
+        let tokens = FunctionTokens::default();
         assert_eq!(tokens.look_up(&digest(1)), None);
         assert!(!tokens.add_claims(&digest(1), &[Some("ann".into())]));
         assert_eq!(tokens.look_up(&digest(1)), None, "facts alone make no entry");
@@ -201,7 +239,7 @@ mod tests {
 
     #[test]
     fn is_bounded_and_keeps_what_is_used() {
-        let tokens = Tokens::default();
+        let tokens = FunctionTokens::default();
         tokens.remember(digest(0), made_by(0));
         for number in 1..=10 * u32::try_from(GENERATION).unwrap() {
             tokens.remember(digest(number), made_by(1));

@@ -40,7 +40,7 @@ fn one<'a>(limit: &'a RateLimit, key: &'a str) -> Demand<'a> {
 
 #[test]
 fn counters_are_separate_by_limit_and_key() {
-    let (quotas, limit, other) = (Quotas::default(), window("a", 1), window("b", 1));
+    let (quotas, limit, other) = (FunctionLimits::default(), window("a", 1), window("b", 1));
     let taken = quotas.take(&[one(&limit, "x")], NOW).unwrap();
     assert_eq!((taken.len(), taken[0].taken.limit, taken[0].taken.remaining), (1, 1, 0));
     assert!(quotas.take(&[one(&limit, "x")], NOW).is_err());
@@ -53,7 +53,7 @@ fn counters_are_separate_by_limit_and_key() {
 
 #[test]
 fn refuses_all_or_takes_all() {
-    let quotas = Quotas::default();
+    let quotas = FunctionLimits::default();
     let (wide, narrow) = (bucket("wide", 10, 10), window("narrow", 1));
     let both = [one(&wide, ""), one(&narrow, "")];
     assert!(quotas.take(&both, NOW).is_ok());
@@ -70,7 +70,7 @@ fn refuses_all_or_takes_all() {
 
 #[test]
 fn the_same_counter_twice_counts_twice() {
-    let (quotas, limit) = (Quotas::default(), window("a", 3));
+    let (quotas, limit) = (FunctionLimits::default(), window("a", 3));
     assert!(quotas.take(&[one(&limit, ""), one(&limit, "")], NOW).is_ok());
     assert!(quotas.take(&[one(&limit, ""), one(&limit, "")], NOW).is_err());
     assert_eq!(quotas.read("a", "").state.used, 2);
@@ -79,7 +79,7 @@ fn the_same_counter_twice_counts_twice() {
 #[test]
 fn threads_cannot_both_take_the_last_one() {
     const THREADS: usize = 8;
-    let quotas = Quotas::default();
+    let quotas = FunctionLimits::default();
     let (limit, other) = (window("a", 100), bucket("b", 1, 1_000));
     let barrier = Barrier::new(THREADS);
     let admitted: usize = std::thread::scope(|scope| {
@@ -105,13 +105,13 @@ fn threads_cannot_both_take_the_last_one() {
 
 /// Takes once from each of many keys, more than a limit has counters. Returns how many requests
 /// were admitted.
-fn flood(quotas: &Quotas, limit: &RateLimit, keys: usize) -> usize {
+fn flood(quotas: &FunctionLimits, limit: &RateLimit, keys: usize) -> usize {
     (0..keys).filter(|number| quotas.take(&[one(limit, &format!("flood {number}"))], NOW).is_ok()).count()
 }
 
 #[test]
-fn idle_counters_make_room_and_active_ones_stay() {
-    let (quotas, limit) = (Quotas::default(), window("a", 1));
+fn idle_counters_make_space_and_active_ones_stay() {
+    let (quotas, limit) = (FunctionLimits::default(), window("a", 1));
     let admitted = flood(&quotas, &limit, 200_000);
     assert_eq!(quotas.len(), SHARDS * MOST_COUNTERS, "each new key has one until all shards are full");
     assert_eq!(admitted, SHARDS * (MOST_COUNTERS + SHARED), "and then each shared one admits what the limit says");
@@ -124,8 +124,8 @@ fn idle_counters_make_room_and_active_ones_stay() {
 }
 
 #[test]
-fn a_limit_without_room_leaves_the_others_alone() {
-    let (quotas, full, other) = (Quotas::default(), bucket("full", 1, 1), bucket("other", 1, 1));
+fn a_limit_without_capacity_leaves_the_others_alone() {
+    let (quotas, full, other) = (FunctionLimits::default(), bucket("full", 1, 1), bucket("other", 1, 1));
     flood(&quotas, &full, 200_000);
     let admitted = (0..1_000).filter(|number| quotas.take(&[one(&other, &number.to_string())], NOW).is_ok()).count();
     assert_eq!(admitted, 1_000);
@@ -134,8 +134,8 @@ fn a_limit_without_room_leaves_the_others_alone() {
 }
 
 #[test]
-fn keys_without_room_share_what_the_limit_says_and_are_told_when_to_return() {
-    let (quotas, limit) = (Quotas::default(), bucket("a", 6, 3));
+fn keys_without_space_share_what_the_limit_says_and_are_told_when_to_return() {
+    let (quotas, limit) = (FunctionLimits::default(), bucket("a", 6, 3));
     // Twice, so that the counters are not full again before this test ends.
     flood(&quotas, &limit, 200_000);
     flood(&quotas, &limit, 200_000);
@@ -151,7 +151,7 @@ fn keys_without_room_share_what_the_limit_says_and_are_told_when_to_return() {
 
 #[test]
 fn no_key_gets_more_by_moving_from_a_shared_counter_to_its_own() {
-    let (quotas, limit) = (Quotas::default(), bucket("a", 6, 2));
+    let (quotas, limit) = (FunctionLimits::default(), bucket("a", 6, 2));
     let keys: Vec<String> = (0..SHARDS * MOST_COUNTERS * 2).map(|number| number.to_string()).collect();
     keys.iter().for_each(|key| drop(quotas.take(&[one(&limit, key)], NOW)));
     // The shared counter of "late" has nothing left.
@@ -160,13 +160,13 @@ fn no_key_gets_more_by_moving_from_a_shared_counter_to_its_own() {
     // seconds. Shared ones have regained one of two.
     let later = NOW + 10_000;
     let granted = quotas.take(&[one(&limit, "late")], later).unwrap();
-    assert!(!granted[0].shared, "there is room again");
+    assert!(!granted[0].shared, "there is space again");
     assert!(quotas.take(&[one(&limit, "late")], later).is_err(), "its burst was used up when it shared");
 }
 
 #[test]
 fn what_a_shared_counter_gave_is_given_back() {
-    let (quotas, wide, narrow) = (Quotas::default(), bucket("wide", 1, 1_000), window("narrow", 0));
+    let (quotas, wide, narrow) = (FunctionLimits::default(), bucket("wide", 1, 1_000), window("narrow", 0));
     flood(&quotas, &wide, 200_000);
     let before = quotas.read("wide", "late");
     assert!(before.shared);
@@ -177,7 +177,7 @@ fn what_a_shared_counter_gave_is_given_back() {
 
 #[test]
 fn long_keys_take_no_more_memory() {
-    let (quotas, limit) = (Quotas::default(), window("a", 1));
+    let (quotas, limit) = (FunctionLimits::default(), window("a", 1));
     let long = "x".repeat(4096);
     for number in 0..SHARDS * MOST_KEY_BYTES / 4096 * 4 {
         let _ = quotas.take(&[one(&limit, &format!("{number}{long}"))], NOW);
@@ -188,7 +188,7 @@ fn long_keys_take_no_more_memory() {
 
 #[test]
 fn limits_that_are_gone_leave_nothing_behind() {
-    let quotas = Quotas::default();
+    let quotas = FunctionLimits::default();
     for generation in 0..100u64 {
         let limit = window(&format!("limit {generation}"), 1);
         for key in 0..100 {
@@ -200,7 +200,7 @@ fn limits_that_are_gone_leave_nothing_behind() {
 
 #[test]
 fn a_clock_that_steps_back_breaks_nothing() {
-    let (quotas, limit, other) = (Quotas::default(), window("a", 5), bucket("b", 5, 5));
+    let (quotas, limit, other) = (FunctionLimits::default(), window("a", 5), bucket("b", 5, 5));
     for now in [NOW, NOW - 100_000, 0, NOW, u64::MAX] {
         assert!(quotas.take(&[one(&limit, ""), one(&other, "")], now).is_ok(), "{now}");
     }
@@ -209,20 +209,25 @@ fn a_clock_that_steps_back_breaks_nothing() {
 #[test]
 fn two_processes_together_admit_what_a_limit_says() {
     /// The other process, as if it answered at once.
-    struct Other(Arc<Quotas>, AtomicBool);
-    impl Elsewhere for Other {
-        fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Granted>, Refused>> {
+    struct Other(Arc<FunctionLimits>, AtomicBool);
+    impl RemoteLimits for Other {
+        fn take(
+            &self,
+            function: &str,
+            demands: &[Demand<'_>],
+            now_ms: u64,
+        ) -> Option<Result<Vec<Grant>, LimitRefusal>> {
             assert_eq!(function, "shop/orders");
             self.1.load(Ordering::Relaxed).then(|| self.0.take(demands, now_ms))
         }
     }
     let limit = window("few", 10);
-    let (old, new) = (Quotas::default(), Arc::new(Quotas::default()));
-    let take = |quotas: &Quotas, key: &str| quotas.take(&[Demand { limit: &limit, key, cost: 1 }], NOW).is_ok();
+    let (old, new) = (FunctionLimits::default(), Arc::new(FunctionLimits::default()));
+    let take = |quotas: &FunctionLimits, key: &str| quotas.take(&[Demand { limit: &limit, key, cost: 1 }], NOW).is_ok();
     assert!((0..4).all(|_| take(&old, "a")) && (0..10).all(|_| take(&old, "full")));
     let other = Arc::new(Other(new.clone(), AtomicBool::new(true)));
-    let elsewhere: Arc<dyn Elsewhere> = other.clone();
-    new.take_over(old.hand_over(&"shop/orders".into(), &elsewhere, NOW), NOW);
+    let remote: Arc<dyn RemoteLimits> = other.clone();
+    new.adopt(old.transfer(&"shop/orders".into(), &remote, NOW), NOW);
     assert!(!take(&new, "full") && !take(&old, "full"));
     let admitted = (0..20).filter(|turn| take(if turn % 2 == 0 { &old } else { &new }, "a")).count();
     assert_eq!(admitted, 6, "ten less four");
@@ -240,8 +245,8 @@ fn two_processes_together_admit_what_a_limit_says() {
 #[test]
 fn a_share_that_is_handed_over_counts_on() {
     struct Nobody;
-    impl Elsewhere for Nobody {
-        fn take(&self, _: &str, _: &[Demand<'_>], _: u64) -> Option<Result<Vec<Granted>, Refused>> {
+    impl RemoteLimits for Nobody {
+        fn take(&self, _: &str, _: &[Demand<'_>], _: u64) -> Option<Result<Vec<Grant>, LimitRefusal>> {
             None
         }
     }
@@ -251,15 +256,15 @@ fn a_share_that_is_handed_over_counts_on() {
         term.renew(now + std::time::Duration::from_secs(60), now);
         Arc::new(term)
     };
-    let (old, new) = (Quotas::new(term()), Quotas::new(term()));
+    let (old, new) = (FunctionLimits::new(term()), FunctionLimits::new(term()));
     let shares: BTreeMap<Box<str>, u32> = [("few".into(), leno_policy::quota::PARTS / 2)].into();
     old.lease(&shares, &["few".into()].into(), NOW);
     // Another node may have used the transferred share.
     new.lease(&shares, &BTreeSet::new(), NOW);
-    let take = |quotas: &Quotas| quotas.take(&[Demand { limit: &limit, key: "a", cost: 1 }], NOW).is_ok();
+    let take = |quotas: &FunctionLimits| quotas.take(&[Demand { limit: &limit, key: "a", cost: 1 }], NOW).is_ok();
     assert!(take(&old) && take(&old));
-    let elsewhere: Arc<dyn Elsewhere> = Arc::new(Nobody);
-    new.take_over(old.hand_over(&"shop/orders".into(), &elsewhere, NOW), NOW);
+    let remote: Arc<dyn RemoteLimits> = Arc::new(Nobody);
+    new.adopt(old.transfer(&"shop/orders".into(), &remote, NOW), NOW);
     // The control plane delivers the share again on the new stream.
     new.lease(&shares, &BTreeSet::new(), NOW);
     assert_eq!((0..10).filter(|_| take(&new)).count(), 3, "half of ten, less two");

@@ -1,5 +1,5 @@
 use super::*;
-use crate::state::ledger::quota::{Demand, Quotas};
+use crate::state::limits::{Demand, FunctionLimits};
 use leno_policy::quota::PARTS;
 use leno_policy::spec::{Counts, RateLimit};
 use proptest::prelude::*;
@@ -38,16 +38,16 @@ fn all() -> BTreeSet<Box<str>> {
 }
 
 /// Counters whose term is not over for an hour.
-fn leased() -> Quotas {
+fn leased() -> FunctionLimits {
     let term: Arc<LeaseTerm> = Arc::default();
     let now = Instant::now();
     term.renew(now + Duration::from_secs(3600), now);
-    let quotas = Quotas::new(term);
+    let quotas = FunctionLimits::new(term);
     quotas.require_leases();
     quotas
 }
 
-fn admitted(quotas: &Quotas, limit: &RateLimit, key: &str, tries: u32, now_ms: u64) -> u32 {
+fn admitted(quotas: &FunctionLimits, limit: &RateLimit, key: &str, tries: u32, now_ms: u64) -> u32 {
     (0..tries).map(|_| u32::from(quotas.take(&[Demand { limit, key, cost: 1 }], now_ms).is_ok())).sum()
 }
 
@@ -96,7 +96,7 @@ fn a_window_counts_by_the_smaller_share_until_it_is_over() {
 #[test]
 fn shares_whose_term_is_over_stay_void_until_they_are_delivered_again() {
     let term: Arc<LeaseTerm> = Arc::default();
-    let (quotas, limit) = (Quotas::new(term.clone()), bucket(60, 8));
+    let (quotas, limit) = (FunctionLimits::new(term.clone()), bucket(60, 8));
     quotas.lease(&shares(PARTS), &all(), NOW);
     assert_eq!(admitted(&quotas, &limit, "", 1, NOW), 0, "no term has begun");
     let now = Instant::now();
@@ -113,7 +113,7 @@ fn shares_whose_term_is_over_stay_void_until_they_are_delivered_again() {
 /// Nodes with separate counters, and shares that move as the control plane moves them: first down,
 /// then up.
 struct Mesh {
-    nodes: Vec<Quotas>,
+    nodes: Vec<FunctionLimits>,
     parts: Vec<u32>,
 }
 
@@ -203,7 +203,7 @@ fn skewed_load_never_gets_more_than_the_limit() {
             total += u64::from(admitted(node, &limit, "", tries, now));
         }
         if tick % 20 == 19 {
-            let demand = |(node, seen): (&Quotas, &mut u64)| {
+            let demand = |(node, seen): (&FunctionLimits, &mut u64)| {
                 let Tally { admitted, refused } = node.tallies()["l"];
                 let new = admitted + refused - *seen;
                 *seen = admitted + refused;

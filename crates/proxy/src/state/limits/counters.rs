@@ -1,6 +1,6 @@
 //! The counters of one limit in one shard.
 
-use super::{CounterState, Demand, Granted};
+use super::{CounterState, Demand, Grant};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use leno_policy::input::QuotaState;
@@ -95,8 +95,8 @@ impl Counters {
 
     /// Adopts a counter of another process, unless there is one, or no space.
     pub(super) fn adopt(&mut self, hash: u64, key: Box<str>, count: Count, hasher: &RandomState) {
-        let room = self.own.len() < MOST_COUNTERS && self.key_bytes + key.len() <= MOST_KEY_BYTES;
-        if !room {
+        let fits = self.own.len() < MOST_COUNTERS && self.key_bytes + key.len() <= MOST_KEY_BYTES;
+        if !fits {
             // The key then shares a counter, which must be as full.
             return self.adopt_shared(count);
         }
@@ -130,7 +130,7 @@ impl Counters {
         Terms { algorithm, fresh }: Terms,
         now_ms: u64,
         hasher: &RandomState,
-    ) -> Result<(Granted, Undo), Granted> {
+    ) -> Result<(Grant, Undo), Grant> {
         let own = self.own.find_mut(hash, |counter| *counter.key == *demand.key);
         let CounterState { state: before, shared } = match &own {
             Some(counter) => CounterState { state: counter.count.state, shared: false },
@@ -138,23 +138,23 @@ impl Counters {
         };
         let taken = quota::take(&algorithm, before, now_ms, demand.cost);
         if !taken.allowed {
-            return Err(Granted { taken, shared });
+            return Err(Grant { taken, shared });
         }
         let count = Count { algorithm, state: taken.state };
         if let Some(own) = own {
             own.count = count;
-            return Ok((Granted { taken, shared }, Undo::Own(before)));
+            return Ok((Grant { taken, shared }, Undo::Own(before)));
         }
-        if self.make_room(demand.key.len(), now_ms, hasher) {
+        if self.make_space(demand.key.len(), now_ms, hasher) {
             self.key_bytes += demand.key.len();
             let counter = Counter { key: demand.key.into(), count };
             self.own.insert_unique(hash, counter, |counter| hasher.hash_one((&*self.limit, &*counter.key)));
-            return Ok((Granted { taken, shared: false }, Undo::Forget));
+            return Ok((Grant { taken, shared: false }, Undo::Forget));
         }
         let fresh = Count { algorithm, state: fresh };
         let shared = self.shared.get_or_insert_with(|| vec![fresh; SHARED].into_boxed_slice());
         shared[shared_by(hash)] = count;
-        Ok((Granted { taken, shared: true }, Undo::Shared(before)))
+        Ok((Grant { taken, shared: true }, Undo::Shared(before)))
     }
 
     /// Changes the share of the limit: all counters count by `algorithm` from now on. `more` is the
@@ -196,7 +196,7 @@ impl Counters {
 
     /// Sweeps if there are twice as many counters as after the last sweep, or if there is no space
     /// for a key of this length. Returns whether there is space now.
-    fn make_room(&mut self, length: usize, now_ms: u64, hasher: &RandomState) -> bool {
+    fn make_space(&mut self, length: usize, now_ms: u64, hasher: &RandomState) -> bool {
         let is_full =
             |counters: &Self| counters.own.len() >= MOST_COUNTERS || counters.key_bytes + length > MOST_KEY_BYTES;
         let full = is_full(self);
