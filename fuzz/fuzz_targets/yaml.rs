@@ -3,9 +3,9 @@
 //! whose programs the sandbox accepts.
 #![no_main]
 
-use leno_config::load_text;
 use leno_model::FunctionConfig;
 use leno_policy::abi;
+use leno_translate::load_text;
 use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 

@@ -2,13 +2,10 @@
 //!
 //! A document is read once. All compilations that it takes part in share the parsed document.
 
-use crate::compile::Documents;
 use crate::document::{Metadata, PolicySpec};
-use crate::effort::Effort;
-use crate::import::{Foreign, Kind};
-use crate::load::{self, AnyDocument, broken_document, finish, parse};
+use crate::foreign::{ForeignDocument, ForeignKind};
+use crate::load::{self, AnyDocument, broken_document, parse};
 use crate::problem::{Origin, Problem};
-use crate::snapshot::Snapshot;
 use crate::yaml::{self, Node};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -52,7 +49,7 @@ impl DocumentId {
 
     /// Whether documents of a kind belong to the whole mesh and to no namespace.
     pub fn is_of_the_mesh(kind: &str) -> bool {
-        ["Mesh", "NamespaceQuota", Kind::NAMES[1]].contains(&kind)
+        ["Mesh", "NamespaceQuota", ForeignKind::NAMES[1]].contains(&kind)
     }
 }
 
@@ -131,6 +128,10 @@ impl Document {
         }
     }
 
+    pub(crate) fn parsed(&self) -> &AnyDocument {
+        &self.parsed
+    }
+
     /// Its name.
     pub fn id(&self) -> &DocumentId {
         &self.id
@@ -151,7 +152,7 @@ impl Document {
                 Reach::Namespaces(own())
             }
             AnyDocument::Policy(placed) => reach_of_policy(own(), &placed.document.spec),
-            AnyDocument::Foreign(foreign) if foreign.kind == Kind::CiliumClusterwide => Reach::Mesh,
+            AnyDocument::Foreign(foreign) if foreign.kind == ForeignKind::CiliumClusterwide => Reach::Mesh,
             AnyDocument::Foreign(_) => Reach::Namespaces(own()),
         }
     }
@@ -179,32 +180,6 @@ impl fmt::Debug for Document {
     /// The text is left out: it may hold secrets of functions' environments.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Document({})", self.id)
-    }
-}
-
-impl Snapshot {
-    /// Checks and compiles documents that were read from requests, as the documents of files are.
-    /// If two exclude each other, the later one of the sequence is reported.
-    ///
-    /// # Errors
-    /// All problems, ordered by file and line.
-    pub fn of_documents<'a>(all: impl IntoIterator<Item = &'a Document>) -> Result<Self, Vec<Problem>> {
-        Self::of_documents_within(all, &Effort::unbounded())
-    }
-
-    /// The same, until the effort is over.
-    ///
-    /// # Errors
-    /// As [`Snapshot::of_documents`]. If the effort is used up, the problem says so.
-    pub fn of_documents_within<'a>(
-        all: impl IntoIterator<Item = &'a Document>,
-        effort: &Effort,
-    ) -> Result<Self, Vec<Problem>> {
-        let (mut documents, mut foreign) = (Documents { effort: effort.clone(), ..Documents::default() }, Vec::new());
-        for document in all {
-            document.parsed.clone().add_to(&mut documents, &mut foreign);
-        }
-        finish(documents, &foreign, RefCell::default())
     }
 }
 
@@ -242,12 +217,12 @@ impl AnyDocument {
     }
 }
 
-impl Foreign {
-    fn id(&self) -> Option<DocumentId> {
+impl ForeignDocument {
+    pub(crate) fn id(&self) -> Option<DocumentId> {
         let metadata = self.node.get("metadata")?;
         let namespace = match self.kind {
-            Kind::CiliumClusterwide => String::new(),
-            Kind::Cilium | Kind::Kubernetes => {
+            ForeignKind::CiliumClusterwide => String::new(),
+            ForeignKind::Cilium | ForeignKind::Kubernetes => {
                 metadata.get("namespace").and_then(Node::text).unwrap_or("default").to_owned()
             }
         };

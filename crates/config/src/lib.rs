@@ -5,16 +5,17 @@
 //! [`Snapshot::function_config`] is the configuration of one function. [`watch`] notices changes of the files.
 #![forbid(unsafe_code)]
 
+pub mod check;
 mod collection;
 mod compile;
 mod deserialize;
 pub mod document;
+mod document_set;
 pub mod duration;
 mod effort;
 mod folder;
+mod foreign;
 mod host;
-mod import;
-mod imported;
 pub mod jwks;
 mod load;
 mod namespace;
@@ -23,14 +24,19 @@ pub mod permissions;
 mod problem;
 pub mod reference;
 mod snapshot;
+mod translation;
 pub mod watch;
 mod yaml;
 
 pub use collection::{Document, DocumentId, Reach};
+pub use compile::{Documents, TypedDocument};
+pub use document_set::{DocumentSet, load, load_text};
 pub use effort::Effort;
-pub use imported::{Row as ImportRow, Standing};
-pub use load::{load, load_text, texts};
+pub use foreign::{ForeignDocument, ForeignKind};
+pub use load::texts;
 pub use namespace::{NamespaceQuota, NamespaceUse, Overrun};
 pub use permissions::Permissions;
-pub use problem::Problem;
+pub use problem::{Origin, Problem, Scope};
 pub use snapshot::{CONTROL_FILES, Extension, Snapshot};
+pub use translation::{Standing, TranslationRow};
+pub use yaml::{Key, Mark, Node, Value};

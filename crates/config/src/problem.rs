@@ -57,7 +57,7 @@ impl std::error::Error for Problem {}
 
 /// The origin of a document, which decides how its paths are resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub enum Origin {
     /// A file. Relative paths start from its folder, and files that the compiler needs are read
     /// when the document is compiled.
     #[default]
@@ -70,7 +70,7 @@ pub(crate) enum Origin {
 /// A place in a document, for reporting problems there: follows fields and elements, and stays at the last place that
 /// exists.
 #[derive(Clone, Copy)]
-pub(crate) struct Scope<'a> {
+pub struct Scope<'a> {
     file: &'a Path,
     node: Option<&'a Node>,
     mark: Mark,
@@ -88,12 +88,12 @@ enum PathTo<'a> {
 
 impl<'a> Scope<'a> {
     /// The whole document.
-    pub(crate) fn root(file: &'a Path, node: &'a Node, problems: &'a RefCell<Vec<Problem>>) -> Self {
+    pub fn root(file: &'a Path, node: &'a Node, problems: &'a RefCell<Vec<Problem>>) -> Self {
         Self { file, node: Some(node), mark: node.mark, path: PathTo::Root, origin: Origin::File, problems }
     }
 
     /// The same place in a document of this origin.
-    pub(crate) fn of(self, origin: Origin) -> Self {
+    pub fn of(self, origin: Origin) -> Self {
         Self { origin, ..self }
     }
 
@@ -102,7 +102,7 @@ impl<'a> Scope<'a> {
     }
 
     /// A field of the mapping here.
-    pub(crate) fn field<'s>(&'s self, name: &'s str) -> Scope<'s> {
+    pub fn field<'s>(&'s self, name: &'s str) -> Scope<'s> {
         let entry = match self.node.map(|node| &node.value) {
             Some(Value::Map(entries)) => entries.iter().find(|(key, _)| key.text == name),
             _ => None,
@@ -124,7 +124,7 @@ impl<'a> Scope<'a> {
     }
 
     /// An element of the list here.
-    pub(crate) fn element(&self, index: usize) -> Scope<'_> {
+    pub fn element(&self, index: usize) -> Scope<'_> {
         let node = match self.node.map(|node| &node.value) {
             Some(Value::List(nodes)) => nodes.get(index),
             _ => None,
@@ -141,22 +141,22 @@ impl<'a> Scope<'a> {
     }
 
     /// The node here, if it exists in the document.
-    pub(crate) fn node(&self) -> Option<&'a Node> {
+    pub fn node(&self) -> Option<&'a Node> {
         self.node
     }
 
     /// Whether a field is written in the mapping here.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub fn has(&self, name: &str) -> bool {
         self.field(name).node.is_some()
     }
 
     /// `orders.yaml:12`, for messages about another place.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         format!("{}:{}", self.file.display(), self.mark.line)
     }
 
     /// A problem here without its text, for checks that come later.
-    pub(crate) fn here(&self) -> Problem {
+    pub fn here(&self) -> Problem {
         Problem {
             file: self.file.to_owned(),
             line: self.mark.line,
@@ -178,12 +178,12 @@ impl<'a> Scope<'a> {
     }
 
     /// The number of problems reported so far, here and in other places.
-    pub(crate) fn problem_count(&self) -> usize {
+    pub fn problem_count(&self) -> usize {
         self.problems.borrow().len()
     }
 
     /// Reports a problem at this place.
-    pub(crate) fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
+    pub fn problem(&self, message: impl Into<String>, fix: impl Into<String>) {
         self.problem_at(self.mark, message, fix);
     }
 

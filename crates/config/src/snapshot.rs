@@ -6,10 +6,10 @@ mod weight;
 pub(crate) use self::weight::uses;
 
 use crate::document::CalleeSelector;
-use crate::imported::Row;
 use crate::namespace::{NamespaceQuota, NamespaceUse, Namespaces};
 use crate::permissions::{Fingerprint, Permissions};
 use crate::problem::{Origin, Problem};
+use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
     AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
@@ -42,7 +42,7 @@ pub struct Snapshot {
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) modules: BTreeMap<ModuleHash, Arc<[u8]>>,
     pub(crate) warnings: Vec<Problem>,
-    pub(crate) imports: Vec<Row>,
+    pub(crate) translations: Vec<TranslationRow>,
 }
 
 /// Counts of the files and documents that were read, so that a user notices when some were not.
@@ -239,8 +239,8 @@ impl Snapshot {
     }
 
     /// The report of translated policies, field by field, in the order of the documents.
-    pub fn imports(&self) -> &[Row] {
-        &self.imports
+    pub fn translations(&self) -> &[TranslationRow] {
+        &self.translations
     }
 
     /// The configuration that every node gets.

@@ -5,7 +5,6 @@
 //! them.
 
 use crate::folder;
-use crate::load;
 use crate::problem::Problem;
 use crate::snapshot::Snapshot;
 use std::fs;
@@ -17,10 +16,14 @@ use std::time::{Duration, SystemTime};
 /// The result of a change: a new snapshot, or problems; then the old configuration stays in force.
 pub type Change = Result<Snapshot, Vec<Problem>>;
 
+/// How the documents of a path are loaded.
+pub type Load = fn(&Path) -> Change;
+
 /// Notices changes of a file or folder when it is polled.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,
+    load: Load,
     /// Other files that the last good snapshot refers to.
     inputs: Vec<PathBuf>,
     /// The state of the files when they were last loaded.
@@ -42,9 +45,10 @@ enum Last {
 
 impl Watch {
     /// Watches the files that `snapshot` was loaded from.
-    pub fn new(path: &Path, snapshot: &Snapshot) -> Self {
+    pub fn new(path: &Path, snapshot: &Snapshot, load: Load) -> Self {
         let mut watch = Self {
             path: path.to_owned(),
+            load,
             inputs: snapshot.inputs().to_vec(),
             loaded: Look::new(),
             seen: Look::new(),
@@ -67,7 +71,7 @@ impl Watch {
         if now == self.loaded {
             return None;
         }
-        let result = load::load(&self.path);
+        let result = (self.load)(&self.path);
         if self.look() != now {
             return None;
         }
@@ -117,9 +121,10 @@ pub struct Watcher {
 pub fn watch(
     path: &Path,
     snapshot: &Snapshot,
+    load: Load,
     changed: impl FnMut(Change) + Send + 'static,
 ) -> std::io::Result<Watcher> {
-    watch_every(Duration::from_secs(1), path, snapshot, changed)
+    watch_every(Duration::from_secs(1), path, snapshot, load, changed)
 }
 
 /// As [`watch`], with another interval between polls.
@@ -130,9 +135,10 @@ pub fn watch_every(
     interval: Duration,
     path: &Path,
     snapshot: &Snapshot,
+    load: Load,
     mut changed: impl FnMut(Change) + Send + 'static,
 ) -> std::io::Result<Watcher> {
-    let mut watch = Watch::new(path, snapshot);
+    let mut watch = Watch::new(path, snapshot, load);
     let (stop, stopped) = mpsc::channel();
     let thread = std::thread::Builder::new().name("leno-watch".to_owned()).spawn(move || {
         while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
@@ -157,7 +163,7 @@ impl Drop for Watcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::load;
+    use crate::document_set::load;
 
     fn function(name: &str) -> String {
         format!(
@@ -176,7 +182,7 @@ mod tests {
 
     fn start(folder: &Path) -> Watch {
         fs::write(folder.join("a.yaml"), function("a")).unwrap();
-        let mut watch = Watch::new(folder, &load(folder).unwrap());
+        let mut watch = Watch::new(folder, &load(folder).unwrap(), load);
         assert!(settle(&mut watch).is_none(), "nothing has changed");
         watch
     }
@@ -219,7 +225,7 @@ mod tests {
         fs::write(&target, function("b")).unwrap();
         std::os::unix::fs::symlink(&target, folder.path().join("b.yaml")).unwrap();
         fs::write(folder.path().join("a.yaml"), function("a")).unwrap();
-        let mut watch = Watch::new(folder.path(), &load(folder.path()).unwrap());
+        let mut watch = Watch::new(folder.path(), &load(folder.path()).unwrap(), load);
         assert!(settle(&mut watch).is_none());
         fs::remove_file(&target).unwrap();
         let problems = settle(&mut watch).unwrap().unwrap_err();
@@ -259,7 +265,7 @@ mod tests {
         let policy = "---\n{apiVersion: leno.dev/v1alpha1, kind: Policy, metadata: {name: p}, spec: {functions: [a], authentication: {issuers: [{issuer: i, jwks: {file: keys.json}}]}}}";
         fs::write(folder.path().join("a.yaml"), function("a") + policy).unwrap();
         let first = load(folder.path()).unwrap();
-        let mut watch = Watch::new(folder.path(), &first);
+        let mut watch = Watch::new(folder.path(), &first, load);
         assert!(settle(&mut watch).is_none());
         fs::write(folder.path().join(".new"), key("PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw")).unwrap();
         fs::rename(folder.path().join(".new"), folder.path().join("keys.json")).unwrap();
@@ -275,9 +281,10 @@ mod tests {
         fs::write(folder.path().join("a.yaml"), function("a")).unwrap();
         let (sender, changes) = mpsc::channel();
         let snapshot = load(folder.path()).unwrap();
-        let watcher =
-            watch_every(Duration::from_millis(1), folder.path(), &snapshot, move |change| drop(sender.send(change)))
-                .unwrap();
+        let watcher = watch_every(Duration::from_millis(1), folder.path(), &snapshot, load, move |change| {
+            drop(sender.send(change))
+        })
+        .unwrap();
         fs::write(folder.path().join("b.yaml"), function("b")).unwrap();
         assert_eq!(names(changes.recv().ok()), ["a", "b"]);
         drop(watcher);

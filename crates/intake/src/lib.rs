@@ -1,7 +1,7 @@
 //! Documents, checked and published.
 //!
 //! [`Intake`] takes the documents of a [`Source`] (files, or the store of a control plane's API):
-//! it compiles their modules, resolves tags of images to digests, and publishes the result.
+//! it translates those of other projects, compiles their modules, resolves tags of images to digests, and publishes the result.
 #![forbid(unsafe_code)]
 
 mod images;
@@ -9,7 +9,7 @@ mod modules;
 
 pub use images::{Resolution, Tags, UnresolvedTags};
 
-use leno_config::{Document, Effort, Problem, Snapshot};
+use leno_config::{Document, DocumentSet, Effort, Problem, Snapshot};
 use leno_control::{Control, Definitions, PublishError, PublishSummary};
 use leno_proxy::modules::Modules;
 use std::path::Path;
@@ -28,14 +28,14 @@ pub trait Source {
 /// A file, or a folder of files.
 impl Source for &Path {
     fn compile(self, _: &Effort) -> Result<Snapshot, Vec<Problem>> {
-        leno_config::load(self)
+        leno_translate::load(self)
     }
 }
 
 /// Stored documents, in the order in which they were applied.
 impl Source for &[&Document] {
     fn compile(self, effort: &Effort) -> Result<Snapshot, Vec<Problem>> {
-        Snapshot::of_documents_within(self.iter().copied(), effort)
+        leno_translate::compile(DocumentSet::of_documents(self.iter().copied(), effort))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::screen::shown;
 use crate::table;
 use anyhow::Result;
-use leno_config::{Effort, ImportRow, Problem, Snapshot};
+use leno_config::{Effort, Problem, Snapshot, TranslationRow};
 use leno_intake::Intake;
 use std::path::Path;
 use std::process::ExitCode;
@@ -35,15 +35,15 @@ pub(crate) fn run(path: &Path, strict: bool) -> Result<ExitCode> {
 
 /// Prints how each field of policies of other projects was translated.
 fn print_imports(snapshot: &Snapshot) {
-    if snapshot.imports().is_empty() {
+    if snapshot.translations().is_empty() {
         return;
     }
     let heading = ["PLACE", "POLICY", "FIELD", "STANDING", "NOTE"].map(str::to_owned).to_vec();
-    let row = |row: &ImportRow| {
-        let ImportRow { place, policy, field, standing, note } = row;
+    let row = |row: &TranslationRow| {
+        let TranslationRow { place, policy, field, standing, note } = row;
         [place, policy, field, standing.words(), note].map(|cell| shown(cell).into_owned()).to_vec()
     };
-    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(snapshot.imports().iter().map(row)).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(heading).chain(snapshot.translations().iter().map(row)).collect();
     table::print(&rows);
 }
 

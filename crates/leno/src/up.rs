@@ -159,7 +159,8 @@ async fn up(
 
     let (changed, mut changes) = mpsc::unbounded_channel();
     // Dropping the watcher at the end of this function closes the channel.
-    let _watching = leno_config::watch::watch(path, &snapshot, move |change| drop(changed.send(change)));
+    let _watching =
+        leno_config::watch::watch(path, &snapshot, leno_translate::load, move |change| drop(changed.send(change)));
     let mut warned = snapshot.warnings().to_vec();
     // A change with tags that no registry could resolve, and the time of the next attempt.
     let mut unresolved: Option<(Instant, Snapshot)> = None;
@@ -207,7 +208,7 @@ fn announce(running: &Running, admin: &Address, path: &Path, snapshot: &Snapshot
 /// Logs the number of fields that were approximated or left out in the translation of policies of
 /// other projects.
 fn tell_imports(snapshot: &Snapshot) {
-    let count = |standing| snapshot.imports().iter().filter(|row| row.standing == standing).count();
+    let count = |standing| snapshot.translations().iter().filter(|row| row.standing == standing).count();
     let (approximated, left_out) = (count(Standing::Approximated), count(Standing::LeftOut));
     if approximated + left_out > 0 {
         tracing::warn!(

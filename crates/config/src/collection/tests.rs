@@ -1,4 +1,5 @@
 use super::*;
+use crate::snapshot::Snapshot;
 use proptest::prelude::*;
 
 fn read(text: &str) -> Vec<Document> {

@@ -42,6 +42,7 @@ mod wasm;
 
 use crate::document;
 use crate::effort::Effort;
+use crate::foreign::ForeignDocument;
 use crate::namespace::Namespaces;
 use crate::permissions;
 use crate::problem::{Origin, Problem, Scope};
@@ -56,10 +57,14 @@ use std::sync::Arc;
 
 /// A typed document with its source.
 #[derive(Clone)]
-pub(crate) struct TypedDocument<T> {
+pub struct TypedDocument<T> {
+    /// Its file.
     pub file: PathBuf,
+    /// Its content, with positions.
     pub node: Node,
+    /// Its origin.
     pub origin: Origin,
+    /// Its content.
     pub document: T,
 }
 
@@ -71,14 +76,23 @@ impl<T> TypedDocument<T> {
 
 /// All documents of a mesh.
 #[derive(Default)]
-pub(crate) struct Documents {
+pub struct Documents {
+    /// Mesh documents: one at most.
     pub meshes: Vec<Arc<TypedDocument<document::Mesh>>>,
+    /// Functions.
     pub functions: Vec<Arc<TypedDocument<document::Function>>>,
+    /// Jobs.
     pub jobs: Vec<Arc<TypedDocument<document::Job>>>,
+    /// External services.
     pub externals: Vec<Arc<TypedDocument<document::External>>>,
+    /// Chains.
     pub chains: Vec<Arc<TypedDocument<document::Chain>>>,
+    /// Policies.
     pub policies: Vec<Arc<TypedDocument<document::Policy>>>,
+    /// Quotas of namespaces.
     pub namespace_quotas: Vec<Arc<TypedDocument<document::NamespaceQuota>>>,
+    /// Documents of other projects that are not translated yet.
+    pub foreign: Vec<Arc<ForeignDocument>>,
     /// The folder of the documents; `None`: they are from a file.
     pub folder: Option<PathBuf>,
     /// Some documents could not be read. They may define the names that are not found, so missing
@@ -86,6 +100,22 @@ pub(crate) struct Documents {
     pub incomplete: bool,
     /// The bound on the time of compilation.
     pub effort: Effort,
+}
+
+impl Documents {
+    /// How many documents of each kind there are.
+    pub(crate) fn counts(&self) -> [(&'static str, usize); 8] {
+        [
+            ("Mesh", self.meshes.len()),
+            ("Function", self.functions.len()),
+            ("Job", self.jobs.len()),
+            ("External", self.externals.len()),
+            ("Chain", self.chains.len()),
+            ("Policy", self.policies.len()),
+            ("NamespaceQuota", self.namespace_quotas.len()),
+            ("translated policy", self.foreign.len()),
+        ]
+    }
 }
 
 /// Facts about the rest of the mesh that sections need.
@@ -233,7 +263,7 @@ pub(crate) fn compile(documents: &Documents, problems: &RefCell<Vec<Problem>>) -
         inputs,
         modules,
         warnings,
-        imports: Vec::new(),
+        translations: Vec::new(),
     }
 }
 

@@ -31,7 +31,7 @@ pub enum LabelOperator {
 }
 
 /// The labels of a function, by key.
-pub(crate) type Labels = BTreeMap<String, String>;
+pub type Labels = BTreeMap<String, String>;
 
 /// Holds for labels that have all of `labels` and meet all of `expressions`.
 #[derive(Clone, Copy)]

@@ -31,7 +31,7 @@ mod wasm;
 
 pub use authentication::{Authentication, ClaimToHeader, Issuer, Jwks, TokenLocation};
 pub use authorization::{Action, Authorization, AuthorizationRule, Condition, Mode, Operation, Source};
-pub(crate) use callee_rules::{CalleeRule, CalleeRules, CalleeSelector, FunctionSelector};
+pub use callee_rules::{CalleeRule, CalleeRules, CalleeSelector, FunctionSelector};
 pub use chain::{Chain, ChainKind, ChainMember, ChainSpec};
 pub use claim::ClaimPath;
 pub use confine::{Resources, Secret, SecretAs};
@@ -46,8 +46,8 @@ pub use function::{
 };
 pub use image::{ImageRegistry, Images, Volume};
 pub use job::{Job, JobKind, JobSpec};
-pub use label::{LabelExpression, LabelOperator};
-pub(crate) use label::{LabelSelector, Labels};
+pub(crate) use label::LabelSelector;
+pub use label::{LabelExpression, LabelOperator, Labels};
 pub use mesh::{
     AccessLogFormat, AccountChoice, EngineChoice, Gateway, GatewayHttps, Instances, Listeners, Mesh, MeshAccessLog,
     MeshKind, MeshLimits, MeshMetadata, MeshSpec, MeshTracing, Mtls, ProxyProtocol, SameNode, TrustedProxies,

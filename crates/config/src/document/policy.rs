@@ -85,5 +85,5 @@ pub struct PolicySpec {
     /// Of a policy that was translated.
     #[serde(skip)]
     #[schemars(skip)]
-    pub(crate) callee_rules: Option<CalleeRules>,
+    pub callee_rules: Option<CalleeRules>,
 }

@@ -10,35 +10,44 @@ pub(crate) use tree::{SyntaxError, documents};
 
 /// A position in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    /// From 1.
+pub struct Mark {
+    /// The line, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
 }
 
 /// A value with its position.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
+pub struct Node {
+    /// Its position.
     pub mark: Mark,
+    /// The value.
     pub value: Value,
 }
 
+/// A value of a document.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
+    /// A text, number, boolean or null.
     Scalar {
+        /// As it is written, without quotes.
         text: String,
         /// Neither quoted nor a block scalar: may be a number, a boolean or null.
         plain: bool,
     },
+    /// A list.
     List(Vec<Node>),
-    /// In the order written, no key twice.
+    /// A mapping, in the order written. No key appears twice.
     Map(Vec<(Key, Node)>),
 }
 
+/// The key of a mapping.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
+pub struct Key {
+    /// Its position.
     pub mark: Mark,
+    /// Its text.
     pub text: String,
 }
 
@@ -62,7 +71,8 @@ impl Node {
         }
     }
 
-    pub(crate) fn is_scalar(&self) -> bool {
+    /// Whether it is neither a list nor a mapping.
+    pub fn is_scalar(&self) -> bool {
         matches!(self.value, Value::Scalar { .. })
     }
 
@@ -72,7 +82,7 @@ impl Node {
     }
 
     /// The text of a scalar that is not null.
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar { text, .. } if !self.is_null() => Some(text),
             _ => None,
@@ -80,7 +90,7 @@ impl Node {
     }
 
     /// A field of a mapping.
-    pub(crate) fn get(&self, name: &str) -> Option<&Node> {
+    pub fn get(&self, name: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node),
             _ => None,
@@ -88,7 +98,7 @@ impl Node {
     }
 
     /// The kind of the value, for messages.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
             Value::Scalar { text, .. } if text.chars().count() > 40 => {

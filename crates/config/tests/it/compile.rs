@@ -408,21 +408,6 @@ fn functions_know_their_chain_and_whom_they_reach_through_it() {
     assert_eq!(before.template(), after.template(), "a chain is the function's, and makes no revision");
 }
 
-#[test]
-fn a_chain_opens_no_call_that_a_policy_shuts() {
-    let egress = "
----
-apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: out, namespace: shop}
-spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: rates}}}]}]}
-";
-    let frontend = config(&parse(&format!("{CHAIN}{egress}")), "shop/frontend");
-    let callees: Vec<&FunctionId> = frontend.callees.iter().map(|callee| &callee.id).collect();
-    assert_eq!(callees, frontend.chain.as_ref().unwrap().to.iter().collect::<Vec<_>>());
-    assert_eq!(callees.len(), 1);
-}
-
 /// The name has the form in which clients send it in TLS, and in which certificates have it.
 #[test]
 fn names_for_tls_have_one_form_however_they_are_written() {

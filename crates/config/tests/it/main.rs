@@ -3,8 +3,6 @@
 mod compile;
 mod extensions;
 mod hostile;
-mod imported;
-mod imported_outside;
 mod jwks;
 mod refused;
 mod tenants;

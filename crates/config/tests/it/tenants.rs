@@ -295,20 +295,3 @@ fn private_and_loopback_addresses_stay_the_tenants_choice() {
         }
     }
 }
-
-#[test]
-fn translated_policies_lead_to_no_metadata_service_either() {
-    let caller = function("web", "a", "");
-    let policy = |block: &str| {
-        format!(
-            "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {{name: p, namespace: a}}\nspec:\n  endpointSelector: {{}}\n  \
-             egress: [{{toCIDRSet: [{{cidr: \"{block}\", except: [169.254.0.0/17]}}], toPorts: [{{ports: [{{port: \"80\", protocol: TCP}}]}}]}}]\n"
-        )
-    };
-    for block in ["169.254.169.254/32", "169.254.0.0/16", "168.63.129.16/32"] {
-        let text = policy(block);
-        let problems = words(&compiled(&[&caller, &text]).expect_err(block));
-        assert!(problems[0].contains("1.yaml") && problems[0].contains("metadata services"), "{problems:?}");
-        assert!(compiled(&[&quota(block), &caller, &text]).is_ok(), "{block}");
-    }
-}

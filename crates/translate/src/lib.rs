@@ -1,72 +1,38 @@
 //! Policies of Kubernetes and Cilium, translated into policies of the mesh.
 //!
+//! [`translate`] replaces the documents of other projects in a [`DocumentSet`] by documents of the
+//! mesh at the same places in files. [`load`] and [`load_text`] also read and compile.
+//!
 //! A translation is never weaker than the original. A report lists each field: enforced,
 //! approximated and how, or left out because nothing depends on it. A field that cannot be
 //! translated without allowing more is a problem.
+#![forbid(unsafe_code)]
 
 mod blocks;
 mod cilium;
+mod egress;
 mod externals;
 mod fqdn;
 mod http;
 mod kubernetes;
-mod outside;
 mod peers;
 mod ports;
 mod report;
 mod walk;
 
-use crate::compile::{Documents, TypedDocument};
-use crate::document::{
+use egress::EgressRules;
+use externals::ExternalCalls;
+use leno_config::document::{
     self, ApiVersion, AuthorizationRule, CalleeRules, FunctionSelector, Metadata, PolicyKind, PolicySpec,
 };
-use crate::imported::Row;
-use crate::problem::{Origin, Problem, Scope};
-use crate::yaml::Node;
-use externals::ExternalCalls;
+use leno_config::{
+    DocumentSet, Documents, ForeignDocument, ForeignKind, Node, Problem, Scope, Snapshot, TranslationRow, TypedDocument,
+};
 use leno_model::function_id::is_label;
-use outside::OutsideRules;
 use report::Report;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
-
-/// A policy of another project.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Cilium,
-    CiliumClusterwide,
-    Kubernetes,
-}
-
-impl Kind {
-    pub(crate) const NAMES: [&str; 3] = ["CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy", "NetworkPolicy"];
-
-    pub(crate) fn named(kind: &str) -> Option<Self> {
-        let index = Self::NAMES.iter().position(|name| *name == kind)?;
-        Some([Self::Cilium, Self::CiliumClusterwide, Self::Kubernetes][index])
-    }
-
-    fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-
-    fn api_version(self) -> &'static str {
-        match self {
-            Self::Cilium | Self::CiliumClusterwide => "cilium.io/v2",
-            Self::Kubernetes => "networking.k8s.io/v1",
-        }
-    }
-}
-
-/// A document of another project.
-pub(crate) struct Foreign {
-    pub file: PathBuf,
-    pub node: Node,
-    pub origin: Origin,
-    pub kind: Kind,
-}
 
 /// One `spec` of a document, translated.
 struct Translation {
@@ -74,45 +40,71 @@ struct Translation {
     /// Rules for inbound requests; `None`: the policy has none.
     rules: Option<Vec<AuthorizationRule>>,
     callee_rules: Option<CalleeRules>,
-    outside: OutsideRules,
+    egress: EgressRules,
 }
 
-/// Translates all policies. Adds the translations to the documents, and External documents for the
-/// external destinations that they allow. Returns the report, in the order of the documents.
-pub(crate) fn translate(
-    foreign: &[Arc<Foreign>],
-    documents: &mut Documents,
-    problems: &RefCell<Vec<Problem>>,
-) -> Vec<Row> {
-    let (mut rows, mut translations) = (Vec::new(), Vec::new());
-    for foreign in foreign {
-        let Foreign { file, node, origin, kind } = &**foreign;
+/// Loads a file, or all files of a folder, as [`DocumentSet::of_path`] reads them.
+///
+/// # Errors
+/// As [`DocumentSet::compile`].
+pub fn load(path: &Path) -> Result<Snapshot, Vec<Problem>> {
+    compile(DocumentSet::of_path(path))
+}
+
+/// Loads one text, as [`DocumentSet::of_text`] reads it.
+///
+/// # Errors
+/// As [`DocumentSet::compile`].
+pub fn load_text(file: &Path, text: &str) -> Result<Snapshot, Vec<Problem>> {
+    compile(DocumentSet::of_text(file, text))
+}
+
+/// Translates and compiles documents.
+///
+/// # Errors
+/// As [`DocumentSet::compile`].
+pub fn compile(mut set: DocumentSet) -> Result<Snapshot, Vec<Problem>> {
+    translate(&mut set);
+    set.compile()
+}
+
+/// Replaces the policies of other projects by policies of the mesh, and by External documents for
+/// the external destinations that they allow. Adds the report, in the order of the documents.
+pub fn translate(DocumentSet { documents, problems, translations: rows, .. }: &mut DocumentSet) {
+    let mut calls = Vec::new();
+    for foreign in std::mem::take(&mut documents.foreign) {
+        let ForeignDocument { file, node, origin, kind } = &*foreign;
         let before = problems.borrow().len();
-        let root = Scope::root(file, node, problems).of(*origin);
-        let translated = document(documents, &root, *kind, &mut rows);
+        let translated = document(documents, &foreign.scope(problems), *kind, rows);
         documents.incomplete |= problems.borrow().len() > before;
-        for (name, namespace, Translation { selector, rules, callee_rules, outside }) in translated {
+        for (name, namespace, Translation { selector, rules, callee_rules, egress }) in translated {
             let document = policy(name, namespace, selector.clone(), rules, callee_rules);
-            translations.push(ExternalCalls { policy: documents.policies.len(), selector, outside });
+            calls.push(ExternalCalls { policy: documents.policies.len(), selector, egress });
             let placed = TypedDocument { file: file.clone(), node: node.clone(), origin: *origin, document };
             documents.policies.push(Arc::new(placed));
         }
     }
-    externals::add(documents, &translations);
-    rows
+    externals::add(documents, &calls);
+}
+
+fn api_version(kind: ForeignKind) -> &'static str {
+    match kind {
+        ForeignKind::Cilium | ForeignKind::CiliumClusterwide => "cilium.io/v2",
+        ForeignKind::Kubernetes => "networking.k8s.io/v1",
+    }
 }
 
 /// Name, namespace and content of each policy in a document.
 fn document(
     documents: &Documents,
     root: &Scope<'_>,
-    kind: Kind,
-    rows: &mut Vec<Row>,
+    kind: ForeignKind,
+    rows: &mut Vec<TranslationRow>,
 ) -> Vec<(String, String, Translation)> {
     let version = root.node().and_then(|node| node.get("apiVersion")).and_then(Node::text).unwrap_or_default();
-    if version != kind.api_version() {
+    if version != api_version(kind) {
         let message = format!("`{}` is no version of {} that is known", version.escape_debug(), kind.name());
-        root.field("apiVersion").problem(message, format!("expected {}", kind.api_version()));
+        root.field("apiVersion").problem(message, format!("expected {}", api_version(kind)));
         return Vec::new();
     }
     let metadata = root.field("metadata");
@@ -124,8 +116,8 @@ fn document(
         return Vec::new();
     }
     let namespace = match kind {
-        Kind::CiliumClusterwide => None,
-        Kind::Cilium | Kind::Kubernetes => Some(text("namespace").unwrap_or("default").to_owned()),
+        ForeignKind::CiliumClusterwide => None,
+        ForeignKind::Cilium | ForeignKind::Kubernetes => Some(text("namespace").unwrap_or("default").to_owned()),
     };
     let shown = match &namespace {
         Some(namespace) => format!("{} {namespace}/{name}", kind.name()),
@@ -140,8 +132,8 @@ fn document(
     let mut translated = Vec::new();
     let mut one = |spec: &Scope<'_>, name: String| {
         let found = match kind {
-            Kind::Kubernetes => kubernetes::spec(&report, spec, namespace.as_deref().unwrap_or_default()),
-            Kind::Cilium | Kind::CiliumClusterwide => cilium::spec(&report, spec, namespace.as_deref()),
+            ForeignKind::Kubernetes => kubernetes::spec(&report, spec, namespace.as_deref().unwrap_or_default()),
+            ForeignKind::Cilium | ForeignKind::CiliumClusterwide => cilium::spec(&report, spec, namespace.as_deref()),
         };
         if let Some(found) = found {
             if !selects_any(documents, &found.selector) {

@@ -1,29 +1,29 @@
 //! External destinations, as egress rules name them.
 
-use super::blocks;
-use super::fqdn::Fqdn;
-use super::ports::{Call, PortRule};
-use super::report::Report;
-use super::walk;
-use crate::compile::{external, text};
-use crate::document::{CalleeRule, CalleeSelector, ExternalSpec, FunctionSelector, Operation};
-use crate::problem::Scope;
-use crate::yaml::Node;
+use crate::blocks;
+use crate::fqdn::Fqdn;
+use crate::ports::{Call, PortRule};
+use crate::report::Report;
+use crate::walk;
+use leno_config::Node;
+use leno_config::Scope;
+use leno_config::check;
+use leno_config::document::{CalleeRule, CalleeSelector, ExternalSpec, FunctionSelector, Operation};
 use leno_model::special_address::special_around;
 use leno_policy::spec::Cidr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The rules of a translated policy for external calls.
 #[derive(Debug, Default)]
-pub(super) struct OutsideRules {
-    pub(super) allow: Vec<OutsideRule>,
+pub(super) struct EgressRules {
+    pub(super) allow: Vec<EgressRule>,
     /// Destinations that may not be called, at any port.
     pub(super) deny: Vec<Destination>,
 }
 
 /// Destinations that its functions may call, and how.
 #[derive(Debug)]
-pub(super) struct OutsideRule {
+pub(super) struct EgressRule {
     /// Name of the rule in its policy.
     pub(super) name: String,
     /// One of these destinations.
@@ -115,7 +115,7 @@ pub(super) fn leads_to(external: &ExternalSpec, denied: &[Destination]) -> bool 
 /// Blocks in the notation of External documents. Invalid text is reported when the document is
 /// compiled.
 pub(super) fn blocks_of(texts: &[String]) -> Vec<Cidr> {
-    texts.iter().filter_map(|text| text::parse_cidr(text).ok()).collect()
+    texts.iter().filter_map(|text| check::parse_cidr(text)).collect()
 }
 
 /// All callees, as a destination in reports.
@@ -126,14 +126,14 @@ pub(super) const LISTED: &str = "the functions and External documents that the f
 pub(super) fn callee_rules(
     name: &str,
     functions: Vec<FunctionSelector>,
-    outside: Vec<Destination>,
+    egress: Vec<Destination>,
     ports: Vec<PortRule>,
-) -> (Option<CalleeRule>, Option<OutsideRule>) {
+) -> (Option<CalleeRule>, Option<EgressRule>) {
     let mut calls: Vec<Call> = ports.iter().flat_map(PortRule::calls).collect();
     if calls.iter().all(|(operation, conditions)| *operation == Operation::default() && conditions.is_empty()) {
         calls.clear();
     }
-    let beyond = (!outside.is_empty()).then(|| OutsideRule { name: name.to_owned(), to: outside, ports });
+    let beyond = (!egress.is_empty()).then(|| EgressRule { name: name.to_owned(), to: egress, ports });
     let to = CalleeSelector { functions, externals: Vec::new() };
     let rule = (!to.functions.is_empty() || beyond.is_some()).then(|| CalleeRule { name: name.to_owned(), to, calls });
     (rule, beyond)
@@ -160,7 +160,7 @@ pub(super) fn names(report: &Report<'_>, scope: &Scope<'_>, with_ports: bool) ->
         );
         return Some(Some(Destination::Names(fqdn, None)));
     };
-    if let Err((what, _)) = external::check_host(&host) {
+    if let Err(what) = check::external_host(&host) {
         report.left_out(scope, &format!("{what}: no External document can have it"));
         return Some(None);
     }
@@ -218,10 +218,11 @@ fn written(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Cidr, Vec<Cidr>)> 
         report.refused(&scope.field(field), "the field is not known");
         return None;
     }
-    let block = if is_text { text::cidr(scope, walk::text(scope)?)? } else { text::cidr(&place, walk::text(&place)?)? };
+    let block =
+        if is_text { check::cidr(scope, walk::text(scope)?)? } else { check::cidr(&place, walk::text(&place)?)? };
     let list = scope.field("except");
     let except = match scope.has("except") {
-        true => walk::texts(&list).into_iter().map(|one| text::cidr(&list, one)).collect::<Option<_>>()?,
+        true => walk::texts(&list).into_iter().map(|one| check::cidr(&list, one)).collect::<Option<_>>()?,
         false => Vec::new(),
     };
     Some((block, except))

@@ -1,7 +1,7 @@
 //! Access to documents of other projects, which have no types here.
 
-use crate::problem::Scope;
-use crate::yaml::{Node, Value};
+use leno_config::Scope;
+use leno_config::{Node, Value};
 
 /// The names of the fields here, in the order written.
 pub(super) fn fields<'a>(scope: &Scope<'a>) -> Vec<&'a str> {

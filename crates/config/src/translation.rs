@@ -2,7 +2,7 @@
 
 /// The translation of one field of a policy of another project.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct TranslationRow {
     /// `orders.yaml:12`
     pub place: String,
     /// Kind, namespace and name of the policy.

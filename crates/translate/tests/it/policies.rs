@@ -1,4 +1,4 @@
-//! Translations of policies of other projects: the comments of every file of `tests/imported` list
+//! Translations of policies of other projects: the comments of every file of `tests/translated` list
 //! the expected reports, and the requests that are allowed.
 //!
 //! `#> field: standing: fragment` at the end of a line: the report has this field at this line.
@@ -7,18 +7,19 @@
 //! (`deny`: refuses it); `call`, `refuse`: the caller's node does. A caller is a function, an
 //! address, or `-`: an external client.
 
-use leno_config::{Snapshot, load_text};
+use leno_config::Snapshot;
 use leno_policy::input::{Header, Peer, RequestInput, TargetLoad};
 use leno_policy::outcome::{Outcome, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::Protocol;
+use leno_translate::load_text;
 use proptest::prelude::*;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 fn files() -> Vec<(PathBuf, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/imported");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/translated");
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files.into_iter().map(|file| (file.clone(), fs::read_to_string(file).unwrap())).collect()
@@ -33,7 +34,7 @@ fn each_field_is_reported() {
     let mut failures = Vec::new();
     for (file, text) in files() {
         let snapshot = load(&file, &text);
-        let mut rows: Vec<_> = snapshot.imports().iter().collect();
+        let mut rows: Vec<_> = snapshot.translations().iter().collect();
         assert!(!rows.is_empty(), "{}: nothing is reported", file.display());
         for (number, line) in (1..).zip(text.lines()) {
             for marker in line.split("#> ").skip(1) {

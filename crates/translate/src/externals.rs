@@ -6,14 +6,14 @@
 //! requests that each rule allows. Functions for which other addresses are denied get separate
 //! documents.
 
-use super::outside::{self, Destination, OutsideRule, OutsideRules};
-use super::ports::PortRule;
-use super::{blocks, cilium};
-use crate::compile::{Documents, TypedDocument};
-use crate::document::{
+use crate::egress::{self, Destination, EgressRule, EgressRules};
+use crate::ports::PortRule;
+use crate::{blocks, cilium};
+use leno_config::document::{
     self, Action, ApiVersion, CalleeRules, ExternalKind, ExternalPort, ExternalSpec, ExternalTimeouts, ExternalTls,
     FunctionSelector, Labels, Metadata, PolicyKind, PolicySpec, Source,
 };
+use leno_config::{Documents, TypedDocument, check};
 use leno_model::EgressProtocol;
 use leno_model::FunctionId;
 use leno_model::special_address::special_around;
@@ -28,7 +28,7 @@ pub(super) struct ExternalCalls {
     pub(super) policy: usize,
     /// Selects its functions.
     pub(super) selector: FunctionSelector,
-    pub(super) outside: OutsideRules,
+    pub(super) egress: EgressRules,
 }
 
 /// A rule: the index of the translation, and the index in it.
@@ -60,13 +60,13 @@ pub(super) fn add(documents: &mut Documents, translations: &[ExternalCalls]) {
         .iter()
         .filter_map(|placed| Some((id(&placed.document.metadata)?, placed.document.spec.clone())))
         .collect();
-    for ExternalCalls { policy, outside, .. } in translations {
+    for ExternalCalls { policy, egress, .. } in translations {
         if let Some(rules) = documents
             .policies
             .get_mut(*policy)
             .and_then(|placed| Arc::make_mut(placed).document.spec.callee_rules.as_mut())
         {
-            name_written(rules, outside, &written);
+            name_written(rules, egress, &written);
         }
     }
     let mut planned: Vec<NewExternal> = Vec::new();
@@ -110,12 +110,12 @@ fn callers(documents: &Documents) -> Vec<(FunctionId, &Labels, Vec<FunctionId>)>
 
 /// Names existing External documents in a policy's rules: an allow rule gets those of which it
 /// allows everything, the deny rule those of which it denies something.
-fn name_written(rules: &mut CalleeRules, outside: &OutsideRules, written: &BTreeMap<FunctionId, ExternalSpec>) {
+fn name_written(rules: &mut CalleeRules, egress: &EgressRules, written: &BTreeMap<FunctionId, ExternalSpec>) {
     for (id, external) in written {
-        if outside::leads_to(external, &outside.deny) {
+        if egress::leads_to(external, &egress.deny) {
             rules.deny.externals.push(id.clone());
         }
-        for rule in outside.allow.iter().filter(|rule| allows_all(rule, external)) {
+        for rule in egress.allow.iter().filter(|rule| allows_all(rule, external)) {
             rules
                 .allow
                 .iter_mut()
@@ -126,17 +126,17 @@ fn name_written(rules: &mut CalleeRules, outside: &OutsideRules, written: &BTree
 }
 
 /// Whether a rule allows all calls to an External document.
-fn allows_all(rule: &OutsideRule, external: &ExternalSpec) -> bool {
+fn allows_all(rule: &EgressRule, external: &ExternalSpec) -> bool {
     let at = |port: u16| {
         let has = |one: &PortRule| one.http.is_none() && one.ports.as_ref().is_none_or(|ports| ports.contains(&port));
         rule.ports.is_empty() || rule.ports.iter().any(has)
     };
     let block = |block: &Cidr| rule.to.iter().any(|destination| destination.covers_block(block));
     let host = |host: &String| {
-        let Some(host) = crate::host::pattern(host) else { return false };
+        let Some(host) = check::host_pattern(host) else { return false };
         rule.to.iter().any(|destination| destination.covers_host(&host))
     };
-    let (addresses, resolves_to) = (outside::blocks_of(&external.addresses), outside::blocks_of(&external.resolves_to));
+    let (addresses, resolves_to) = (egress::blocks_of(&external.addresses), egress::blocks_of(&external.resolves_to));
     let all_known = addresses.len() == external.addresses.len() && resolves_to.len() == external.resolves_to.len();
     let names = || external.hosts.iter().all(host) || (!resolves_to.is_empty() && resolves_to.iter().all(block));
     all_known && external.ports.iter().all(|port| at(port.port)) && addresses.iter().all(block) && names()
@@ -145,15 +145,15 @@ fn allows_all(rule: &OutsideRule, external: &ExternalSpec) -> bool {
 /// The External documents that a function needs, and the destination of the first rule of each.
 /// `listed` are the documents that it lists itself: their destinations are called through them.
 fn wanted(applied: &[(usize, &ExternalCalls)], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
-    let denied: Vec<&Destination> = applied.iter().flat_map(|(_, translation)| &translation.outside.deny).collect();
+    let denied: Vec<&Destination> = applied.iter().flat_map(|(_, translation)| &translation.egress.deny).collect();
     if denied.iter().any(|destination| matches!(destination, Destination::Anywhere(_))) {
         return Vec::new();
     }
     let denied: Vec<Cidr> = denied.iter().flat_map(|destination| destination.blocks()).copied().collect();
-    let rules: Vec<(Rule, &OutsideRule)> = applied
+    let rules: Vec<(Rule, &EgressRule)> = applied
         .iter()
         .flat_map(|(index, translation)| {
-            (0..).zip(&translation.outside.allow).map(|(number, rule)| ((*index, number), rule))
+            (0..).zip(&translation.egress.allow).map(|(number, rule)| ((*index, number), rule))
         })
         .collect();
     let mut contents = hosts(&rules, &denied, listed);
@@ -161,7 +161,7 @@ fn wanted(applied: &[(usize, &ExternalCalls)], listed: &[&ExternalSpec]) -> Vec<
     contents
 }
 
-fn hosts(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
+fn hosts(rules: &[(Rule, &EgressRule)], denied: &[Cidr], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
     let Some(resolves_to) = resolves_to(denied) else { return Vec::new() };
     let mut seen = BTreeSet::new();
     let mut contents = Vec::new();
@@ -170,7 +170,7 @@ fn hosts(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpe
         let Some(host) = destination.host().filter(|host| seen.insert((*host).to_owned())) else { continue };
         let wildcard = leno_model::egress::wildcard(host);
         let same = |other: &String| {
-            let other = crate::host::pattern(other);
+            let other = check::host_pattern(other);
             other.as_deref() == Some(host) || (other.is_some() && other == wildcard)
         };
         if listed.iter().any(|external| external.hosts.iter().any(same)) {
@@ -199,7 +199,7 @@ fn resolves_to(denied: &[Cidr]) -> Option<Vec<String>> {
 }
 
 /// Blocks that have no address in common, joined if the same rules apply to them.
-fn addresses(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
+fn addresses(rules: &[(Rule, &EgressRule)], denied: &[Cidr], listed: &[&ExternalSpec]) -> Vec<(Content, Origin)> {
     let mut written: Vec<(Cidr, Origin)> = Vec::new();
     for (number, rule) in rules {
         for (place, destination) in rule.to.iter().enumerate() {
@@ -212,7 +212,7 @@ fn addresses(rules: &[(Rule, &OutsideRule)], denied: &[Cidr], listed: &[&Externa
     }
     let mut order: Vec<usize> = (0..written.len()).collect();
     order.sort_by_key(|index| std::cmp::Reverse(written[*index].0.prefix));
-    let others = listed.iter().flat_map(|external| outside::blocks_of(&external.addresses));
+    let others = listed.iter().flat_map(|external| egress::blocks_of(&external.addresses));
     let mut taken: Vec<Cidr> = denied.iter().copied().chain(others).collect();
     let mut found: BTreeMap<Vec<Rule>, (Origin, Vec<Cidr>)> = BTreeMap::new();
     for index in order {
@@ -274,10 +274,10 @@ fn put(documents: &mut Documents, translations: &[ExternalCalls], names: &mut Na
     let NewExternal { content: Content { hosts, addresses, resolves_to, rules }, origin, callers } = planned;
     let rule_of = |(translation, number): &Rule| {
         let translation = translations.get(*translation)?;
-        Some((translation.policy, translation.outside.allow.get(*number)?))
+        Some((translation.policy, translation.egress.allow.get(*number)?))
     };
     let Some((policy, first)) = rule_of(&origin.0) else { return };
-    let rules: Vec<(usize, &OutsideRule)> = rules.iter().filter_map(rule_of).collect();
+    let rules: Vec<(usize, &EgressRule)> = rules.iter().filter_map(rule_of).collect();
     let Some(placed) = documents.policies.get(policy) else { return };
     let TypedDocument { file, node, origin: placed_at, document } = &**placed;
     let placed_at = *placed_at;
@@ -342,7 +342,7 @@ fn put(documents: &mut Documents, translations: &[ExternalCalls], names: &mut Na
 }
 
 /// The ports of a rule. HTTP without a port is at 80.
-fn at(rule: &OutsideRule) -> Vec<PortRule> {
+fn at(rule: &EgressRule) -> Vec<PortRule> {
     if rule.ports.is_empty() {
         return vec![PortRule::default()];
     }

@@ -1,9 +1,9 @@
 //! Ports.
 
-use super::report::Report;
-use super::walk;
-use crate::document::{Condition, Operation};
-use crate::problem::Scope;
+use crate::report::Report;
+use crate::walk;
+use leno_config::Scope;
+use leno_config::document::{Condition, Operation};
 
 /// A larger range is not written out.
 const MOST: usize = 1024;

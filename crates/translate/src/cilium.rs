@@ -1,15 +1,15 @@
 //! `CiliumNetworkPolicy` and `CiliumClusterwideNetworkPolicy`.
 
-use super::outside::{self, Destination, OutsideRule, OutsideRules};
-use super::peers;
-use super::ports::{self, Call, PortRule, Ports};
-use super::report::Report;
-use super::{Translation, http, walk};
-use crate::document::{
+use crate::egress::{self, Destination, EgressRule, EgressRules};
+use crate::peers;
+use crate::ports::{self, Call, PortRule, Ports};
+use crate::report::Report;
+use crate::{Translation, http, walk};
+use leno_config::Node;
+use leno_config::Scope;
+use leno_config::document::{
     Action, AuthorizationRule, CalleeRule, CalleeRules, Condition, FunctionSelector, Mode, Operation, Source,
 };
-use crate::problem::Scope;
-use crate::yaml::Node;
 
 /// The report, and the namespace of selectors that name none.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ struct Context<'a, 'r> {
 #[derive(Default)]
 struct Callees {
     functions: Vec<FunctionSelector>,
-    outside: Vec<Destination>,
+    egress: Vec<Destination>,
 }
 
 pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&str>) -> Option<Translation> {
@@ -43,7 +43,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
 
     let mut rules = Vec::new();
     let mut callee_rules: Option<CalleeRules> = None;
-    let mut outside = OutsideRules::default();
+    let mut egress = EgressRules::default();
     let mut good = true;
     for field in walk::fields(scope) {
         let place = scope.field(field);
@@ -68,12 +68,12 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
                     let found = if field == "egress" {
                         context.egress(&element, &format!("egress-{index}")).map(|(rule, beyond)| {
                             callees.allow.extend(rule);
-                            outside.allow.extend(beyond);
+                            egress.allow.extend(beyond);
                         })
                     } else {
                         context.egress_deny(&element).map(|denied| {
                             callees.deny.functions.extend(denied.functions);
-                            outside.deny.extend(denied.outside);
+                            egress.deny.extend(denied.egress);
                         })
                     };
                     good &= found.is_some();
@@ -94,7 +94,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: Option<&st
         callees.default_deny = !says_no("egress");
     }
     let rules = (scope.has("ingress") || scope.has("ingressDeny")).then_some(rules);
-    good.then_some(Translation { selector, rules, callee_rules, outside })
+    good.then_some(Translation { selector, rules, callee_rules, egress })
 }
 
 fn default_deny(report: &Report<'_>, scope: &Scope<'_>) -> Option<()> {
@@ -149,8 +149,8 @@ impl Context<'_, '_> {
             }
         }
         if required && !deny {
-            let outside = |source: &Source| source.not_identities.iter().any(|name| name == "*");
-            if from.iter().flatten().any(outside) {
+            let egress = |source: &Source| source.not_identities.iter().any(|name| name == "*");
+            if from.iter().flatten().any(egress) {
                 report.refused(&scope.field("authentication"), "requests from outside have no mutual authentication");
                 return None;
             }
@@ -254,7 +254,7 @@ impl Context<'_, '_> {
     }
 
     /// Rules about functions, and about external destinations.
-    fn egress(&self, scope: &Scope<'_>, name: &str) -> Option<(Option<CalleeRule>, Option<OutsideRule>)> {
+    fn egress(&self, scope: &Scope<'_>, name: &str) -> Option<(Option<CalleeRule>, Option<EgressRule>)> {
         let report = self.report;
         let mut to: Option<Callees> = None;
         let mut ports = Vec::new();
@@ -267,7 +267,7 @@ impl Context<'_, '_> {
                     let found = self.to(&place, field, scope.has("toPorts"))?;
                     let to = to.get_or_insert_default();
                     to.functions.extend(found.functions);
-                    to.outside.extend(found.outside);
+                    to.egress.extend(found.egress);
                 }
                 "toPorts" if self.names_only(&place) => {
                     report.left_out(&place, "names are answered by the node, whatever policies say");
@@ -298,15 +298,15 @@ impl Context<'_, '_> {
         // If no peer is named, the rule is about all of them.
         let unrestricted = || Callees {
             functions: vec![FunctionSelector::default()],
-            outside: vec![Destination::Anywhere(Vec::new())],
+            egress: vec![Destination::Anywhere(Vec::new())],
         };
-        let Callees { functions, outside } = to.unwrap_or_else(unrestricted);
-        if required && outside.iter().any(|destination| *destination != Destination::Anywhere(Vec::new())) {
+        let Callees { functions, egress } = to.unwrap_or_else(unrestricted);
+        if required && egress.iter().any(|destination| *destination != Destination::Anywhere(Vec::new())) {
             report.refused(&scope.field("authentication"), "what is outside of the mesh has no mutual authentication");
             return None;
         }
-        let outside = if required { Vec::new() } else { outside };
-        Some(if none { (None, None) } else { outside::callee_rules(name, functions, outside, ports) })
+        let egress = if required { Vec::new() } else { egress };
+        Some(if none { (None, None) } else { egress::callee_rules(name, functions, egress, ports) })
     }
 
     /// Whether the rules are for a resolver: all ports are 53.
@@ -334,8 +334,8 @@ impl Context<'_, '_> {
                     self.report.approximated(&element, "of these, those that the function lists as `callees`");
                 }
                 "toEntities" => self.entity_called(&element, with_ports, &mut callees)?,
-                "toFQDNs" => callees.outside.extend(outside::names(self.report, &element, with_ports)?),
-                _ => callees.outside.extend(outside::block(self.report, &element, with_ports)?),
+                "toFQDNs" => callees.egress.extend(egress::names(self.report, &element, with_ports)?),
+                _ => callees.egress.extend(egress::block(self.report, &element, with_ports)?),
             }
         }
         Some(callees)
@@ -346,16 +346,16 @@ impl Context<'_, '_> {
         match walk::text(scope)? {
             "all" => {
                 callees.functions.push(FunctionSelector::default());
-                callees.outside.push(Destination::Anywhere(Vec::new()));
-                report.approximated(scope, outside::LISTED);
+                callees.egress.push(Destination::Anywhere(Vec::new()));
+                report.approximated(scope, egress::LISTED);
             }
             "cluster" => {
                 callees.functions.push(FunctionSelector::default());
                 report.approximated(scope, "the functions that the function lists as `callees`");
             }
             "world" | "world-ipv4" => {
-                callees.outside.push(Destination::Anywhere(outside::world()));
-                report.approximated(scope, outside::world_note(with_ports));
+                callees.egress.push(Destination::Anywhere(egress::world()));
+                report.approximated(scope, egress::world_note(with_ports));
             }
             _ => report.left_out(scope, "functions call no such destinations"),
         }
@@ -386,7 +386,7 @@ impl Context<'_, '_> {
         }
         let everybody = || Callees {
             functions: vec![FunctionSelector::default()],
-            outside: vec![Destination::Anywhere(Vec::new())],
+            egress: vec![Destination::Anywhere(Vec::new())],
         };
         let unrestricted = || if walk::fields(scope).is_empty() { Callees::default() } else { everybody() };
         Some(denied.unwrap_or_else(unrestricted))
@@ -406,16 +406,16 @@ impl Context<'_, '_> {
                 "toEntities" => match walk::text(&element)? {
                     entity @ ("all" | "cluster") => {
                         denied.functions.push(FunctionSelector::default());
-                        denied.outside.extend((entity == "all").then(|| Destination::Anywhere(Vec::new())));
+                        denied.egress.extend((entity == "all").then(|| Destination::Anywhere(Vec::new())));
                         self.report.approximated(&element, "whom the function lists as `callees`");
                     }
                     "world" | "world-ipv4" | "world-ipv6" => {
-                        denied.outside.push(Destination::Anywhere(Vec::new()));
+                        denied.egress.push(Destination::Anywhere(Vec::new()));
                         self.report.approximated(&element, "whatever is outside of the mesh, by name or address");
                     }
                     _ => self.report.left_out(&element, "functions call no such destinations"),
                 },
-                _ => denied.outside.push(outside::denied_block(self.report, &element)?),
+                _ => denied.egress.push(egress::denied_block(self.report, &element)?),
             }
         }
         Some(())
@@ -448,11 +448,11 @@ fn entity(report: &Report<'_>, scope: &Scope<'_>) -> Option<Vec<Source>> {
         }
         "world" => {
             report.enforced(scope);
-            Some(vec![peers::outside()])
+            Some(vec![peers::external()])
         }
         "ingress" => {
             report.approximated(scope, "requests from outside come by the gateway");
-            Some(vec![peers::outside()])
+            Some(vec![peers::external()])
         }
         "host" | "remote-node" | "kube-apiserver" | "health" | "init" | "unmanaged" | "none" => {
             report.left_out(scope, "nobody in the mesh calls as that");

@@ -1,12 +1,10 @@
 //! HTTP rules of Cilium: each field is a regular expression for the whole value.
 
-use super::report::Report;
-use super::walk;
-use crate::compile::forms::Form;
-use crate::compile::header::{self, Use};
-use crate::compile::{template, text};
-use crate::document::{Condition, Operation, TextMatch};
-use crate::problem::Scope;
+use crate::report::Report;
+use crate::walk;
+use leno_config::Scope;
+use leno_config::check;
+use leno_config::document::{Condition, Operation, TextMatch};
 
 /// One element of `rules.http`. `None`: a problem was reported.
 pub(super) fn rule(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Operation, Vec<Condition>)> {
@@ -17,19 +15,19 @@ pub(super) fn rule(report: &Report<'_>, scope: &Scope<'_>) -> Option<(Operation,
         match field {
             "path" => {
                 let regex = TextMatch::Regex { regex: walk::text(&place)?.to_owned(), with_query: true };
-                valid(&place, |place| drop(template::path(place, &regex)))?;
+                valid(&place, |place| check::path(place, &regex))?;
                 operation.paths = Some(vec![regex]);
                 report.approximated(&place, "compared with the normalised path, and the query");
             }
             "method" => {
                 let method = regex(walk::text(&place)?);
-                valid(&place, |place| drop(text::or_regex(place, &method, Form::Method, text::method)))?;
+                valid(&place, |place| check::method(place, &method))?;
                 operation.methods = Some(vec![method]);
                 report.enforced(&place);
             }
             "host" => {
                 let host = regex(walk::text(&place)?);
-                valid(&place, |place| drop(text::or_regex(place, &host, Form::Host, text::host)))?;
+                valid(&place, |place| check::host(place, &host))?;
                 operation.hosts = Some(vec![host]);
                 report.approximated(&place, "compared with the host in lower case and without port");
             }
@@ -63,7 +61,7 @@ fn valid(scope: &Scope<'_>, check: impl Fn(&Scope<'_>)) -> Option<()> {
 }
 
 fn named(scope: &Scope<'_>, condition: &Condition) -> Option<()> {
-    header::name(scope, condition.header.as_deref().unwrap_or_default(), Use::Read).map(drop)
+    check::header_name(scope, condition.header.as_deref().unwrap_or_default()).map(drop)
 }
 
 /// A pattern without special characters is written as text.

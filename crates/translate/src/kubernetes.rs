@@ -1,12 +1,12 @@
 //! `NetworkPolicy` of Kubernetes.
 
-use super::outside::{self, Destination, OutsideRule, OutsideRules};
-use super::peers;
-use super::ports::{self, PortRule, Ports};
-use super::report::Report;
-use super::{Translation, cilium, walk};
-use crate::document::{Action, AuthorizationRule, CalleeRule, CalleeRules, FunctionSelector, Operation, Source};
-use crate::problem::Scope;
+use crate::egress::{self, Destination, EgressRule, EgressRules};
+use crate::peers;
+use crate::ports::{self, PortRule, Ports};
+use crate::report::Report;
+use crate::{Translation, cilium, walk};
+use leno_config::Scope;
+use leno_config::document::{Action, AuthorizationRule, CalleeRule, CalleeRules, FunctionSelector, Operation, Source};
 
 pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> Option<Translation> {
     let place = scope.field("podSelector");
@@ -19,7 +19,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         types.push("Egress");
     }
     let mut rules = Vec::new();
-    let mut outside = OutsideRules::default();
+    let mut egress = EgressRules::default();
     let mut callee_rules =
         types.contains(&"Egress").then(|| CalleeRules { default_deny: true, ..CalleeRules::default() });
     let mut good = true;
@@ -56,7 +56,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
                     match (self::egress(report, &place.element(index), namespace, index), &mut callee_rules) {
                         (Some((rule, beyond)), Some(callees)) => {
                             callees.allow.extend(rule);
-                            outside.allow.extend(beyond);
+                            egress.allow.extend(beyond);
                         }
                         _ => good = false,
                     }
@@ -70,7 +70,7 @@ pub(super) fn spec(report: &Report<'_>, scope: &Scope<'_>, namespace: &str) -> O
         }
     }
     let rules = types.contains(&"Ingress").then_some(rules);
-    good.then_some(Translation { selector, rules, callee_rules, outside })
+    good.then_some(Translation { selector, rules, callee_rules, egress })
 }
 
 fn ingress(report: &Report<'_>, scope: &Scope<'_>, namespace: &str, index: usize) -> Option<Vec<AuthorizationRule>> {
@@ -106,11 +106,11 @@ fn egress(
     scope: &Scope<'_>,
     namespace: &str,
     index: usize,
-) -> Option<(Option<CalleeRule>, Option<OutsideRule>)> {
+) -> Option<(Option<CalleeRule>, Option<EgressRule>)> {
     known(report, scope, &["to", "ports"])?;
     let list = scope.field("to");
     let with_ports = walk::length(&scope.field("ports")) > 0;
-    let (mut to, mut outside) = (Vec::new(), Vec::new());
+    let (mut to, mut egress) = (Vec::new(), Vec::new());
     for index in 0..walk::length(&list) {
         let element = list.element(index);
         match peer(report, &element, namespace)? {
@@ -118,13 +118,13 @@ fn egress(
                 report.approximated(&element, "of these, those that the function lists as `callees`");
                 to.push(selector);
             }
-            Peer::Block => outside.extend(outside::block(report, &element.field("ipBlock"), with_ports)?),
+            Peer::Block => egress.extend(egress::block(report, &element.field("ipBlock"), with_ports)?),
         }
     }
     if walk::length(&list) == 0 {
-        report.approximated(scope, outside::LISTED);
+        report.approximated(scope, egress::LISTED);
         to.push(FunctionSelector::default());
-        outside.push(Destination::Anywhere(Vec::new()));
+        egress.push(Destination::Anywhere(Vec::new()));
     }
     let ports = match ports::ports(report, &scope.field("ports"), "TCP")? {
         Ports::Any => None,
@@ -132,7 +132,7 @@ fn egress(
         Ports::None => return Some((None, None)),
     };
     let ports = vec![PortRule { ports, http: None }];
-    Some(outside::callee_rules(&format!("egress-{index}"), to, outside, ports))
+    Some(egress::callee_rules(&format!("egress-{index}"), to, egress, ports))
 }
 
 enum Peer {

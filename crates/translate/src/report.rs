@@ -1,20 +1,20 @@
 //! The report of the translation, field by field.
 
-use crate::compile::Documents;
-use crate::document::Metadata;
-use crate::imported::{Row, Standing};
-use crate::problem::Scope;
+use leno_config::Documents;
+use leno_config::Scope;
+use leno_config::document::Metadata;
+use leno_config::{Standing, TranslationRow};
 use std::cell::RefCell;
 
 /// Records the translation of the fields of one policy.
 pub(super) struct Report<'r> {
     policy: String,
-    rows: RefCell<&'r mut Vec<Row>>,
+    rows: RefCell<&'r mut Vec<TranslationRow>>,
     documents: &'r Documents,
 }
 
 impl<'r> Report<'r> {
-    pub(super) fn new(policy: String, rows: &'r mut Vec<Row>, documents: &'r Documents) -> Self {
+    pub(super) fn new(policy: String, rows: &'r mut Vec<TranslationRow>, documents: &'r Documents) -> Self {
         Self { policy, rows: RefCell::new(rows), documents }
     }
 
@@ -47,6 +47,6 @@ impl<'r> Report<'r> {
     fn add(&self, scope: &Scope<'_>, standing: Standing, note: &str) {
         let (place, field) = (scope.line(), scope.here().field);
         let (policy, note) = (self.policy.clone(), note.to_owned());
-        self.rows.borrow_mut().push(Row { place, policy, field, standing, note });
+        self.rows.borrow_mut().push(TranslationRow { place, policy, field, standing, note });
     }
 }

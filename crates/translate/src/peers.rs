@@ -1,11 +1,11 @@
 //! Peers: selections by labels, namespaces, entities and addresses.
 
-use super::report::Report;
-use super::walk;
-use crate::compile::text;
-use crate::document::{FunctionSelector, LabelExpression, LabelOperator, Source};
-use crate::problem::Scope;
-use crate::yaml::Node;
+use crate::report::Report;
+use crate::walk;
+use leno_config::Node;
+use leno_config::Scope;
+use leno_config::check;
+use leno_config::document::{FunctionSelector, LabelExpression, LabelOperator, Source};
 
 /// Label that Cilium gives each endpoint, and label that Kubernetes gives each namespace.
 const NAMESPACE_LABELS: [&str; 2] =
@@ -25,7 +25,7 @@ pub(super) fn source(selector: &FunctionSelector) -> Source {
 }
 
 /// External requests: they have no identity of the mesh.
-pub(super) fn outside() -> Source {
+pub(super) fn external() -> Source {
     Source { not_identities: vec!["*".to_owned()], ..Source::default() }
 }
 
@@ -181,13 +181,13 @@ pub(super) fn block(report: &Report<'_>, scope: &Scope<'_>) -> Option<Source> {
         }
     }
     let before = scope.problem_count();
-    text::cidr(&place, cidr);
+    check::cidr(&place, cidr);
     except.iter().for_each(|block| {
-        text::cidr(&scope.field("except"), block);
+        check::cidr(&scope.field("except"), block);
     });
     if scope.problem_count() > before {
         return None;
     }
     report.approximated(scope, "requests from outside, by the address that the connection comes from");
-    Some(Source { addresses: Some(vec![cidr.to_owned()]), not_addresses: except, ..outside() })
+    Some(Source { addresses: Some(vec![cidr.to_owned()]), not_addresses: except, ..external() })
 }

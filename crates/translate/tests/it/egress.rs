@@ -1,7 +1,7 @@
-//! External calls that policies of other projects allow: as `tests/imported/outside.yaml` lists,
+//! External calls that policies of other projects allow: as `tests/translated/egress.yaml` lists,
 //! and, for random rules, no more than Cilium would allow.
 
-use leno_config::{Snapshot, load_text};
+use leno_config::Snapshot;
 use leno_model::{Callee, EgressProtocol, PortProtocol, Run};
 use leno_model::{FunctionId, egress};
 use leno_policy::connection;
@@ -9,6 +9,7 @@ use leno_policy::input::{Peer, RequestInput, TargetLoad};
 use leno_policy::outcome::{Outcome, Verdict};
 use leno_policy::program::Program;
 use leno_policy::spec::{Cidr, ProgramSpec, Protocol};
+use leno_translate::load_text;
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -97,7 +98,7 @@ fn callee<'a>(callees: &'a [Callee], call: &Call) -> Option<&'a Callee> {
 
 #[test]
 fn what_goes_out_is_what_the_original_lets_out() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/imported/outside.yaml");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/translated/egress.yaml");
     let text = std::fs::read_to_string(&file).unwrap();
     let snapshot = load_text(&file, &text).unwrap_or_else(|problems| panic!("{problems:#?}"));
     assert_eq!(snapshot.warnings(), [], "what was made of them is as it is meant");
