@@ -3,31 +3,31 @@
 mod authority;
 mod for_node;
 mod nodes;
+mod publishing;
 
 pub use authority::{AuthorityStatus, RootStatus, RotateError};
 pub(crate) use nodes::JoinError;
+pub use publishing::{PublishError, PublishSummary};
 
 use crate::admission::Members;
 use crate::asking::{AskError, Questions};
-use crate::definitions::{CompiledDefinitions, Definitions, Modules};
+use crate::definitions::CompiledDefinitions;
 use crate::error::DefinitionsError;
 use crate::history::{Histories, History};
 use crate::job::Outcome;
 use crate::node_share::Shares;
-use crate::rollout::Verdict;
 use crate::state::State;
 use crate::status::{Counters, RolloutEvent, Status};
 use crate::store::{Store, StoreError};
 use crate::trust::{Authorities, Trust, TrustError, UnknownAuthority};
-use leno_config::Permissions;
 use leno_identity::{
     Authority, KeyRequest, MembershipMark, RequestError, SignError, SpiffeId, SvidError, SvidStore, TrustBundle,
     TrustDomain,
 };
 use leno_model::Container;
 use leno_model::revision::Template;
-use leno_model::{FunctionConfig, FunctionId, revision};
-use leno_wire::{Answer, JobReport, Question, Subject};
+use leno_model::{FunctionId, revision};
+use leno_wire::{Answer, JobReport, Question};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
@@ -91,17 +91,6 @@ impl Default for Options {
     }
 }
 
-/// The number of changes of a publication.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PublishSummary {
-    /// Functions that are in force after the publication.
-    pub functions: usize,
-    /// Functions that are new or that differ from the last publication.
-    pub changed: usize,
-    /// Functions that were removed.
-    pub removed: usize,
-}
-
 /// Why a control plane cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -136,17 +125,6 @@ pub(crate) enum CertifyError {
     Svid(#[from] SvidError),
     #[error(transparent)]
     Authority(#[from] UnknownAuthority),
-}
-
-/// Why definitions were not published. The previous ones stay in force.
-#[derive(Debug, thiserror::Error)]
-pub enum PublishError {
-    /// The definitions contradict themselves or this control plane.
-    #[error(transparent)]
-    Definitions(#[from] DefinitionsError),
-    /// The store could not save the definitions.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 impl Control {
@@ -214,155 +192,9 @@ impl Control {
         })))
     }
 
-    /// Replaces all definitions: first in the store, then for all nodes. The control plane sends
-    /// each node the changes among its subscriptions at once. A function whose template differs
-    /// from its latest revision gets a new revision. Blocks on the store.
-    pub fn publish(&self, definitions: &Definitions) -> Result<PublishSummary, PublishError> {
-        self.publish_after(definitions, || Ok(()))
-    }
-
-    /// The same for definitions that were made of documents, which `commit` stores. It is called
-    /// when only the store can still refuse the definitions; if it fails, nothing changes.
-    pub fn publish_after<E: From<PublishError>>(
-        &self,
-        definitions: &Definitions,
-        commit: impl FnOnce() -> Result<(), E>,
-    ) -> Result<PublishSummary, E> {
-        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = self.state().histories().clone();
-        let (compiled, modules, histories) = self.compile(definitions, &before)?;
-        let functions = compiled.functions.len();
-        commit()?;
-        store.save(definitions, &modules, &before, &histories).map_err(PublishError::from)?;
-        let changed = self.change_at_length(|state| state.publish(compiled, histories));
-        self.0.rollouts.notify_one();
-        drop(store);
-        let mut published = PublishSummary { functions, ..PublishSummary::default() };
-        for subject in &changed {
-            match subject {
-                Subject::Slice(id) if definitions.slices.contains_key(id) => published.changed += 1,
-                Subject::Slice(_) => published.removed += 1,
-                _ => (),
-            }
-        }
-        Ok(published)
-    }
-
-    /// Adds, replaces and removes functions together, after `commit` has stored their documents;
-    /// see [`Control::publish_after`]. The mesh and its modules stay as they were published. Other
-    /// functions are not looked at.
-    pub fn change_after<E: From<PublishError>>(
-        &self,
-        slices: &[&FunctionConfig],
-        removed: &[FunctionId],
-        permissions: &Permissions,
-        commit: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let prepare = |slice: &FunctionConfig| {
-            let history = self.state().histories().record_one(slice, now_ms())?;
-            let resolved = history.slice_for_delivery(slice)?;
-            let prepared = self.state().prepare_put(&resolved, &self.0.trust_domain)?;
-            Ok::<_, DefinitionsError>((prepared, history))
-        };
-        let prepared = slices.iter().map(|slice| prepare(slice)).collect::<Result<Vec<_>, _>>();
-        let prepared = prepared.map_err(PublishError::from)?;
-        commit()?;
-        let kept: Vec<(&FunctionConfig, &History)> =
-            slices.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
-        store.change(&kept, removed).map_err(PublishError::from)?;
-        self.change_at_length(|state| state.change(prepared, removed, permissions));
-        self.0.rollouts.notify_one();
-        Ok(())
-    }
-
-    /// Whether definitions could be published, apart from the store.
-    pub fn check(&self, definitions: &Definitions) -> Result<(), PublishError> {
-        let before = self.state().histories().clone();
-        self.compile(definitions, &before).map(drop)
-    }
-
-    /// The definitions, their modules and the revisions after their publication.
-    fn compile(
-        &self,
-        definitions: &Definitions,
-        before: &Histories,
-    ) -> Result<(CompiledDefinitions, Modules, Histories), PublishError> {
-        let histories = before.record_publication(&definitions.slices, now_ms())?;
-        let modules = self.modules(definitions, &histories)?;
-        let compiled = CompiledDefinitions::new(definitions, &modules, &histories, &self.bundle())?;
-        Ok((compiled, modules, histories))
-    }
-
-    /// The modules of the definitions, and of kept revisions that no document names any more.
-    fn modules(&self, definitions: &Definitions, histories: &Histories) -> Result<Modules, DefinitionsError> {
-        let mut modules = definitions.modules.clone();
-        let known = self.state().modules().clone();
-        for hash in histories.modules()? {
-            if let Some(module) = known.get(&hash) {
-                modules.entry(hash).or_insert_with(|| module.clone());
-            }
-        }
-        Ok(modules)
-    }
-
-    /// Adds one function or replaces its definition: first in the store, then for all nodes. Other
-    /// functions are not looked at. Returns whether anything changed. Blocks on the store.
-    pub fn put(&self, slice: &FunctionConfig) -> Result<bool, PublishError> {
-        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let history = self.state().histories().record_one(slice, now_ms())?;
-        let prepared = self.state().prepare_put(&history.slice_for_delivery(slice)?, &self.0.trust_domain)?;
-        store.put(slice, &history)?;
-        let made_a_difference = self.state().put(prepared, history);
-        // The woken task checks the state itself, so waking it for nothing does no harm.
-        self.0.rollouts.notify_one();
-        Ok(made_a_difference)
-    }
-
     /// The last decisions on rollouts, oldest first.
     pub fn rollout_events(&self) -> Vec<RolloutEvent> {
         self.state().events()
-    }
-
-    /// Advances or rolls back each rollout that has a decision due. [`Control::serve`] calls this
-    /// while a rollout is under way. Blocks on the store.
-    pub(crate) fn roll_out(&self) -> Result<(), PublishError> {
-        let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let now_ms = now_ms();
-        let decisions = self.state().decisions(now_ms);
-        for (id, candidate, verdict) in decisions {
-            let state = self.state();
-            let (history, slice) = (state.histories().0.get(&id).cloned(), state.slice(&id));
-            drop(state);
-            let (Some(mut history), Some(slice)) = (history, slice) else { continue };
-            let plan = &slice.revisions.plan;
-            let steps = plan.rollout.iter().flat_map(|rollout| &rollout.steps);
-            let percent = |step: usize| steps.clone().nth(step).copied().unwrap_or(100);
-            let from = percent(candidate.step);
-            let (to, reason) = match verdict {
-                Verdict::Wait => continue,
-                Verdict::Advance => {
-                    history.advance(plan, now_ms);
-                    (percent(candidate.step + 1), "within the limits".to_owned())
-                }
-                Verdict::RollBack(reason) => {
-                    history.roll_back(reason.to_string());
-                    (0, format!("rolled back: {reason}"))
-                }
-            };
-            let prepared = self.state().prepare_put(&history.slice_for_delivery(&slice)?, &self.0.trust_domain)?;
-            store.put_history(&id, &history)?;
-            let revision = revision::name(&id, candidate.number);
-            if to == 0 {
-                tracing::warn!(function = %id, revision, from, to, "{reason}");
-            } else {
-                tracing::info!(function = %id, revision, from, to, "rollout: {reason}");
-            }
-            let mut state = self.state();
-            state.decided(RolloutEvent { at_ms: now_ms, function: id, revision, from, to, reason });
-            state.put(prepared, history);
-        }
-        Ok(())
     }
 
     /// Notified when a rollout may have begun.

@@ -230,9 +230,8 @@ async fn namespaces(
     Ok(Json(namespaces))
 }
 
-/// What instances of a function or a job wrote to standard output and standard error. Nodes keep
-/// the latest 64 KiB of each instance that runs, and of the one that ended last. To follow, ask
-/// again with `after` of the answer, and without `tail`.
+/// What instances of a function or a job wrote to standard output and standard error. Nodes keep the latest 64 KiB of each instance that runs, and of
+/// the one that ended last. To follow, ask again with `after` of the answer, and without `tail`.
 #[utoipa::path(
     get, path = "/v1/logs/{namespace}/{name}",
     params(
@@ -363,8 +362,7 @@ async fn create_join_token(
     block_in_place(|| service.create_join_token(&caller, request)).map(Json)
 }
 
-/// Ends a node's membership: its stream, its endpoints, and its right to have anything signed. For
-/// tokens of admins of the whole mesh.
+/// Ends a node's membership: its stream, its endpoints, and its right to have anything signed. For tokens of admins of the whole mesh.
 #[utoipa::path(
     delete, path = "/v1/nodes/{name}",
     params(("name" = String, Path, description = "Name of the node.")),
@@ -407,8 +405,7 @@ async fn cordon_node(
     Ok(Json(request))
 }
 
-/// The authority of the mesh, its roots, and how far its replacement is. For tokens of the whole
-/// mesh.
+/// The authority of the mesh, its roots, and how far its replacement is. For tokens of the whole mesh.
 #[utoipa::path(
     get, path = "/v1/authority",
     responses(
@@ -422,8 +419,7 @@ async fn authority(caller: Caller, State(service): State<Arc<Service>>) -> Resul
     service.authority(&caller).map(Json)
 }
 
-/// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the
-/// answer. For tokens of admins of the whole mesh.
+/// Replaces the authority while the mesh runs, tries that, or goes back. It goes on after the answer. For tokens of admins of the whole mesh.
 #[utoipa::path(
     post, path = "/v1/authority/rotation", request_body = RotationRequest,
     responses(
@@ -444,8 +440,7 @@ async fn rotate(
     block_in_place(|| service.rotate(&caller, request)).map(Json)
 }
 
-/// When certificates of the control plane expire, and how far a replacement of the authority is,
-/// for Prometheus. For tokens of the whole mesh.
+/// When certificates of the control plane expire, and how far a replacement of the authority is, for Prometheus. For tokens of the whole mesh.
 #[utoipa::path(
     get, path = "/metrics",
     responses(
@@ -462,8 +457,7 @@ async fn metrics(caller: Caller, State(service): State<Arc<Service>>) -> Result<
     Ok(([("content-type", CONTENT_TYPE)], expiry::metrics(&service)).into_response())
 }
 
-/// Whether this control plane leads and its stored documents are in force, or follows a leader that
-/// it knows. Takes no token.
+/// Whether this control plane leads and its stored documents are in force, or follows a leader that it knows. Takes no token.
 #[utoipa::path(
     get, path = "/readyz",
     responses(

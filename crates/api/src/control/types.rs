@@ -21,8 +21,7 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Name {
-    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `NamespaceQuota`, `NetworkPolicy`,
-    /// `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
+    /// `Mesh`, `Function`, `Job`, `External`, `Chain`, `Policy`, `NamespaceQuota`, `NetworkPolicy`, `CiliumNetworkPolicy` or `CiliumClusterwideNetworkPolicy`.
     pub kind: String,
     /// Empty for documents of the whole mesh.
     #[serde(default)]
@@ -143,8 +142,7 @@ pub struct Documents {
     pub revision: u64,
     /// Ordered by kind, namespace and name.
     pub documents: Vec<StoredDocument>,
-    /// Why the stored documents are not in force, so that earlier ones still are. Empty: they are
-    /// in force.
+    /// Why the stored documents are not in force, so that earlier ones still are. Empty: they are in force.
     pub not_in_force: Vec<Wrong>,
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::admission::Admission;
+use crate::definitions::Definitions;
 use crate::slices;
 use leno_agent::{BACKOFF, Connection, join};
 use leno_wire::{Instance, InstanceState, Placement};

@@ -1,19 +1,39 @@
-//! Imports have one direction, also inside crates: the modules at the top of each crate import each
-//! other without a cycle, and the modules of the proxy in their order. (Between crates, cargo
-//! ensures that.)
+//! Imports have one direction, also inside crates: the files of each crate import each other without
+//! a cycle, and the modules of the proxy in their order. (Between crates, cargo ensures that.)
+//!
+//! A module may name its own children, because it consists of them. All other paths that begin with
+//! `crate`, `super` or `self` count, in code and in the arguments of macros.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use syn::buffer::{Cursor, TokenBuffer};
 use syn::visit::{self, Visit};
 
 /// The modules of the proxy: each may import those after it.
-const ROOMS: [&str; 5] = ["listener", "l4", "pipeline", "fetch", "state"];
+const MODULES: [&str; 5] = ["listener", "l4", "pipeline", "fetch", "state"];
 /// Neither may import the other, despite their order.
 const APART: [[&str; 2]; 1] = [["pipeline", "fetch"]];
 
-/// Imports from module to module, each with an example of a place.
-type Imports = BTreeMap<String, BTreeMap<String, String>>;
+/// Cycles that stay: the crate, a module that has all files of the cycle (empty: the crate), and the
+/// reason.
+const EXCEPTIONS: [(&str, &str, &str); 12] = [
+    ("api", "control", "handlers are methods of `Service`, which owns the parts that they serve"),
+    ("bench", "", "each study is one unit, and ships in no package"),
+    ("config", "compile", "a text may contain templates and regular expressions, and these contain texts"),
+    ("config", "snapshot", "the weight is a method of the snapshot"),
+    ("oci", "store", "an image keeps its disk open, and the disk lists the images in use"),
+    ("proxy", "listener", "a listener starts the interceptor, which serves as the listener does"),
+    ("proxy", "pipeline::judge", "outcomes of programs and of extensions contain each other"),
+    ("proxy", "pipeline::pool", "an HTTP/2 connection is opened by the pool, and returns to it"),
+    ("proxy", "state", "the node owns the snapshot, the entries and the channels, which name the node"),
+    ("sandbox", "component", "the engine, a program and its host functions are one unit"),
+    ("sandbox", "extension", "the engine, a plugin and its host functions are one unit"),
+    ("sandbox", "microvm", "a snapshot is taken of the shell that it later starts"),
+];
+
+/// The files that each file imports, by the paths of their modules.
+type Imports = BTreeMap<String, BTreeSet<String>>;
 
 fn crates() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -25,75 +45,90 @@ fn crates() -> Vec<PathBuf> {
 }
 
 #[test]
-fn modules_import_each_other_without_a_cycle() {
-    let mut cycles = Vec::new();
-    let mut seen = 0;
+fn files_import_each_other_without_a_cycle() {
+    let (mut wrong, mut excused, mut seen) = (Vec::new(), BTreeSet::new(), 0);
     for sources in crates() {
+        let name = sources.parent().unwrap().file_name().unwrap().to_str().unwrap();
         let imports = imports(&sources);
-        seen += imports.values().map(BTreeMap::len).sum::<usize>();
-        cycles.extend(cycle(&imports).map(|cycle| format!("{}: {cycle}", sources.display())));
-    }
-    assert!(seen > 200, "only {seen} imports were found");
-    assert!(cycles.is_empty(), "{}", cycles.join("\n"));
-}
-
-#[test]
-fn the_rooms_of_the_proxy_import_in_their_order() {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("proxy/src");
-    let imports = imports(&sources);
-    let place = |room: &str| ROOMS.iter().position(|known| *known == room);
-    let mut wrong = Vec::new();
-    for (from, targets) in &imports {
-        for (to, seen) in targets {
-            let (above, below) = (place(from), place(to));
-            let apart = APART.iter().any(|pair| pair.contains(&from.as_str()) && pair.contains(&to.as_str()));
-            if above.is_none() || below.is_none() || above >= below || apart {
-                wrong.push(format!("{from} imports {to}: {seen}"));
+        seen += imports.values().map(BTreeSet::len).sum::<usize>();
+        for cycle in cycles(&imports) {
+            let covers = |module: &str| cycle.iter().all(|file| is_in(file, module));
+            match EXCEPTIONS.iter().find(|(of, module, _)| *of == name && covers(module)) {
+                Some((_, module, _)) => drop(excused.insert((name.to_owned(), *module))),
+                None => wrong.push(format!("{name}: {}", described(&imports, &cycle))),
             }
         }
     }
-    assert!(imports.len() >= 3, "only {:?} were found", imports.keys());
-    assert!(wrong.is_empty(), "the rooms are {ROOMS:?}, in this order\n{}", wrong.join("\n"));
+    for (name, module, _) in EXCEPTIONS {
+        if !excused.contains(&(name.to_owned(), module)) {
+            wrong.push(format!("{name}: {module} has no cycle any more"));
+        }
+    }
+    assert!(seen > 500, "only {seen} imports were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn a_cycle_and_what_is_written_in_any_form_are_found() {
+fn the_modules_of_the_proxy_import_in_their_order() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("proxy/src");
+    let place = |module: &str| MODULES.iter().position(|known| *known == module);
+    let top = |file: &str| file.split("::").next().unwrap_or_default().to_owned();
+    let mut seen = BTreeMap::new();
+    for (from, targets) in imports(&sources) {
+        for to in targets.iter().filter(|to| top(to) != top(&from)) {
+            seen.entry((top(&from), top(to))).or_insert_with(|| format!("{from} imports {to}"));
+        }
+    }
+    let is_wrong = |(from, to): &(String, String)| {
+        let (above, below) = (place(from), place(to));
+        let apart = APART.iter().any(|pair| pair.contains(&from.as_str()) && pair.contains(&to.as_str()));
+        above.is_none() || below.is_none() || above >= below || apart
+    };
+    let wrong: Vec<_> = seen.iter().filter(|(pair, _)| is_wrong(pair)).map(|(_, example)| example.as_str()).collect();
+    assert!(seen.len() >= 4, "only {seen:?} were found");
+    assert!(wrong.is_empty(), "the modules are {MODULES:?}, in this order\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn imports_in_any_form_and_cycles_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     fs::create_dir(folder.path().join("b")).unwrap();
     write("lib.rs", "mod a; mod b; mod c; mod d; use a::A;");
     write("a.rs", "use crate::{b::{inner::B, other}, c};");
-    write("b.rs", "mod inner; pub fn f() { super::c::g(); }");
+    write("b.rs", "mod inner; use inner::B; pub fn f() { super::c::g(); }");
     write("b/inner.rs", "pub struct B(super::super::c::C);");
     write("c.rs", "// crate::a\n#[cfg(test)] mod tests { use crate::a::A; }\n#[cfg(test)] use crate::b;");
-    write("d.rs", "mod nested { impl crate::c::C {} }");
+    write("d.rs", "mod nested { impl crate::c::C {} fn f() { call!({ more(b, crate::a::A) }); } }");
     let found = imports(folder.path());
-    let names = |module: &str| found.get(module).map(|to| to.keys().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(
-        [names("a"), names("b"), names("c"), names("d")],
-        [Some(vec!["b", "c"]), Some(vec!["c"]), None, Some(vec!["c"])]
-    );
-    assert_eq!(cycle(&found), None);
+    let names = |file: &str| found.get(file).map(|to| to.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(names("a"), Some(vec!["b", "b::inner", "c"]));
+    assert_eq!([names("b"), names("b::inner"), names("c")], [Some(vec!["c"]), Some(vec!["c"]), None]);
+    assert_eq!(names("d"), Some(vec!["a", "c"]));
+    assert!(cycles(&found).is_empty());
     write("c.rs", "fn f() -> crate::a::A { todo!() }");
-    let cycle = cycle(&imports(folder.path())).unwrap();
-    assert!(cycle.contains("a imports b") || cycle.contains("a imports c"), "{cycle}");
-    assert!(cycle.contains("c imports a: c.rs"), "{cycle}");
+    let found = imports(folder.path());
+    let cycle = ["a", "b", "b::inner", "c"].map(str::to_owned).into();
+    assert_eq!(cycles(&found), [cycle].into());
+    let text = described(&found, cycles(&found).first().unwrap());
+    assert!(text.contains("a imports b, b::inner, c") && text.contains("c imports a"), "{text}");
 }
 
-/// The imports between the modules at the top of a crate, tests aside.
+/// The imports between the files of a crate, without tests. The crate's root is no file of a cycle:
+/// it consists of all others.
 fn imports(sources: &Path) -> Imports {
     let mut files = Vec::new();
     collect(sources, sources, &mut files);
-    let tops: BTreeSet<String> = files.iter().filter_map(|(path, _)| path.first().cloned()).collect();
+    let known: BTreeSet<Vec<String>> = files.iter().map(|(module, _)| module.clone()).collect();
     let mut imports = Imports::new();
-    for (path, file) in &files {
-        let Some(top) = path.first() else { continue };
-        let mut seen = Vec::new();
+    for (module, file) in &files {
         let text = fs::read_to_string(sources.join(file)).unwrap();
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        Paths { module: path.clone(), seen: &mut seen }.visit_file(&parsed);
-        for target in seen.into_iter().filter(|target| target != top && tops.contains(target)) {
-            imports.entry(top.clone()).or_default().entry(target).or_insert_with(|| file.display().to_string());
+        let mut paths = Paths { module: module.clone(), known: &known, seen: BTreeSet::new() };
+        paths.visit_file(&parsed);
+        paths.seen.retain(|target| !target.is_empty() && !target.starts_with(module));
+        if !module.is_empty() && !paths.seen.is_empty() {
+            imports.insert(module.join("::"), paths.seen.iter().map(|target| target.join("::")).collect());
         }
     }
     imports
@@ -122,14 +157,15 @@ fn collect(sources: &Path, folder: &Path, files: &mut Vec<(Vec<String>, PathBuf)
     }
 }
 
-/// Collects the modules at the top of the crate that paths begin with.
+/// Collects the files of the crate to which paths lead.
 struct Paths<'a> {
     module: Vec<String>,
-    seen: &'a mut Vec<String>,
+    known: &'a BTreeSet<Vec<String>>,
+    seen: BTreeSet<Vec<String>>,
 }
 
 impl Paths<'_> {
-    /// Notes the module to which a path with these segments leads, if it is known and another one.
+    /// Notes the file to which a path with these segments leads.
     fn follow(&mut self, segments: &[String]) {
         let mut at: Option<Vec<String>> = None;
         for segment in segments {
@@ -142,7 +178,32 @@ impl Paths<'_> {
                 (_, None) => return,
             }
         }
-        self.seen.extend(at.and_then(|path| path.into_iter().next()));
+        let Some(mut path) = at else { return };
+        while !self.known.contains(&path) && path.pop().is_some() {}
+        self.seen.insert(path);
+    }
+
+    /// Follows the paths in a macro's arguments, which may be no valid code.
+    fn scan(&mut self, mut at: Cursor<'_>) {
+        let (mut segments, mut colons) = (Vec::new(), 0);
+        while let Some((_, after)) = at.token_tree() {
+            let separated = std::mem::take(&mut colons);
+            if let Some((_, after)) = at.punct().filter(|(punct, _)| punct.as_char() == ':') {
+                (colons, at) = (separated + 1, after);
+                continue;
+            }
+            if separated != 2 {
+                self.follow(&std::mem::take(&mut segments));
+            }
+            if let Some((ident, _)) = at.ident() {
+                segments.push(ident.to_string());
+            } else {
+                self.follow(&std::mem::take(&mut segments));
+                at.any_group().into_iter().for_each(|(inside, ..)| self.scan(inside));
+            }
+            at = after;
+        }
+        self.follow(&segments);
     }
 
     fn tree(&mut self, before: &[String], tree: &syn::UseTree) {
@@ -158,6 +219,11 @@ impl Paths<'_> {
 }
 
 impl<'ast> Visit<'ast> for Paths<'_> {
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        self.scan(TokenBuffer::new2(call.tokens.clone()).begin());
+        visit::visit_macro(self, call);
+    }
+
     fn visit_item(&mut self, item: &'ast syn::Item) {
         let attributes = match item {
             syn::Item::Mod(item) => &item.attrs,
@@ -190,30 +256,35 @@ impl<'ast> Visit<'ast> for Paths<'_> {
     }
 }
 
-/// A cycle, in words.
-fn cycle(imports: &Imports) -> Option<String> {
-    fn search<'a>(imports: &'a Imports, path: &mut Vec<&'a str>, done: &mut BTreeSet<&'a str>) -> Option<String> {
-        let at = *path.last()?;
-        for to in imports.get(at).into_iter().flat_map(BTreeMap::keys) {
-            if let Some(begin) = path.iter().position(|module| module == to) {
-                let round = path[begin..].iter().copied().chain([to.as_str()]).collect::<Vec<_>>();
-                let words = round
-                    .windows(2)
-                    .map(|pair| format!("{} imports {}: {}", pair[0], pair[1], imports[pair[0]][pair[1]]));
-                return Some(words.collect::<Vec<_>>().join("; "));
-            }
-            if !done.contains(to.as_str()) {
-                path.push(to);
-                let found = search(imports, path, done);
-                path.pop();
-                if found.is_some() {
-                    return found;
-                }
-            }
-        }
-        done.insert(at);
-        None
+/// Sets of files that import each other in a cycle.
+fn cycles(imports: &Imports) -> BTreeSet<BTreeSet<String>> {
+    let reached: BTreeMap<&String, _> = imports.keys().map(|file| (file, reached(imports, file))).collect();
+    let returns = |file: &String, other: &String| reached.get(other).is_some_and(|back| back.contains(file));
+    let cycle = |file| reached[file].iter().filter(|other| returns(file, other)).cloned().collect();
+    imports.keys().map(cycle).filter(|cycle: &BTreeSet<String>| !cycle.is_empty()).collect()
+}
+
+/// All files that a file imports, and those that these import, and so on.
+fn reached(imports: &Imports, file: &str) -> BTreeSet<String> {
+    let (mut found, mut next) = (BTreeSet::new(), vec![file]);
+    while let Some(file) = next.pop() {
+        next.extend(
+            imports.get(file).into_iter().flatten().filter(|to| found.insert((*to).clone())).map(String::as_str),
+        );
     }
-    let mut done = BTreeSet::new();
-    imports.keys().find_map(|module| search(imports, &mut vec![module], &mut done))
+    found
+}
+
+/// The imports of a cycle, in words.
+fn described(imports: &Imports, cycle: &BTreeSet<String>) -> String {
+    let words = |file: &String| {
+        let to: Vec<&str> = imports[file].intersection(cycle).map(String::as_str).collect();
+        format!("{file} imports {}", to.join(", "))
+    };
+    cycle.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+/// Whether a file is a module, or below it.
+fn is_in(file: &str, module: &str) -> bool {
+    module.is_empty() || file.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }

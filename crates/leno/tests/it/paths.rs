@@ -5,6 +5,7 @@
 //! there through mutual TLS. A connection that carries no HTTP is spliced by the kernel, proxied by
 //! the node, or judged by a node whose kernel has no rules.
 
+mod case;
 mod connections;
 mod requests;
 
@@ -12,7 +13,7 @@ use crate::mesh::{self, ALLOW_ALL, Mesh, echo, example, kernel_makes_channels, p
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use requests::{Protocol, Side};
+use case::{Protocol, Side};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -203,8 +204,8 @@ impl Keys {
 
 /// A case over one protocol.
 struct Request<'a> {
-    group: &'a requests::Group,
-    case: &'a requests::Case,
+    group: &'a case::Group,
+    case: &'a case::Case,
     protocol: Protocol,
     /// Function and index of the case. It is the same for all protocols of a case.
     name: String,
@@ -212,7 +213,7 @@ struct Request<'a> {
 
 impl fmt::Display for Request<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let requests::Case { caller, method, path, headers, token, .. } = self.case;
+        let case::Case { caller, method, path, headers, token, .. } = self.case;
         write!(f, "{}: {}: {method} http://{}{path}", self.name, caller.name(), self.host())?;
         headers.iter().try_for_each(|(name, value)| write!(f, ", {name}: {value}"))?;
         token.iter().try_for_each(|claims| write!(f, ", token {claims}"))?;
@@ -221,7 +222,7 @@ impl fmt::Display for Request<'_> {
 }
 
 impl<'a> Request<'a> {
-    fn all(table: &'a [requests::Group]) -> Vec<Self> {
+    fn all(table: &'a [case::Group]) -> Vec<Self> {
         let mut all = Vec::new();
         for group in table {
             for (index, case) in group.cases.iter().enumerate() {
@@ -247,7 +248,7 @@ impl<'a> Request<'a> {
 
     /// The call in the form that `examples/echo` reads.
     fn call(&self, keys: &Keys) -> Value {
-        let requests::Case { method, path, headers, token, forged, .. } = self.case;
+        let case::Case { method, path, headers, token, forged, .. } = self.case;
         let id = self.id();
         let token = token.map(|claims| format!("Bearer {}", keys.token(claims, *forged)));
         let mut headers = headers.clone();

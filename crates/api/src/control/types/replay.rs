@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which recorded requests would have been decided differently. Each node remembers some two
-/// thousand requests for each worker, in its memory.
+/// Which recorded requests would have been decided differently. Each node remembers some two thousand requests for each worker, in its memory.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Replay {
@@ -32,8 +31,7 @@ pub struct FunctionReplay {
     pub skipped: u64,
     /// Some of the differences, the latest first.
     pub examples: Vec<ReplayExample>,
-    /// Policies of the function that a replay leaves out: rate limits, circuit breakers, external
-    /// authorizers, extensions.
+    /// Policies of the function that a replay leaves out: rate limits, circuit breakers, external authorizers, extensions.
     pub left_out: Vec<String>,
     /// Nodes that host the function and did not replay, and why; or that no node hosts it.
     pub missing: Vec<String>,

@@ -59,10 +59,11 @@ pub(crate) struct CaseResult {
 
 impl Programs {
     /// Compiles the documents as `leno` does, and loads the resulting programs.
-    pub(crate) fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> Result<Self, String> {
+    pub(crate) fn load(group: &Group, keys: &Keys, engines: &[Engine]) -> anyhow::Result<Self> {
         let text = documents(group, keys);
-        let snapshot = leno_config::load_text(Path::new("table.yaml"), &text)
-            .map_err(|problems| problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>())?;
+        let snapshot = leno_config::load_text(Path::new("table.yaml"), &text).map_err(|problems| {
+            anyhow::anyhow!(problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>())
+        })?;
         let id: FunctionId = "shop/cart".parse().unwrap();
         let slice = snapshot.function_config(&id).unwrap();
         let load = |engine: &Engine| {

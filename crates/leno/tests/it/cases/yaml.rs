@@ -10,11 +10,11 @@ enum Open {
 }
 
 /// All documents of a text.
-pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
+pub(crate) fn documents(text: &str) -> anyhow::Result<Vec<Value>> {
     let mut parser = Parser::new_from_str(text);
     let (mut documents, mut open) = (Vec::new(), Vec::new());
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| error.to_string())?;
+        let (event, span) = event?;
         let value = match event {
             Event::Scalar(text, style, ..) => scalar(&text, style == ScalarStyle::Plain),
             Event::SequenceStart(..) => {
@@ -30,7 +30,7 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
                 Some(Open::Map(members, _)) => Value::Object(members),
                 None => continue,
             },
-            Event::Alias(_) => return Err(format!("line {}: no aliases here", span.start.line())),
+            Event::Alias(_) => anyhow::bail!("line {}: no aliases here", span.start.line()),
             _ => continue,
         };
         match open.last_mut() {
@@ -39,7 +39,7 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Value>, String> {
             Some(Open::Map(members, key)) => match key.take() {
                 Some(name) => {
                     if members.insert(name.clone(), value).is_some() {
-                        return Err(format!("line {}: `{name}` appears twice", span.start.line()));
+                        anyhow::bail!("line {}: `{name}` appears twice", span.start.line());
                     }
                 }
                 None => *key = Some(value.as_str().map_or_else(|| value.to_string(), str::to_owned)),
