@@ -1,7 +1,8 @@
 //! Output of instances, by page, as control plane and node return it.
 
-use leno_model::FunctionId;
-use leno_wire::{Output, OutputLine, OutputMark, ReadOutput};
+use leno_model::{FunctionId, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
+
+use leno_wire::messages::millis;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
@@ -108,8 +109,8 @@ impl Marks {
 
 impl LogQuery {
     /// The query to a node.
-    pub fn of_node(&self, function: &FunctionId, marks: &Marks, node: &str, limit: u32) -> ReadOutput {
-        ReadOutput {
+    pub fn of_node(&self, function: &FunctionId, marks: &Marks, node: &str, limit: u32) -> OutputQuery {
+        OutputQuery {
             function: function.clone(),
             instance: self.instance,
             previous: self.previous,
@@ -123,11 +124,15 @@ impl LogQuery {
 impl LogPage {
     /// Adds a node's answer.
     pub fn add(&mut self, node: &str, output: Output, marks: &mut Marks) {
-        let line = |OutputLine { instance, at_ms, stderr, text }| LogLine {
+        let name = |stream| match stream {
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
+        };
+        let line = |OutputLine { instance, at, stream, text }| LogLine {
             node: node.to_owned(),
             instance,
-            time: at_ms as f64 / 1e3,
-            stream: if stderr { "stderr" } else { "stdout" }.to_owned(),
+            time: millis(at) as f64 / 1e3,
+            stream: name(stream).to_owned(),
             text,
         };
         self.lines.extend(output.lines.into_iter().map(line));

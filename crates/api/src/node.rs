@@ -20,10 +20,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use leno_control::{Control, FunctionNode};
 use leno_model::FunctionId;
 use leno_model::size::Size;
-use leno_model::{ChainLink, IN_NODE, Run};
+use leno_model::{ChainLink, IN_NODE, InstanceState, Run};
 use leno_proxy::links::large_pages;
 use leno_proxy::{FunctionEntry, Node, NodeSnapshot, channels};
-use leno_supervisor::{ImageState, InstanceState, Supervisor};
+use leno_supervisor::{ImageState, Supervisor};
 use leno_telemetry::metrics::CONTENT_TYPE;
 use listener::Access;
 use prometheus_client::collector::Collector;
@@ -230,7 +230,7 @@ impl Admin {
             Err(reason) => return bad(reason),
         };
         let asked = query.of_node(&id, &before, THIS_NODE, LOGS_BYTES);
-        let Some(output) = leno_node::read_output(&self.supervisor, &asked) else {
+        let Some(output) = self.supervisor.read_output(&asked) else {
             let text = format!("there is no function or job {id} on this node\n");
             return reply(StatusCode::NOT_FOUND, "text/plain", text);
         };

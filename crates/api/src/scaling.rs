@@ -1,7 +1,7 @@
 //! Views of the autoscaler: listings and metrics.
 
-use leno_model::{FunctionId, revision};
-use leno_supervisor::{FunctionStatus, InstanceState, LossEvent, Mode, ScaleEvent, Supervisor};
+use leno_model::{FunctionId, InstanceState, revision};
+use leno_supervisor::{FunctionStatus, LossEvent, Mode, ScaleEvent, Supervisor};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet};
 use prometheus_client::metrics::MetricType;

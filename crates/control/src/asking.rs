@@ -137,7 +137,7 @@ impl Drop for Pending<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leno_wire::ReadOutput;
+    use leno_model::OutputQuery;
     use leno_wire::v1::answer;
 
     const TIMEOUT: Duration = Duration::from_secs(30);
@@ -145,7 +145,7 @@ mod tests {
     fn question() -> Question {
         let function = "shop/checkout".parse().unwrap();
         let (instance, previous, tail, after) = (None, false, None, Vec::new());
-        Question::Output(ReadOutput { function, instance, previous, tail, after, limit: 1 })
+        Question::Output(OutputQuery { function, instance, previous, tail, after, limit: 1 })
     }
 
     fn declined(id: u64) -> v1::Answer {

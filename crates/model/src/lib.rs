@@ -13,8 +13,10 @@ mod container;
 pub mod egress;
 mod function;
 pub mod function_id;
+mod instance_state;
 mod locality;
 mod mesh;
+mod output;
 pub mod revision;
 mod route;
 mod run;
@@ -31,11 +33,13 @@ pub use container::{Container, ImageRegistry, Images, Pull, RegistryCredentials,
 pub use egress::{Credential, CredentialForm, Egress, EgressPort, EgressProtocol, EgressTls};
 pub use function::{Callee, Engine, Expose, Extension, FunctionConfig, JwksFetch, PublicKey, VerificationKey};
 pub use function_id::{BadFunctionId, FunctionId};
+pub use instance_state::InstanceState;
 pub use locality::{Distance, Locality};
 pub use mesh::{
     AccessLogSink, Accounts, AdminListener, ExtensionInstances, GatewayTls, Limits, MeshConfig, RedisQuotas,
     RedisTransport, STREAM_LIFETIME, TCP_KEEP_ALIVE, TrustedProxies, UpstreamLimits,
 };
+pub use output::{Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 pub use revision::{Latency, Plan, Revision, Revisions, Rollout, Split, TAG_HEADER, Target, Template};
 pub use route::Route;
 pub use run::{

@@ -4,7 +4,7 @@
 use crate::callers::Callers;
 use crate::kernel::KernelPolicy;
 use arc_swap::ArcSwap;
-use leno_model::FunctionId;
+use leno_model::{FunctionId, OutputLine, OutputStream};
 use leno_namespaces::{Importance, Namespaces, Source};
 use leno_proxy::Interceptor;
 use leno_proxy::credential::Credentials;
@@ -14,8 +14,8 @@ use leno_proxy::links::large_pages;
 use leno_proxy::shards::Shards;
 use leno_shm::{Link, Settings};
 use leno_supervisor::{
-    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, LinkError, Linking, LogLine, Processes, Stream,
-    Supervisor, SyscallRefusal,
+    AcquireError, Function, Host, InstanceId, JailListeners, LinkEnd, LinkError, Linking, Processes, Supervisor,
+    SyscallRefusal,
 };
 use leno_telemetry::flows::Refusal;
 use std::net::SocketAddr;
@@ -318,11 +318,11 @@ impl Host for InstanceHost {
         self.callers.started(&node.credentials, function, &name, processes);
     }
 
-    fn log(&self, line: &LogLine) {
-        let instance = line.instance.name(&line.function);
+    fn log(&self, function: &FunctionId, instance: InstanceId, line: &OutputLine) {
+        let instance = instance.name(function);
         match line.stream {
-            Stream::Stdout => tracing::info!(target: "instance", "{instance} | {}", line.text),
-            Stream::Stderr => tracing::info!(target: "instance", "{instance} ! {}", line.text),
+            OutputStream::Stdout => tracing::info!(target: "instance", "{instance} | {}", line.text),
+            OutputStream::Stderr => tracing::info!(target: "instance", "{instance} ! {}", line.text),
         }
     }
 
@@ -364,16 +364,7 @@ impl Host for InstanceHost {
 pub(crate) fn reported(supervisor: &Supervisor, function: &FunctionId) -> Vec<leno_wire::Instance> {
     let report = |status: leno_supervisor::InstanceStatus| leno_wire::Instance {
         id: status.id.number,
-        state: match status.state {
-            leno_supervisor::InstanceState::Pulling | leno_supervisor::InstanceState::Starting => {
-                leno_wire::InstanceState::Starting
-            }
-            leno_supervisor::InstanceState::Ready => leno_wire::InstanceState::Ready,
-            leno_supervisor::InstanceState::Draining | leno_supervisor::InstanceState::Unhealthy => {
-                leno_wire::InstanceState::Draining
-            }
-            leno_supervisor::InstanceState::Stopping => leno_wire::InstanceState::Stopping,
-        },
+        state: status.state,
         address: status.address,
         pid: status.pid,
         restarts: status.restarts,

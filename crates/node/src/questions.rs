@@ -4,13 +4,12 @@
 //! uses time of a core that the workers leave. One replay runs at a time.
 
 use crate::engines::Engines;
-use crate::output;
 use leno_agent::{PendingQuestion, Questions};
-use leno_model::{CandidatePrograms, FunctionId};
+use leno_model::{CandidatePrograms, FunctionId, OutputQuery};
 use leno_proxy::replay::{self, Records};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::Supervisor;
-use leno_wire::{Answer, Question, ReadOutput, ReplayExample, ReplayVerdict, Replayed};
+use leno_wire::{Answer, Question, ReplayExample, ReplayVerdict, Replayed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
@@ -45,8 +44,8 @@ impl Answerer {
         }
     }
 
-    fn output(&self, read: &ReadOutput) -> Answer {
-        match output::read(&self.supervisor, read) {
+    fn output(&self, read: &OutputQuery) -> Answer {
+        match self.supervisor.read_output(read) {
             Some(output) => Answer::Output(output),
             None => Answer::Declined(format!("it has no function or job {}", read.function)),
         }

@@ -1,8 +1,8 @@
 //! The number of instances of another process of this node, so that this process starts as many
 //! before it takes over.
 
-use leno_model::FunctionId;
-use leno_supervisor::{FunctionSpec, FunctionStatus, InstanceState, Supervisor};
+use leno_model::{FunctionId, InstanceState};
+use leno_supervisor::{FunctionSpec, FunctionStatus, Supervisor};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

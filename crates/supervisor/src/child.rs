@@ -6,7 +6,7 @@ use crate::dialer::Dialer;
 use crate::host::Host;
 use crate::instance_id::InstanceId;
 use crate::orphans;
-use crate::output::{LINE, LogLine, Stream, read_lines};
+use crate::output::{LINE, read_lines};
 use crate::process::{self, ProcessGroup, Program};
 use crate::processes::Processes;
 use crate::secret::{JailSecrets, Secrets};
@@ -18,7 +18,7 @@ use leno_jail::{Jail, Refusals};
 use leno_model::FunctionId;
 use leno_model::Resources;
 use leno_model::size::Size;
-use leno_model::{SecretValue, secret_values};
+use leno_model::{OutputLine, OutputStream, SecretValue, secret_values};
 use leno_namespaces::{Importance, Permit, Resource, Source, Turns};
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -203,7 +203,8 @@ impl Owner {
         let (host, function, id) = (Arc::clone(&self.host), self.function.clone(), self.id);
         jail.report_refusals(Refusals::to(move |refused| host.refused(&function, id, &refused)));
         let ((out, read_out), (err, read_err)) = (pipe::pipe()?, pipe::pipe()?);
-        let readers = [Some(self.read(read_out, Stream::Stdout)), Some(self.read(read_err, Stream::Stderr))];
+        let readers =
+            [Some(self.read(read_out, OutputStream::Stdout)), Some(self.read(read_err, OutputStream::Stderr))];
         let (out, err) = (out.into_blocking_fd()?, err.into_blocking_fd()?);
         let (hostname, secrets, descriptors) = (hostname(&name), secrets.files, self.settings.descriptors);
         let processes = Some(program.resources.pids).filter(|pids| *pids > 0);
@@ -275,8 +276,8 @@ impl Owner {
         let processes = Arc::new(Processes::of(group.pid(), members)?);
         self.host.started(&self.function, self.id, &processes);
         let readers = [
-            output.out.map(|out| self.read(out, Stream::Stdout)),
-            output.err.map(|err| self.read(err, Stream::Stderr)),
+            output.out.map(|out| self.read(out, OutputStream::Stdout)),
+            output.err.map(|err| self.read(err, OutputStream::Stderr)),
         ];
         let resources = ProcessResources {
             readers,
@@ -312,7 +313,11 @@ impl Owner {
         group.ok()
     }
 
-    fn read(&self, output: impl AsyncRead + Unpin + Send + 'static, stream: Stream) -> tokio::task::JoinHandle<()> {
+    fn read(
+        &self,
+        output: impl AsyncRead + Unpin + Send + 'static,
+        stream: OutputStream,
+    ) -> tokio::task::JoinHandle<()> {
         let (function, instance) = (self.function.clone(), self.id);
         let (host, status_store, settings) =
             (Arc::clone(&self.host), Arc::clone(&self.status_store), Arc::clone(&self.settings));
@@ -323,11 +328,11 @@ impl Owner {
                 let bytes = text.len() + name.len() + LINE;
                 let logs =
                     namespace.log.admits(Source::Output, Importance::Output, &name, bytes, std::time::Instant::now());
-                let line = LogLine { function: function.clone(), instance, at: SystemTime::now(), stream, text };
+                let line = OutputLine { instance: instance.number, at: SystemTime::now(), stream, text };
                 if logs {
-                    host.log(&line);
+                    host.log(&function, instance, &line);
                 }
-                status_store.keep_line(line, settings.kept_output);
+                status_store.keep_line(instance, line, settings.kept_output);
             };
             // A writer that is faster than its namespace's rate waits when its pipe is full.
             let pace = |bytes: usize| {

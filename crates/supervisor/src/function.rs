@@ -4,9 +4,8 @@ use crate::container::ImageState;
 use crate::dispatcher::{Dispatcher, Lease};
 use crate::error::AcquireError;
 use crate::instance_id::InstanceId;
-use crate::output::LogLine;
-use crate::status::{FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, LossEvent, ScaleEvent, StatusStore};
-use leno_model::FunctionId;
+use crate::status::{FunctionLoad, FunctionStatus, InstanceStatus, LossEvent, ScaleEvent, StatusStore};
+use leno_model::{FunctionId, InstanceState, OutputLine};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -131,7 +130,7 @@ impl Function {
     }
 
     /// The last lines of an instance's output, oldest first. They are kept for running instances and for the one that ended last.
-    pub fn output(&self, instance: InstanceId) -> Vec<LogLine> {
+    pub fn output(&self, instance: InstanceId) -> Vec<OutputLine> {
         self.status_store.lock().output.get(&instance).map(|kept| kept.lines().cloned().collect()).unwrap_or_default()
     }
 }

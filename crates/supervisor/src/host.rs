@@ -1,10 +1,9 @@
 //! The interface between this crate and the node that runs it.
 
 use crate::instance_id::InstanceId;
-use crate::output::LogLine;
 use crate::processes::Processes;
 use leno_jail::{JailListeners, SyscallRefusal};
-use leno_model::FunctionId;
+use leno_model::{FunctionId, OutputLine};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -70,8 +69,8 @@ pub trait Host: Send + Sync + 'static {
     }
 
     /// An instance wrote a line of output.
-    fn log(&self, line: &LogLine) {
-        let _ = line;
+    fn log(&self, function: &FunctionId, instance: InstanceId, line: &OutputLine) {
+        let _ = (function, instance, line);
     }
 
     /// An instance is ready and gets requests from now on.

@@ -6,12 +6,12 @@ use crate::cgroup::Cgroups;
 use crate::container::{ContainerSpec, ImageState};
 use crate::host::Host;
 use crate::instance::TargetState;
-use crate::output::{LogLine, OutputBuffer};
+use crate::output::OutputBuffer;
 use crate::spec::Settings;
 use crate::status::StatusStore;
 use leno_files::FileAccess;
-use leno_model::FunctionId;
 use leno_model::Job;
+use leno_model::{FunctionId, OutputLine};
 use leno_namespaces::Turns;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -175,7 +175,7 @@ impl Jobs {
         self.shared.changes.subscribe()
     }
 
-    pub(crate) fn output(&self, id: &FunctionId) -> Vec<LogLine> {
+    pub(crate) fn output(&self, id: &FunctionId) -> Vec<OutputLine> {
         let entries = self.entries();
         let Some(entry) = entries.jobs.get(id) else { return Vec::new() };
         entry.run_status.status_store.lock().output.values().flat_map(OutputBuffer::lines).cloned().collect()

@@ -88,10 +88,7 @@ pub use job::{JobSpec, JobState, JobStatus};
 pub use leno_autoscaler::{Mode, Reason};
 pub use leno_jail::{JailListeners, SyscallRefusal};
 pub use orphans::{Apart, end_orphans, start_apart};
-pub use output::{LogLine, Mark, Read, Reading, Stream};
 pub use processes::{NotTheInstance, Processes, descends_from, descends_from_the_node};
 pub use spec::{ChainMemory, FunctionSpec, JailSupport, Settings};
-pub use status::{
-    FunctionLoad, FunctionStatus, InstanceState, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling,
-};
+pub use status::{FunctionLoad, FunctionStatus, InstanceStatus, Isolation, LossEvent, ScaleEvent, Scaling};
 pub use supervisor::Supervisor;

@@ -1,41 +1,9 @@
 //! The output of instances on standard output and standard error, line by line.
 
-use crate::instance_id::InstanceId;
-use leno_model::FunctionId;
+use leno_model::{Output, OutputLine, OutputMark, OutputQuery};
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
-
-/// The stream to which a line was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-/// One line of an instance's output. It displays with a prefix: `orders/order-service[3] text`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogLine {
-    /// Function of the instance.
-    pub function: FunctionId,
-    /// The instance that wrote the line.
-    pub instance: InstanceId,
-    /// When it was read.
-    pub at: SystemTime,
-    /// The stream to which it was written.
-    pub stream: Stream,
-    /// The line without its end. Bytes that are not UTF-8 are replaced.
-    pub text: String,
-}
-
-impl fmt::Display for LogLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}[{}] {}", self.function, self.instance, self.text)
-    }
-}
 
 /// If the pause would be shorter, the output is read on at once.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -49,84 +17,10 @@ pub(crate) struct OutputBuffer {
     /// Distinguishes it from the output of another instance with the same number, which a restarted
     /// node may have.
     began: SystemTime,
-    lines: VecDeque<LogLine>,
+    lines: VecDeque<OutputLine>,
     bytes: usize,
     /// Number of lines so far, the dropped ones included.
     pushed: u64,
-}
-
-/// A query of the output of a function's instances.
-#[derive(Clone, Debug, Default)]
-pub struct Reading {
-    /// Only of the instance with this number.
-    pub instance: Option<u64>,
-    /// Only of the instance that ended last.
-    pub previous: bool,
-    /// Of an instance that is not in `after`, only so many of the last lines.
-    pub tail: Option<usize>,
-    /// The positions that the client has already read.
-    pub after: Vec<Mark>,
-    /// Bytes of lines after which no further line is taken.
-    pub limit: usize,
-}
-
-/// How far the output of an instance was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Number of the instance.
-    pub instance: u64,
-    /// When the first of its lines was kept, in milliseconds since 1970.
-    pub began_ms: u64,
-    /// The number of the line to begin with.
-    pub next: u64,
-}
-
-/// The result of a query.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Read {
-    /// By instance, oldest first.
-    pub lines: Vec<LogLine>,
-    /// How far each instance was read.
-    pub marks: Vec<Mark>,
-    /// Lines that were dropped before they were read.
-    pub dropped: u64,
-    /// There are more lines.
-    pub more: bool,
-}
-
-impl Read {
-    /// Bytes of the lines.
-    pub(crate) fn bytes(&self) -> usize {
-        self.lines.iter().map(|line| line.text.len()).sum()
-    }
-
-    /// Reads further output of one instance.
-    pub(crate) fn take(&mut self, instance: InstanceId, kept: &OutputBuffer, reading: &Reading) {
-        let began_ms = millis(kept.began);
-        let is_it = |mark: &&Mark| (mark.instance, mark.began_ms) == (instance.number, began_ms);
-        let first = kept.pushed - kept.lines.len() as u64;
-        let next = match reading.after.iter().find(is_it) {
-            Some(mark) => mark.next.min(kept.pushed),
-            None => {
-                let tail = reading.tail.unwrap_or(usize::MAX).min(kept.lines.len());
-                kept.pushed - tail as u64
-            }
-        };
-        self.dropped += first.saturating_sub(next);
-        let mut next = next.max(first);
-        let mut bytes = self.bytes();
-        let skipped = usize::try_from(next - first).unwrap_or(usize::MAX);
-        for line in kept.lines.iter().skip(skipped) {
-            if bytes >= reading.limit {
-                self.more = true;
-                break;
-            }
-            bytes += line.text.len() + LINE;
-            next += 1;
-            self.lines.push(line.clone());
-        }
-        self.marks.push(Mark { instance: instance.number, began_ms, next });
-    }
 }
 
 impl OutputBuffer {
@@ -135,7 +29,7 @@ impl OutputBuffer {
     }
 
     /// Adds a line. Drops the oldest ones if there are more than `most` bytes.
-    pub(crate) fn push(&mut self, line: LogLine, most: usize) {
+    pub(crate) fn push(&mut self, line: OutputLine, most: usize) {
         self.bytes += LINE + line.text.len();
         self.lines.push_back(line);
         self.pushed += 1;
@@ -146,8 +40,36 @@ impl OutputBuffer {
         }
     }
 
+    /// Reads further output of the instance with this number.
+    pub(crate) fn read(&self, instance: u64, query: &OutputQuery, output: &mut Output) {
+        let began_ms = millis(self.began);
+        let is_it = |mark: &&OutputMark| (mark.instance, mark.began_ms) == (instance, began_ms);
+        let first = self.pushed - self.lines.len() as u64;
+        let next = match query.after.iter().find(is_it) {
+            Some(mark) => mark.next.min(self.pushed),
+            None => {
+                let tail = query.tail.map_or(usize::MAX, |tail| usize::try_from(tail).unwrap_or(usize::MAX));
+                self.pushed - tail.min(self.lines.len()) as u64
+            }
+        };
+        output.dropped += first.saturating_sub(next);
+        let mut next = next.max(first);
+        let mut bytes: usize = output.lines.iter().map(|line| line.text.len()).sum();
+        let skipped = usize::try_from(next - first).unwrap_or(usize::MAX);
+        for line in self.lines.iter().skip(skipped) {
+            if bytes >= usize::try_from(query.limit).unwrap_or(usize::MAX) {
+                output.more = true;
+                break;
+            }
+            bytes += line.text.len() + LINE;
+            next += 1;
+            output.lines.push(line.clone());
+        }
+        output.marks.push(OutputMark { instance, began_ms, next });
+    }
+
     /// The lines, oldest first.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = &LogLine> {
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &OutputLine> {
         self.lines.iter()
     }
 }
@@ -207,6 +129,7 @@ fn text(line: &[u8], dropped: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leno_model::{FunctionId, OutputStream};
     use tokio::io::BufReader;
 
     async fn lines(input: &[u8], limit: usize) -> Vec<String> {
@@ -216,22 +139,26 @@ mod tests {
         lines
     }
 
-    fn line(number: u64, text: &str) -> LogLine {
-        let function = FunctionId::new("orders", "order-service").unwrap();
-        let instance = InstanceId { number, revision: 0 };
-        LogLine { function, instance, at: SystemTime::UNIX_EPOCH, stream: Stream::Stdout, text: text.to_owned() }
+    fn line(number: u64, text: &str) -> OutputLine {
+        let (at, stream) = (SystemTime::UNIX_EPOCH, OutputStream::Stdout);
+        OutputLine { instance: number, at, stream, text: text.to_owned() }
     }
 
-    fn read(kept: &OutputBuffer, reading: &Reading) -> (Vec<String>, Read) {
-        let mut read = Read::default();
-        read.take(InstanceId { number: 1, revision: 0 }, kept, reading);
+    fn query(after: Vec<OutputMark>, limit: u32) -> OutputQuery {
+        let function = FunctionId::new("orders", "order-service").unwrap();
+        OutputQuery { function, instance: None, previous: false, tail: None, after, limit }
+    }
+
+    fn read(kept: &OutputBuffer, query: &OutputQuery) -> (Vec<String>, Output) {
+        let mut read = Output::default();
+        kept.read(1, query, &mut read);
         (read.lines.iter().map(|line| line.text.clone()).collect(), read)
     }
 
     #[test]
     fn the_latest_lines_are_kept_and_what_a_reader_missed_is_counted() {
         let mut kept = OutputBuffer::new(SystemTime::UNIX_EPOCH);
-        let all = Reading { limit: usize::MAX, ..Reading::default() };
+        let all = query(Vec::new(), u32::MAX);
         for number in 0..3 {
             kept.push(line(1, &number.to_string()), 1000);
         }
@@ -241,13 +168,13 @@ mod tests {
             kept.push(line(1, &number.to_string()), 1000);
         }
         assert!(kept.bytes <= 1000 && kept.lines.len() > 10);
-        let on = Reading { after: first.marks, ..all.clone() };
+        let on = OutputQuery { after: first.marks, ..all.clone() };
         let (lines, read_on) = read(&kept, &on);
         assert_eq!(lines.len() as u64 + read_on.dropped, 97);
         assert_eq!(lines.last().unwrap(), "99");
-        let (lines, _) = read(&kept, &Reading { after: read_on.marks, ..all.clone() });
+        let (lines, _) = read(&kept, &OutputQuery { after: read_on.marks, ..all.clone() });
         assert!(lines.is_empty());
-        let (lines, tail) = read(&kept, &Reading { tail: Some(2), ..all });
+        let (lines, tail) = read(&kept, &OutputQuery { tail: Some(2), ..all });
         assert_eq!((lines, tail.dropped), (vec!["98".to_owned(), "99".into()], 0));
     }
 
@@ -257,7 +184,7 @@ mod tests {
         (0..50).for_each(|number| kept.push(line(1, &number.to_string()), 100_000));
         let (mut found, mut after) = (Vec::new(), Vec::new());
         loop {
-            let (lines, read) = read(&kept, &Reading { limit: 200, after, ..Reading::default() });
+            let (lines, read) = read(&kept, &query(after, 200));
             assert!(lines.len() < 10);
             found.extend(lines);
             after = read.marks;
@@ -272,8 +199,8 @@ mod tests {
     fn another_instance_of_the_same_number_is_read_from_its_first_line() {
         let mut kept = OutputBuffer::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
         kept.push(line(1, "new"), 1000);
-        let after = vec![Mark { instance: 1, began_ms: 0, next: 70 }];
-        assert_eq!(read(&kept, &Reading { after, limit: 1000, ..Reading::default() }).0, ["new"]);
+        let after = vec![OutputMark { instance: 1, began_ms: 0, next: 70 }];
+        assert_eq!(read(&kept, &query(after, 1000)).0, ["new"]);
     }
 
     #[test]

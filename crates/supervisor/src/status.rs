@@ -1,48 +1,16 @@
 //! The status of functions and their instances.
 
-use leno_model::FunctionId;
+use leno_model::{FunctionId, InstanceState, Output, OutputLine, OutputQuery};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use crate::container::{ContainerSpec, ImageState};
 use crate::instance_id::InstanceId;
-use crate::output::{LogLine, OutputBuffer, Read, Reading};
+use crate::output::OutputBuffer;
 use leno_autoscaler::{Mode, Reason};
-
-/// Lifecycle state of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum InstanceState {
-    /// Waits for its image.
-    Pulling,
-    /// Started, but not ready yet.
-    Starting,
-    /// Ready: gets requests.
-    Ready,
-    /// Gets no new requests. In-flight requests may finish.
-    Draining,
-    /// Was ready and does not serve any more. It gets no new requests, and another one takes its place.
-    Unhealthy,
-    /// The supervisor is stopping it.
-    Stopping,
-}
-
-impl fmt::Display for InstanceState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Pulling => "pulling",
-            Self::Starting => "starting",
-            Self::Ready => "ready",
-            Self::Draining => "draining",
-            Self::Unhealthy => "unhealthy",
-            Self::Stopping => "stopping",
-        })
-    }
-}
 
 /// How the processes of an instance are kept apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -289,19 +257,19 @@ impl StatusStore {
         }
     }
 
-    pub(crate) fn keep_line(&self, line: LogLine, most: usize) {
+    pub(crate) fn keep_line(&self, instance: InstanceId, line: OutputLine, most: usize) {
         let mut record = self.lock();
         let at = line.at;
-        record.output.entry(line.instance).or_insert_with(|| OutputBuffer::new(at)).push(line, most);
+        record.output.entry(instance).or_insert_with(|| OutputBuffer::new(at)).push(line, most);
     }
 
     /// Reads further output of the instances that the query names.
-    pub(crate) fn read(&self, reading: &Reading, read: &mut Read) {
+    pub(crate) fn read(&self, query: &OutputQuery, output: &mut Output) {
         let record = self.lock();
         for (id, kept) in &record.output {
-            let is_previous = !reading.previous || record.last_ended == Some(*id);
-            if is_previous && reading.instance.is_none_or(|number| number == id.number) {
-                read.take(*id, kept, reading);
+            let is_previous = !query.previous || record.last_ended == Some(*id);
+            if is_previous && query.instance.is_none_or(|number| number == id.number) {
+                kept.read(id.number, query, output);
             }
         }
     }

@@ -11,13 +11,12 @@ use crate::instance_id::InstanceId;
 use crate::job::{self, JobSpec, JobStatus, Jobs};
 use crate::lifecycle::{FunctionContext, Lifecycle, Order};
 use crate::orphans;
-use crate::output::{LogLine, Read, Reading};
 use crate::processes::Processes;
 use crate::spec::{FunctionSpec, JailSupport, Settings};
 use crate::status::{FunctionLoad, FunctionStatus, InstanceStatus, LossEvent, ScaleEvent};
 use leno_jail::{JailListeners, SyscallRefusal};
-use leno_model::FunctionId;
 use leno_model::NamespaceBounds;
+use leno_model::{FunctionId, Output, OutputLine, OutputQuery};
 use leno_namespaces::Turns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -283,7 +282,7 @@ impl Supervisor {
     }
 
     /// The last lines of a job's output, oldest first: those of its running processes and of the one that ended last.
-    pub fn job_output(&self, id: &FunctionId) -> Vec<LogLine> {
+    pub fn job_output(&self, id: &FunctionId) -> Vec<OutputLine> {
         self.inner.jobs.output(id)
     }
 
@@ -398,8 +397,8 @@ impl Supervisor {
 
     /// Reads further output of a function's or a job's instances: of those that run, and the one of
     /// each revision that ended last. `None`: there is neither a function nor a job of this name.
-    pub fn read_output(&self, id: &FunctionId, reading: &Reading) -> Option<Read> {
-        let mut read = Read::default();
+    pub fn read_output(&self, query: &OutputQuery) -> Option<Output> {
+        let (id, mut output) = (&query.function, Output::default());
         let status_stores = self.functions(|functions| {
             let entries = functions.get(id)?;
             Some(entries.iter().map(|entry| Arc::clone(&entry.function.status_store)).collect::<Vec<_>>())
@@ -409,9 +408,9 @@ impl Supervisor {
             return None;
         }
         for status_store in status_stores.into_iter().flatten().chain(job) {
-            status_store.read(reading, &mut read);
+            status_store.read(query, &mut output);
         }
-        Some(read)
+        Some(output)
     }
 
     /// A counter that rises whenever a job's status changes.
@@ -497,8 +496,8 @@ impl<H: Host> Host for Announcing<H> {
         self.host.link(function, instance, socket)
     }
 
-    fn log(&self, line: &LogLine) {
-        self.host.log(line);
+    fn log(&self, function: &FunctionId, instance: InstanceId, line: &OutputLine) {
+        self.host.log(function, instance, line);
     }
 
     fn ready(&self, function: &FunctionId, instance: InstanceId, address: SocketAddr) {

@@ -29,8 +29,5 @@ pub use placement::Placement;
 pub use protocol::{
     AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,
 };
-pub use question::{
-    Answer, BadAnswer, BadQuestion, Output, OutputLine, OutputMark, Question, ReadOutput, ReplayExample, ReplayVerdict,
-    Replayed,
-};
-pub use resource::{BadPayload, Content, Endpoint, Instance, InstanceState, Resource, Subject, Version};
+pub use question::{Answer, BadAnswer, BadQuestion, Question, ReplayExample, ReplayVerdict, Replayed};
+pub use resource::{BadPayload, Content, Endpoint, Instance, Resource, Subject, Version};

@@ -3,12 +3,12 @@
 
 use crate::job::{JobReport, JobState};
 use crate::load::{Bounds, Capacity, Lease, LimitDemand, LimitShare, Load, Observation, RevisionCounts};
-use crate::resource::{Content, Instance, InstanceState, Subject, Version};
+use crate::resource::{Content, Instance, Subject, Version};
 use crate::v1;
 use bytes::Bytes;
 use leno_identity::{AuthorityKeyId, CertificateDer, MembershipMark};
 use leno_model::BadFunctionId;
-use leno_model::{FunctionId, ModuleHash};
+use leno_model::{FunctionId, InstanceState, ModuleHash};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -256,9 +256,9 @@ pub fn loaded(sent: &v1::Loads) -> Result<Vec<Load>, Status> {
 impl From<&Instance> for v1::Instance {
     fn from(instance: &Instance) -> Self {
         let state = match instance.state {
-            InstanceState::Starting => v1::InstanceState::Starting,
+            InstanceState::Pulling | InstanceState::Starting => v1::InstanceState::Starting,
             InstanceState::Ready => v1::InstanceState::Ready,
-            InstanceState::Draining => v1::InstanceState::Draining,
+            InstanceState::Draining | InstanceState::Unhealthy => v1::InstanceState::Draining,
             InstanceState::Stopping => v1::InstanceState::Stopping,
         };
         Self {

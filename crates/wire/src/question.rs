@@ -5,7 +5,7 @@ use crate::encoding::{self, EncodingError};
 use crate::messages::{self, MAX_REASON};
 use crate::v1::{self, answer, question};
 use leno_model::BadFunctionId;
-use leno_model::{CandidatePrograms, FunctionId};
+use leno_model::{CandidatePrograms, FunctionId, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -86,35 +86,7 @@ pub enum Question {
         limit: Duration,
     },
     /// Which lines did instances write?
-    Output(ReadOutput),
-}
-
-/// A query for the output of instances of a function or job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReadOutput {
-    /// The function.
-    pub function: FunctionId,
-    /// Only of this instance.
-    pub instance: Option<u64>,
-    /// Only of the instance that ended last.
-    pub previous: bool,
-    /// Maximum number of lines of each instance that is not in `after`: its last ones.
-    pub tail: Option<u32>,
-    /// How far the reader has read each instance.
-    pub after: Vec<OutputMark>,
-    /// Maximum size of the lines in the answer, in bytes.
-    pub limit: u32,
-}
-
-/// A position in the output of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutputMark {
-    /// Number of the instance.
-    pub instance: u64,
-    /// When the instance began, in milliseconds since 1970.
-    pub began_ms: u64,
-    /// The number of the next line.
-    pub next: u64,
+    Output(OutputQuery),
 }
 
 /// A node's answer.
@@ -173,32 +145,6 @@ pub struct ReplayVerdict {
     pub clause: String,
 }
 
-/// Output of instances.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    /// Lines by instance, oldest first.
-    pub lines: Vec<OutputLine>,
-    /// How far the answer reads each instance.
-    pub marks: Vec<OutputMark>,
-    /// Number of lines that the node dropped before anyone read them.
-    pub dropped: u64,
-    /// The node has more lines.
-    pub more: bool,
-}
-
-/// One line of output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutputLine {
-    /// Number of the instance that wrote it.
-    pub instance: u64,
-    /// When the instance wrote it, in milliseconds since 1970.
-    pub at_ms: u64,
-    /// The instance wrote it to standard error.
-    pub stderr: bool,
-    /// The line without its end.
-    pub text: String,
-}
-
 impl Question {
     /// Encodes the question. Fails if it is too large.
     pub fn to_wire(&self, id: u64) -> Result<v1::Question, BadQuestion> {
@@ -221,7 +167,7 @@ impl Question {
                 let candidates = candidates.iter().map(read).collect::<Result<_, _>>()?;
                 Ok(Self::Replay { candidates, limit: Duration::from_millis(limit_ms) })
             }
-            Some(question::Question::Output(sent)) => Ok(Self::Output(ReadOutput {
+            Some(question::Question::Output(sent)) => Ok(Self::Output(OutputQuery {
                 function: sent.function.parse()?,
                 instance: Some(sent.instance).filter(|&instance| instance != 0),
                 previous: sent.previous,
@@ -268,7 +214,7 @@ fn replay(candidates: &[CandidatePrograms], limit: Duration) -> Result<v1::Repla
     Ok(v1::Replay { candidates, limit_ms: limit.as_millis().try_into().unwrap_or(u64::MAX) })
 }
 
-fn read_output(read: &ReadOutput) -> v1::ReadOutput {
+fn read_output(read: &OutputQuery) -> v1::ReadOutput {
     v1::ReadOutput {
         function: read.function.to_string(),
         instance: read.instance.unwrap_or_default(),
@@ -297,7 +243,7 @@ impl Answer {
                 let functions = functions.map(|sent| Ok((sent.function.parse()?, replayed(sent)?)));
                 Self::Replays(functions.collect::<Result<_, BadAnswer>>()?)
             }
-            answer::Answer::Output(sent) => Self::Output(output(sent)),
+            answer::Answer::Output(sent) => Self::Output(output(sent)?),
         })
     }
 
@@ -378,7 +324,7 @@ fn example(sent: v1::ReplayExample) -> Result<ReplayExample, BadAnswer> {
         ReplayVerdict { allowed, policy: cut(policy), rule: cut(rule), clause: cut(clause) }
     };
     Ok(ReplayExample {
-        at: messages::time(sent.at_ms).map_err(|status| BadAnswer::Time(status.message().to_owned()))?,
+        at: time(sent.at_ms)?,
         request_id: cut(sent.request_id),
         direction: cut(sent.direction),
         caller: cut(sent.caller),
@@ -391,15 +337,22 @@ fn example(sent: v1::ReplayExample) -> Result<ReplayExample, BadAnswer> {
 }
 
 fn sent_line(line: &OutputLine) -> v1::OutputLine {
-    let OutputLine { instance, at_ms, stderr, text } = line.clone();
-    v1::OutputLine { instance, at_ms, stderr, text }
+    let OutputLine { instance, at, stream, text } = line.clone();
+    v1::OutputLine { instance, at_ms: messages::millis(at), stderr: stream == OutputStream::Stderr, text }
 }
 
-fn output(sent: v1::Output) -> Output {
+fn output(sent: v1::Output) -> Result<Output, BadAnswer> {
     let v1::Output { lines, marks, dropped, more } = sent;
-    let line = |v1::OutputLine { instance, at_ms, stderr, text }| OutputLine { instance, at_ms, stderr, text };
-    let lines = lines.into_iter().map(line).collect();
-    Output { lines, marks: marks.iter().take(MAX_MARKS).map(mark).collect(), dropped, more }
+    let line = |v1::OutputLine { instance, at_ms, stderr, text }| {
+        let stream = if stderr { OutputStream::Stderr } else { OutputStream::Stdout };
+        Ok(OutputLine { instance, at: time(at_ms)?, stream, text })
+    };
+    let lines = lines.into_iter().map(line).collect::<Result<_, BadAnswer>>()?;
+    Ok(Output { lines, marks: marks.iter().take(MAX_MARKS).map(mark).collect(), dropped, more })
+}
+
+fn time(at_ms: u64) -> Result<SystemTime, BadAnswer> {
+    messages::time(at_ms).map_err(|status| BadAnswer::Time(status.message().to_owned()))
 }
 
 fn cut(mut text: String) -> String {

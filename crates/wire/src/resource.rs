@@ -9,7 +9,7 @@ use crate::placement::Placement;
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use leno_identity::{BadSpiffeId, CertificateDer, TrustBundle};
-use leno_model::{FunctionConfig, FunctionId, Locality, MeshConfig, ModuleHash, Route};
+use leno_model::{FunctionConfig, FunctionId, InstanceState, Locality, MeshConfig, ModuleHash, Route};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
@@ -104,20 +104,6 @@ pub struct Instance {
     pub restarts: u32,
     /// When the instance entered this state.
     pub since: SystemTime,
-}
-
-/// Lifecycle state of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum InstanceState {
-    /// Started, but not ready yet.
-    Starting,
-    /// Ready: gets requests.
-    Ready,
-    /// Gets no new requests. In-flight requests may finish.
-    Draining,
-    /// The node is stopping it.
-    Stopping,
 }
 
 /// Identifies a payload: the first 16 bytes of its SHA-256. So versions survive restarts of the

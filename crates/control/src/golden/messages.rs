@@ -3,14 +3,16 @@
 use super::{at, dump, file, id, outcome};
 use crate::server::greeting;
 use leno_identity::MembershipMark;
-use leno_model::{CandidatePrograms, ModuleHash};
+use leno_model::{
+    CandidatePrograms, InstanceState, ModuleHash, Output, OutputLine, OutputMark, OutputQuery, OutputStream,
+};
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
-    Answer, Content, Instance, InstanceState, JobState, Output, OutputLine, OutputMark, Question, ReadOutput,
-    ReplayExample, ReplayVerdict, Replayed, RevisionCounts, Subject, messages,
+    Answer, Content, Instance, JobState, Question, ReplayExample, ReplayVerdict, Replayed, RevisionCounts, Subject,
+    messages,
 };
 use prost::Message;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Checks that a message is read as this one, and written unchanged. `name` is the file's, `kind`
 /// the message's.
@@ -135,7 +137,7 @@ fn questions() {
     let candidates = vec![CandidatePrograms::of(&super::slices::command())];
     let replay = Question::Replay { candidates, limit: Duration::from_secs(10) };
     let mark = OutputMark { instance: 3, began_ms: 1_900_000_000_000, next: 70 };
-    let read = Question::Output(ReadOutput {
+    let read = Question::Output(OutputQuery {
         function: id("shop/checkout"),
         instance: Some(3),
         previous: true,
@@ -171,7 +173,8 @@ fn questions() {
     };
     let declined = Err("it does not host the function any more".to_owned());
     let replays = Answer::Replays([(id("shop/checkout"), Ok(replayed)), (id("shop/stock"), declined)].into());
-    let line = OutputLine { instance: 3, at_ms: 1_900_000_000_000, stderr: true, text: "hello".to_owned() };
+    let written = SystemTime::UNIX_EPOCH + Duration::from_millis(1_900_000_000_000);
+    let line = OutputLine { instance: 3, at: written, stream: OutputStream::Stderr, text: "hello".to_owned() };
     let output = Answer::Output(Output { lines: vec![line], marks: vec![mark], dropped: 5, more: true });
     let refused = Answer::Declined("another replay is under way".to_owned());
     for (name, question) in [("question-replay", replay), ("question-output", read)] {

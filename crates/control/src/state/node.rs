@@ -3,8 +3,8 @@
 use super::session::Session;
 use crate::admission::{Admission, CapacityLimits};
 use crate::status::Counters;
-use leno_model::FunctionId;
-use leno_wire::{Capacity, Instance, InstanceState, NodeCertificates, Placement, Subject, Version};
+use leno_model::{FunctionId, InstanceState};
+use leno_wire::{Capacity, Instance, NodeCertificates, Placement, Subject, Version};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 

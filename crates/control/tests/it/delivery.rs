@@ -324,7 +324,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
         );
     }
     let mut starting = instances(3);
-    starting[2].state = leno_wire::InstanceState::Starting;
+    starting[2].state = leno_model::InstanceState::Starting;
     callee.report(&function(ORDERS), starting.clone());
     eventually_async("the reports to arrive", || control.counters("callee").unwrap().reports == 3).await;
     assert_eq!((messages("caller"), messages("callee"), messages("other")), (before.0 + 2, before.1, before.2));

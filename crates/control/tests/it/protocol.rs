@@ -5,12 +5,13 @@ use crate::support::*;
 use leno_agent::{BACKOFF, JoinOptions, enrol};
 use leno_control::{Control, TokenGrant, Transaction};
 use leno_identity::Membership;
+use leno_model::{OutputQuery, OutputStream};
 use leno_testkit::eventually_async;
 use leno_wire::v1::discovery_client::DiscoveryClient;
 use leno_wire::v1::from_node::Message;
 use leno_wire::v1::status_client::StatusClient;
 use leno_wire::v1::{self, ToNode};
-use leno_wire::{Answer, Question, ReadOutput, Subject};
+use leno_wire::{Answer, Question, Subject};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -139,7 +140,7 @@ async fn releases_talk_if_they_share_a_version_of_the_protocol() {
 /// The question to a node in these tests.
 fn question() -> Question {
     let (instance, previous, tail, after) = (None, false, None, Vec::new());
-    Question::Output(ReadOutput { function: FRONTEND.parse().unwrap(), instance, previous, tail, after, limit: 1000 })
+    Question::Output(OutputQuery { function: FRONTEND.parse().unwrap(), instance, previous, tail, after, limit: 1000 })
 }
 
 #[tokio::test]
@@ -164,7 +165,8 @@ async fn a_node_is_asked_and_answers_once() {
     let question = question();
     let (answer, ()) = tokio::join!(control.ask("one", &question, Duration::from_secs(30)), answering);
     let Ok(Answer::Output(output)) = answer else { panic!("{answer:?}") };
-    assert_eq!((output.lines[0].instance, output.lines[0].stderr, &*output.lines[0].text), (3, true, "hello"));
+    let line = &output.lines[0];
+    assert_eq!((line.instance, line.stream, &*line.text), (3, OutputStream::Stderr, "hello"));
     assert_eq!(control.counters("one").unwrap().refused, 1);
 }
 

@@ -2,10 +2,10 @@
 
 use crate::support::*;
 use leno_jail::{DEFAULT_WRITABLE, Image, Jailer};
-use leno_model::{Command, Isolation, Job, Process, Resources};
+use leno_model::{Command, InstanceState, Isolation, Job, Process, Resources};
 use leno_supervisor::{
-    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, ImageUnavailable, InstanceState,
-    JailSupport, JobSpec, JobState, LocalImage, Settings, Source, Supervisor,
+    AcquireError, ContainerSpec, FunctionSpec, ImageLease, ImageSource, ImageState, ImageUnavailable, JailSupport,
+    JobSpec, JobState, LocalImage, Settings, Source, Supervisor,
 };
 use std::collections::BTreeMap;
 use std::fs;

@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use leno_files::FileAccess;
-use leno_model::{Isolation, Job, Process, Resources};
-use leno_supervisor::{JobSpec, JobState, JobStatus, Stream, Supervisor};
+use leno_model::{Isolation, Job, OutputStream, Process, Resources};
+use leno_supervisor::{JobSpec, JobState, JobStatus, Supervisor};
 use leno_testkit::eventually_async;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -204,7 +204,7 @@ async fn the_next_run_waits_for_the_end_of_the_one_before() {
     eventually_async("the second run", || status(&supervisor).run == "2").await;
     assert_eq!(ended(&supervisor).await.state, JobState::Succeeded);
     let lines = witness.events().into_iter().filter_map(|event| match event {
-        Event::Line(_, Stream::Stdout, text) => Some(text),
+        Event::Line(_, OutputStream::Stdout, text) => Some(text),
         _ => None,
     });
     assert_eq!(lines.collect::<Vec<_>>(), ["first ends", "second begins"]);

@@ -1,8 +1,8 @@
 //! Instances that were ready and do not serve any more are replaced, and those that are busy are not.
 
 use crate::support::*;
-use leno_model::{Command, Liveness, Readiness};
-use leno_supervisor::{Function, InstanceId, InstanceState, Lease, Supervisor};
+use leno_model::{Command, InstanceState, Liveness, Readiness};
+use leno_supervisor::{Function, InstanceId, Lease, Supervisor};
 use leno_testkit::eventually_async;
 use std::time::Duration;
 use tokio::time::Instant;

@@ -1,8 +1,8 @@
 //! Several revisions of a function at a time, with real child processes.
 
 use crate::support::*;
-use leno_model::Command;
-use leno_supervisor::{AcquireError, FunctionSpec, InstanceState};
+use leno_model::{Command, InstanceState};
+use leno_supervisor::{AcquireError, FunctionSpec};
 use leno_testkit::eventually_async;
 
 fn version(number: u32) -> Command {

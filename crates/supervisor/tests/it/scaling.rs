@@ -1,9 +1,9 @@
 //! How many instances there are, with real child processes.
 
 use crate::support::*;
-use leno_model::FunctionId;
 use leno_model::Scale;
-use leno_supervisor::{AcquireError, Function, FunctionSpec, InstanceState, Lease, Mode, Reason, Settings, Supervisor};
+use leno_model::{FunctionId, InstanceState};
+use leno_supervisor::{AcquireError, Function, FunctionSpec, Lease, Mode, Reason, Settings, Supervisor};
 use leno_testkit::eventually_async;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! The share of a namespace on a node: instances, and requests that wait for one.
 
 use crate::support::{FOREVER, SERVER, at_least, command, one_at_a_time, settings};
-use leno_model::FunctionId;
+use leno_model::{FunctionId, InstanceState};
 use leno_namespaces::{Bounds, Resource};
-use leno_supervisor::{AcquireError, Function, FunctionSpec, InstanceState, Supervisor};
+use leno_supervisor::{AcquireError, Function, FunctionSpec, Supervisor};
 use leno_testkit::eventually_async;
 use tokio::task::JoinHandle;
 

@@ -1,8 +1,8 @@
 //! The supervisor with real child processes.
 
 use crate::support::*;
-use leno_model::{Command, Readiness, Run};
-use leno_supervisor::{AcquireError, FunctionSpec, InstanceState, Stream, Supervisor};
+use leno_model::{Command, InstanceState, OutputStream, Readiness, Run};
+use leno_supervisor::{AcquireError, FunctionSpec, Supervisor};
 use leno_testkit::eventually_async;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -110,7 +110,7 @@ async fn a_crashed_instance_gets_no_requests_and_another_takes_over() {
     assert_eq!(status.last_failure.as_deref(), Some("the instance ended by itself: exit status: 3"));
     assert_eq!(status.instances[0].restarts, 1);
     let said: Vec<_> = function.output(first).into_iter().map(|line| (line.stream, line.text)).collect();
-    assert_eq!(said.last(), Some(&(Stream::Stderr, "told to exit".to_owned())));
+    assert_eq!(said.last(), Some(&(OutputStream::Stderr, "told to exit".to_owned())));
     drop((lease, next));
     supervisor.shutdown(FOREVER).await;
 }

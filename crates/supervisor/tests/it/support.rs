@@ -1,8 +1,8 @@
 //! Helpers that the tests of the supervisor share.
 
 use leno_model::FunctionId;
-use leno_model::{AppProtocol, Command, Isolation, Readiness, Resources, Run, Scale};
-use leno_supervisor::{Function, FunctionSpec, Host, InstanceId, LogLine, Settings, Stream, Supervisor};
+use leno_model::{AppProtocol, Command, Isolation, OutputLine, OutputStream, Readiness, Resources, Run, Scale};
+use leno_supervisor::{Function, FunctionSpec, Host, InstanceId, Settings, Supervisor};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ pub(crate) enum Event {
     Ready(InstanceId),
     Draining(InstanceId),
     Ended(InstanceId),
-    Line(InstanceId, Stream, String),
+    Line(InstanceId, OutputStream, String),
 }
 
 /// Records all callbacks of the supervisor.
@@ -60,8 +60,8 @@ impl Host for Witness {
         self.secret.iter().cloned().collect()
     }
 
-    fn log(&self, line: &LogLine) {
-        self.saw(Event::Line(line.instance, line.stream, line.text.clone()));
+    fn log(&self, _: &FunctionId, instance: InstanceId, line: &OutputLine) {
+        self.saw(Event::Line(instance, line.stream, line.text.clone()));
     }
 
     fn ready(&self, _: &FunctionId, instance: InstanceId, _: SocketAddr) {
