@@ -1,7 +1,7 @@
 //! Channels of chains, which the kernel controls.
 
 use leno_ebpf::{Limits, PrivateNetwork};
-use leno_proxy::kernel::{Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
+use leno_proxy::channels::{Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
 use std::collections::HashMap;
 use std::error::Error;
 use std::io;
@@ -90,7 +90,7 @@ impl Channel for KernelChannel {
 #[cfg(test)]
 mod tests {
     use leno_ebpf::ChannelViolation;
-    use leno_proxy::kernel::CHANNEL_VIOLATIONS;
+    use leno_proxy::channels::CHANNEL_VIOLATIONS;
 
     #[test]
     fn violations_are_counted_under_the_kernels_names() {

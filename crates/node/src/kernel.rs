@@ -4,7 +4,7 @@
 use leno_ebpf::{Mesh, Network, Refusal, Refusals, Rule, Transport, Verdict};
 use leno_model::FunctionId;
 use leno_proxy::Node;
-use leno_proxy::connections::{self, Way};
+use leno_proxy::connection_rules::{self, Way};
 use leno_proxy::kernel::{Kernel, Splice};
 use leno_telemetry::flows;
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -31,6 +31,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The policy that the kernel enforces.
 pub(crate) struct KernelPolicy {
+    node: Weak<Node>,
     mesh: Arc<Mesh>,
     state: Mutex<State>,
     _pins: Option<Pins>,
@@ -54,7 +55,7 @@ impl KernelPolicy {
     /// Enforces the policy for all processes in the node's control group. Until a jail is admitted,
     /// its processes cannot connect to anything outside. `None`: the kernel cannot do this, and the
     /// reason has been logged; then the node judges and proxies every connection itself.
-    pub(crate) fn open(group: Option<&Path>) -> Option<Arc<Self>> {
+    pub(crate) fn open(node: &Arc<Node>, group: Option<&Path>) -> Option<Arc<Self>> {
         let Some(group) = group else {
             tracing::info!("connections of jails are not judged in the kernel: the node has no control group (v2)");
             return None;
@@ -77,7 +78,7 @@ impl KernelPolicy {
             None => tracing::info!("connections of jails are judged in the kernel, and spliced where they may be"),
             Some(reason) => tracing::info!("connections of jails are judged in the kernel; none is spliced: {reason}"),
         }
-        Some(Arc::new(Self { mesh: Arc::new(mesh), state: Mutex::default(), _pins: pins }))
+        Some(Arc::new(Self { node: Arc::downgrade(node), mesh: Arc::new(mesh), state: Mutex::default(), _pins: pins }))
     }
 
     /// An instance is about to start in the jail of this socket. It may open its function's
@@ -121,9 +122,9 @@ impl Calls {
     /// Updates the kernel's rules to the connections that the function may open now.
     fn follow(&mut self, mesh: &Mesh, node: &Node, function: &FunctionId) -> io::Result<()> {
         let Some(caller) = node.addresses.of(function) else { return Ok(()) };
-        let wanted: BTreeMap<Rule, Verdict> = connections::rules(node, function)
+        let wanted: BTreeMap<Rule, Verdict> = connection_rules::of(node, function)
             .into_iter()
-            .map(|connections::Rule { callee, prefix, port, way }| {
+            .map(|connection_rules::Rule { callee, prefix, port, way }| {
                 let verdict = match way {
                     Way::Refused => Verdict::Refused,
                     Way::ToTheNode => Verdict::ToTheNode,
@@ -159,9 +160,10 @@ impl Calls {
 }
 
 impl Kernel for KernelPolicy {
-    fn follow(&self, node: &Node) {
+    fn follow(&self) {
+        let Some(node) = self.node.upgrade() else { return };
         for (function, calls) in &mut self.state().callers {
-            if let Err(error) = calls.follow(&self.mesh, node, function) {
+            if let Err(error) = calls.follow(&self.mesh, &node, function) {
                 // The kernel refuses connections whose rule could not be set.
                 tracing::error!(%function, %error, "the kernel does not know all that the function may call");
             }

@@ -153,7 +153,7 @@ pub async fn start(
     };
     let proxy = leno_proxy::take_over(&node, options, listeners)?;
     let addresses = proxy.addresses;
-    let kernel = if has_jails { KernelPolicy::open(supervisor.control_group()) } else { None };
+    let kernel = if has_jails { KernelPolicy::open(&node, supervisor.control_group()) } else { None };
     if let Some(kernel) = &kernel {
         node.set_kernel(kernel.clone());
         kernel.watch(Arc::downgrade(&node))?;

@@ -1,6 +1,7 @@
 //! TCP connections without HTTP requests: find the callee, judge, connect to an instance, and copy
 //! bytes until both ends are done.
 
+pub mod connection_rules;
 mod egress;
 mod framed;
 pub(crate) mod inbound;
@@ -8,7 +9,6 @@ mod remote;
 
 use crate::pipeline::worker::Worker;
 use crate::state::certificate::PeerCertificate;
-use crate::state::connections::{self, Destination};
 use crate::state::credential::Caller;
 use crate::state::endpoints::FunctionEndpoints;
 use crate::state::function::{FunctionEntry, limit};
@@ -16,6 +16,7 @@ use crate::state::health::ConnectionGuard;
 use crate::state::instances::{ConnectError, Lease};
 use crate::state::kernel::Splice;
 use crate::state::node::Node;
+use connection_rules::Destination;
 use http::HeaderMap;
 use leno_http::activity::Activity;
 use leno_model::egress::wildcard;
@@ -108,7 +109,7 @@ pub(crate) fn find(worker: &Rc<Worker>, caller: &Arc<Caller>, address: SocketAdd
     let IpAddr::V4(ip) = address.ip() else { return Path::Requests };
     let found = worker.snapshot_with(&caller.function);
     let Some((_, entry)) = found else { return Path::Requests };
-    let to = match connections::destination(&worker.node, &entry, ip, address.port()) {
+    let to = match connection_rules::destination(&worker.node, &entry, ip, address.port()) {
         Destination::Requests => return Path::Requests,
         Destination::Port(callee, port) => Some((callee.clone(), port)),
         Destination::Nowhere => None,
@@ -291,7 +292,7 @@ impl TcpProxy {
             let known = self.worker.node.endpoints.of(&self.callee.id);
             return known.map(Callees::Remote).ok_or_else(|| Stop::Refused("no node runs it".to_owned()));
         }
-        match connections::judge(&snapshot, &current, &self.callee.id, self.port.number, &self.name) {
+        match snapshot.judge_connection(&current, &self.callee.id, self.port.number, &self.name) {
             Ok((rule, callee)) => {
                 self.rule = rule;
                 if let (Some(external), Some((host, address))) = (&callee.external, &self.external)

@@ -24,6 +24,7 @@ mod testing;
 pub use fetch::download::Download;
 pub use fetch::jwks;
 pub use fetch::modules::ModuleFetcher;
+pub use l4::connection_rules;
 pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, take_over};
 pub use pipeline::judge;
 pub use pipeline::judge::replay;
@@ -36,6 +37,6 @@ pub use state::node::Node;
 pub use state::removed_functions::RemovedFunctions;
 pub use state::snapshot::{Change as SnapshotChange, NodeSnapshot};
 pub use state::{
-    addresses, channels, connections, credential, endpoints, extension, health, instances, kernel, limits, links,
-    modules, policy_state, shards, signature, tokens,
+    addresses, channels, credential, endpoints, extension, health, instances, kernel, limits, links, modules,
+    policy_state, shards, signature, tokens,
 };

@@ -8,7 +8,6 @@ pub(crate) mod by_function;
 pub(crate) mod certificate;
 pub mod channels;
 pub(crate) mod component;
-pub mod connections;
 pub mod credential;
 pub(crate) mod egress;
 pub(crate) mod egress_guard;

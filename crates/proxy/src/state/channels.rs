@@ -1,9 +1,11 @@
 //! Channels of chains: calls that the kernel judges, because their rules depend only on the caller
 //! and the callee.
 
-use crate::state::connections;
+mod switch;
+
+pub use switch::{CHANNEL_VIOLATIONS, Channel, ChannelCounts, ChannelLimits, OpenedChannel, Switch};
+
 use crate::state::function::FunctionEntry;
-use crate::state::kernel::{CHANNEL_VIOLATIONS, Channel, ChannelCounts, Switch};
 use crate::state::snapshot::NodeSnapshot;
 use leno_model::FunctionId;
 use leno_model::{AppProtocol, Callee};
@@ -213,7 +215,7 @@ pub(crate) fn direct<'a>(
     if let Some(reason) = find(may_refuse) {
         return not(false, &reason);
     }
-    if let Err(refused) = connections::judge(snapshot, caller, &to.id, PORT, "") {
+    if let Err(refused) = snapshot.judge_connection(caller, &to.id, PORT, "") {
         return not(false, &format!("it refuses the caller: {}", refused.reason));
     }
     if snapshot.mesh.limits.headers < MOST_FIELDS {

@@ -151,7 +151,7 @@ impl Node {
     /// Makes the kernel and all workers follow a change.
     fn notify(&self) {
         if let Some(kernel) = self.kernel() {
-            kernel.follow(self);
+            kernel.follow();
         }
         self.changed.notify_waiters();
     }

@@ -7,6 +7,9 @@ use super::function::{FunctionEntry, limit};
 use super::routes::Routes;
 use super::shards::Shards;
 use leno_model::{FunctionId, MeshConfig};
+use leno_policy::connection;
+use leno_policy::input::Peer;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +62,30 @@ impl NodeSnapshot {
         Self { version: *version, mesh, functions, routes, gateway, remote_routes, longest_exchange: *longest_exchange }
     }
 
+    /// Judges whether a function may connect to a port of a callee. `host` is the server name in the
+    /// TLS hello, once it is known, and empty before. Returns the rule that allows the connection,
+    /// and the callee.
+    pub(crate) fn judge_connection(
+        &self,
+        caller: &FunctionEntry,
+        callee: &FunctionId,
+        port: u16,
+        host: &str,
+    ) -> Result<(String, Arc<FunctionEntry>), ConnectionRefusal> {
+        let refused = |reason: &str| ConnectionRefusal { rule: String::new(), reason: reason.to_owned() };
+        let entry = self.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
+        if self.mesh.mtls_same_node && entry.external.is_none() {
+            return Err(refused(
+                "all calls of this mesh go through mutual TLS, and connections without requests cannot",
+            ));
+        }
+        let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+        match connection::judge(&entry.inbound.spec, peer, port, host) {
+            Ok(rule) => Ok((rule.to_owned(), entry.clone())),
+            Err(denial) => Err(ConnectionRefusal { rule: denial.rule, reason: denial.clause }),
+        }
+    }
+
     /// Starts a change. This snapshot stays as it is; [`Change::finish`] makes the new one.
     pub fn change(&self) -> Change {
         Change {
@@ -71,6 +98,15 @@ impl NodeSnapshot {
             longest_exchange: Some(self.longest_exchange),
         }
     }
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionRefusal {
+    /// The rule that decided; empty if none did.
+    pub rule: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A snapshot under construction. Its cost depends on the size of the change, not on the number of

@@ -9,9 +9,9 @@
 
 use crate::pipeline::worker::Worker;
 use crate::state::channels::{self, Direct, Edge, Indirect, Open, Terms};
+use crate::state::channels::{CHANNEL_VIOLATIONS, ChannelCounts, ChannelLimits};
 use crate::state::credential::Caller;
 use crate::state::instances::Lease;
-use crate::state::kernel::{CHANNEL_VIOLATIONS, ChannelCounts, ChannelLimits};
 use leno_model::FunctionId;
 use leno_runtime::schedule::{self, Class};
 use leno_shm::Link;

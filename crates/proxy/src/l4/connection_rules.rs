@@ -1,15 +1,10 @@
-//! Decides which connections the instances of a function may make. The pipeline uses it for each
-//! connection, and the kernel's table is filled from it, so both decide alike.
+//! The connections that the instances of a function may make. The proxy finds the destination of
+//! each connection here, and the kernel's table is filled from here, so both decide alike.
 
-use super::function::FunctionEntry;
-use super::node::Node;
-use super::snapshot::NodeSnapshot;
-use leno_model::FunctionId;
-use leno_model::{Callee, Port};
-use leno_policy::connection;
-use leno_policy::input::Peer;
+use crate::state::function::FunctionEntry;
+use crate::state::node::Node;
+use leno_model::{Callee, FunctionId, Port};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 /// The destination of an instance's connection.
 #[derive(Debug, PartialEq)]
@@ -35,37 +30,6 @@ pub(crate) fn destination<'a>(node: &Node, caller: &'a FunctionEntry, address: I
         Some((callee, Some(port))) => Destination::Port(callee, *port),
         Some((_, None)) => Destination::Requests,
         None => Destination::Nowhere,
-    }
-}
-
-/// Why a connection is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ConnectionRefusal {
-    /// The rule that decided; empty if none did.
-    pub rule: String,
-    /// Why.
-    pub reason: String,
-}
-
-/// Judges by `snapshot` whether a function may connect to a port of a callee. `host` is the server
-/// name in the TLS hello, once it is known, and empty before. Returns the rule that allows the
-/// connection, and the callee.
-pub(crate) fn judge(
-    snapshot: &NodeSnapshot,
-    caller: &FunctionEntry,
-    callee: &FunctionId,
-    port: u16,
-    host: &str,
-) -> Result<(String, Arc<FunctionEntry>), ConnectionRefusal> {
-    let refused = |reason: &str| ConnectionRefusal { rule: String::new(), reason: reason.to_owned() };
-    let entry = snapshot.functions.get(callee).ok_or_else(|| refused("this node does not run it"))?;
-    if snapshot.mesh.mtls_same_node && entry.external.is_none() {
-        return Err(refused("all calls of this mesh go through mutual TLS, and connections without requests cannot"));
-    }
-    let peer = Peer { identity: Some(&caller.identity), address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
-    match connection::judge(&entry.inbound.spec, peer, port, host) {
-        Ok(rule) => Ok((rule.to_owned(), entry.clone())),
-        Err(denial) => Err(ConnectionRefusal { rule: denial.rule, reason: denial.clause }),
     }
 }
 
@@ -95,7 +59,7 @@ pub enum Way {
 
 /// The connections that instances of a function may make, by the node's current snapshot. The
 /// kernel refuses connections that match no rule.
-pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
+pub fn of(node: &Node, caller: &FunctionId) -> Vec<Rule> {
     let Some((snapshot, entry)) = node.snapshot_with(caller) else { return Vec::new() };
     let mut rules = Vec::new();
     for callee in &entry.config.callees {
@@ -103,7 +67,7 @@ pub fn rules(node: &Node, caller: &FunctionId) -> Vec<Rule> {
         rules.push(Rule { callee: address, prefix: 32, port: None, way: Way::ToTheNode });
         for port in &callee.ports {
             let is_remote = snapshot.functions.get(&callee.id).is_none();
-            let way = match judge(&snapshot, &entry, &callee.id, port.number, "") {
+            let way = match snapshot.judge_connection(&entry, &callee.id, port.number, "") {
                 // The callee is remote: the node knows its host, if any, and the host judges.
                 Err(_) if is_remote => Way::ToTheNode,
                 Err(_) => Way::Refused,
