@@ -9,7 +9,7 @@ mod answer;
 mod envoy;
 mod question;
 
-use crate::pipeline::exchange::{Exchange, Origin};
+use crate::pipeline::exchange::{Arrival, Exchange, Origin};
 use crate::pipeline::judge::{self, Judgement, PermittedRequest, Refusal};
 use crate::pipeline::reply::OwnResponse;
 use crate::state::authorizer::{Answer, Authorizer, AuthorizerRefusal};
@@ -166,10 +166,14 @@ impl Exchange {
         let peer = Peer { identity: Some(entry.identity.clone()), address };
         let origin = Origin::Outbound(entry.clone(), None);
         let (worker, snapshot) = (self.worker.clone(), self.snapshot.clone());
-        let (mut exchange, admitted) = Self::call(worker, snapshot, origin, peer, Some(in_flight), &mut head);
-        (exchange.tells_own, exchange.is_unshared) = (true, true);
-        // The worker's time stays charged to the function that it is charged to now.
-        exchange.is_nested = true;
+        let arrival = Arrival {
+            tells_own: true,
+            is_unshared: true,
+            // The worker's time stays charged to the function that it is charged to now.
+            is_nested: true,
+            ..Arrival::new(worker, snapshot, origin, peer, Some(in_flight))
+        };
+        let (exchange, admitted) = Self::call(arrival, &mut head);
         let response = match admitted {
             Ok(()) => {
                 let body = body.count_in(exchange.record.meter());

@@ -79,7 +79,7 @@ pub(crate) struct Exchange {
     caller_deadline: Option<(Instant, Duration)>,
 }
 
-/// The facts about a request from a socket besides its head and body.
+/// The facts about a request besides its head and body.
 pub(crate) struct Arrival<'a> {
     pub worker: Rc<Worker>,
     /// The snapshot that the request is judged by.
@@ -87,20 +87,63 @@ pub(crate) struct Arrival<'a> {
     pub origin: Origin,
     /// The sender; at the gateway, the client that trusted proxies name.
     pub peer: Peer,
+    /// See [`Exchange::parent`].
+    pub parent: Option<Arc<InFlight>>,
     /// At the gateway: the client's address as a header value.
     pub client: Option<Cow<'a, HeaderValue>>,
     /// The scheme that the client used: `http` or `https`.
     pub scheme: &'static str,
-    /// The listener's port.
-    pub port: u16,
-    /// Inbound: the client of another node's gateway.
-    pub behind_gateway: Option<hop::Client>,
+    /// `None`: the port that the head names.
+    pub port: Option<u16>,
+    /// See [`Exchange::via_gateway`].
+    pub via_gateway: bool,
     /// Inbound: the certificate of the caller's sidecar.
     pub certificate: Option<PeerCertificate>,
     /// Where interim responses go; `None`: the client takes none.
     pub interim: Option<Arc<InterimQueue>>,
     /// Bytes of a response's head that the client takes, as HTTP/2 counts them.
     pub client_head: u32,
+    /// How long the caller waits; `None`: it does not say.
+    pub timeout: Option<Duration>,
+    /// See [`Exchange::is_nested`].
+    pub is_nested: bool,
+    /// See [`Exchange::is_retry`].
+    pub is_retry: bool,
+    /// See [`Exchange::is_unshared`].
+    pub is_unshared: bool,
+    /// See [`Exchange::tells_own`].
+    pub tells_own: bool,
+}
+
+impl Arrival<'_> {
+    /// A request that comes over no socket. `parent` is the request that it is made for.
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        snapshot: Rc<PinnedSnapshot>,
+        origin: Origin,
+        peer: Peer,
+        parent: Option<Arc<InFlight>>,
+    ) -> Self {
+        Self {
+            worker,
+            snapshot,
+            origin,
+            peer,
+            is_retry: parent.as_deref().is_some_and(InFlight::is_retry),
+            parent,
+            client: None,
+            scheme: "http",
+            port: None,
+            via_gateway: false,
+            certificate: None,
+            interim: None,
+            client_head: u32::MAX,
+            timeout: None,
+            is_nested: false,
+            is_unshared: false,
+            tells_own: false,
+        }
+    }
 }
 
 /// The origin of an exchange, with the function on whose side it is.
@@ -118,79 +161,36 @@ pub(crate) enum Origin {
 impl Exchange {
     /// Begins an exchange for a head from a socket, and prepares the head for the pipeline. The
     /// exchange exists even if the head is malformed, so that it can be answered and recorded.
-    pub(crate) fn begin(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
-        let Arrival {
-            worker,
-            snapshot,
-            origin,
-            peer,
-            client,
-            scheme,
-            port,
-            behind_gateway,
-            certificate,
-            interim,
-            client_head,
-        } = arrival;
-        let parent = origin.parent();
+    pub(crate) fn begin(mut arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
         // Only sidecars connect to the inbound listener.
-        let unnamed = behind_gateway.is_none() && peer.identity.as_ref() == Some(&snapshot.gateway);
-        let from_sidecar = matches!(origin, Origin::Inbound(_));
-        let told = from_sidecar.then(|| {
-            let headers = &head.headers;
-            (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers))
-        });
-        let (mut exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
-        (exchange.certificate, exchange.interim, exchange.client_head) = (certificate, interim, client_head);
+        let is_unnamed = !arrival.via_gateway && arrival.peer.identity.as_ref() == Some(&arrival.snapshot.gateway);
+        let client = arrival.client.take();
+        let (exchange, admitted) = Self::admit(arrival, head);
         if let Some(client) = client {
-            head::describe_client(&mut head.headers, &client, scheme);
-            (exchange.scheme, exchange.port) = (scheme, port);
+            head::describe_client(&mut head.headers, &client, exchange.scheme);
         }
-        if let Some((timeout, is_retry, is_unshared)) = told {
-            (exchange.is_retry, exchange.is_unshared) = (is_retry, is_unshared);
-            exchange.wait_no_longer_than(timeout);
-        }
-        if let Some(client) = behind_gateway {
-            (exchange.scheme, exchange.port, exchange.via_gateway) = (client.scheme, client.port, true);
-        }
-        let admitted = if unnamed { admitted.and(Err(HeadError::Client)) } else { admitted };
-        (exchange, admitted)
+        (exchange, if is_unnamed { admitted.and(Err(HeadError::Client)) } else { admitted })
     }
 
     /// Begins an exchange for a call that an instance makes without a connection: a component in
-    /// this node, or one with a link. `parent` is the request that it makes it for.
-    pub(crate) fn call(
-        worker: Rc<Worker>,
-        snapshot: Rc<PinnedSnapshot>,
-        origin: Origin,
-        peer: Peer,
-        parent: Option<Arc<InFlight>>,
-        head: &mut request::Parts,
-    ) -> (Self, Result<(), HeadError>) {
-        let (exchange, admitted) = Self::enter(worker, snapshot, origin, peer, parent, head);
+    /// this node, or one with a link.
+    pub(crate) fn call(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
+        let (exchange, admitted) = Self::admit(arrival, head);
         // Such a call has no connection that could become a tunnel.
         let tunnel = exchange.upgrade || head.method == http::Method::CONNECT;
         (exchange, admitted.and(if tunnel { Err(HeadError::Method) } else { Ok(()) }))
     }
 
-    fn enter(
-        worker: Rc<Worker>,
-        snapshot: Rc<PinnedSnapshot>,
-        origin: Origin,
-        peer: Peer,
-        parent: Option<Arc<InFlight>>,
-        head: &mut request::Parts,
-    ) -> (Self, Result<(), HeadError>) {
-        let direction = origin.direction();
+    fn admit(arrival: Arrival<'_>, head: &mut request::Parts) -> (Self, Result<(), HeadError>) {
+        let direction = arrival.origin.direction();
         let kept = head
             .headers
             .get(head::REQUEST_ID)
             .filter(|id| direction != TrafficDirection::Gateway && head::is_sane_request_id(id))
             .map(head::own)
-            .or(parent.as_deref().map(|parent| parent.request_id.clone()));
-        let request_id = kept.unwrap_or_else(|| worker.request_id());
-        let head_only = head.method == http::Method::HEAD;
-        let limits = &snapshot.mesh.limits;
+            .or(arrival.parent.as_deref().map(|parent| parent.request_id.clone()));
+        let request_id = kept.unwrap_or_else(|| arrival.worker.request_id());
+        let limits = &arrival.snapshot.mesh.limits;
         let admitted = if head.headers.len() > limits.headers as usize {
             Err(HeadError::TooManyHeaders)
         } else if head.version == Version::HTTP_2 && is_large(head, limits.head_bytes) {
@@ -199,57 +199,10 @@ impl Exchange {
         } else {
             head::admit(head, direction)
         };
-        let RequestKind { protocol, upgrade } =
-            admitted.unwrap_or(RequestKind { protocol: Protocol::Http1, upgrade: false });
-        let name = request_id.to_str().unwrap_or_default();
-        let record = Record::new(&worker.recorder, direction, &peer, protocol, head, name);
-        record.namespace(origin.entry().and_then(|entry| entry.share()));
-        head.headers.insert(head::REQUEST_ID, request_id.clone());
-        let port = head::split_authority(head::authority(head)).1.unwrap_or(80);
-        let port = if let Origin::Inbound(callee) = &origin { callee.judged_port(port) } else { port };
-        let is_retry = parent.as_deref().is_some_and(InFlight::is_retry);
-        let mut exchange = Self {
-            worker,
-            snapshot,
-            origin,
-            peer,
-            protocol,
-            upgrade,
-            scheme: "http",
-            port,
-            request_id,
-            parent,
-            record,
-            started: Instant::now(),
-            is_nested: false,
-            head_only,
-            tells_own: false,
-            is_retry,
-            is_unshared: false,
-            via_gateway: false,
-            certificate: None,
-            client_head: u32::MAX,
-            interim: None,
-            interim_left: Cell::new(MAX_INTERIM_BYTES),
-            grpc_type: None,
-            caller_deadline: None,
-        };
-        exchange.read_grpc_fields(&head.headers);
+        let kind = admitted.unwrap_or(RequestKind { protocol: Protocol::Http1, upgrade: false });
+        let exchange = Self::new(arrival, kind, request_id, head);
+        head.headers.insert(head::REQUEST_ID, exchange.request_id.clone());
         (exchange, admitted.map(|_| ()))
-    }
-
-    /// A gRPC client says how long it waits, which may be less than the mesh allows, and how its
-    /// messages are encoded.
-    fn read_grpc_fields(&mut self, headers: &HeaderMap) {
-        if self.protocol == Protocol::Grpc {
-            self.wait_no_longer_than(hop::grpc_timeout(headers));
-            self.grpc_type = headers.get(CONTENT_TYPE).filter(|value| *value != "application/grpc").map(head::own);
-        }
-    }
-
-    fn wait_no_longer_than(&mut self, timeout: Option<Duration>) {
-        let told = timeout.and_then(|timeout| Some((self.started.checked_add(timeout)?, timeout)));
-        self.caller_deadline = [self.caller_deadline, told].into_iter().flatten().min();
     }
 
     /// The callee's side of the same request, for local delivery: without a socket, TLS or a second
@@ -265,37 +218,63 @@ impl Exchange {
         // chooses.
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.peer.address.port());
         let peer = Peer { identity: Some(caller.identity.clone()), address };
-        let name = self.request_id.to_str().unwrap_or_default();
-        let record = Record::new(&self.worker.recorder, TrafficDirection::Inbound, &peer, self.protocol, head, name);
-        record.namespace(callee.share());
-        let mut exchange = Self {
-            worker: self.worker.clone(),
-            snapshot: self.snapshot.clone(),
-            origin: Origin::Inbound(callee.clone()),
-            peer,
-            protocol: self.protocol,
-            upgrade: self.upgrade,
+        let (worker, snapshot, origin) = (self.worker.clone(), self.snapshot.clone(), Origin::Inbound(callee.clone()));
+        let arrival = Arrival {
             scheme: self.scheme,
-            port: callee.judged_port(self.port),
-            request_id: self.request_id.clone(),
-            parent: None,
-            record,
-            started: Instant::now(),
+            port: Some(callee.judged_port(self.port)),
+            interim: self.interim.clone(),
             is_nested: true,
-            head_only: self.head_only,
-            tells_own: self.tells_own,
             is_retry,
             is_unshared: self.is_unshared,
-            via_gateway: false,
-            certificate: None,
-            client_head: u32::MAX,
-            interim: self.interim.clone(),
-            interim_left: Cell::new(MAX_INTERIM_BYTES),
-            grpc_type: None,
-            caller_deadline: None,
+            tells_own: self.tells_own,
+            ..Arrival::new(worker, snapshot, origin, peer, None)
         };
-        exchange.read_grpc_fields(&head.headers);
-        exchange
+        let kind = RequestKind { protocol: self.protocol, upgrade: self.upgrade };
+        Self::new(arrival, kind, self.request_id.clone(), head)
+    }
+
+    fn new(arrival: Arrival<'_>, kind: RequestKind, request_id: HeaderValue, head: &request::Parts) -> Self {
+        let Arrival { worker, snapshot, origin, peer, parent, scheme, port, certificate, interim, .. } = arrival;
+        let name = request_id.to_str().unwrap_or_default();
+        let record = Record::new(&worker.recorder, origin.direction(), &peer, kind.protocol, head, name);
+        record.namespace(origin.entry().and_then(|entry| entry.share()));
+        let port = port.unwrap_or_else(|| {
+            let named = head::split_authority(head::authority(head)).1.unwrap_or(80);
+            if let Origin::Inbound(callee) = &origin { callee.judged_port(named) } else { named }
+        });
+        let started = Instant::now();
+        let deadline = |timeout: Duration| Some((started.checked_add(timeout)?, timeout));
+        // A gRPC client says how long it waits, which may be less than the mesh allows, and how its
+        // messages are encoded.
+        let is_grpc = kind.protocol == Protocol::Grpc;
+        let grpc_timeout = if is_grpc { hop::grpc_timeout(&head.headers) } else { None };
+        let grpc_type = head.headers.get(CONTENT_TYPE).filter(|value| is_grpc && *value != "application/grpc");
+        Self {
+            worker,
+            snapshot,
+            origin,
+            peer,
+            protocol: kind.protocol,
+            upgrade: kind.upgrade,
+            scheme,
+            port,
+            request_id,
+            parent,
+            record,
+            started,
+            is_nested: arrival.is_nested,
+            head_only: head.method == http::Method::HEAD,
+            tells_own: arrival.tells_own,
+            is_retry: arrival.is_retry,
+            is_unshared: arrival.is_unshared,
+            via_gateway: arrival.via_gateway,
+            certificate,
+            client_head: arrival.client_head,
+            interim,
+            interim_left: Cell::new(MAX_INTERIM_BYTES),
+            grpc_type: grpc_type.map(head::own),
+            caller_deadline: [arrival.timeout, grpc_timeout].into_iter().flatten().filter_map(deadline).min(),
+        }
     }
 
     /// Passes on an interim response, which is neither judged nor edited. An error: they are too
@@ -339,7 +318,7 @@ fn is_large(head: &request::Parts, most: u32) -> bool {
 
 impl Origin {
     /// The parent request: the only one that the calling instance is handling.
-    fn parent(&self) -> Option<Arc<InFlight>> {
+    pub(crate) fn parent(&self) -> Option<Arc<InFlight>> {
         match self {
             Self::Outbound(_, Some(caller)) => caller.only_in_flight(),
             Self::Gateway | Self::Outbound(_, None) | Self::Inbound(_) => None,

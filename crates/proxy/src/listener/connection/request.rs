@@ -5,6 +5,7 @@ use super::open::OpenConnection;
 use crate::pipeline::exchange::{Arrival, Exchange, Origin};
 use crate::pipeline::worker::PinnedSnapshot;
 use crate::pipeline::{reply, upgrade};
+use crate::state::credential::InFlight;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version, header, request};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
@@ -128,7 +129,9 @@ impl Connection {
     /// Collects the facts about a request besides its head. At the gateway, trusted proxies may
     /// name another client and scheme.
     fn arrival(&self, snapshot: Rc<PinnedSnapshot>, origin: Origin, headers: &HeaderMap) -> Arrival<'_> {
-        let (mut peer, mut scheme, mut client, mut behind_gateway) = (self.peer.clone(), self.scheme, None, None);
+        let (mut peer, mut client, mut scheme, mut port, mut via_gateway) =
+            (self.peer.clone(), None, "http", None, false);
+        let (mut timeout, mut is_retry, mut is_unshared) = (None, false, false);
         match &origin {
             Origin::Gateway => {
                 let reported = match &snapshot.mesh.trusted_proxies {
@@ -136,7 +139,8 @@ impl Connection {
                     TrustedProxies::Addresses(trusted) => forwarded::by_address(trusted, peer.address.ip(), headers),
                     TrustedProxies::Hops(hops) => Some(forwarded::by_hops(*hops, headers)),
                 };
-                scheme = reported.and_then(|reported| reported.scheme).unwrap_or(scheme);
+                scheme = reported.and_then(|reported| reported.scheme).unwrap_or(self.scheme);
+                port = Some(self.port);
                 let address =
                     reported.and_then(|reported| reported.address).filter(|address| *address != peer.address.ip());
                 client = Some(match address {
@@ -149,30 +153,30 @@ impl Connection {
                 }
             }
             Origin::Outbound(caller, _) => peer.identity = Some(caller.identity.clone()),
-            // A request from another node's gateway is judged as if it had arrived here: the caller
-            // is the gateway's client.
-            Origin::Inbound(_) if peer.identity.as_deref() == Some(&*snapshot.gateway) => {
-                behind_gateway = hop::Client::from_headers(headers);
-                if let Some(client) = behind_gateway {
-                    peer = Peer { identity: None, address: client.address };
+            Origin::Inbound(_) => {
+                (timeout, is_retry, is_unshared) =
+                    (hop::timeout(headers), hop::is_retry(headers), hop::is_unshared(headers));
+                // A request from another node's gateway is judged as if it had arrived here: the
+                // caller is the gateway's client.
+                if peer.identity.as_deref() == Some(&*snapshot.gateway)
+                    && let Some(behind) = hop::Client::from_headers(headers)
+                {
+                    peer = Peer { identity: None, address: behind.address };
+                    (scheme, port, via_gateway) = (behind.scheme, Some(behind.port), true);
                 }
             }
-            Origin::Inbound(_) => {}
         }
-        let (worker, port) = (self.worker.clone(), self.port);
-        let certificate = self.certificate;
+        let parent = origin.parent();
         Arrival {
-            worker,
-            snapshot,
-            origin,
-            peer,
             client,
             scheme,
             port,
-            behind_gateway,
-            certificate,
-            interim: None,
-            client_head: u32::MAX,
+            via_gateway,
+            certificate: self.certificate,
+            timeout,
+            is_retry: is_retry || parent.as_deref().is_some_and(InFlight::is_retry),
+            is_unshared,
+            ..Arrival::new(self.worker.clone(), snapshot, origin, peer, parent)
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::body::{copy_in, most};
 use super::direct;
-use crate::pipeline::exchange::{Exchange, Origin};
+use crate::pipeline::exchange::{Arrival, Exchange, Origin};
 use crate::pipeline::worker::{PinnedSnapshot, Worker};
 use crate::state::credential::{Caller, InFlight};
 use crate::state::function::FunctionEntry;
@@ -64,7 +64,7 @@ async fn exchange(
     let origin = Origin::Outbound(entry, Some(caller));
     let mut head = Box::new(parts(head));
     let body = body.map_or_else(Body::empty, |body| Body::from(SharedBody::new(body)));
-    match Exchange::call(worker, snapshot, origin, peer, parent, &mut head) {
+    match Exchange::call(Arrival::new(worker, snapshot, origin, peer, parent), &mut head) {
         (exchange, Ok(())) => {
             let body = body.count_in(exchange.record.meter());
             exchange.run(head, body).await

@@ -3,7 +3,7 @@
 //! handles exactly one request, so every call belongs to that request.
 
 use super::body::lend;
-use crate::pipeline::exchange::{Exchange, Origin};
+use crate::pipeline::exchange::{Arrival, Exchange, Origin};
 use crate::pipeline::worker::{PinnedSnapshot, Worker};
 use crate::state::credential::InFlight;
 use crate::state::function::FunctionEntry;
@@ -62,7 +62,8 @@ impl Caller {
         let peer =
             Peer { identity: Some(self.entry.identity.clone()), address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
         let origin = Origin::Outbound(self.entry, None);
-        match Exchange::call(self.worker, self.snapshot, origin, peer, Some(self.in_flight), &mut head) {
+        let arrival = Arrival::new(self.worker, self.snapshot, origin, peer, Some(self.in_flight));
+        match Exchange::call(arrival, &mut head) {
             (exchange, Ok(())) => {
                 let body = body.count_in(exchange.record.meter());
                 exchange.run(head, body).await
