@@ -176,7 +176,7 @@ impl Images {
         }
         let guard = self.guard.get().ok_or(ImageError::NoGuard)?.clone();
         let requester = requester.clone();
-        Ok(AddressCheck::new(move |address| guard.check(address, &requester)))
+        Ok(AddressCheck::new(move |address| guard.check(address, &requester).map_err(|error| error.to_string())))
     }
 
     async fn open(&self) -> Result<Store, ImageError> {

@@ -86,7 +86,8 @@ impl Loader {
         for (hash, bytes) in wanted.modules {
             let modules = self.modules.clone();
             let compiled = spawn_blocking(move || modules.add(hash, &bytes)).await;
-            if let Err(reason) = compiled.map_err(|error| error.to_string()).flatten() {
+            let compiled = compiled.map_err(|error| error.to_string());
+            if let Err(reason) = compiled.and_then(|added| added.map_err(|error| error.to_string())) {
                 loaded.refused.insert(hash, reason);
             }
         }
@@ -131,7 +132,7 @@ impl Loader {
         entry.share_in(&self.node.telemetry.namespaces);
         match &entry.inbound.image {
             Ok(_) => Ok(Arc::new(entry)),
-            Err(reason) => Err(LoadError::RouteProgram(reason.clone())),
+            Err(reason) => Err(LoadError::RouteProgram(reason.to_string())),
         }
     }
 
@@ -153,14 +154,14 @@ impl Loader {
         entry.share_in(&self.node.telemetry.namespaces);
         for program in [&entry.inbound, &entry.outbound] {
             if let Err(reason) = &program.image {
-                return Err(LoadError::Program { direction: program.spec.direction, reason: reason.clone() });
+                return Err(LoadError::Program { direction: program.spec.direction, reason: reason.to_string() });
             }
         }
         delivered(&entry.config.inbound_extensions, &entry.inbound_extensions)?;
         delivered(&entry.config.outbound_extensions, &entry.outbound_extensions)?;
         for component in entry.revisions.all().filter_map(|revision| revision.component.as_ref()) {
             if let (Err(reason), false) = (&component.program, component.fetched) {
-                return Err(LoadError::Component(reason.clone()));
+                return Err(LoadError::Component(reason.to_string()));
             }
         }
         Ok(Arc::new(entry))
@@ -184,7 +185,7 @@ async fn on_thread<T: Send + 'static>(
 fn delivered(specs: &[leno_model::Extension], loaded: &[Extension]) -> Result<(), LoadError> {
     for (spec, extension) in specs.iter().zip(loaded).filter(|(spec, _)| spec.url.is_none()) {
         if let Err(reason) = &extension.plugin {
-            return Err(LoadError::Extension { name: spec.name.clone(), reason: reason.clone() });
+            return Err(LoadError::Extension { name: spec.name.clone(), reason: reason.to_string() });
         }
     }
     Ok(())

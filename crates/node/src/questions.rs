@@ -93,7 +93,7 @@ fn replay_one(
     let in_force: Option<&Arc<FunctionEntry>> = snapshot.functions.get(&candidate.id);
     let in_force = in_force.ok_or("it does not host the function any more")?;
     let engine = engines.choose(candidate.engine, snapshot.mesh.engine).map_err(|error| error.to_string())?;
-    replay::replay(engine, candidate, in_force, records, until).map(told)
+    replay::replay(engine, candidate, in_force, records, until).map(told).map_err(|error| error.to_string())
 }
 
 fn told(replayed: replay::ReplayReport) -> Replayed {

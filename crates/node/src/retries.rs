@@ -42,7 +42,7 @@ impl Retries {
         match failed {
             Some((_, Extension { name, plugin, .. })) => {
                 let pause = self.fail(id, now);
-                let reason = plugin.as_ref().err().map_or("", String::as_str);
+                let reason = plugin.as_ref().err().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(function = %id, extension = %name, again_in = ?pause, "an extension is not loaded: {reason}");
             }
             None => drop(self.0.remove(id)),

@@ -29,9 +29,9 @@ pub use listener::{Addresses, Handle, Interceptor, Options, ServeError, serve, t
 pub use pipeline::judge;
 pub use pipeline::judge::replay;
 pub use pipeline::open::GRACE;
-pub use state::component::ComponentSecrets;
-pub use state::egress_guard::{EgressGuard, Requester};
-pub use state::function::FunctionEntry;
+pub use state::component::{ComponentError, ComponentSecrets};
+pub use state::egress_guard::{EgressError, EgressGuard, Requester};
+pub use state::function::{FunctionEntry, ProgramError};
 pub use state::machines::Machines;
 pub use state::node::Node;
 pub use state::removed_functions::RemovedFunctions;

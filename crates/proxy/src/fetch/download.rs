@@ -1,7 +1,7 @@
 //! Downloads one document from a URL in the configuration. Redirects are refused: the configuration
 //! names the address, not the server there.
 
-use crate::state::egress_guard::{EgressGuard, Requester};
+use crate::state::egress_guard::{EgressError, EgressGuard, Requester};
 use bytes::Bytes;
 use http::header::{ACCEPT, USER_AGENT};
 use http::{Request, StatusCode};
@@ -16,8 +16,8 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DownloadError {
     /// The host has no address, or none that may be fetched from.
-    #[error("{0}")]
-    Host(String),
+    #[error(transparent)]
+    Host(#[from] EgressError),
     /// The address or the root certificates are wrong.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -93,7 +93,7 @@ async fn get(
 ) -> Result<Bytes, DownloadError> {
     let address = client::address(&what.url)?;
     let host = address.host().unwrap_or_default();
-    let hosts = guard.addresses(host, &what.requester, timeout).await.map_err(DownloadError::Host)?;
+    let hosts = guard.addresses(host, &what.requester, timeout).await?;
     // Documents are fetched too seldom to keep a connection open.
     let client = client::client_to(&address, hosts, what.ca_file.clone()).await?;
     let request = Request::get(address)

@@ -88,7 +88,8 @@ async fn fetch(
             Ok(bytes) if ModuleHash::of(&bytes) == hash => {
                 let known = modules.clone();
                 let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;
-                let compiled = compiled.map_err(|error| error.to_string()).flatten();
+                let compiled = compiled.map_err(|error| error.to_string());
+                let compiled = compiled.and_then(|added| added.map_err(|error| error.to_string()));
                 if modules.knows(&hash) {
                     match compiled {
                         Ok(()) => tracing::info!(%hash, url = what.url, "a module was fetched"),

@@ -257,7 +257,7 @@ impl Judge {
         input: &Input<'_>,
         record: &Record,
     ) -> Result<(Output, Duration), JudgeError> {
-        let image = program.image.as_ref().map_err(|reason| JudgeError::NotLoaded(reason.clone()))?;
+        let image = program.image.as_ref().map_err(|error| JudgeError::NotLoaded(error.to_string()))?;
         let started = Instant::now();
         let deadline = self.deadline_budgets.deadline(account, program.deadline, started);
         let output = self.pool.borrow_mut().run(image, input, deadline);

@@ -312,15 +312,15 @@ impl Pool {
         svids: &Arc<SvidStore>,
         caller: &Arc<str>,
         callee: &Arc<str>,
-    ) -> Result<Arc<ClientConfig>, String> {
+    ) -> Result<Arc<ClientConfig>, ConnectError> {
         let pair = (caller.clone(), callee.clone());
         let mut configurations = self.configurations.borrow_mut();
         if let Some(config) = configurations.get(&pair) {
             return Ok(config.clone());
         }
-        let parse = |id: &str| id.parse::<SpiffeId>().map_err(|error| error.to_string());
+        let parse = |id: &str| id.parse::<SpiffeId>().map_err(|error| ConnectError::Tls(error.to_string()));
         let made = leno_identity::client_config(svids, &parse(caller)?, &parse(callee)?);
-        let config = made.map_err(|error: TlsError| error.to_string())?;
+        let config = made.map_err(|error: TlsError| ConnectError::Tls(error.to_string()))?;
         if configurations.len() >= MAX_TLS_CONFIGS {
             configurations.clear();
         }

@@ -13,7 +13,7 @@ use crate::pipeline::pool::CheckIn;
 use crate::pipeline::route::Upstream;
 use crate::pipeline::{chain, component, retry, upgrade};
 use crate::state::certificate::PeerCertificate;
-use crate::state::component::Component;
+use crate::state::component::{Component, ComponentError};
 use crate::state::credential::{HandlingGuard, InFlight};
 use crate::state::endpoints::UnderWay;
 use crate::state::function::FunctionEntry;
@@ -376,7 +376,7 @@ impl Forward<'_> {
         body: Body,
     ) -> Result<Reply, Failure> {
         let exchange = self.exchange;
-        let failed = |reason: &String| Unavailable::Failed { reason: reason.clone(), retry_after: None };
+        let failed = |error: &ComponentError| Unavailable::Failed { reason: error.to_string(), retry_after: None };
         let program = component.program.as_ref().map_err(failed)?;
         let lease = self.lease(entry, revision, &[]).await?;
         let body = body.deliver(&entry.identity_fields);

@@ -1,11 +1,12 @@
 //! Prepares a function's component. Its environment is built once, not per request.
 
 use crate::state::function::Share;
-use crate::state::modules::Modules;
+use crate::state::modules::{ModuleError, Modules};
 use leno_model::{FunctionConfig, SecretValue, secret_values};
 use leno_model::{Run, Secret, Wasm};
 use leno_namespaces::{Importance, Source};
 use leno_sandbox::component::{Program, Settings};
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,17 +14,31 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Component {
     /// The component, ready to run, or why it cannot run.
-    pub program: Result<Program, String>,
+    pub program: Result<Program, ComponentError>,
     /// How long an instance may go on after the last byte of its response.
     pub grace: Duration,
     /// The node fetches the module, so it may arrive later, or never.
     pub fetched: bool,
 }
 
+/// Why a component cannot run.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ComponentError {
+    /// Its module cannot be used.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+    /// Its secrets cannot be read.
+    #[error(transparent)]
+    Secrets(Arc<io::Error>),
+    /// Its secrets were not read before it was loaded.
+    #[error("its secrets were not read")]
+    NoSecrets,
+}
+
 /// The secrets of a function's components. They are read before the function is loaded, because
 /// reading may take long, and loading must not.
 #[derive(Default)]
-pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, String>)>);
+pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, ComponentError>)>);
 
 /// Names and values. They must never be logged.
 type Environment = Vec<(String, String)>;
@@ -37,7 +52,7 @@ impl ComponentSecrets {
             let Run::Wasm(Wasm { secrets, .. }) = revision.template.run else { continue };
             if !secrets.is_empty() && !read.0.iter().any(|(known, _)| *known == secrets) {
                 let values = secret_values(&secrets, &config.id.namespace, &access).await;
-                let values = values.map_err(|error| error.to_string());
+                let values = values.map_err(|error| ComponentError::Secrets(Arc::new(error)));
                 let named = values.map(|values| secrets.iter().zip(values).filter_map(named).collect());
                 read.0.push((secrets, named));
             }
@@ -45,12 +60,12 @@ impl ComponentSecrets {
         read
     }
 
-    fn of(&self, wasm: &Wasm) -> Result<Environment, String> {
+    fn of(&self, wasm: &Wasm) -> Result<Environment, ComponentError> {
         if wasm.secrets.is_empty() {
             return Ok(Environment::new());
         }
         let read = self.0.iter().find(|(secrets, _)| *secrets == wasm.secrets);
-        read.map_or_else(|| Err("its secrets were not read".to_owned()), |(_, environment)| environment.clone())
+        read.map_or(Err(ComponentError::NoSecrets), |(_, environment)| environment.clone())
     }
 }
 
@@ -83,7 +98,7 @@ fn program(
     (function, share): (&Arc<str>, &Share),
     wasm: &Wasm,
     secrets: &ComponentSecrets,
-) -> Result<Program, String> {
+) -> Result<Program, ComponentError> {
     let component = modules.component(&wasm.module)?;
     let mut env: Vec<(String, String)> = wasm.env.clone().into_iter().collect();
     env.extend(secrets.of(wasm)?);

@@ -12,6 +12,7 @@ use leno_http::head;
 use leno_model::{Credential, CredentialForm, Egress, EgressTls, Secret};
 use leno_runtime::client::{self, ClientError, FileTls};
 use std::hash::{Hash, Hasher};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -162,7 +163,7 @@ impl EgressTarget {
         }
         let settings = self.egress.tls.clone();
         let config = self.tls[usize::from(http2)].get(move |access| config(&settings, http2, access)).await;
-        let config = config.map_err(|cause| Failure::Unready { cause })?;
+        let config = config.map_err(|error| Failure::Unready { cause: error.to_string() })?;
         let server = self.egress.tls.server_name.as_deref().unwrap_or(host);
         let server = match literal(server) {
             Some(address) => ServerName::from(address),
@@ -198,17 +199,32 @@ pub(crate) fn literal(host: &str) -> Option<IpAddr> {
     (plain && address.is_ipv6() == bare.is_some()).then_some(address)
 }
 
-fn config(settings: &EgressTls, http2: bool, access: &FileAccess) -> Result<(ClientConfig, u64), String> {
+/// Why files of an external service cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+enum FileError {
+    #[error(transparent)]
+    Tls(Arc<ClientError>),
+    #[error("{}: {error}", path.display())]
+    Unreadable { path: PathBuf, error: Arc<io::Error> },
+    #[error("{}: it cannot be in a header field", .0.display())]
+    NotAField(PathBuf),
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("{files}: {error}")]
+    NotRead { files: String, error: Arc<io::Error> },
+}
+
+fn config(settings: &EgressTls, http2: bool, access: &FileAccess) -> Result<(ClientConfig, u64), FileError> {
     let pair = settings.certificate.as_ref().map(|(chain, key)| (chain.as_path(), key.as_path()));
     let made = client::tls(settings.ca_file.as_deref(), pair, access);
-    let FileTls { mut config, expires } = made.map_err(|error: ClientError| error.to_string())?;
+    let FileTls { mut config, expires } = made.map_err(|error: ClientError| FileError::Tls(Arc::new(error)))?;
     config.alpn_protocols = vec![if http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     Ok((config, expires))
 }
 
-fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u64), String> {
+fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u64), FileError> {
     let secret = Secret { name: credential.header.clone(), from: credential.from.clone(), environment: true };
-    let unreadable = |error: std::io::Error| format!("{}: {error}", secret.from.display());
+    let unreadable = |error: io::Error| FileError::Unreadable { path: secret.from.clone(), error: Arc::new(error) };
     let text = Zeroizing::new(secret.text(access).map_err(unreadable)?);
     let value = Zeroizing::new(match &credential.form {
         CredentialForm::Plain => text.to_string(),
@@ -218,8 +234,7 @@ fn field(credential: &Credential, access: &FileAccess) -> Result<(HeaderValue, u
             format!("Basic {}", STANDARD.encode(pair.as_bytes()))
         }
     });
-    let mut value = HeaderValue::try_from(value.as_str())
-        .map_err(|_| format!("{}: it cannot be in a header field", secret.from.display()))?;
+    let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| FileError::NotAField(secret.from.clone()))?;
     value.set_sensitive(true);
     Ok((value, u64::MAX))
 }
@@ -238,7 +253,7 @@ struct FromFiles<T> {
 #[derive(Debug)]
 struct CacheEntry<T> {
     /// The result. An error, too, is kept for a while.
-    value: Result<Arc<T>, String>,
+    value: Result<Arc<T>, FileError>,
     /// When the value must be made anew even if the files are the same, in seconds since 1970.
     expires: u64,
     stamps: Vec<Stamp>,
@@ -262,8 +277,8 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
     /// `make` also returns when its result expires, in seconds since 1970.
     async fn get(
         &self,
-        make: impl FnOnce(&FileAccess) -> Result<(T, u64), String> + Send + 'static,
-    ) -> Result<Arc<T>, String> {
+        make: impl FnOnce(&FileAccess) -> Result<(T, u64), FileError> + Send + 'static,
+    ) -> Result<Arc<T>, FileError> {
         if let Some(value) = self.fresh() {
             return value;
         }
@@ -275,7 +290,7 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
             self.made().as_ref().and_then(|made| Some((made.value.clone().ok()?, made.expires, made.stamps.clone())));
         let (files, access) = (self.files.clone(), self.access.clone());
         if let Some(reason) = files.iter().find_map(|file| access.refusal(&self.namespace, file)) {
-            return Err(reason);
+            return Err(FileError::Forbidden(reason));
         }
         let reading = readers::run(&self.namespace, readers::MAX_WAIT, move || {
             let stamps: Vec<Stamp> = files.iter().map(|file| stamp(file, &access)).collect();
@@ -289,7 +304,9 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         });
         let (made, stamps) = match reading.await {
             Ok(read) => read,
-            Err(error) => (Err(format!("{}: {error}", self.files_in_words())), Vec::new()),
+            Err(error) => {
+                (Err(FileError::NotRead { files: self.files_in_words(), error: Arc::new(error) }), Vec::new())
+            }
         };
         let expires = made.as_ref().map_or(u64::MAX, |(_, expires)| *expires);
         let value = made.map(|(value, _)| value);
@@ -302,7 +319,7 @@ impl<T: Send + Sync + 'static> FromFiles<T> {
         names.join(", ")
     }
 
-    fn fresh(&self) -> Option<Result<Arc<T>, String>> {
+    fn fresh(&self) -> Option<Result<Arc<T>, FileError>> {
         let made = self.made();
         let made = made.as_ref().filter(|made| made.looked.elapsed() < READ_AGAIN)?;
         Some(made.value.clone())

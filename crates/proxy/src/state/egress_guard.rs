@@ -10,7 +10,7 @@ use super::machines::Machines;
 use leno_model::{FunctionConfig, egress};
 use leno_policy::host::of_authority;
 use leno_policy::spec::Cidr;
-use leno_runtime::resolver::Resolver;
+use leno_runtime::resolver::{LookupError, Resolver};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,6 +21,35 @@ use std::time::Duration;
 pub struct EgressGuard {
     resolver: Resolver,
     machines: Arc<Machines>,
+}
+
+/// Why nothing may be fetched from a host.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// The address is special, and the namespace's bounds do not list it.
+    #[error(
+        "{address} is a special address; `egress` of the namespace's quota (NamespaceQuota {namespace}) would have to list it"
+    )]
+    SpecialAddress {
+        /// The address.
+        address: IpAddr,
+        /// The namespace.
+        namespace: String,
+    },
+    /// All addresses of the host are refused.
+    #[error("{host}: {reason}")]
+    Host {
+        /// The host.
+        host: String,
+        /// The refusal of one of its addresses.
+        reason: Box<Self>,
+    },
+    /// The URL has no valid host.
+    #[error("`{}` is not a host", .0.escape_debug())]
+    NotAHost(String),
+    /// The host has no address.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
 }
 
 /// The namespace whose document names an address to fetch from.
@@ -52,14 +81,11 @@ impl Requester {
     ///
     /// # Errors
     /// The error names the cause, and the setting that would permit the address.
-    pub fn check(&self, address: IpAddr, machines: &Machines) -> Result<(), String> {
+    pub fn check(&self, address: IpAddr, machines: &Machines) -> Result<(), EgressError> {
         if egress::may_fetch_from(self.egress.as_deref(), address, &|address| machines.have(address)) {
             return Ok(());
         }
-        let namespace = &self.namespace;
-        Err(format!(
-            "{address} is a special address; `egress` of the namespace's quota (NamespaceQuota {namespace}) would have to list it"
-        ))
+        Err(EgressError::SpecialAddress { address, namespace: self.namespace.clone() })
     }
 }
 
@@ -78,7 +104,7 @@ impl EgressGuard {
     ///
     /// # Errors
     /// The error names the cause, and the setting that would permit the address.
-    pub fn check(&self, address: IpAddr, requester: &Requester) -> Result<(), String> {
+    pub fn check(&self, address: IpAddr, requester: &Requester) -> Result<(), EgressError> {
         requester.check(address, &self.machines)
     }
 
@@ -91,14 +117,13 @@ impl EgressGuard {
         host: &str,
         requester: &Requester,
         limit: Duration,
-    ) -> Result<Arc<[IpAddr]>, String> {
+    ) -> Result<Arc<[IpAddr]>, EgressError> {
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let found: Arc<[IpAddr]> = match bare.parse() {
             Ok(address) => Arc::new([address]),
             Err(_) => {
-                let name = of_authority(bare).ok_or_else(|| format!("`{}` is not a host", host.escape_debug()))?;
-                let found = self.resolver.look_up(&name, &requester.namespace, limit).await;
-                found.map_err(|error| error.to_string())?
+                let name = of_authority(bare).ok_or_else(|| EgressError::NotAHost(host.to_owned()))?;
+                self.resolver.look_up(&name, &requester.namespace, limit).await?
             }
         };
         let (mut good, mut refused) = (Vec::new(), None);
@@ -109,7 +134,9 @@ impl EgressGuard {
             }
         }
         match refused {
-            Some(reason) if good.is_empty() => Err(format!("{host}: {reason}")),
+            Some(reason) if good.is_empty() => {
+                Err(EgressError::Host { host: host.to_owned(), reason: Box::new(reason) })
+            }
             _ => Ok(good.into()),
         }
     }

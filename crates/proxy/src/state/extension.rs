@@ -5,9 +5,23 @@ mod budget;
 
 pub use budget::{Budget, BudgetExhausted, Share};
 
-use super::modules::Modules;
-use leno_sandbox::extension::{Plugin, Settings};
+use super::modules::{ModuleError, Modules};
+use leno_sandbox::extension::{Plugin, Settings, StartError};
 use std::sync::Arc;
+
+/// Why an extension cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExtensionError {
+    /// Its module cannot be used.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+    /// The module does not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The module has no handler for the phase.
+    #[error("the module exports no `{0}`, so it would see nothing in this phase")]
+    NoHandler(&'static str),
+}
 
 /// One extension of one function, ready to run.
 #[derive(Debug)]
@@ -15,7 +29,7 @@ pub struct Extension {
     /// `<policy>/extensions/<name>`.
     pub name: Arc<str>,
     /// The module, configured and started once, or why it cannot run.
-    pub plugin: Result<Plugin, String>,
+    pub plugin: Result<Plugin, ExtensionError>,
     /// Whether the extension sees requests.
     pub request: bool,
     /// Whether the extension sees responses.
@@ -27,11 +41,11 @@ pub struct Extension {
 impl Extension {
     /// Configures the module. If it is missing or does not start, `plugin` holds the error.
     pub(crate) fn load(modules: &Modules, function: &str, spec: &leno_model::Extension, outbound: bool) -> Self {
-        let plugin = modules.module(&spec.module).and_then(|module| {
+        let plugin = modules.module(&spec.module).map_err(ExtensionError::from).and_then(|module| {
             let memory = usize::try_from(spec.memory).unwrap_or(usize::MAX);
             let mut settings = Settings::new(function, &spec.name, spec.configuration.clone(), memory, spec.deadline);
             settings.outbound = outbound;
-            Plugin::start(&module, settings).map_err(|error| error.to_string())
+            Ok(Plugin::start(&module, settings)?)
         });
         Self {
             name: spec.name.as_str().into(),
@@ -47,12 +61,12 @@ impl Extension {
 ///
 /// # Errors
 /// A description of the module's defect.
-pub fn check(modules: &Modules, spec: &leno_model::Extension) -> Result<(), String> {
+pub fn check(modules: &Modules, spec: &leno_model::Extension) -> Result<(), ExtensionError> {
     let module = modules.module(&spec.module)?;
     let seen = (spec.request && module.sees_requests()) || (spec.response && module.sees_responses());
     if !seen {
         let entry = if spec.request { "proxy_on_request_headers" } else { "proxy_on_response_headers" };
-        return Err(format!("the module exports no `{entry}`, so it would see nothing in this phase"));
+        return Err(ExtensionError::NoHandler(entry));
     }
     Extension::load(modules, "", spec, false).plugin.map(drop)
 }

@@ -14,7 +14,7 @@ use leno_policy::host::of_authority;
 use leno_policy::needs::Needs;
 use leno_policy::spec::{Cidr, ProgramSpec};
 use leno_runtime::schedule::Class;
-use leno_sandbox::{Engine, Image};
+use leno_sandbox::{Engine, Image, LoadError};
 use leno_telemetry::inputs::InputSelection;
 use leno_telemetry::stats::StatsByRevision;
 use std::collections::HashMap;
@@ -237,12 +237,23 @@ fn load_all(modules: &Modules, function: &str, list: &[leno_model::Extension], o
     list.iter().map(|extension| Extension::load(modules, function, extension, outbound)).collect()
 }
 
+/// Why a program cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// Its source cannot be encoded.
+    #[error(transparent)]
+    Encoding(#[from] postcard::Error),
+    /// The engine refuses it.
+    #[error(transparent)]
+    Engine(#[from] LoadError),
+}
+
 /// The program for one direction, ready to run.
 #[derive(Debug)]
 pub struct LoadedProgram {
     /// The initialised program, or why it could not be loaded. A program that could not be loaded
     /// denies everything.
-    pub image: Result<Image, String>,
+    pub image: Result<Image, ProgramError>,
     /// The source of the program. The runtime uses it to render counter keys and to name rules.
     pub spec: Arc<ProgramSpec>,
     /// The inputs that the program requires.
@@ -256,9 +267,9 @@ pub struct LoadedProgram {
 impl LoadedProgram {
     /// Initialises a program in `engine`, unless its verdict is the same for every request. If this fails, `image` holds the error.
     pub fn load(engine: &Engine, spec: &ProgramSpec, deadline: Duration) -> Self {
-        let isolated = || {
-            let blob = postcard::to_allocvec(spec).map_err(|error| error.to_string())?;
-            engine.load(&blob).map_err(|error| error.to_string())
+        let isolated = || -> Result<Image, ProgramError> {
+            let blob = postcard::to_allocvec(spec)?;
+            Ok(engine.load(&blob)?)
         };
         let image = Image::constant(spec.clone()).map_or_else(isolated, Ok);
         let needs = Needs::of(spec);

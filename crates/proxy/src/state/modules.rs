@@ -2,10 +2,10 @@
 
 use leno_model::ModuleHash;
 use leno_sandbox::EngineError;
-use leno_sandbox::component::{Component, Components};
-use leno_sandbox::extension::{Extensions, Module};
+use leno_sandbox::component::{self, Component, Components};
+use leno_sandbox::extension::{self, Extensions, Module};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The first bytes of a component, in the current version of the format.
 const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
@@ -15,7 +15,33 @@ const COMPONENT: &[u8] = b"\0asm\x0d\0\x01\0";
 pub struct Modules {
     extensions: Mutex<Option<Extensions>>,
     components: Mutex<Option<Components>>,
-    compiled: Mutex<HashMap<ModuleHash, Result<CompiledModule, String>>>,
+    compiled: Mutex<HashMap<ModuleHash, Result<CompiledModule, ModuleError>>>,
+}
+
+/// Why a module or a component cannot be used.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ModuleError {
+    /// The bytes are not the named ones.
+    #[error("the module is not the one with the hash {0}")]
+    WrongHash(ModuleHash),
+    /// The module was not added.
+    #[error("the module {0} is not here yet")]
+    Missing(ModuleHash),
+    /// The module is of the other kind.
+    #[error("{0} is a component, not a proxy-wasm module")]
+    IsComponent(ModuleHash),
+    /// The module is of the other kind.
+    #[error("{0} is a plain module, not a component")]
+    IsModule(ModuleHash),
+    /// The component does not compile.
+    #[error(transparent)]
+    Component(Arc<component::CompileError>),
+    /// The module does not compile.
+    #[error(transparent)]
+    Extension(Arc<extension::CompileError>),
+    /// The engine cannot be started.
+    #[error(transparent)]
+    Engine(Arc<EngineError>),
 }
 
 #[derive(Clone, Debug)]
@@ -31,15 +57,12 @@ impl Modules {
     /// # Errors
     /// The bytes have another hash, or cannot run here; this result is cached. Or the engine cannot
     /// be started; this may pass, so it is not cached.
-    pub fn add(&self, hash: ModuleHash, bytes: &[u8]) -> Result<(), String> {
+    pub fn add(&self, hash: ModuleHash, bytes: &[u8]) -> Result<(), ModuleError> {
         if let Some(known) = self.lock().get(&hash) {
             return known.as_ref().map(drop).map_err(Clone::clone);
         }
-        let compiled = if ModuleHash::of(bytes) == hash {
-            self.compile(bytes)?
-        } else {
-            Err(format!("the module is not the one with the hash {hash}"))
-        };
+        let compiled =
+            if ModuleHash::of(bytes) == hash { self.compile(bytes)? } else { Err(ModuleError::WrongHash(hash)) };
         let result = compiled.as_ref().map(drop).map_err(Clone::clone);
         self.lock().insert(hash, compiled);
         result
@@ -47,13 +70,15 @@ impl Modules {
 
     /// Compiles the bytes. The outer error says why the engine could not be started; the inner one
     /// is the engine's error about the bytes.
-    fn compile(&self, bytes: &[u8]) -> Result<Result<CompiledModule, String>, String> {
+    fn compile(&self, bytes: &[u8]) -> Result<Result<CompiledModule, ModuleError>, ModuleError> {
         if bytes.starts_with(COMPONENT) {
             let component = engine(&self.components, Components::new)?.compile(bytes);
-            return Ok(component.map(CompiledModule::Component).map_err(|error| error.to_string()));
+            return Ok(component
+                .map(CompiledModule::Component)
+                .map_err(|error| ModuleError::Component(Arc::new(error))));
         }
         let module = engine(&self.extensions, Extensions::new)?.compile(bytes);
-        Ok(module.map(CompiledModule::Extension).map_err(|error| error.to_string()))
+        Ok(module.map(CompiledModule::Extension).map_err(|error| ModuleError::Extension(Arc::new(error))))
     }
 
     /// Forgets a module. Plugins and programs that were made from it stay valid.
@@ -67,37 +92,39 @@ impl Modules {
     }
 
     /// The module for an extension, or why there is none.
-    pub(crate) fn module(&self, hash: &ModuleHash) -> Result<Module, String> {
+    pub(crate) fn module(&self, hash: &ModuleHash) -> Result<Module, ModuleError> {
         match self.named(hash)? {
             CompiledModule::Extension(module) => Ok(module),
-            CompiledModule::Component(_) => Err(format!("{hash} is a component, not a proxy-wasm module")),
+            CompiledModule::Component(_) => Err(ModuleError::IsComponent(*hash)),
         }
     }
 
     /// The component, or why there is none.
-    pub(crate) fn component(&self, hash: &ModuleHash) -> Result<Component, String> {
+    pub(crate) fn component(&self, hash: &ModuleHash) -> Result<Component, ModuleError> {
         match self.named(hash)? {
             CompiledModule::Component(component) => Ok(component),
-            CompiledModule::Extension(_) => Err(format!("{hash} is a plain module, not a component")),
+            CompiledModule::Extension(_) => Err(ModuleError::IsModule(*hash)),
         }
     }
 
-    fn named(&self, hash: &ModuleHash) -> Result<CompiledModule, String> {
-        let missing = || Err(format!("the module {hash} is not here yet"));
-        self.lock().get(hash).cloned().unwrap_or_else(missing)
+    fn named(&self, hash: &ModuleHash) -> Result<CompiledModule, ModuleError> {
+        self.lock().get(hash).cloned().unwrap_or(Err(ModuleError::Missing(*hash)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModuleHash, Result<CompiledModule, String>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ModuleHash, Result<CompiledModule, ModuleError>>> {
         self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The engine, started on first use.
-fn engine<E: Clone>(engine: &Mutex<Option<E>>, start: impl FnOnce() -> Result<E, EngineError>) -> Result<E, String> {
+fn engine<E: Clone>(
+    engine: &Mutex<Option<E>>,
+    start: impl FnOnce() -> Result<E, EngineError>,
+) -> Result<E, ModuleError> {
     let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(engine) = &*engine {
         return Ok(engine.clone());
     }
-    let started = start().map_err(|error| error.to_string())?;
+    let started = start().map_err(|error| ModuleError::Engine(Arc::new(error)))?;
     Ok(engine.insert(started).clone())
 }

@@ -212,7 +212,7 @@ struct Starting<'a> {
 
 impl Starting<'_> {
     fn start(&self, extension: &Extension, given: RunInputs) -> Result<Run, NoRun> {
-        let plugin = extension.plugin.as_ref().map_err(|reason| NoRun::NotLoaded(reason.clone()))?;
+        let plugin = extension.plugin.as_ref().map_err(|error| NoRun::NotLoaded(error.to_string()))?;
         let deadline = self.judge.deadline_budgets.deadline(self.class, plugin.deadline(), self.now);
         Ok(Run::start(plugin, given, deadline)?)
     }

@@ -5,6 +5,7 @@
 //! the program and lists them in its result. If the program would read a part of a request that was
 //! not recorded, the request is not judged again, and the result gives the reason.
 
+mod error;
 mod head;
 mod verdict;
 
@@ -15,7 +16,7 @@ use leno_policy::input::{Input, Peer, RequestInput, TargetLoad};
 use leno_policy::needs::Reads;
 use leno_policy::outcome::{Outcome, Output};
 use leno_policy::spec::ProgramSpec;
-use leno_sandbox::{Engine, Pool};
+use leno_sandbox::{Engine, Image, Pool};
 use leno_telemetry::exchange::{ExchangeRecord, JudgementRecord};
 use leno_telemetry::inputs::Inputs;
 use leno_telemetry::ring::Ring;
@@ -24,6 +25,7 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 use verdict::{Change, Comparison};
 
+pub use error::ReplayError;
 pub use verdict::Verdict;
 
 /// Maximum number of examples of each kind of difference for one function.
@@ -107,7 +109,7 @@ pub fn replay(
     in_force: &FunctionEntry,
     records: &Records,
     until: Instant,
-) -> Result<ReplayReport, String> {
+) -> Result<ReplayReport, ReplayError> {
     let mut recorded: Vec<DecodedRecord> = records.of_function(&candidate.id).collect();
     recorded.sort_by_key(|recorded| std::cmp::Reverse(recorded.started));
     let mut result = ReplayReport { left_out: left_out(candidate), ..ReplayReport::default() };
@@ -122,7 +124,7 @@ pub fn replay(
         let replayer = if is_outbound(recorded) { &outbound } else { &inbound };
         match replayer.judge(&mut pool, recorded) {
             Ok(compared) => result.add(recorded, compared),
-            Err(reason) => result.not_judged(reason),
+            Err(error) => result.not_judged(error.to_string()),
         }
     }
     Ok(result)
@@ -166,40 +168,45 @@ struct Replayer {
 }
 
 impl Replayer {
-    fn new(engine: &Engine, mut spec: ProgramSpec, candidate: &CandidatePrograms) -> Result<Self, String> {
+    fn new(engine: &Engine, mut spec: ProgramSpec, candidate: &CandidatePrograms) -> Result<Self, ReplayError> {
         spec.rate_limits.clear();
         spec.targets.iter_mut().for_each(|target| target.breaker = None);
         let program = LoadedProgram::load(engine, &spec, candidate.deadline);
-        program
-            .image
-            .as_ref()
-            .map_err(|reason| format!("its {:?} program cannot be loaded: {reason}", spec.direction))?;
-        Ok(Self { reads: Reads::of(&spec), program })
+        let replayer = Self { reads: Reads::of(&spec), program };
+        replayer.image()?;
+        Ok(replayer)
+    }
+
+    fn image(&self) -> Result<&Image, ReplayError> {
+        let direction = self.program.spec.direction;
+        self.program.image.as_ref().map_err(|error| ReplayError::Program { direction, reason: error.to_string() })
     }
 
     /// Compares the recorded verdict with the program's. An error gives the reason why that is not
     /// possible.
-    fn judge(&self, pool: &mut Pool, recorded: &DecodedRecord) -> Result<Comparison, String> {
-        let no_inputs = || "another node judged it, or nothing was kept of it".to_owned();
-        let inputs = recorded.inputs.as_deref().ok_or_else(no_inputs)?;
+    fn judge(&self, pool: &mut Pool, recorded: &DecodedRecord) -> Result<Comparison, ReplayError> {
+        let inputs = recorded.inputs.as_deref().ok_or(ReplayError::NoInputs)?;
         let head = Head::rebuild(recorded, inputs, &self.program.needs, &self.reads)?;
         let output = self.run(pool, recorded, inputs, &head)?;
         match output {
             Output::Request(Outcome::Decided(decision)) => verdict::compare(recorded, &decision, &self.program.spec),
             Output::Request(Outcome::Wants(wants)) => {
                 let denial = wants.signature.and_then(|want| verdict::wrong_signature(recorded, want));
-                denial.map_or_else(
-                    || Err("its token's signature was never verified, and is not kept".to_owned()),
-                    |denial| verdict::compare_denial(recorded, denial),
-                )
+                verdict::compare_denial(recorded, denial.ok_or(ReplayError::NoSignature)?)
             }
-            Output::Unreadable(reason) => Err(format!("the program could not read its input: {reason}")),
-            Output::Response(_) => Err("the program answered something else".to_owned()),
+            Output::Unreadable(reason) => Err(ReplayError::Unreadable(reason)),
+            Output::Response(_) => Err(ReplayError::WrongOutput),
         }
     }
 
-    fn run(&self, pool: &mut Pool, recorded: &DecodedRecord, inputs: &Inputs, head: &Head) -> Result<Output, String> {
-        let image = self.program.image.as_ref().map_err(Clone::clone)?;
+    fn run(
+        &self,
+        pool: &mut Pool,
+        recorded: &DecodedRecord,
+        inputs: &Inputs,
+        head: &Head,
+    ) -> Result<Output, ReplayError> {
+        let image = self.image()?;
         let line = &recorded.request_line;
         let since = recorded.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let input = Input::Request(RequestInput {
@@ -223,7 +230,7 @@ impl Replayer {
             load: TargetLoad { healthy: 1, ..TargetLoad::default() },
             parent: None,
         });
-        pool.run(image, &input, self.program.deadline).map_err(|error| error.to_string())
+        Ok(pool.run(image, &input, self.program.deadline)?)
     }
 }
 

@@ -162,7 +162,7 @@ impl Pool {
             }
             CalleeKey::Instance | CalleeKey::Egress(_) => http2.handshake(stream, held, None).await?,
             CalleeKey::Sidecar((caller, callee)) => {
-                let config = self.configuration(svids, caller, callee).map_err(ConnectError::Tls)?;
+                let config = self.configuration(svids, caller, callee)?;
                 let callee: SpiffeId =
                     callee.parse().map_err(|_| ConnectError::Tls(format!("bad identity {callee}")))?;
                 let name = leno_identity::server_name(&callee).map_err(|error| ConnectError::Tls(error.to_string()))?;

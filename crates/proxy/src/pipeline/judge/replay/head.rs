@@ -1,6 +1,6 @@
 //! A recorded request head, with the parts that were kept and that a program reads.
 
-use super::DecodedRecord;
+use super::{DecodedRecord, ReplayError};
 use leno_policy::input::Header;
 use leno_policy::needs::{Needs, Reads};
 use leno_policy::spec::TokenSource;
@@ -24,23 +24,23 @@ impl Head {
         inputs: &Inputs,
         needs: &Needs,
         reads: &Reads,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ReplayError> {
         if recorded.request_line.is_cut() {
-            return Err("its method, host or path is longer than what is kept".to_owned());
+            return Err(ReplayError::CutRequestLine);
         }
         if let Some(name) = reads.headers.iter().find(|name| !inputs.knows(name)) {
-            return Err(format!("the value of its header {name} was not kept"));
+            return Err(ReplayError::NoHeader(name.to_string()));
         }
         // A request with an ambiguous query was refused whatever the rules say.
         let refused_by_query =
             || recorded.judged.as_ref().is_some_and(|judged| judged.verdict.rule_and_clause().0 == "leno/request");
         if inputs.query == Query::Dropped && (reads.query || refused_by_query()) {
-            return Err("its query was not kept".to_owned());
+            return Err(ReplayError::NoQuery);
         }
         tokens_are_known(inputs, needs)?;
         // The absence of certain fields decides whether a request is a preflight.
         if inputs.more_names && recorded.request_line.method() == "OPTIONS" && !needs.tokens.is_empty() {
-            return Err("it has more header fields than are kept".to_owned());
+            return Err(ReplayError::TooManyHeaders);
         }
         let mut head = Self { path: recorded.request_line.path().to_owned(), fields: Vec::new() };
         let mut query = match &inputs.query {
@@ -86,14 +86,12 @@ impl Head {
 }
 
 /// Fails unless the record shows which token the program would find at each of its sources.
-fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), String> {
+fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), ReplayError> {
     if needs.tokens.is_empty() {
         return Ok(());
     }
     if inputs.token == Token::Dropped {
-        return Err(
-            "its token was not kept: it is none that is signed, it is too long, or there were several".to_owned()
-        );
+        return Err(ReplayError::NoToken);
     }
     let is_known = |source: &&TokenSource| {
         inputs.sources.contains(source)
@@ -106,11 +104,9 @@ fn tokens_are_known(inputs: &Inputs, needs: &Needs) -> Result<(), String> {
     };
     match needs.tokens.iter().find(|source| !is_known(source)) {
         None => Ok(()),
-        Some(TokenSource::Header { name, .. }) => {
-            Err(format!("nobody looked for a token in its header {name} when it was made"))
-        }
-        Some(TokenSource::Query(_)) => Err("nobody looked for a token in its query when it was made".to_owned()),
-        Some(TokenSource::Cookie(_)) => Err("nobody looked for a token in its cookies when it was made".to_owned()),
+        Some(TokenSource::Header { name, .. }) => Err(ReplayError::NoTokenHeader(name.clone())),
+        Some(TokenSource::Query(_)) => Err(ReplayError::NoTokenQuery),
+        Some(TokenSource::Cookie(_)) => Err(ReplayError::NoTokenCookie),
     }
 }
 

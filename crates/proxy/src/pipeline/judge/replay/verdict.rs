@@ -1,6 +1,6 @@
 //! Compares the recorded verdict with the candidate's.
 
-use super::DecodedRecord;
+use super::{DecodedRecord, ReplayError};
 use leno_policy::KEYS_PENDING;
 use leno_policy::outcome::{self, Decision, Denial, PolicyKind, SignatureWant};
 use leno_policy::spec::{KeyId, ProgramSpec};
@@ -47,7 +47,11 @@ impl Comparison {
 
 /// Compares a decision with the recorded verdict. Fails if the outcome does not depend on the
 /// program alone.
-pub(super) fn compare(recorded: &DecodedRecord, decision: &Decision, spec: &ProgramSpec) -> Result<Comparison, String> {
+pub(super) fn compare(
+    recorded: &DecodedRecord,
+    decision: &Decision,
+    spec: &ProgramSpec,
+) -> Result<Comparison, ReplayError> {
     let rule = match &decision.verdict {
         outcome::Verdict::Deny(denial) => return compare_denial(recorded, denial.clone()),
         outcome::Verdict::Allow { rule } => rule,
@@ -55,7 +59,7 @@ pub(super) fn compare(recorded: &DecodedRecord, decision: &Decision, spec: &Prog
     let before = before(recorded)?;
     if !before.allowed && !is_replayed(recorded) {
         let policy = before.policy.unwrap_or_default();
-        return Err(format!("{policy} refused it, and that is not replayed"));
+        return Err(ReplayError::NotReplayed(policy));
     }
     let asked = |name: &str| {
         let answered = |result: &str| result == "allowed";
@@ -63,15 +67,15 @@ pub(super) fn compare(recorded: &DecodedRecord, decision: &Decision, spec: &Prog
     };
     let asks = decision.plan.asks.iter().filter_map(|&index| spec.authorizers.get(usize::from(index)));
     if let Some(authorizer) = asks.into_iter().find(|one| !one.audit && !asked(&one.name)) {
-        return Err(format!("the external authorizer {} would have to be asked", authorizer.name));
+        return Err(ReplayError::Authorizer(authorizer.name.clone()));
     }
     Ok(Comparison::new(before, Verdict { allowed: true, policy: None, rule: rule.clone(), clause: String::new() }))
 }
 
 /// Compares a refusal with the recorded verdict.
-pub(super) fn compare_denial(recorded: &DecodedRecord, denial: Denial) -> Result<Comparison, String> {
+pub(super) fn compare_denial(recorded: &DecodedRecord, denial: Denial) -> Result<Comparison, ReplayError> {
     if denial.policy == PolicyKind::Authentication && denial.clause.contains(KEYS_PENDING) {
-        return Err("this node has not fetched the key set of its token's issuer".to_owned());
+        return Err(ReplayError::KeysPending);
     }
     let Denial { policy, rule, clause, .. } = denial;
     let after = Verdict { allowed: false, policy: Some(policy_name(policy).to_owned()), rule, clause };
@@ -79,14 +83,14 @@ pub(super) fn compare_denial(recorded: &DecodedRecord, denial: Denial) -> Result
 }
 
 /// The recorded verdict.
-fn before(recorded: &DecodedRecord) -> Result<Verdict, String> {
-    let judged = recorded.judged.as_ref().ok_or("it was not judged")?;
+fn before(recorded: &DecodedRecord) -> Result<Verdict, ReplayError> {
+    let judged = recorded.judged.as_ref().ok_or(ReplayError::NotJudged)?;
     let (rule, clause) = judged.verdict.rule_and_clause();
     let (allowed, policy) = match &judged.verdict {
         RecordedVerdict::Allow { .. } => (true, None),
         RecordedVerdict::Deny { policy, .. } => (false, Some(policy_name(*policy))),
         RecordedVerdict::Extension { .. } => (false, Some(EXTENSIONS)),
-        RecordedVerdict::Fault { .. } => return Err("there was no verdict to rely on when it was made".to_owned()),
+        RecordedVerdict::Fault { .. } => return Err(ReplayError::NoVerdict),
     };
     Ok(Verdict { allowed, policy: policy.map(str::to_owned), rule: rule.to_owned(), clause: clause.to_owned() })
 }

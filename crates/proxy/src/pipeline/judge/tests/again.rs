@@ -1,6 +1,7 @@
 //! Open requests that are judged again.
 
 use super::*;
+use crate::state::function::ProgramError;
 
 impl Bench {
     /// Permits a request, as it is then judged again by `entry` at this time.
@@ -91,7 +92,7 @@ fn a_program_without_a_verdict_permits_nothing() {
     let engine = Engine::inline();
     let bench = Bench::new(&engine, token_config(&key));
     let mut entry = FunctionEntry::load(&engine, token_config(&key));
-    entry.inbound.image = Err("no such program".to_owned());
+    entry.inbound.image = Err(ProgramError::Encoding(postcard::Error::SerializeBufferFull));
     let (again, _) = bench.again(with_token(&sign(&key, CLAIMS)), &entry, NOW_MS);
     let withdrawn = again.unwrap_err();
     assert_eq!((withdrawn.status.as_u16(), withdrawn.verdict.word()), (503, "error"));

@@ -1,19 +1,20 @@
 //! Programs that did not load, heads that do not fit, and decisions of a compromised sandbox.
 
 use super::*;
+use crate::state::function::ProgramError;
 use leno_policy::input::TraceContext;
 use leno_policy::spec::{Condition, ConditionKey, Matches, StringMatch};
 
 #[test]
 fn a_program_that_is_not_loaded_denies() {
     let mut entry = FunctionEntry::load(&engines()[0], open_config());
-    entry.inbound.image = Err("the program cannot be decoded".into());
+    entry.inbound.image = Err(ProgramError::Encoding(postcard::Error::SerializeBufferFull));
     let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_config()) };
     let (judgement, told) = bench.ask(get("/"));
     assert_eq!(denied(judgement).status, 503);
     let judgement = told.judgement.unwrap();
     assert_eq!(judgement.verdict, "error");
-    assert!(judgement.clause.contains("cannot be decoded"), "{}", judgement.clause);
+    assert!(judgement.clause.contains("serialize buffer is full"), "{}", judgement.clause);
     let text = bench.telemetry.metrics_text(bench.policy_state.entries(), Vec::new());
     let fault = r#"leno_sandbox_faults_total{function="shop/orders",direction="inbound",fault="not_loaded"} 1"#;
     assert!(text.contains(fault), "{text}");
@@ -93,7 +94,7 @@ fn exchanges_without_a_verdict_are_logged_as_the_policy_says() {
         let mut config = open_config();
         config.inbound.access_log.enabled = enabled;
         let mut entry = FunctionEntry::load(&engines()[0], config);
-        entry.inbound.image = Err("gone".into());
+        entry.inbound.image = Err(ProgramError::Encoding(postcard::Error::SerializeBufferFull));
         let bench = Bench { entry: Arc::new(entry), ..Bench::new(&engines()[0], open_config()) };
         let (head, ()) = get("/").body(()).unwrap().into_parts();
         let record = bench.record(&head);
