@@ -18,7 +18,7 @@ pub(super) async fn connect(
     port: u16,
 ) -> Result<(TcpStream, IpAddr), Stop> {
     let node = &worker.node;
-    let addresses = external.addresses(node, host).await;
+    let addresses = external.addresses(&node.resolver, &node.machines, host).await;
     let addresses = addresses.map_err(|failure| Stop::Failed(failure.to_string()))?;
     let limit = external.egress.connect_timeout;
     let mut failed = String::new();

@@ -2,7 +2,6 @@
 //! credentials for it.
 
 use crate::state::machines::Machines;
-use crate::state::node::Node;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
@@ -11,6 +10,7 @@ use leno_http::failure::Failure;
 use leno_http::head;
 use leno_model::{Credential, CredentialForm, Egress, EgressTls, Secret};
 use leno_runtime::client::{self, ClientError, FileTls};
+use leno_runtime::resolver::Resolver;
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::net::IpAddr;
@@ -109,8 +109,13 @@ impl EgressTarget {
     ///
     /// # Errors
     /// There is no address now, or none that may be connected to.
-    pub(crate) async fn addresses(&self, node: &Node, host: &str) -> Result<Vec<IpAddr>, Failure> {
-        let is_machine = |address| node.machines.have(address);
+    pub(crate) async fn addresses(
+        &self,
+        resolver: &Resolver,
+        machines: &Machines,
+        host: &str,
+    ) -> Result<Vec<IpAddr>, Failure> {
+        let is_machine = |address| machines.have(address);
         if let Some(address) = literal(host) {
             let named = self.egress.has_address(address, &is_machine);
             return if named { Ok(vec![address]) } else { Err(Failure::Misdirected) };
@@ -119,7 +124,7 @@ impl EgressTarget {
             return Err(Failure::Misdirected);
         }
         let namespace = self.name.split('/').next().unwrap_or_default();
-        let found = node.resolver.look_up(host, namespace, self.egress.connect_timeout).await;
+        let found = resolver.look_up(host, namespace, self.egress.connect_timeout).await;
         let found = found.map_err(|error| Failure::Lookup { cause: error.to_string() })?;
         let mut addresses: Vec<IpAddr> =
             found.iter().copied().filter(|address| self.egress.may_resolve_to(*address, &is_machine)).collect();

@@ -33,7 +33,8 @@ impl Forward<'_> {
             return Err(Failure::Protocol("it speaks HTTP/2, over which no WebSocket is opened to the outside"));
         }
         let host = head::host(&head).into_owned();
-        let found = external.addresses(&exchange.worker.node, &host).await?;
+        let node = &exchange.worker.node;
+        let found = external.addresses(&node.resolver, &node.machines, &host).await?;
         let mut addresses: VecDeque<_> = found.iter().map(|ip| SocketAddr::new(*ip, port.number)).collect();
         let (target, now) = (&self.permit.target, Instant::now());
         addresses.retain(|address| !target.ejected(*address, now));
