@@ -1,4 +1,5 @@
-//! Accepts connections, terminates TLS, identifies the peer and detects the protocol. Then runs the pipeline once per request.
+//! Accepts connections, terminates TLS, identifies the peer and detects the protocol. Then runs the
+//! pipeline once per request.
 
 pub(crate) mod connection;
 mod descriptors;

@@ -57,7 +57,8 @@ enum FetchError {
 pub struct Pace {
     /// Shortest time between two fetches of one set that are caused by tokens with unknown keys.
     pub soonest: Duration,
-    /// Pause after the first failure. It doubles with each further failure, up to the set's own refresh interval.
+    /// Pause after the first failure. It doubles with each further failure, up to the set's own
+    /// refresh interval.
     pub after_failure: Duration,
 }
 
@@ -235,8 +236,8 @@ impl State {
         (due, next)
     }
 
-    /// Records the result of a fetch. Returns the functions whose keys changed, with their completed
-    /// configurations.
+    /// Records the result of a fetch. Returns the functions whose keys changed, with their
+    /// completed configurations.
     fn learn(
         &mut self,
         source: &Download,

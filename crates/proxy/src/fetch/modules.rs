@@ -41,7 +41,8 @@ pub struct ModuleFetcher {
 }
 
 impl ModuleFetcher {
-    /// The receiver gets the hash of each module that was fetched, whether it could be compiled or not.
+    /// The receiver gets the hash of each module that was fetched, whether it could be compiled or
+    /// not.
     pub fn new(modules: Arc<Modules>, guard: EgressGuard) -> (Self, mpsc::UnboundedReceiver<ModuleHash>) {
         let (fetched, receiver) = mpsc::unbounded_channel();
         let turns = Turns::new(MAX_FETCHES, MAX_FETCHES_OF_NAMESPACE, MAX_FETCHES_OF_NAMESPACE);

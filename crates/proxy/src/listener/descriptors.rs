@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Reserved for everything that is neither a client's nor an upstream's connection: listeners, logs, health, the control plane, pipes of
-/// instances.
+/// Reserved for everything that is neither a client's nor an upstream's connection: listeners,
+/// logs, health, the control plane, pipes of instances.
 const OWN: u64 = 64;
 
 /// Raises the soft limit on descriptors to the hard limit. Returns the limit that is now in force.
@@ -16,8 +16,8 @@ pub(super) fn raise() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// How many client connections this many descriptors allow: half of those that are not reserved, so that each client connection can have
-/// one to an upstream. At least 8.
+/// How many client connections this many descriptors allow: half of those that are not reserved, so
+/// that each client connection can have one to an upstream. At least 8.
 pub(super) fn for_clients(descriptors: u64) -> usize {
     let half = descriptors.saturating_sub(OWN) / 2;
     usize::try_from(half).unwrap_or(usize::MAX).max(8)

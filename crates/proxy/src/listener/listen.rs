@@ -1,8 +1,9 @@
 //! The node's listening sockets. Each address is bound once. All worker threads accept from it,
 //! each on a separate runtime.
 //!
-//! `SO_REUSEPORT` would spread connections over the workers. But then any process of the same account could listen on the same port, and
-//! would get a share of the connections, with the credentials that are sent on them.
+//! `SO_REUSEPORT` would spread connections over the workers. But then any process of the same
+//! account could listen on the same port, and would get a share of the connections, with the
+//! credentials that are sent on them.
 //!
 //! In a hot restart, the child inherits the sockets themselves, with the connections that wait in
 //! their queues. Until the child reports that it serves, both processes have the sockets, and
@@ -38,7 +39,8 @@ use tokio_rustls::rustls::ServerConfig;
 
 /// Length of each listener's accept queue.
 const BACKLOG: i32 = 1024;
-/// How long to wait for connections to close when `accept` fails, usually for lack of file descriptors.
+/// How long to wait for connections to close when `accept` fails, usually for lack of file
+/// descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long the listener of a jail waits after it has refused a connection.
@@ -52,8 +54,8 @@ const COMPLAINTS: Duration = Duration::from_secs(10);
 pub struct Options {
     /// Number of worker threads; `None`: one per core.
     pub workers: Option<NonZeroUsize>,
-    /// Maximum number of client connections, over all listeners of the node. `descriptors::for_clients` says how many the process can
-    /// have.
+    /// Maximum number of client connections, over all listeners of the node.
+    /// `descriptors::for_clients` says how many the process can have.
     pub connections: usize,
 }
 
@@ -89,7 +91,8 @@ pub enum ServeError {
         /// The operating system's error.
         cause: io::Error,
     },
-    /// A TLS configuration cannot be made from the gateway's certificate and key, or from the node's own identities.
+    /// A TLS configuration cannot be made from the gateway's certificate and key, or from the
+    /// node's own identities.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
     /// A worker thread or its runtime cannot be started.
@@ -119,7 +122,8 @@ pub(super) enum Phase {
     Serving,
     /// They accept no more, because the child of a hot restart does. Open connections go on.
     HandedOver,
-    /// They accept no clients any more, and the connections of clients end. Instances can call as long as any client's connection is open.
+    /// They accept no clients any more, and the connections of clients end. Instances can call as
+    /// long as any client's connection is open.
     Draining,
     /// All connections end.
     Ending,
@@ -147,7 +151,8 @@ impl Handle {
         self.phase.send_replace(Phase::Serving);
     }
 
-    /// Accepts connections when `ready` resolves, unless the node ends before. Until then, connections wait in the accept queues.
+    /// Accepts connections when `ready` resolves, unless the node ends before. Until then,
+    /// connections wait in the accept queues.
     pub fn open_when(&self, ready: impl Future<Output = ()> + Send + 'static) {
         let phase = self.phase.clone();
         tokio::spawn(async move {
@@ -165,8 +170,9 @@ impl Handle {
         &self.sockets
     }
 
-    /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and returns when all workers have ended. Until the last
-    /// client's connection has ended, instances can call.
+    /// Stops accepting, lets in-flight exchanges end (at most for the mesh's drain timeout), and
+    /// returns when all workers have ended. Until the last client's connection has ended, instances
+    /// can call.
     pub async fn drain(self) {
         self.end(Phase::Draining).await;
     }
@@ -190,7 +196,8 @@ impl Handle {
     }
 }
 
-/// Binds all listeners of the node's mesh and starts its workers. Once this returns, connections are accepted.
+/// Binds all listeners of the node's mesh and starts its workers. Once this returns, connections
+/// are accepted.
 pub fn serve(node: &Arc<Node>, options: Options) -> Result<Handle, ServeError> {
     let handle = take_over(node, options, Vec::new())?;
     handle.open();
@@ -409,7 +416,8 @@ fn admit(listener: &Rc<Listener>, stream: TcpStream, address: SocketAddr, most: 
     Ok(())
 }
 
-/// Whether the error is about one connection, which ended before it was accepted. The listener is fine.
+/// Whether the error is about one connection, which ended before it was accepted. The listener is
+/// fine.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -49,8 +49,8 @@ impl From<io::Error> for TrustedProxyError {
     }
 }
 
-/// The client's address: the one in the PROXY header if the gateway expects a header, else the peer's. IPv4-mapped addresses become IPv4
-/// addresses.
+/// The client's address: the one in the PROXY header if the gateway expects a header, else the
+/// peer's. IPv4-mapped addresses become IPv4 addresses.
 pub(super) async fn client(
     listener: &Listener,
     stream: &mut TcpStream,

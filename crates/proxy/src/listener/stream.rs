@@ -1,5 +1,5 @@
-//! The stream between a socket and hyper. It replays bytes that were read ahead, checks how requests are framed, and notes activity for the
-//! timeouts.
+//! The stream between a socket and hyper. It replays bytes that were read ahead, checks how
+//! requests are framed, and notes activity for the timeouts.
 
 use crate::listener::refused_streams::{Outgoing, Resets};
 use http::StatusCode;
@@ -169,8 +169,8 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
             return Ok(());
         }
         let Some(framing) = &mut self.framing else { return Ok(()) };
-        // The bytes of a tunnel have no HTTP framing. They cannot come too early: a WebSocket client waits for the response before it sends
-        // anything (RFC 6455, 4.1).
+        // The bytes of a tunnel have no HTTP framing. They cannot come too early: a WebSocket
+        // client waits for the response before it sends anything (RFC 6455, 4.1).
         if count == 0 || self.activity.has_tunnels() {
             return Ok(());
         }
@@ -222,7 +222,8 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> ClientStream<T> {
-    /// Writes interim responses (HTTP/1.1). hyper flushes when it has nothing left to write, so they come between messages.
+    /// Writes interim responses (HTTP/1.1). hyper flushes when it has nothing left to write, so
+    /// they come between messages.
     fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let (bytes, written) = &mut self.interim;
         if bytes.is_empty() {
@@ -368,7 +369,8 @@ impl<T> ClientStream<T> {
 }
 
 impl<T> ClientStream<T> {
-    /// Whether hyper writes the answer by which its parser refuses a head: no response to a request is left to be written.
+    /// Whether hyper writes the answer by which its parser refuses a head: no response to a request
+    /// is left to be written.
     fn refuses(&mut self, bytes: &[u8]) -> bool {
         if self.refused.is_some() {
             return true;

@@ -177,7 +177,8 @@ impl Exchange {
         let response = match admitted {
             Ok(()) => {
                 let body = body.count_in(exchange.record.meter());
-                // The pipeline calls itself here. Without a box, its future would have no finite size.
+                // The pipeline calls itself here. Without a box, its future would have no finite
+                // size.
                 Box::pin(exchange.run(head, body)).await
             }
             Err(malformed) => exchange.fail(malformed.into()),

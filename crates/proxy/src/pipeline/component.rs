@@ -1,4 +1,5 @@
-//! Runs functions that are components, on the thread that judged their requests, with no socket in between.
+//! Runs functions that are components, on the thread that judged their requests, with no socket in
+//! between.
 //!
 //! A permitted request is given to a fresh instance ([`run`]). Each call that the instance makes
 //! begins another exchange on the same thread, with the instance's function as the caller

@@ -17,8 +17,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
-/// Held until the last byte of the response is gone: the record, the circuit breaker's slots, the instance and the connection. Dropping it
-/// ends the exchange.
+/// Held until the last byte of the response is gone: the record, the circuit breaker's slots, the
+/// instance and the connection. Dropping it ends the exchange.
 #[derive(Debug)]
 pub(super) struct ExchangeGuard {
     /// Written when the last clone is dropped.

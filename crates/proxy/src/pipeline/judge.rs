@@ -1,12 +1,14 @@
-//! Asks a function's program about a request, and carries out its decision. Only this module touches the sandbox.
+//! Asks a function's program about a request, and carries out its decision. Only this module
+//! touches the sandbox.
 //!
 //! A program is a pure function. This module collects its input: the request's head, the identities
 //! that the runtime established, and the counters that the program declared. The program runs in a
 //! fresh sandbox. If it needs more (a verified signature, another counter), it says so, and a fresh
 //! sandbox runs again with that added. The output is untrusted until it is validated.
 //!
-//! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid output, a counter that cannot be kept: each
-//! of these refuses the request, and the record says why.
+//! The judge fails closed. A program that did not load, a fault, a missed deadline, an invalid
+//! output, a counter that cannot be kept: each of these refuses the request, and the record says
+//! why.
 
 mod again;
 mod extend;
@@ -82,7 +84,8 @@ struct StateCache {
 pub struct JudgeInput<'a> {
     /// The function whose program judges.
     pub entry: &'a Arc<FunctionEntry>,
-    /// Where the request came in. The caller's program judges outbound requests, the callee's program all others.
+    /// Where the request came in. The caller's program judges outbound requests, the callee's
+    /// program all others.
     pub direction: TrafficDirection,
     /// The sender of the request, as the runtime established it.
     pub peer: &'a Peer,
@@ -94,7 +97,8 @@ pub struct JudgeInput<'a> {
     pub scheme: &'static str,
     /// The port that the caller asked for; at the gateway, the listener's port.
     pub port: u16,
-    /// The parent request: the only one that the calling instance is handling now. `None`: it handles none, or several.
+    /// The parent request: the only one that the calling instance is handling now. `None`: it
+    /// handles none, or several.
     pub parent: Option<&'a InFlight>,
     /// Number of the target's endpoints that are known.
     pub endpoints: u32,
@@ -197,8 +201,9 @@ impl Judge {
         judgement
     }
 
-    /// Edits a response: as decided with the request, then as the program says if it sees responses, then as the extensions say that see
-    /// responses. On error, the refusal takes the response's place.
+    /// Edits a response: as decided with the request, then as the program says if it sees
+    /// responses, then as the extensions say that see responses. On error, the refusal takes the
+    /// response's place.
     pub fn response(&self, permit: &Permit, head: &mut response::Parts, record: &Record) -> Result<(), Refusal> {
         let program = program(&permit.entry, permit.direction);
         let edits =
@@ -216,7 +221,8 @@ impl Judge {
         }
     }
 
-    /// Reports a token that matches no key. Its issuer may have a new key, or the issuer's keys may not have arrived yet.
+    /// Reports a token that matches no key. Its issuer may have a new key, or the issuer's keys may
+    /// not have arrived yet.
     fn watch_for_unknown_keys(&self, entry: &FunctionEntry, decision: &Decision) {
         if let Verdict::Deny(denial) = &decision.verdict
             && denial.policy == PolicyKind::Authentication
@@ -309,7 +315,8 @@ impl RateLimitedLog {
         }
     }
 
-    /// `Some`: another message may be logged now. The number says how many were withheld since the last one.
+    /// `Some`: another message may be logged now. The number says how many were withheld since the
+    /// last one.
     fn next_permit(&self) -> Option<u64> {
         let now = Instant::now();
         if self.last.get().is_some_and(|last| now.saturating_duration_since(last) < Self::LOG_INTERVAL) {
@@ -454,7 +461,8 @@ impl Evaluation<'_> {
         Ok(None)
     }
 
-    /// Records that a shared counter refused the request. The program cannot know that the counter is shared.
+    /// Records that a shared counter refused the request. The program cannot know that the counter
+    /// is shared.
     fn note_shared(&self, prefetched: &PrefetchedInputs<'_>, verdict: &Verdict) {
         let Verdict::Deny(denial) = verdict else { return };
         if denial.policy != PolicyKind::RateLimit {
@@ -468,8 +476,8 @@ impl Evaluation<'_> {
         }
     }
 
-    /// The load of the target. For an inbound request this is only the number of endpoints, because the caller's sidecar counts the
-    /// request.
+    /// The load of the target. For an inbound request this is only the number of endpoints, because
+    /// the caller's sidecar counts the request.
     fn load(&self) -> TargetLoad {
         match (self.input.direction, self.target) {
             (TrafficDirection::Inbound, _) | (_, None) => {

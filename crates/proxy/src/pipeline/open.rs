@@ -26,7 +26,8 @@ use tokio::time::Instant;
 /// Time between a change that concerns an exchange and the moment when the exchange is judged
 /// again, and minimum age of an exchange that is judged again. Ordinary requests are over by then.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// A closed exchange that does not end within this time, because its client reads nothing, loses its HTTP/1.1 connection.
+/// A closed exchange that does not end within this time, because its client reads nothing, loses
+/// its HTTP/1.1 connection.
 pub(crate) const LAST_BYTES: Duration = Duration::from_secs(1);
 
 /// Maximum delay of judging an exchange again after it is due. The ends of tokens differ by

@@ -1,4 +1,5 @@
-//! One worker's pool of upstream connections. Idle connections are used again last in first out, and never shared with another thread.
+//! One worker's pool of upstream connections. Idle connections are used again last in first out,
+//! and never shared with another thread.
 
 mod connect;
 mod http2;
@@ -43,12 +44,15 @@ use tokio_rustls::rustls::ClientConfig;
 /// How long an idle connection is kept. This is shorter than the idle timeouts of common servers,
 /// so that they do not close it first.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long an idle HTTP/1.1 connection to an instance on this machine is kept. Here the pool sees at once that the server has closed it,
-/// and functions that are called every now and then should not pay for a new connection each time.
+/// How long an idle HTTP/1.1 connection to an instance on this machine is kept. Here the pool sees
+/// at once that the server has closed it, and functions that are called every now and then should
+/// not pay for a new connection each time.
 const LOOPBACK_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many connections per address may be idle for longer than [`IDLE_TIMEOUT`]. The others, which a burst opened, are closed.
+/// How many connections per address may be idle for longer than [`IDLE_TIMEOUT`]. The others, which
+/// a burst opened, are closed.
 const MAX_LONG_IDLE: usize = 4;
-/// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is reached, all are dropped and made anew.
+/// Maximum number of TLS configurations that are kept, one for each pair of identities. When it is
+/// reached, all are dropped and made anew.
 const MAX_TLS_CONFIGS: usize = 4096;
 /// How long each connection to an address carries one request only, after the server has sent an
 /// unsolicited response on one of them.
@@ -94,7 +98,8 @@ pub(crate) struct Http1Connection {
     pub sender: http1::SendRequest<Body>,
     /// Bounds the bytes that arrive before the response.
     pub heads: Arc<HeadBudget>,
-    /// The task that drives the connection works for the function that has the connection checked out.
+    /// The task that drives the connection works for the function that has the connection checked
+    /// out.
     owner: TaskOwner,
     /// Counts the connection for a namespace.
     permit: Option<Arc<Permit>>,
@@ -166,7 +171,8 @@ impl CheckIn {
 }
 
 impl Pool {
-    /// Creates an empty pool, and starts a task that closes idle connections. Must be called within [`schedule::run`].
+    /// Creates an empty pool, and starts a task that closes idle connections. Must be called within
+    /// [`schedule::run`].
     pub(crate) fn new(terminating: Arc<Terminating>, admission: Arc<Admission>, machines: Arc<Machines>) -> Rc<Self> {
         let pool = Rc::new_cyclic(|myself: &Weak<Self>| Self {
             http1: RefCell::default(),
@@ -208,8 +214,9 @@ impl Pool {
         self.http1.borrow().is_empty() && self.http2.borrow().is_empty()
     }
 
-    /// The idle connection to this address that was used last. If the request must not be sent twice, skips and closes connections that
-    /// were idle for [`IDLE_TIMEOUT`] or longer: their servers may be closing them.
+    /// The idle connection to this address that was used last. If the request must not be sent
+    /// twice, skips and closes connections that were idle for [`IDLE_TIMEOUT`] or longer: their
+    /// servers may be closing them.
     pub(crate) fn idle_http1(&self, key: &ConnectionKey, repeatable: bool) -> Option<CheckedOutHttp1> {
         let mut hosts = self.http1.borrow_mut();
         let idle = &mut hosts.get_mut(key)?.idle;
@@ -398,7 +405,8 @@ impl Drop for CheckIn {
         if connection.sender.is_ready() {
             pool.return_http1(connection, key);
         } else if !connection.sender.is_closed() {
-            // The last bytes were read, but the connection's task has not seen yet that the message is complete.
+            // The last bytes were read, but the connection's task has not seen yet that the message
+            // is complete.
             let pool = Rc::downgrade(&pool);
             schedule::spawn(async move {
                 if connection.sender.ready().await.is_ok()

@@ -1,4 +1,5 @@
-//! The proxy's own responses: for a refused request, and where there is no upstream response to pass on.
+//! The proxy's own responses: for a refused request, and where there is no upstream response to
+//! pass on.
 //!
 //! They name the failure, not its cause. Rules and addresses are for the operator, who finds them
 //! by the request's id.
@@ -117,7 +118,8 @@ pub(crate) fn rejected(failure: &Failure, request_id: HeaderValue, request: &Hea
     response
 }
 
-/// The whole of an HTTP/1.1 response to a head that no exchange began for, because it could not be read.
+/// The whole of an HTTP/1.1 response to a head that no exchange began for, because it could not be
+/// read.
 pub(crate) fn unread(failure: &Failure, request_id: &HeaderValue, head_only: bool) -> Vec<u8> {
     let status = failure.status();
     let body = text(status, &failure.to_string(), request_id);
@@ -149,8 +151,8 @@ fn answer(status: StatusCode, mut headers: HeaderMap, message: Option<&str>, exc
     response
 }
 
-/// gRPC calls this "Trailers-Only": the head ends the stream, and carries the status. Some clients only take the type that they asked in, such as
-/// `application/grpc+json`.
+/// gRPC calls this "Trailers-Only": the head ends the stream, and carries the status. Some clients
+/// only take the type that they asked in, such as `application/grpc+json`.
 fn end_call(headers: &mut HeaderMap, status: u8, (message, content_type): (&'static str, Option<HeaderValue>)) {
     let grpc = || HeaderValue::from_static("application/grpc");
     headers.insert(header::CONTENT_TYPE, content_type.unwrap_or_else(grpc));

@@ -1,7 +1,8 @@
 //! Decides about retries (policy 8): which outcomes deserve another attempt, and when.
 //!
-//! A request is retried only if its body can be sent again from the beginning. Once any byte may have reached the upstream, the method must
-//! also be idempotent (RFC 9110, 9.2.2), unless the plan says that this does not matter.
+//! A request is retried only if its body can be sent again from the beginning. Once any byte may
+//! have reached the upstream, the method must also be idempotent (RFC 9110, 9.2.2), unless the plan
+//! says that this does not matter.
 
 use http::Method;
 use leno_http::failure::Failure;
@@ -15,7 +16,8 @@ pub(super) fn is_idempotent(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::PUT | Method::DELETE | Method::OPTIONS | Method::TRACE)
 }
 
-/// The deadline of the attempt that begins now, and the time limit behind it: per try or of the whole exchange, whichever ends sooner.
+/// The deadline of the attempt that begins now, and the time limit behind it: per try or of the
+/// whole exchange, whichever ends sooner.
 pub(super) fn attempt_deadline(retry: &Retry, deadline: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
     let per_try = match retry.per_try_timeout_ms {
         0 => None,
@@ -24,7 +26,8 @@ pub(super) fn attempt_deadline(retry: &Retry, deadline: Option<(Instant, Duratio
     [per_try, deadline].into_iter().flatten().min()
 }
 
-/// Backoff before the next attempt: uniform in `[0, base * 2^attempt]`, where the upper end is at most the longest backoff.
+/// Backoff before the next attempt: uniform in `[0, base * 2^attempt]`, where the upper end is at
+/// most the longest backoff.
 pub(super) fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> Duration {
     let most = retry.backoff_base_ms.saturating_mul(1 << attempt.min(32)).min(retry.backoff_max_ms);
     Duration::from_micros(up_to(most.saturating_mul(1000)))
@@ -33,7 +36,8 @@ pub(super) fn pause(retry: &Retry, attempt: u8, up_to: impl Fn(u64) -> u64) -> D
 /// How an attempt ended: with a response's status and that of its gRPC call, or with a failure.
 pub(super) type Outcome<'a> = Result<(u16, Option<u8>), &'a Failure>;
 
-/// Whether the plan wants another attempt after this outcome. `repeatable`: the request may be carried out twice.
+/// Whether the plan wants another attempt after this outcome. `repeatable`: the request may be
+/// carried out twice.
 pub(super) fn is_worth_it(retry: &Retry, outcome: Outcome<'_>, repeatable: bool) -> bool {
     match outcome {
         Ok((status, grpc)) => repeatable && on_response(retry, status, grpc),

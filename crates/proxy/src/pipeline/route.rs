@@ -1,5 +1,5 @@
-//! Finds a request's destination. At the gateway, host and path select the exposed function; for a call, the host name selects one of the
-//! caller's callees.
+//! Finds a request's destination. At the gateway, host and path select the exposed function; for a
+//! call, the host name selects one of the caller's callees.
 
 use crate::pipeline::exchange::{Exchange, Origin};
 use crate::state::egress::EgressTarget;
@@ -50,7 +50,8 @@ pub(crate) struct RemoteCallee {
     pub identity: Arc<str>,
     /// The callee if this node hosts it as well.
     pub here: Option<Arc<FunctionEntry>>,
-    /// Where this node's own inbound sidecar is reached, if calls within the node go through mutual TLS too.
+    /// Where this node's own inbound sidecar is reached, if calls within the node go through mutual
+    /// TLS too.
     pub tls_here: Option<SocketAddr>,
 }
 
@@ -91,8 +92,8 @@ impl Route {
     }
 }
 
-/// Finds the route. Fails at the gateway if the path is ambiguous, or if no function is exposed at this host and path; at the callee if the host names a
-/// port that serves something else than HTTP.
+/// Finds the route. Fails at the gateway if the path is ambiguous, or if no function is exposed at
+/// this host and path; at the callee if the host names a port that serves something else than HTTP.
 pub(crate) fn find(exchange: &Exchange, head: &request::Parts) -> Result<Route, Failure> {
     let path = path::normalise(head.uri.path());
     let route = to_callee(exchange, head, &path);

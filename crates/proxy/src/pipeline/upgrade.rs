@@ -1,9 +1,10 @@
-//! "101 Switching Protocols" is passed on only if the request was permitted as that upgrade. After it, bytes go in both directions until
-//! both ends are done.
+//! "101 Switching Protocols" is passed on only if the request was permitted as that upgrade. After
+//! it, bytes go in both directions until both ends are done.
 //!
 //! The proxy does not judge the bytes in a tunnel, apart from the permission of its exchange. So an
-//! upstream must not be able to open a tunnel by itself: [`check`] makes an [`UpgradedStream`] only for an
-//! exchange that was judged as a WebSocket, and [`join`] connects only this to the client's stream.
+//! upstream must not be able to open a tunnel by itself: [`check`] makes an [`UpgradedStream`] only
+//! for an exchange that was judged as a WebSocket, and [`join`] connects only this to the client's
+//! stream.
 
 mod frames;
 
@@ -48,7 +49,8 @@ pub(crate) fn check<B>(upgrade: bool, response: &mut Response<B>) -> Result<(), 
             }
             switch(response)
         }
-        // Interim responses are passed on before, and there is no other class of status (RFC 9110, 15).
+        // Interim responses are passed on before, and there is no other class of status (RFC 9110,
+        // 15).
         200..=599 => Ok(()),
         _ => Err(Failure::Protocol("its status is not that of a final response")),
     }
@@ -65,8 +67,8 @@ pub(crate) fn switch<B>(response: &mut Response<B>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// If the response switches protocols, connects the client's stream to the upstream's as soon as both exist. `alive` is held until they
-/// end.
+/// If the response switches protocols, connects the client's stream to the upstream's as soon as
+/// both exist. `alive` is held until they end.
 pub(crate) fn join(client: Option<Upgrading>, response: &mut Response<Body>, alive: impl Sized + 'static) {
     let Some(upstream) = response.extensions_mut().remove() else { return };
     let upstream = match upstream {
@@ -77,7 +79,8 @@ pub(crate) fn join(client: Option<Upgrading>, response: &mut Response<Body>, ali
     let Some(client) = client else { return };
     schedule::spawn(async move {
         let _alive = alive;
-        // The client's stream exists only after the 101 was written. The upstream's stream already exists.
+        // The client's stream exists only after the 101 was written. The upstream's stream already
+        // exists.
         match tokio::try_join!(client.done(), upstream.done()) {
             Ok((client, upstream)) => copy(client, upstream, guard).await,
             Err(error) => tracing::debug!(%error, "an upgraded connection was gone before it could be used"),
@@ -120,7 +123,8 @@ async fn unless_closed<F: Future>(guard: Option<&dyn Guard>, future: F) -> Resul
     .await
 }
 
-/// One end of a tunnel. Counts the bytes that are read, in the records of the exchange that opened the tunnel.
+/// One end of a tunnel. Counts the bytes that are read, in the records of the exchange that opened
+/// the tunnel.
 struct End<T> {
     stream: T,
     guard: Option<Rc<dyn Guard>>,

@@ -115,14 +115,16 @@ pub(super) struct Forward<'a> {
     attempts: Cell<u8>,
     /// An attempt went to the callee's judge on this node.
     tried_here: Cell<bool>,
-    /// The request, if nothing of it was sent because there was no connection to the leased instance.
+    /// The request, if nothing of it was sent because there was no connection to the leased
+    /// instance.
     unsent: RefCell<Option<Box<Request<Body>>>>,
     /// Progress of the client's body. It shows whether the client or the upstream is to blame for a
     /// failure.
     upload: Option<Upload>,
 }
 
-/// Forwards a permitted request to its callee. Returns the permit, which must be held until the exchange ends.
+/// Forwards a permitted request to its callee. Returns the permit, which must be held until the
+/// exchange ends.
 pub(super) async fn forward(
     exchange: &Exchange,
     upstream: &Upstream,
@@ -388,7 +390,8 @@ impl Forward<'_> {
         Ok(Reply { response, guard: UpstreamGuard { _running: Some(running), ..UpstreamGuard::default() } })
     }
 
-    /// Leases an instance that is not ejected. Waits for one if it must and if the circuit breaker allows it.
+    /// Leases an instance that is not ejected. Waits for one if it must and if the circuit breaker
+    /// allows it.
     async fn lease(&self, entry: &FunctionEntry, revision: &Revision, avoid: &[SocketAddr]) -> Result<Lease, Failure> {
         let (instances, target) = (&self.exchange.worker.node.instances, &self.permit.target);
         let function = &entry.config.id;
@@ -408,7 +411,8 @@ impl Forward<'_> {
                 }
             };
             if lease.address == IN_NODE && revision.component.is_none() {
-                // The function was a component until just now. The supervisor is about to learn that it is not.
+                // The function was a component until just now. The supervisor is about to learn
+                // that it is not.
                 drop(lease);
                 tokio::time::sleep(REVISION_POLL).await;
                 continue;

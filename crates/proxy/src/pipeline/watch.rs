@@ -177,7 +177,8 @@ impl Worker {
     }
 }
 
-/// Converts the end of a permission, in Unix milliseconds, by a moment on both clocks. `None`: it is too far in the future to matter.
+/// Converts the end of a permission, in Unix milliseconds, by a moment on both clocks. `None`: it
+/// is too far in the future to matter.
 pub(super) fn instant(until_ms: u64, (now, now_ms): (std::time::Instant, u64)) -> Option<Instant> {
     let left = Duration::from_millis(until_ms.saturating_sub(now_ms));
     now.checked_add(left.saturating_add(ROUNDING)).map(Into::into)

@@ -33,7 +33,8 @@ pub(crate) struct Worker {
     pub connections: Connections,
     /// The node's revocations that this worker has carried out.
     pub revocations: Cell<u64>,
-    /// The snapshot that this worker saw last. Pinning it writes to no memory that other cores share.
+    /// The snapshot that this worker saw last. Pinning it writes to no memory that other cores
+    /// share.
     pinned: RefCell<Rc<PinnedSnapshot>>,
 }
 
@@ -76,8 +77,9 @@ impl Worker {
         pinned.clone()
     }
 
-    /// The snapshot that calls from or to `function` are judged by, and the function's entry there. This is the current snapshot; for a
-    /// removed function that may still be at work, it is the current one with all such functions in it.
+    /// The snapshot that calls from or to `function` are judged by, and the function's entry there.
+    /// This is the current snapshot; for a removed function that may still be at work, it is the
+    /// current one with all such functions in it.
     pub(crate) fn snapshot_with(&self, function: &FunctionId) -> Option<(Rc<PinnedSnapshot>, Arc<FunctionEntry>)> {
         let present = self.snapshot();
         if let Some(entry) = present.functions.get(function).cloned() {

@@ -306,7 +306,8 @@ impl Table {
         Ok((keys, permit))
     }
 
-    /// Counts a connection for a namespace. At a bound, closes an idle one of the instance or the namespace itself.
+    /// Counts a connection for a namespace. At a bound, closes an idle one of the instance or the
+    /// namespace itself.
     fn take(
         &mut self,
         direction: usize,
@@ -371,7 +372,8 @@ impl Table {
         Some(entry)
     }
 
-    /// Closes the oldest connection with this key that has sent no request, or else the oldest idle one. Returns whether one was closed.
+    /// Closes the oldest connection with this key that has sent no request, or else the oldest idle
+    /// one. Returns whether one was closed.
     fn close_one_with(&mut self, key: &Key) -> bool {
         let candidates = || {
             let numbers = self.by_key.get(key).into_iter().flatten().take(MAX_SCANNED);

@@ -44,7 +44,8 @@ pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, ComponentError
 type Environment = Vec<(String, String)>;
 
 impl ComponentSecrets {
-    /// Reads the secrets of all components among a function's revisions. A secret that cannot be read fails when it is used.
+    /// Reads the secrets of all components among a function's revisions. A secret that cannot be
+    /// read fails when it is used.
     pub async fn read(config: &FunctionConfig) -> Self {
         let mut read = Self::default();
         let access = config.bounds.file_access();

@@ -35,8 +35,8 @@ pub struct Credentials {
     minted: AtomicU64,
     /// Notified when an instance's credential is revoked.
     revoked: Notify,
-    /// Serialises changes of `callers`. Each change copies only the shards that it touches, so that the next start is cheap even among a
-    /// thousand instances.
+    /// Serialises changes of `callers`. Each change copies only the shards that it touches, so that
+    /// the next start is cheap even among a thousand instances.
     changing: Mutex<()>,
 }
 
@@ -65,7 +65,8 @@ pub struct Caller {
     in_flight: Mutex<Vec<Arc<InFlight>>>,
 }
 
-/// Checks that the instance opened a connection. The first address is the instance's end; the second is this process's end.
+/// Checks that the instance opened a connection. The first address is the instance's end; the
+/// second is this process's end.
 pub type OpenerCheck = Box<dyn Fn(SocketAddr, SocketAddr) -> Result<(), Unproven> + Send + Sync>;
 
 /// A request that an instance is handling. All calls of the instance meanwhile belong to that
@@ -171,8 +172,8 @@ impl Credentials {
         adopted
     }
 
-    /// Marks an instance as started. From now on, `opener_check` proves that the instance itself uses its credential. Before that, the credential
-    /// is refused.
+    /// Marks an instance as started. From now on, `opener_check` proves that the instance itself
+    /// uses its credential. Before that, the credential is refused.
     pub fn started(&self, instance: &str, opener_check: OpenerCheck) {
         if let Some(caller) = self.callers.load().by_instance.get(instance) {
             // An instance starts once. A second call changes nothing.
@@ -190,7 +191,8 @@ impl Credentials {
         self.revoked.notified()
     }
 
-    /// The instance whose credential is in a `proxy-authorization` value. `None`: the credential is not valid.
+    /// The instance whose credential is in a `proxy-authorization` value. `None`: the credential is
+    /// not valid.
     pub fn caller(&self, authorization: &HeaderValue) -> Option<Arc<Caller>> {
         let (scheme, encoded) = authorization.to_str().ok()?.split_once(' ')?;
         if !scheme.eq_ignore_ascii_case("basic") {
@@ -208,7 +210,8 @@ impl Credentials {
         self.callers.load().by_instance.get(instance).cloned()
     }
 
-    /// Marks a request as handled by an instance until the result is dropped. `None`: no instance of this name has a credential.
+    /// Marks a request as handled by an instance until the result is dropped. `None`: no instance
+    /// of this name has a credential.
     pub fn handle(&self, instance: &str, request: Arc<InFlight>) -> Option<HandlingGuard> {
         let caller = self.callers.load().by_instance.get(instance)?.clone();
         caller.in_flight(|requests| requests.push(request.clone()));

@@ -1,10 +1,10 @@
-//! Guards the connections of this process to addresses that documents of a namespace name: key sets,
-//! modules, images.
+//! Guards the connections of this process to addresses that documents of a namespace name: key
+//! sets, modules, images.
 //!
-//! The guard looks a name up once, and the connection goes to one of the addresses that it has checked.
-//! It refuses special addresses unless the namespace's bounds list them. Otherwise the author of a
-//! document could send requests to this machine, to its metadata service or to other machines of the
-//! mesh.
+//! The guard looks a name up once, and the connection goes to one of the addresses that it has
+//! checked. It refuses special addresses unless the namespace's bounds list them. Otherwise the
+//! author of a document could send requests to this machine, to its metadata service or to other
+//! machines of the mesh.
 
 use super::machines::Machines;
 use leno_model::{FunctionConfig, egress};

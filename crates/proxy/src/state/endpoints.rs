@@ -1,7 +1,8 @@
 //! On which other nodes functions can be reached, and which of these nodes gets a request.
 //!
-//! The control plane delivers endpoints, and they change often: with each instance that becomes ready or ends. So they are not part of the snapshot. A
-//! change copies one shard of a map, and no route or program is touched.
+//! The control plane delivers endpoints, and they change often: with each instance that becomes
+//! ready or ends. So they are not part of the snapshot. A change copies one shard of a map, and no
+//! route or program is touched.
 
 use crate::state::health::outlier::Outliers;
 use crate::state::health::{Attempt, TargetHealth};
@@ -32,7 +33,8 @@ pub struct Endpoint {
     pub node: Arc<str>,
     /// The node's inbound listener.
     pub address: SocketAddr,
-    /// Number of ready instances there. If there is none, the node starts one for the first request.
+    /// Number of ready instances there. If there is none, the node starts one for the first
+    /// request.
     pub ready: u32,
     /// The node's locality.
     pub locality: Locality,
@@ -55,7 +57,8 @@ pub struct Endpoints {
 /// The endpoints of one function.
 #[derive(Debug)]
 pub(crate) struct FunctionEndpoints(
-    /// Those with ready instances first, the nearest of these first; then the others in the same order.
+    /// Those with ready instances first, the nearest of these first; then the others in the same
+    /// order.
     Box<[Arc<Candidate>]>,
 );
 
@@ -111,7 +114,8 @@ impl Endpoints {
         self.locality.get().cloned().unwrap_or_default()
     }
 
-    /// Replaces the endpoints of some functions; an empty list removes them. The cost depends on what changes, not on the number of functions.
+    /// Replaces the endpoints of some functions; an empty list removes them. The cost depends on
+    /// what changes, not on the number of functions.
     pub fn set(&self, changes: impl IntoIterator<Item = (FunctionId, Vec<Endpoint>)>) {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut functions = Shards::clone(&self.functions.load());
@@ -141,8 +145,8 @@ impl Endpoints {
         self.unreachable.report(address, Attempt::LocalFailure, &UNREACHABLE, u32::MAX, now);
     }
 
-    /// Chooses an endpoint by power of two choices: of two among the nearest usable ones, the one with fewer requests per instance. `random` is a random
-    /// number of `0..=max`.
+    /// Chooses an endpoint by power of two choices: of two among the nearest usable ones, the one
+    /// with fewer requests per instance. `random` is a random number of `0..=max`.
     pub(crate) fn choose(
         &self,
         known: &FunctionEndpoints,

@@ -1,5 +1,5 @@
-//! Extensions (user-written policies), ready to run: the modules that see a function's requests, and how many of their instances may wait
-//! for responses.
+//! Extensions (user-written policies), ready to run: the modules that see a function's requests,
+//! and how many of their instances may wait for responses.
 
 mod budget;
 

@@ -91,7 +91,8 @@ impl FunctionEntry {
     }
 
     /// Like [`FunctionEntry::load`], with modules for extensions and components. An extension whose
-    /// module is missing or does not start keeps the error, and so does a component that cannot run.
+    /// module is missing or does not start keeps the error, and so does a component that cannot
+    /// run.
     pub fn load_with(engine: &Engine, modules: &Modules, config: FunctionConfig, secrets: &ComponentSecrets) -> Self {
         let (name, share): (Arc<str>, _) = (config.id.to_string().into(), Share::default());
         let hosts = |(index, callee): (usize, &leno_model::Callee)| {
@@ -265,7 +266,8 @@ pub struct LoadedProgram {
 }
 
 impl LoadedProgram {
-    /// Initialises a program in `engine`, unless its verdict is the same for every request. If this fails, `image` holds the error.
+    /// Initialises a program in `engine`, unless its verdict is the same for every request. If this
+    /// fails, `image` holds the error.
     pub fn load(engine: &Engine, spec: &ProgramSpec, deadline: Duration) -> Self {
         let isolated = || -> Result<Image, ProgramError> {
             let blob = postcard::to_allocvec(spec)?;

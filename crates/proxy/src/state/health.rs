@@ -54,8 +54,8 @@ impl TargetHealth {
         add_one(&self.connections, max_connections).then(|| ConnectionGuard(self.clone()))
     }
 
-    /// Counts an in-flight retry against the retry budget: `percent` of the in-flight requests, but at least `min`. `None`: the budget is
-    /// used up.
+    /// Counts an in-flight retry against the retry budget: `percent` of the in-flight requests, but
+    /// at least `min`. `None`: the budget is used up.
     pub fn acquire_retry(self: &Arc<Self>, percent: u8, min: u32) -> Option<RetryGuard> {
         let share = u64::from(self.requests.load(Ordering::Relaxed)) * u64::from(percent) / 100;
         let budget = min.max(u32::try_from(share).unwrap_or(u32::MAX));

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Finds an instance for a permitted request, and starts one if there is none. It is only called after the verdict.
+/// Finds an instance for a permitted request, and starts one if there is none. It is only called
+/// after the verdict.
 pub trait Instances: Send + Sync + 'static {
     /// Leases a running instance that can take one more request. Neither waits nor starts anything.
     /// `None`: call [`Instances::acquire`].
@@ -44,7 +45,8 @@ pub trait Instances: Send + Sync + 'static {
 /// The future of [`Instances::acquire`].
 pub type Acquire<'a> = Pin<Box<dyn Future<Output = Result<Lease, Unavailable>> + Send + 'a>>;
 
-/// Permission to send one request to one instance. Dropping it tells the supervisor that the request is over.
+/// Permission to send one request to one instance. Dropping it tells the supervisor that the
+/// request is over.
 pub struct Lease {
     /// Where the instance listens.
     pub address: SocketAddr,

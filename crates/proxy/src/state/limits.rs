@@ -86,7 +86,8 @@ pub struct Demand<'a> {
 pub struct CounterState {
     /// The counter's value.
     pub state: QuotaState,
-    /// Whether the counter counts other keys, too, because the limit has the maximum number of counters.
+    /// Whether the counter counts other keys, too, because the limit has the maximum number of
+    /// counters.
     pub shared: bool,
 }
 
@@ -257,7 +258,8 @@ impl FunctionLimits {
         limits
     }
 
-    /// Locks all shards that the demands need, in the order of their index. All callers lock in the same order.
+    /// Locks all shards that the demands need, in the order of their index. All callers lock in the
+    /// same order.
     fn lock_all(&self, hashes: &[u64]) -> [Option<MutexGuard<'_, Shard>>; SHARDS] {
         let mut needed = [false; SHARDS];
         for hash in hashes {
@@ -331,7 +333,8 @@ impl Shard {
         let index = match self.limits.iter().position(|counters| counters.are_of(limit)) {
             Some(index) => index,
             None => {
-                // Counters outlive a change of configuration. They are dropped here once all counters of their limit are idle.
+                // Counters outlive a change of configuration. They are dropped here once all
+                // counters of their limit are idle.
                 self.limits.retain_mut(|counters| !counters.are_all_idle(now_ms));
                 self.limits.push(Counters::new(limit));
                 self.limits.len() - 1

@@ -88,8 +88,8 @@ const HEADER: usize = 16;
 const ROUTE: usize = 12;
 const ROUTE_TYPE: usize = HEADER + 7;
 
-/// Whether the kernel delivers packets for this address locally, or to all machines of a network. Such
-/// packets do not reach one other machine.
+/// Whether the kernel delivers packets for this address locally, or to all machines of a network.
+/// Such packets do not reach one other machine.
 fn is_own(address: IpAddr) -> io::Result<bool> {
     let (family, bytes) = match address {
         IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),

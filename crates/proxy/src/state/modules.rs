@@ -51,8 +51,8 @@ enum CompiledModule {
 }
 
 impl Modules {
-    /// Compiles a module or a component, unless its hash is known. Takes some tens of milliseconds, or seconds for an interpreter, and does
-    /// not belong on a worker thread.
+    /// Compiles a module or a component, unless its hash is known. Takes some tens of milliseconds,
+    /// or seconds for an interpreter, and does not belong on a worker thread.
     ///
     /// # Errors
     /// The bytes have another hash, or cannot run here; this result is cached. Or the engine cannot

@@ -125,7 +125,8 @@ impl Node {
 
     /// Makes `snapshot` the current one.
     pub fn publish(&self, snapshot: Arc<NodeSnapshot>) {
-        // An exchange that does not find a function in the new snapshot finds it among the removed ones.
+        // An exchange that does not find a function in the new snapshot finds it among the removed
+        // ones.
         self.store_removed(self.removed.load().beside(&snapshot));
         let before = self.snapshot.swap(snapshot);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
 //! The state that policies depend on: rate limits, verified tokens, health of callees, shared data.
 //!
-//! Programs read copies only. They return the changes that they want as plain data. This state makes
-//! them atomically, and its decision is final. Each function has its own part with its own bounds,
-//! so that no function can use up another's. No lock is held across an `await`. Callers pass the
-//! time.
+//! Programs read copies only. They return the changes that they want as plain data. This state
+//! makes them atomically, and its decision is final. Each function has its own part with its own
+//! bounds, so that no function can use up another's. No lock is held across an `await`. Callers
+//! pass the time.
 
 use super::by_function::ByFunction;
 use super::health::TargetHealth;
@@ -75,8 +75,8 @@ impl PolicyState {
         }
     }
 
-    /// Changes when functions are forgotten. States that were obtained earlier may then belong to no
-    /// function.
+    /// Changes when functions are forgotten. States that were obtained earlier may then belong to
+    /// no function.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

@@ -69,8 +69,8 @@ impl Revisions {
         std::iter::once(&self.own).chain(&self.others)
     }
 
-    /// The revision for a request with these headers. Percentages divide requests by request id, so all attempts of a request, and all
-    /// calls that are made for it, get the same revision.
+    /// The revision for a request with these headers. Percentages divide requests by request id, so
+    /// all attempts of a request, and all calls that are made for it, get the same revision.
     pub fn pick(&self, headers: &HeaderMap, request_id: &HeaderValue) -> &Arc<Revision> {
         match &self.split {
             None => &self.own,
@@ -125,7 +125,8 @@ fn fnv(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// Spreads FNV's hash over all bits (the finalizer of MurmurHash3), so that ids which differ in one digit are not neighbours.
+/// Spreads FNV's hash over all bits (the finalizer of MurmurHash3), so that ids which differ in one
+/// digit are not neighbours.
 fn mix(mut hash: u64) -> u64 {
     hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);

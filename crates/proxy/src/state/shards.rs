@@ -8,7 +8,8 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::Arc;
 
-/// Number of shards. A change copies one of them. A copy of the whole map costs one reference count per shard.
+/// Number of shards. A change copies one of them. A copy of the whole map costs one reference count
+/// per shard.
 const SHARDS: usize = 64;
 
 type Shard<K, V> = Arc<HashTable<(K, V)>>;

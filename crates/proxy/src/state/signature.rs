@@ -1,7 +1,9 @@
-//! Verifies signatures of JSON Web Tokens at a program's request (RFC 7515, RFC 7518 section 3, RFC 8037).
+//! Verifies signatures of JSON Web Tokens at a program's request (RFC 7515, RFC 7518 section 3, RFC
+//! 8037).
 //!
-//! The program chooses the keys and the algorithm, from its own keys only. This module merely checks whether a key made the token's
-//! signature. A key that does not fit the algorithm is an error, never a guess.
+//! The program chooses the keys and the algorithm, from its own keys only. This module merely
+//! checks whether a key made the token's signature. A key that does not fit the algorithm is an
+//! error, never a guess.
 
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ECDSA_P521_SHA512_FIXED, ED25519, ParsedPublicKey,
@@ -96,7 +98,8 @@ impl PreparedKey {
     }
 }
 
-/// The index of a key that was decoded for this algorithm; `None`: the key does not fit the algorithm.
+/// The index of a key that was decoded for this algorithm; `None`: the key does not fit the
+/// algorithm.
 fn slot(key: &PublicKey, algorithm: Algorithm) -> Option<usize> {
     match (key, algorithm) {
         (PublicKey::Rsa { .. }, Algorithm::RS256)

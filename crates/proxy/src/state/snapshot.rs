@@ -1,7 +1,7 @@
 //! The configuration that a request uses: one immutable value, swapped by an atomic pointer.
 //!
-//! A request pins one [`NodeSnapshot`] when it arrives, and keeps it until it ends. So nothing that it looks up can dangle or change. A new
-//! snapshot shares everything unchanged with the old one.
+//! A request pins one [`NodeSnapshot`] when it arrives, and keeps it until it ends. So nothing that
+//! it looks up can dangle or change. A new snapshot shares everything unchanged with the old one.
 
 use super::function::{FunctionEntry, limit};
 use super::routes::Routes;
@@ -29,7 +29,8 @@ pub struct NodeSnapshot {
     pub gateway: Arc<str>,
     /// The gateway's routes to functions that remote nodes host.
     remote_routes: Shards<FunctionId, Arc<FunctionEntry>>,
-    /// The longest time that any exchange may take; [`Duration::MAX`]: some exchanges have no limit.
+    /// The longest time that any exchange may take; [`Duration::MAX`]: some exchanges have no
+    /// limit.
     pub longest_exchange: Duration,
 }
 
@@ -62,9 +63,9 @@ impl NodeSnapshot {
         Self { version: *version, mesh, functions, routes, gateway, remote_routes, longest_exchange: *longest_exchange }
     }
 
-    /// Judges whether a function may connect to a port of a callee. `host` is the server name in the
-    /// TLS hello, once it is known, and empty before. Returns the rule that allows the connection,
-    /// and the callee.
+    /// Judges whether a function may connect to a port of a callee. `host` is the server name in
+    /// the TLS hello, once it is known, and empty before. Returns the rule that allows the
+    /// connection, and the callee.
     pub(crate) fn judge_connection(
         &self,
         caller: &FunctionEntry,

@@ -1,7 +1,8 @@
-//! Remembers tokens whose signatures were verified. The next request with the same token needs no public-key operation.
+//! Remembers tokens whose signatures were verified. The next request with the same token needs no
+//! public-key operation.
 //!
-//! An entry only says "this key signed this token". The program decides each time anew on the claims, on expiry, and on whether the key is
-//! still trusted.
+//! An entry only says "this key signed this token". The program decides each time anew on the
+//! claims, on expiry, and on whether the key is still trusted.
 
 mod unknown_keys;
 
@@ -146,7 +147,8 @@ const GENERATION: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Recent<V>([Mutex<Generations<V>>; SHARDS]);
 
-/// Entries move to `young` when they are used. When `young` is full, it becomes `old`, and the previous `old` is dropped.
+/// Entries move to `young` when they are used. When `young` is full, it becomes `old`, and the
+/// previous `old` is dropped.
 #[derive(Debug)]
 struct Generations<V> {
     young: HashMap<Digest, V>,

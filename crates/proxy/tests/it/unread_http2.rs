@@ -182,7 +182,8 @@ async fn large_heads_are_answered_with_431() {
     assert_eq!(upstream.requests(), 0);
 }
 
-/// The library answers a large head itself, and then resets the stream because the client has not ended it.
+/// The library answers a large head itself, and then resets the stream because the client has not
+/// ended it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_head_with_content_has_one_record_and_one_answer() {
     let (mesh, _upstream) = mesh().await;

@@ -100,7 +100,8 @@ impl Drop for Machine {
     }
 }
 
-/// An upstream on this machine that switches protocols. Counts the connections that have begun and ended.
+/// An upstream on this machine that switches protocols. Counts the connections that have begun and
+/// ended.
 async fn near(writes: bool) -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
     let counts: Arc<[AtomicUsize; 2]> = Arc::default();
     let counted = counts.clone();

@@ -92,7 +92,8 @@ fn allows(
     removed: &[String],
 ) -> Result<Answer, NoAnswer> {
     let mut changes: Vec<RawEdit> = removed.iter().map(|name| RawEdit::Remove(name.as_bytes().into())).collect();
-    // Headers that a client must not forge are gone from the request, so that all of an answer's values are added.
+    // Headers that a client must not forge are gone from the request, so that all of an answer's
+    // values are added.
     changes.extend(named(&spec.upstream_headers, fields));
     edits::check_claims(&changes, issuers)?;
     Ok(Answer::Allows(edits::check_changes(&changes)?))

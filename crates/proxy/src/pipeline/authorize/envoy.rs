@@ -1,4 +1,5 @@
-//! Messages of `envoy.service.auth.v3`, as far as they are used here, and how gRPC frames them. Fields that are not named are skipped.
+//! Messages of `envoy.service.auth.v3`, as far as they are used here, and how gRPC frames them.
+//! Fields that are not named are skipped.
 
 use prost::Message;
 use std::collections::BTreeMap;
@@ -69,7 +70,8 @@ pub(crate) struct Timestamp {
     pub nanos: i32,
 }
 
-/// `AttributeContext.HttpRequest`. As Envoy sends it, the path has the query with it, and `query` and `fragment` are empty.
+/// `AttributeContext.HttpRequest`. As Envoy sends it, the path has the query with it, and `query`
+/// and `fragment` are empty.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HttpRequest {
     #[prost(string, tag = "1")]

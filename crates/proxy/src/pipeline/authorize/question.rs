@@ -115,8 +115,9 @@ fn check_request(
     }
 }
 
-/// The fields that a gRPC question has: as in Envoy, pseudo-headers come first, and a WebSocket has the fields of its handshake whichever
-/// HTTP version opened it. `includeHeaders` chooses among the others.
+/// The fields that a gRPC question has: as in Envoy, pseudo-headers come first, and a WebSocket has
+/// the fields of its handshake whichever HTTP version opened it. `includeHeaders` chooses among the
+/// others.
 fn fields<'a>(
     spec: &'a leno_model::Authorizer,
     exchange: &'a Exchange,

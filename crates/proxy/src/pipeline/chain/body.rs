@@ -35,7 +35,8 @@ pub(super) enum NoBody {
 pub(super) struct BodyCopy {
     /// `None`: it is empty.
     pub body: Option<leno_shm::Body>,
-    /// The status of a gRPC call. A message has no trailers, but it begins when its body is complete, so its head can say it.
+    /// The status of a gRPC call. A message has no trailers, but it begins when its body is
+    /// complete, so its head can say it.
     pub status: HeaderMap,
 }
 

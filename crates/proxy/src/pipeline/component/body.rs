@@ -1,4 +1,5 @@
-//! Passes bodies into an instance and out of it. Both sides are on one thread, so frames are moved, not copied.
+//! Passes bodies into an instance and out of it. Both sides are on one thread, so frames are moved,
+//! not copied.
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -14,7 +15,8 @@ pub(super) fn lend(body: Body) -> component::Body {
     InstanceInput(SendWrapper::new(body)).boxed_unsync()
 }
 
-/// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would panic.
+/// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would
+/// panic.
 struct InstanceInput(SendWrapper<Body>);
 
 impl http_body::Body for InstanceInput {

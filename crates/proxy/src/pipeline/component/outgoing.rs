@@ -31,7 +31,8 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// The caller for the request of `exchange`. `trace` and `headers` are those that the instance is given.
+    /// The caller for the request of `exchange`. `trace` and `headers` are those that the instance
+    /// is given.
     pub(super) fn new(
         exchange: &Exchange,
         entry: &Arc<FunctionEntry>,
@@ -73,14 +74,16 @@ impl Caller {
     }
 }
 
-/// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would panic.
+/// The engine requires `Send`. This value never leaves its thread; if it did, the wrapper would
+/// panic.
 struct OutgoingCalls(SendWrapper<Caller>);
 
 impl Outbound for OutgoingCalls {
     fn send(&mut self, request: Request<component::Body>) -> Sending {
         let caller = Caller::clone(&self.0);
         let (mut answer, answered) = oneshot::channel();
-        // The call runs as a task of the worker, because the scheduler does not know the engine's tasks.
+        // The call runs as a task of the worker, because the scheduler does not know the engine's
+        // tasks.
         schedule::spawn(async move {
             let response = tokio::select! {
                 biased;

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A running instance. If the whole response was read before this is dropped, the instance may go on for a while; otherwise it ends at
-/// once.
+/// A running instance. If the whole response was read before this is dropped, the instance may go
+/// on for a while; otherwise it ends at once.
 #[derive(Debug)]
 pub(crate) struct Running {
     /// Whether the response's body was read to its end.

@@ -57,8 +57,9 @@ impl Withdrawn {
 }
 
 impl Judge {
-    /// Asks the function's program again about an open request. Returns until when the verdict holds, in Unix milliseconds; `None`: until something
-    /// changes. A program without a verdict to rely on permits nothing.
+    /// Asks the function's program again about an open request. Returns until when the verdict
+    /// holds, in Unix milliseconds; `None`: until something changes. A program without a verdict to
+    /// rely on permits nothing.
     pub(crate) fn again(
         &self,
         entry: &FunctionEntry,

@@ -49,8 +49,8 @@ pub(super) fn extensions(entry: &FunctionEntry, direction: TrafficDirection) -> 
 }
 
 impl Judge {
-    /// Shows a permitted request to the function's extensions, one after the other. `share` reserves the instances of those that also see
-    /// its response.
+    /// Shows a permitted request to the function's extensions, one after the other. `share`
+    /// reserves the instances of those that also see its response.
     pub fn extend(
         &self,
         input: JudgeInput<'_>,
@@ -235,7 +235,8 @@ fn request_run(
     Ok(outcome)
 }
 
-/// Refuses changes to the headers that verified claims are copied to: a module must not decide who the user is.
+/// Refuses changes to the headers that verified claims are copied to: a module must not decide who
+/// the user is.
 fn spares_claims(spec: &ProgramSpec, outcome: Outcome) -> Result<Outcome, NoRun> {
     if let Outcome::Continue(changes) = &outcome {
         edits::check_claims(changes, &spec.authentication).map_err(NoRun::BadOutput)?;

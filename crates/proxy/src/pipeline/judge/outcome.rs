@@ -158,7 +158,8 @@ impl Permit {
     }
 }
 
-/// A refusal, or an extension's own response, as the client sees it. The reason is in the record only.
+/// A refusal, or an extension's own response, as the client sees it. The reason is in the record
+/// only.
 #[derive(Debug)]
 pub struct Refusal {
     /// 4xx or 5xx. An extension's own response may also be 2xx or 3xx.
@@ -260,8 +261,8 @@ impl Evaluation<'_> {
         Ok(Judgement::Permitted(PermittedRequest { head, permit, asked, until_ms }))
     }
 
-    /// Refuses the request, and counts it against the limits that count failures. If such a limit is exhausted, its own denial takes the
-    /// place of this one.
+    /// Refuses the request, and counts it against the limits that count failures. If such a limit
+    /// is exhausted, its own denial takes the place of this one.
     pub(super) async fn deny(
         &mut self,
         denial: Denial,
@@ -318,7 +319,8 @@ impl Evaluation<'_> {
                 self.record.note(|observed| {
                     observed.rate_limit_checks.push(RateLimitCheck { limit: name.into(), remaining: None, shared });
                 });
-                // Another request used up the limit after the program's run, or the limit counts failures, or the program could not know.
+                // Another request used up the limit after the program's run, or the limit counts
+                // failures, or the program could not know.
                 Ok(Some((denial(name, &refused), quota::limit_headers(&taken).into())))
             }
         }

@@ -16,8 +16,8 @@ use leno_policy::{path, quota};
 use leno_telemetry::exchange::SignatureCheck;
 use std::borrow::Cow;
 
-/// Maximum number of bytes of claims that are remembered of one token. If a token has more, the program asks for its counters with each
-/// request.
+/// Maximum number of bytes of claims that are remembered of one token. If a token has more, the
+/// program asks for its counters with each request.
 const MAX_CLAIM_BYTES: usize = 1024;
 
 /// The request's token and counters, as far as they are known.

@@ -36,7 +36,8 @@ const REASONS: usize = 16;
 /// A record that was decoded from the ring.
 type DecodedRecord = ExchangeRecord<Box<str>>;
 
-/// The records of a node at one moment, by the function that judged. They stay encoded, because there may be many.
+/// The records of a node at one moment, by the function that judged. They stay encoded, because
+/// there may be many.
 #[derive(Debug, Default)]
 pub struct Records(HashMap<Box<str>, Vec<Box<[u8]>>>);
 

@@ -15,7 +15,8 @@ const LENGTH: usize = 4;
 #[derive(Default)]
 pub(crate) struct RequestSnapshot {
     method: Method,
-    /// Authority, path, then name and value of each field, each after its length. At most as long as the head, which the mesh limits.
+    /// Authority, path, then name and value of each field, each after its length. At most as long
+    /// as the head, which the mesh limits.
     texts: Box<[u8]>,
 }
 

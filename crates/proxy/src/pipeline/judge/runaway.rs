@@ -1,11 +1,13 @@
 //! Limits the time that programs and extensions take from others when they keep missing their
 //! deadlines.
 //!
-//! A run is not interrupted before its deadline. Until then its worker stands still, and fair scheduling ([`leno_runtime::schedule`])
-//! goes on only afterwards. So a program that always loops would make every other function's requests wait for its deadline. Each function
-//! therefore has a budget per worker. A missed deadline takes the time of the run from the budget. As time passes, one part in [`SHARE`] of
-//! it refills the budget. While the budget is exhausted, the function's program and extensions run with the [`SHORT_DEADLINE`], which is
-//! about as long as others' turns. Ordinary requests do not notice. Those that would have missed the deadline fail sooner.
+//! A run is not interrupted before its deadline. Until then its worker stands still, and fair
+//! scheduling ([`leno_runtime::schedule`]) goes on only afterwards. So a program that always loops
+//! would make every other function's requests wait for its deadline. Each function therefore has a
+//! budget per worker. A missed deadline takes the time of the run from the budget. As time passes,
+//! one part in [`SHARE`] of it refills the budget. While the budget is exhausted, the function's
+//! program and extensions run with the [`SHORT_DEADLINE`], which is about as long as others' turns.
+//! Ordinary requests do not notice. Those that would have missed the deadline fail sooner.
 //!
 //! Any client can forge a token that takes long to read. So runs for a token whose signature is not
 //! verified yet have another budget. Requests with known tokens, or without one, keep their
@@ -21,7 +23,8 @@ use std::time::{Duration, Instant};
 const SHORT_DEADLINE: Duration = Duration::from_micros(250);
 /// Size of a budget. A few deadlines missed by accident have no consequences.
 const BUDGET: Duration = Duration::from_millis(20);
-/// One function's missed deadlines may cost one part in `SHARE` of a worker's time, so that other requests seldom meet them.
+/// One function's missed deadlines may cost one part in `SHARE` of a worker's time, so that other
+/// requests seldom meet them.
 const SHARE: u32 = 200;
 /// A run that is cut off sooner costs nothing: it is a turn like any other.
 const MIN_CHARGED: Duration = Duration::from_micros(500);

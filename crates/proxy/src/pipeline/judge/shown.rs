@@ -17,7 +17,8 @@ pub(crate) struct Context<'a> {
     pub bodiless: bool,
 }
 
-/// The request as an extension sees it: host and port as rules and routes read them, so that an extension reads the host alike.
+/// The request as an extension sees it: host and port as rules and routes read them, so that an
+/// extension reads the host alike.
 pub(crate) fn request(head: &request::Parts, context: &Context<'_>) -> Request {
     let authority = leno_http::head::authority(head);
     Request {

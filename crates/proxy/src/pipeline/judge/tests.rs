@@ -23,7 +23,8 @@ use leno_telemetry::recorder::Recorder;
 use leno_telemetry::ring::Explanation;
 use std::sync::{Barrier, OnceLock};
 
-/// All engines. No test is skipped silently: if an engine is not available, the tests fail and say why.
+/// All engines. No test is skipped silently: if an engine is not available, the tests fail and say
+/// why.
 fn engines() -> &'static [Engine] {
     static ENGINES: OnceLock<[Engine; 3]> = OnceLock::new();
     ENGINES.get_or_init(|| [Engine::inline(), Engine::wasm().unwrap(), Engine::microvm().unwrap()])

@@ -99,7 +99,8 @@ pub(super) struct Http2<'a> {
 }
 
 impl Http2<'_> {
-    /// Opens the connection, and waits for the server's SETTINGS. `certificate`: of a sidecar at the other end.
+    /// Opens the connection, and waits for the server's SETTINGS. `certificate`: of a sidecar at
+    /// the other end.
     pub(super) async fn handshake(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -156,8 +157,9 @@ impl Http2<'_> {
 /// The reason for ending a connection to a peer that does not answer, or whose node was revoked.
 const ENDED_HERE: h2::Reason = h2::Reason::NO_ERROR;
 
-/// Bytes of a head as HTTP/2 counts them (RFC 9113, 6.5.2), with 32 more for each field. The HTTP/2 library resets a stream beyond them without a reason, so
-/// these are twice as many as the limits of the mesh, which the proxy checks itself.
+/// Bytes of a head as HTTP/2 counts them (RFC 9113, 6.5.2), with 32 more for each field. The HTTP/2
+/// library resets a stream beyond them without a reason, so these are twice as many as the limits
+/// of the mesh, which the proxy checks itself.
 fn head_list_size(limits: &UpstreamLimits) -> u32 {
     2 * (limits.head_bytes() + 32 * limits.headers())
 }

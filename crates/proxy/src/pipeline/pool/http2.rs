@@ -39,7 +39,8 @@ pub(super) struct Http2Host {
     connections: Vec<SharedConnection>,
     /// Held while connecting, so that a burst does not open one connection per request.
     connecting: Rc<tokio::sync::Mutex<()>>,
-    /// How often the address has ended a connection because of too many PINGs, and when it last did.
+    /// How often the address has ended a connection because of too many PINGs, and when it last
+    /// did.
     calmed: Option<(u32, Instant)>,
 }
 

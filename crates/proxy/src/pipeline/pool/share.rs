@@ -17,7 +17,8 @@ impl Pool {
         permit.map(|permit| Some(Arc::new(permit))).ok_or_else(refused)
     }
 
-    /// Closes an idle HTTP/1.1 connection that counts for this namespace. Returns whether there was one.
+    /// Closes an idle HTTP/1.1 connection that counts for this namespace. Returns whether there was
+    /// one.
     fn close_idle_of(&self, share: &Arc<Namespace>) -> bool {
         let is_of = |idle: &Idle| {
             let permit = idle.connection.permit.as_ref();

@@ -148,7 +148,8 @@ impl Forward<'_> {
             .or_else(|| there(Among::Avoided, failed))
     }
 
-    /// A stream of a connection to a node; `None`: there is no connection, and another node may be tried.
+    /// A stream of a connection to a node; `None`: there is no connection, and another node may be
+    /// tried.
     async fn connect_node(
         &self,
         callee: &RemoteCallee,

@@ -238,7 +238,8 @@ impl Forward<'_> {
         }
     }
 
-    /// Records that the server has not processed the request, and waits a moment before it is sent again.
+    /// Records that the server has not processed the request, and waits a moment before it is sent
+    /// again.
     pub(super) async fn pause_before_repeat(&self, again: &Repeatable, failure: Failure) {
         self.exchange.record.attempt(self.endpoint.get(), AttemptResult::Failed(failure.flag()));
         let pause = self.exchange.worker.random.up_to(REPEAT_PAUSE_MICROS << again.repeats);
@@ -379,7 +380,8 @@ pub(super) async fn sound(mut response: Response<WireBody>) -> Result<Response<W
     Ok(response)
 }
 
-/// Whether the response has a transfer coding besides chunked. Passed on without that coding, the body would mean something else.
+/// Whether the response has a transfer coding besides chunked. Passed on without that coding, the
+/// body would mean something else.
 fn is_encoded(response: &Response<Incoming>) -> bool {
     response.headers().contains_key(header::TRANSFER_ENCODING) && !head::is_chunked(response.headers())
 }

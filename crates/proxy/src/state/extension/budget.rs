@@ -82,7 +82,8 @@ pub struct Share {
 pub struct BudgetExhausted(&'static str);
 
 impl Budget {
-    /// Reserves `count` instances for a request to this function. Waits for them for at most a second.
+    /// Reserves `count` instances for a request to this function. Waits for them for at most a
+    /// second.
     pub async fn take(
         self: &Arc<Self>,
         function: &FunctionId,

@@ -1,4 +1,5 @@
-//! Ejects failing endpoints, like Envoy's outlier detection (`consecutive_5xx`, `consecutive_gateway_failure`).
+//! Ejects failing endpoints, like Envoy's outlier detection (`consecutive_5xx`,
+//! `consecutive_gateway_failure`).
 //!
 //! There is no timer. Each caller passes the time, and reviews that were due by then are done
 //! first.
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Longest ejection, like Envoy's `max_ejection_time`, unless the base ejection time is longer.
 const LONGEST_EJECTION: Duration = Duration::from_secs(300);
-/// Maximum number of endpoints whose failures are remembered. When it is reached, those that are not ejected are forgotten.
+/// Maximum number of endpoints whose failures are remembered. When it is reached, those that are
+/// not ejected are forgotten.
 const MOST_ENDPOINTS: usize = 4096;
 
 /// How one attempt ended.

@@ -122,7 +122,8 @@ impl Counters {
         }
     }
 
-    /// Takes from a counter. Returns the result, and how to undo it. An error is the result of an exhausted counter.
+    /// Takes from a counter. Returns the result, and how to undo it. An error is the result of an
+    /// exhausted counter.
     pub(super) fn take(
         &mut self,
         hash: u64,

@@ -3,7 +3,8 @@
 //!
 //! Requests take from the node's allowance of a counter. If the allowance is too small, this module
 //! queues a question. The client of the store takes the questions from the queue, and passes the
-//! answers to [`FunctionLimits`](super::FunctionLimits). This crate does not depend on the kind of store.
+//! answers to [`FunctionLimits`](super::FunctionLimits). This crate does not depend on the kind of
+//! store.
 
 use leno_model::FunctionId;
 use leno_policy::spec::QuotaAlgorithm;

@@ -20,8 +20,8 @@ const NO_ANSWER: &str = "the process that counts does not answer";
 
 /// Takes from the counters of another process.
 pub trait RemoteLimits: Send + Sync {
-    /// As [`FunctionLimits::take`]; `None`: the other process did not answer. The call may block for a
-    /// moment.
+    /// As [`FunctionLimits::take`]; `None`: the other process did not answer. The call may block
+    /// for a moment.
     fn take(&self, function: &str, demands: &[Demand<'_>], now_ms: u64) -> Option<Result<Vec<Grant>, LimitRefusal>>;
 }
 

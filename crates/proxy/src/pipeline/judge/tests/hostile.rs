@@ -31,7 +31,8 @@ fn a_head_that_no_sandbox_takes_is_refused() {
     }
 }
 
-/// A program that compares each field `x-a` with thousands of texts. Its deadline is too short for many such fields.
+/// A program that compares each field `x-a` with thousands of texts. Its deadline is too short for
+/// many such fields.
 fn slow_config() -> FunctionConfig {
     let mut config = open_config();
     let any = (0..200).map(|number| StringMatch::Suffix(format!("-{number}"))).collect();

@@ -148,7 +148,8 @@ fn failures_of_authentication_are_limited_and_nothing_else_is() {
         for _ in 0..5 {
             drop(permitted(bench.ask(with_token(&good)).0));
         }
-        // First a forged signature, which the runtime finds. Then expired claims, which the program refuses. Then no token at all.
+        // First a forged signature, which the runtime finds. Then expired claims, which the program
+        // refuses. Then no token at all.
         let expired = sign(&key, &CLAIMS.replace("4102444800", "1000000000"));
         let bad = [with_token(&sign(&other, CLAIMS)), with_token(&expired), get("/orders")];
         for (request, left) in bad.into_iter().zip([2, 1, 0]) {

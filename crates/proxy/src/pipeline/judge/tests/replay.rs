@@ -1,4 +1,5 @@
-//! Recorded requests are judged again as they would have been judged by the other program, or not at all.
+//! Recorded requests are judged again as they would have been judged by the other program, or not
+//! at all.
 
 use super::*;
 use crate::pipeline::judge::replay::{Records, ReplayReport, replay};
