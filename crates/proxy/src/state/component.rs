@@ -1,13 +1,12 @@
 //! Prepares a function's component. Its environment is built once, not per request.
 
-use crate::state::function::Share;
 use crate::state::modules::{ModuleError, Modules};
 use leno_model::{FunctionConfig, SecretValue, secret_values};
 use leno_model::{Run, Secret, Wasm};
-use leno_namespaces::{Importance, Source};
+use leno_namespaces::{Importance, Namespace, Source};
 use leno_sandbox::component::{Program, Settings};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A revision whose code is a component.
@@ -39,6 +38,9 @@ pub enum ComponentError {
 /// reading may take long, and loading must not.
 #[derive(Default)]
 pub struct ComponentSecrets(Vec<(Vec<Secret>, Result<Environment, ComponentError>)>);
+
+/// The namespace of a function on this node, once it is known.
+pub(crate) type Share = Arc<OnceLock<Arc<Namespace>>>;
 
 /// Names and values. They must never be logged.
 type Environment = Vec<(String, String)>;

@@ -1,7 +1,7 @@
 //! A function on this node: its configuration, and the data prepared from it.
 
 use super::authorizer::Authorizer;
-use super::component::{self, ComponentSecrets};
+use super::component::{self, ComponentSecrets, Share};
 use super::egress::{self, EgressTarget};
 use super::extension::Extension;
 use super::modules::Modules;
@@ -19,14 +19,11 @@ use leno_telemetry::inputs::InputSelection;
 use leno_telemetry::stats::StatsByRevision;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes that a log message about an event counts for.
 pub(crate) const EVENT: usize = 256;
-
-/// The namespace of a function on this node, once it is known.
-pub(crate) type Share = Arc<OnceLock<Arc<Namespace>>>;
 
 /// Zero means no limit.
 pub(crate) fn limit(time: Duration) -> Duration {
