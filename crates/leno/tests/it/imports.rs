@@ -17,11 +17,10 @@ const APART: [[&str; 2]; 1] = [["pipeline", "fetch"]];
 
 /// Cycles that stay: the crate, a module that has all files of the cycle (empty: the crate), and the
 /// reason.
-const EXCEPTIONS: [(&str, &str, &str); 11] = [
+const EXCEPTIONS: [(&str, &str, &str); 10] = [
     ("api", "control", "handlers are methods of `Service`, which owns the parts that they serve"),
     ("bench", "", "each study is one unit, and ships in no package"),
     ("config", "compile", "a text may contain templates and regular expressions, and these contain texts"),
-    ("config", "snapshot", "the weight is a method of the snapshot"),
     ("oci", "store", "an image keeps its disk open, and the disk lists the images in use"),
     ("proxy", "listener", "a listener starts the interceptor, which serves as the listener does"),
     ("proxy", "pipeline::judge", "outcomes of programs and of extensions contain each other"),
