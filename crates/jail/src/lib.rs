@@ -35,6 +35,9 @@ mod children;
 mod container;
 mod error;
 mod filter;
+#[cfg(any(fuzzing, test))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod init;
 mod jail;
 pub mod jailer;

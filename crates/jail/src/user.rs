@@ -4,7 +4,7 @@
 //! The image is not trusted. Its files are opened below its own root, regardless of their links.
 //! They must be regular files of limited length.
 
-mod names;
+pub(crate) mod names;
 
 pub(crate) use names::{CONTAINER_IDS, User};
 

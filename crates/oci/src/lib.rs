@@ -38,6 +38,9 @@ mod client;
 mod decompress;
 mod digest;
 mod error;
+#[cfg(any(fuzzing, test))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod layout;
 mod lower;
 mod manifest;

@@ -14,6 +14,9 @@
 #![forbid(unsafe_code)]
 
 mod fetch;
+#[cfg(any(fuzzing, test))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod l4;
 mod listener;
 mod pipeline;

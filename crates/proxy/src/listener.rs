@@ -6,7 +6,7 @@ mod descriptors;
 mod http2;
 mod intercept;
 mod listen;
-mod names;
+pub(crate) mod names;
 mod proxy_protocol;
 mod refusal;
 mod refused_streams;

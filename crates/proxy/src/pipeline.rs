@@ -1,6 +1,6 @@
 //! The pipeline of one request, from its head to the head of its response.
 
-mod authorize;
+pub(crate) mod authorize;
 pub(crate) mod chain;
 mod component;
 pub(crate) mod exchange;

@@ -35,6 +35,9 @@ mod engine;
 mod error;
 pub mod extension;
 mod fault;
+#[cfg(any(fuzzing, test))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod inline;
 mod microvm;

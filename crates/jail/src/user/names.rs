@@ -1,5 +1,4 @@
-//! The users and groups that an image names. This file imports nothing of the crate, so that a fuzz
-//! target can include it.
+//! The users and groups that an image names.
 
 /// How many users and groups a container has: 0 and up.
 pub(crate) const CONTAINER_IDS: u32 = 0x1_0000;

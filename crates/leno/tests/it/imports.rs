@@ -132,12 +132,13 @@ fn imports(sources: &Path) -> Imports {
     imports
 }
 
-/// Files with the paths of their modules; the root's is empty. Omits files of tests.
+/// Files with the paths of their modules; the root's is empty. Omits files of tests and of
+/// fuzz targets.
 fn collect(sources: &Path, folder: &Path, files: &mut Vec<(Vec<String>, PathBuf)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
-        if ["tests", "testing"].contains(&name) {
+        if ["tests", "testing", "fuzzing"].contains(&name) {
             continue;
         }
         if path.is_dir() {

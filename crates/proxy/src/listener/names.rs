@@ -1,7 +1,7 @@
 //! Answers the DNS queries of a jail. A name that its instance may call has an address; no other
 //! name exists, and the node forwards no query. So a name cannot carry data out of the jail.
 
-mod answer;
+pub(crate) mod answer;
 
 use crate::pipeline::worker::Worker;
 use crate::state::credential::Caller;

@@ -5,7 +5,7 @@
 //! whose policies judge the call. An answer can refuse the request, or set headers that the policy
 //! names. If there is no valid answer, the proxy refuses the request.
 
-mod answer;
+pub(crate) mod answer;
 mod envoy;
 mod question;
 

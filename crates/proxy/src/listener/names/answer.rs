@@ -10,7 +10,7 @@ const TTL: Ttl = Ttl::from_secs(5);
 
 /// The answer to one query, with the name's address, if it has one. `None`: the message is no
 /// query.
-pub(super) fn reply(question: &[u8], address: impl FnOnce(&str) -> Option<Ipv4Addr>) -> Option<Vec<u8>> {
+pub(crate) fn reply(question: &[u8], address: impl FnOnce(&str) -> Option<Ipv4Addr>) -> Option<Vec<u8>> {
     let message = Message::from_octets(question).ok().filter(|message| !message.header().qr())?;
     let respond = |code| MessageBuilder::new_vec().start_answer(&message, code).ok();
     if message.header().opcode() != Opcode::QUERY {

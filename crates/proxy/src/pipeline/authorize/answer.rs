@@ -16,7 +16,7 @@ const LONGEST_DETAILS: usize = 200;
 
 /// Why there is no answer to rely on.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoAnswer {
+pub(crate) enum NoAnswer {
     #[error("it did not answer within {0:?}")]
     Timeout(Duration),
     /// The question did not arrive.
@@ -38,7 +38,7 @@ pub(super) enum NoAnswer {
 }
 
 /// Reads the answer to a gRPC call that succeeded.
-pub(super) fn of_grpc(spec: &leno_model::Authorizer, issuers: &[Issuer], body: &[u8]) -> Result<Answer, NoAnswer> {
+pub(crate) fn of_grpc(spec: &leno_model::Authorizer, issuers: &[Issuer], body: &[u8]) -> Result<Answer, NoAnswer> {
     let CheckResponse { status, http_response } = envoy::unframe(body).map_err(NoAnswer::Malformed)?;
     let status = match (status, &http_response) {
         (Some(status), _) => status,
