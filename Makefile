@@ -48,7 +48,7 @@ bench: setup ## Measure on this machine: a fresh sandbox per request, and whole 
 	@mkdir -p target/bench
 	@$(CARGO) build --profile dist -p leno -p leno-bench
 	@target/dist/leno-bench sandbox --json target/bench/sandbox.json
-	@target/dist/leno-bench hop --json target/bench/hop.json --html target/bench/hop.html
+	@target/dist/leno-bench hop --json target/bench/hop.json --markdown target/bench/hop.md
 
 bench-smoke: setup ## Check in under two minutes that the hot path has not become much slower (for CI).
 	@$(CARGO) build --release -p leno -p leno-bench
@@ -57,7 +57,7 @@ bench-smoke: setup ## Check in under two minutes that the hot path has not becom
 azure: setup ## Replay a workload of Azure Functions without a mesh, with Leno and with Envoys (ARGUMENTS="--trace FOLDER": a real one, for hours).
 	@mkdir -p target/bench
 	@$(CARGO) build --profile dist -p leno -p leno-bench
-	@target/dist/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json --html target/bench/azure.html
+	@target/dist/leno-bench azure $(or $(ARGUMENTS),--quick) --json target/bench/azure.json
 
 conformance: setup-checks ## Run h2spec, gRPC interop, the Connect suite, Autobahn and the trace-context suite against the gateway and a whole hop.
 	@$(CARGO) build --release -p leno

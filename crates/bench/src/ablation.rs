@@ -2,7 +2,6 @@
 
 use crate::arguments::Plain;
 use crate::contenders::Running;
-use crate::html::Page;
 use crate::load::Pace;
 use crate::machine;
 use crate::policies::{Policies, Policy};
@@ -51,10 +50,10 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
             }
         }
     }
-    let page = tell(&subjects, &trials, &mut report);
+    tell(&subjects, &trials, &mut report);
     let mut details = json!({"conditions": trial::conditions(&rig)});
     details["trials"] = serde_json::to_value(&trials.0)?;
-    arguments.output.write(report, page, machine, details)
+    arguments.output.write(report, machine, details)
 }
 
 /// None, all nine, none with each, all nine without each.
@@ -68,9 +67,7 @@ fn start(rig: &Rig, subject: &Subject) -> anyhow::Result<Vec<Running>> {
     Ok(contenders)
 }
 
-fn tell(subjects: &[Subject], trials: &Trials, report: &mut Report) -> Page {
-    let mut page = Page::new("What each policy costs");
-    page.note("CPU per request of the proxy in us, HTTP/1.1 with kept connections, closed loop; differences between runs of the same repeat.");
+fn tell(subjects: &[Subject], trials: &Trials, report: &mut Report) {
     for Subject { name, .. } in subjects {
         let cpu = |mix: &str| {
             let contender = format!("{name}_{mix}");
@@ -88,7 +85,6 @@ fn tell(subjects: &[Subject], trials: &Trials, report: &mut Report) -> Page {
                 report.add_figure(&format!("ablation_{name}_{mix}_cpu_us"), figure);
             }
         }
-        let mut rows = vec![["policy", "none + it costs", "nine without it saves"].map(str::to_owned).to_vec()];
         for policy in Policy::ALL {
             let alone = difference(&format!("only_{policy}"), "none");
             let saved = difference("nine", &format!("without_{policy}"));
@@ -98,12 +94,8 @@ fn tell(subjects: &[Subject], trials: &Trials, report: &mut Report) -> Page {
                 }
             }
             println!("{:<16} {:>22} {:>26}", policy.to_string(), with_spread(alone), with_spread(saved));
-            rows.push(vec![policy.to_string(), with_spread(alone), with_spread(saved)]);
         }
-        page.heading(name);
-        page.table(rows);
     }
-    page
 }
 
 fn with_spread(figure: Option<Figure>) -> String {

@@ -34,17 +34,6 @@ impl Cores {
     }
 }
 
-/// Runs this on one core, with all threads and processes that it starts: where both ends of a connection run decides how long a round trip takes, and is
-/// otherwise left to chance.
-pub(crate) fn on_one_core<T>(run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let allowed = sched_getaffinity(None)?;
-    let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).context("this process may use no core")?;
-    sched_setaffinity(None, &only(core))?;
-    let done = run();
-    sched_setaffinity(None, &allowed)?;
-    done
-}
-
 fn only(core: usize) -> CpuSet {
     let mut set = CpuSet::new();
     set.set(core);

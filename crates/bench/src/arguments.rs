@@ -1,6 +1,5 @@
 //! Arguments that the subcommands share.
 
-use crate::html::Page;
 use crate::proxy_under_test::Programs;
 use crate::report::Report;
 use serde_json::Value;
@@ -21,28 +20,15 @@ pub(crate) struct Output {
     /// Where to write the figures.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Where to write a report with plots: one page that needs nothing else.
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
     /// Few and short repeats, three minutes at most (`neighbours`: four): for a look, not for a figure.
     #[arg(long)]
     pub quick: bool,
 }
 
 impl Output {
-    /// Writes what is wanted: the page with its conditions, the figures with all that lies behind them. `details` has `conditions`.
-    pub(crate) fn write(
-        &self,
-        report: Report,
-        mut page: Page,
-        machine: Value,
-        mut details: Value,
-    ) -> anyhow::Result<()> {
+    /// Writes the figures and the single runs behind them, if a file is given. `details` has `conditions`.
+    pub(crate) fn write(&self, report: Report, machine: Value, mut details: Value) -> anyhow::Result<()> {
         details["quick"] = self.quick.into();
-        if let Some(path) = &self.html {
-            page.conditions(&machine, &details["conditions"]);
-            page.write(path)?;
-        }
         match &self.json {
             Some(path) => report.write_with(machine, details, path),
             None => Ok(()),

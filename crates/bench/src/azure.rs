@@ -2,7 +2,7 @@
 //! each instance; how much longer each invocation takes than its work. (S0, figures 1, 3, 4 and 5.)
 //!
 //! Read in this order: `workload` (what is invoked when; `trace` and `generated` say how often), `scenario` (who is measured; `layer`,
-//! `sidecar` and `function` are its processes), `replay` (the load), `watch` (processor, memory, configuration), `figures`, `page`.
+//! `sidecar` and `function` are its processes), `replay` (the load), `watch` (processor, memory, configuration), `figures`.
 
 pub(crate) mod cycles;
 mod figures;
@@ -10,7 +10,6 @@ pub(crate) mod function;
 mod generated;
 mod kept;
 pub(crate) mod layer;
-mod page;
 mod replay;
 mod scaledown;
 mod scenario;
@@ -146,9 +145,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if let Some(path) = &arguments.invocations {
         write_invocations(&measured, &experiment.invocations, path)?;
-    }
-    if let Some(path) = &arguments.output.html {
-        page::page(&measured, &experiment.invocations, &report, &machine, &conditions)?.write(path)?;
     }
     match &arguments.output.json {
         Some(path) => {

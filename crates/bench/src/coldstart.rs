@@ -6,7 +6,6 @@
 
 use crate::arguments::Plain;
 use crate::contenders::{EnvoyPlace, envoy_file, mesh};
-use crate::html::Page;
 use crate::machine;
 use crate::policies::Policies;
 use crate::ports::free_addresses;
@@ -34,10 +33,6 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     println!("machine: {machine}");
     let (functions, envoys) = if arguments.output.quick { (40, 8) } else { (300, 40) };
     let mut report = Report::default();
-    let mut page = Page::new("Cold start");
-    page.note("From the publication of a function never seen on the node to its first judged request; Envoy: from the start of the process to its \
-               first judged request. All nine policies but TLS, which would add a handshake to both.");
-    let mut rows = vec![["who", "p50 ms", "p99 ms", "runs"].map(str::to_owned).to_vec()];
     // A connection would need its handshake first; it is there already where a function is new on a running node.
     let policies = Policies { mtls: false, ..Policies::NINE };
     let mut subjects = vec![("sidecar", "wasm")];
@@ -46,23 +41,21 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     }
     for (name, engine) in subjects {
         let sample = leno(&rig, engine, policies, functions)?;
-        tell(name, &sample, functions, &mut report, &mut rows);
+        tell(name, &sample, functions, &mut report);
     }
     match rig.programs.envoy {
-        Some(_) => tell("envoy", &envoy(&rig, policies, envoys)?, envoys, &mut report, &mut rows),
+        Some(_) => tell("envoy", &envoy(&rig, policies, envoys)?, envoys, &mut report),
         None => println!("there is no Envoy: its part is missing"),
     }
-    page.table(rows);
     let details = json!({"conditions": trial::conditions(&rig)});
-    arguments.output.write(report, page, machine, details)
+    arguments.output.write(report, machine, details)
 }
 
-fn tell(name: &str, sample: &Sample, count: usize, report: &mut Report, rows: &mut Vec<Vec<String>>) {
+fn tell(name: &str, sample: &Sample, count: usize, report: &mut Report) {
     let [p50, p99] = [0.5, 0.99].map(|share| sample.micros(share) / 1000.0);
     println!("{name}: p50 {p50:.2} ms, p99 {p99:.2} ms ({count} starts)");
     report.add(&format!("{name}_coldstart_p50_ms"), p50);
     report.add(&format!("{name}_coldstart_p99_ms"), p99);
-    rows.push(vec![name.to_owned(), format!("{p50:.2}"), format!("{p99:.2}"), count.to_string()]);
 }
 
 /// Functions are added to a node one by one; the first one is there from the beginning.

@@ -1,25 +1,26 @@
-//! `leno-bench containers`: functions that are container images. What a cold start costs, beside the bare runtime; what a warm request costs, beside a
-//! process; and how long an image takes from a registry to folders, beside `skopeo` and `umoci`.
+//! `leno-bench containers`: functions that are container images. It compares cold starts with the
+//! bare runtime, and warm requests with those to a process.
 //!
-//! Runs as root, with the packages `crun`, `docker-registry`, `skopeo` and `umoci`.
+//! Runs as root, with the package `crun`.
 
 mod bare;
-mod pull;
-mod stages;
+pub(crate) mod greeter;
+mod node;
+pub(crate) mod stages;
 
 use crate::arguments::ProgramPaths;
 use crate::machine;
-use crate::pipeline;
 use crate::report::Report;
 use crate::rig::Rig;
 use crate::statistics::Figure;
 use anyhow::{Context, ensure};
 use leno_oci::layout::{Builder, Layer};
+use node::{Form, first_requests, warm_requests};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The tag of the image in its layout.
-pub(crate) const TAG: &str = "bench";
+const TAG: &str = "bench";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -35,24 +36,23 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "containers need a node that runs as root");
-    let (starts, pulls, repeats) = if arguments.quick { (20, 2, 3) } else { (100, 5, 7) };
+    let (starts, repeats) = if arguments.quick { (20, 3) } else { (100, 7) };
     let folder = tempfile::Builder::new().prefix("leno-bench-containers-").tempdir()?;
     let layout = folder.path().join("image");
     image(&layout)?;
     let mut report = Report::default();
-    pull::measure(folder.path(), pulls, &mut report)?;
     stages::measure(folder.path(), &layout, starts, &mut report)?;
     let bare = bare::starts(folder.path(), &layout, starts)?;
     // From here on this process is bound to a core.
     let rig = Rig::set_up(arguments.programs.find()?)?;
-    let cold = pipeline::container_starts(&rig, &layout, starts)?;
-    let (cold, process) = (cold.map(|sample| sample.micros(0.5) / 1000.0)).into();
+    let median = |form| Ok::<_, anyhow::Error>(first_requests(&rig, form, starts)?.micros(0.5) / 1000.0);
+    let (cold, process) = (median(Form::Container(&layout))?, median(Form::Process)?);
     report.add("container_cold_p50_ms", cold);
     report.add("process_cold_p50_ms", process);
     let bare = Figure::of(bare, false).context("nothing was measured")?;
     report.add("container_vs_runtime", cold / bare.median);
     report.add_figure("runtime_start_ms", bare);
-    pipeline::container_against_process(&rig, &layout, repeats, arguments.quick, &mut report)?;
+    warm_requests(&rig, &layout, repeats, arguments.quick, &mut report)?;
     for (name, value) in report.all() {
         println!("{name}: {value}");
     }
@@ -72,7 +72,7 @@ fn image(layout: &Path) -> anyhow::Result<()> {
     Builder::new()
         .layer(base)
         .layer(Layer::new().file("bin/function", program, 0o755))
-        .entrypoint(&["/bin/function", pipeline::greeter::SUBCOMMAND])
+        .entrypoint(&["/bin/function", greeter::SUBCOMMAND])
         .user("1000:1000")
         .write(layout, TAG)?;
     Ok(())

@@ -4,6 +4,7 @@ use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;
 use crate::policies::{Algorithm, Limit, Policies};
 use crate::ports::free_addresses;
+use crate::processes;
 use crate::proxy_under_test::envoy::Sidecar;
 use crate::proxy_under_test::leno::{Caller, Listeners, Mesh, host_of};
 use crate::proxy_under_test::{Helper, Proxy};
@@ -26,6 +27,8 @@ pub(crate) struct Running {
     node: Option<Helper>,
     /// It speaks HTTP/2 and nothing else.
     http2_only: bool,
+    /// Its instances count too.
+    with_instances: bool,
     address: SocketAddr,
     tls: Option<Tls>,
     request: Request,
@@ -38,7 +41,8 @@ impl Contender for Running {
 
     fn pids(&self) -> Vec<u32> {
         let proxies = self.proxy.as_ref().map(Proxy::pids).unwrap_or_default();
-        proxies.into_iter().chain(self.node.as_ref().map(Helper::pid)).collect()
+        let pids = proxies.into_iter().chain(self.node.as_ref().map(Helper::pid));
+        if self.with_instances { pids.flat_map(processes::tree).collect() } else { pids.collect() }
     }
 
     fn default_traffic(&self) -> Traffic {
@@ -77,6 +81,7 @@ impl Running {
             proxy: None,
             node: None,
             http2_only: false,
+            with_instances: false,
             address,
             tls: None,
             request: rig.material.request(policies.jwt.unwrap_or(Algorithm::Es256))?,
@@ -87,6 +92,11 @@ impl Running {
     pub(crate) fn at_gateway(rig: &Rig, name: &str, listeners: Listeners, policies: Policies) -> anyhow::Result<Self> {
         let tls = policies.mtls.then(|| rig.material.client_tls(false));
         Ok(Self { tls, ..Self::at(rig, name, listeners.gateway, policies)? })
+    }
+
+    /// With the processor time of the instances that the node starts.
+    pub(crate) fn with_instances(self) -> Self {
+        Self { with_instances: true, ..self }
     }
 
     /// With another request.

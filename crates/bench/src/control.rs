@@ -12,7 +12,6 @@ use self::world::{CALLEES, World};
 use crate::affinity::Cores;
 use crate::arguments::Output;
 use crate::cpu::{Memory, Usage};
-use crate::html::Page;
 use crate::machine;
 use crate::report::Report;
 use crate::sample::Sample;
@@ -56,15 +55,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for functions in WORLDS {
         runtime.block_on(measure(cores, folder.path(), functions, &counts, &mut report))?;
     }
-    let mut page = Page::new("Control plane");
-    page.note(
-        "Simulated nodes speak the real protocol over sockets. Every function has all nine policies and five callees.",
-    );
-    let row = |(name, value): (&str, f64)| vec![name.to_owned(), value.to_string()];
-    let rows: Vec<_> = report.all().map(row).collect();
-    page.table([vec!["figure".to_owned(), "value".to_owned()]].into_iter().chain(rows).collect());
     let conditions = json!({"worlds": WORLDS, "callees": CALLEES, "placements_per_second": RATE});
-    arguments.output.write(report, page, machine, json!({ "conditions": conditions }))
+    arguments.output.write(report, machine, json!({ "conditions": conditions }))
 }
 
 async fn measure(

@@ -4,7 +4,6 @@
 use crate::arguments::{Output, ProgramPaths};
 use crate::contenders::Running;
 use crate::cpu::{Memory, Usage};
-use crate::html::Page;
 use crate::load::Pace;
 use crate::machine;
 use crate::policies::Policies;
@@ -83,14 +82,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if rig.programs.envoy.is_some() {
         envoys(&rig, pause, &mut report)?;
     }
-    for name in ["density_1000_mib", "density_per_function_kib", "density_envoy_each_mib"] {
+    for name in [
+        "density_per_function_kib",
+        "density_per_function_idle_kib",
+        "density_envoy_each_mib",
+        "density_envoy_1000_mib_extrapolated",
+    ] {
         if let Some(value) = report.figure(name) {
             println!("{name}: {value}");
         }
     }
     let details = json!({"conditions": trial::conditions(&rig), "envoys_started": ENVOYS});
-    let page = page(&nodes, &report);
-    arguments.output.write(report, page, machine, details)
+    arguments.output.write(report, machine, details)
 }
 
 fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {
@@ -129,41 +132,4 @@ fn envoys(rig: &Rig, pause: Duration, report: &mut Report) -> anyhow::Result<()>
     report.add("density_envoy_each_idle_cpu_percent", cpu / ENVOYS as f64);
     report.add("density_envoy_1000_mib_extrapolated", each * 1000.0);
     Ok(())
-}
-
-fn page(nodes: &[Node], report: &Report) -> Page {
-    let mut page = Page::new("Many functions on a node");
-    page.note("One Leno node (wasm engine); every function has all nine policies of its own. PSS of the process. Envoy: one process for each \
-               function, really started, each with nine policies; beyond that, extrapolated.");
-    let mut rows = vec![
-        ["functions", "ready after s", "idle MiB", "idle % of a core", "loaded MiB", "CPU us a request"]
-            .map(str::to_owned)
-            .to_vec(),
-    ];
-    for node in nodes {
-        let mib = |kib: u64| format!("{:.1}", kib as f64 / 1024.0);
-        rows.push(vec![
-            node.functions.to_string(),
-            format!("{:.2}", node.start.as_secs_f64()),
-            mib(node.idle.pss),
-            format!("{:.2}", node.idle_cpu),
-            mib(node.loaded.pss),
-            format!("{:.1}", node.cpu_us),
-        ]);
-    }
-    page.table(rows);
-    let mut rows = vec![["figure", "value"].map(str::to_owned).to_vec()];
-    let names = [
-        "density_per_function_kib",
-        "density_per_function_idle_kib",
-        "density_envoy_each_mib",
-        "density_envoy_1000_mib_extrapolated",
-    ];
-    for name in names {
-        if let Some(value) = report.figure(name) {
-            rows.push(vec![name.to_owned(), value.to_string()]);
-        }
-    }
-    page.table(rows);
-    page
 }

@@ -1,7 +1,5 @@
 //! `leno-bench hop`: what a proxy costs a request, Envoy and Leno side by side before the same upstream.
 
-mod page;
-
 use crate::arguments::{Output, ProgramPaths};
 use crate::contenders::{Running, envoy_tunings};
 use crate::cpu::Memory;
@@ -82,9 +80,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     add_ratios(&mut report, &trials);
     let mut details = json!({"conditions": trial::conditions(&rig), "quick": quick});
     details["trials"] = serde_json::to_value(&trials.0)?;
-    if let Some(path) = &arguments.output.html {
-        page::page(&trials, &names, &report, &machine, &details["conditions"])?.write(path)?;
-    }
     if let Some(path) = &arguments.markdown {
         std::fs::write(path, markdown(&trials))?;
     }
@@ -400,8 +395,12 @@ fn add_ratios(report: &mut Report, trials: &Trials) {
 fn add_ratio(report: &mut Report, name: &str, ratio: Option<Figure>) {
     let Some(figure) = ratio else { return };
     let mark = if figure.disturbed { " (every run was disturbed)" } else { "" };
+    let bar = BARS.iter().find(|(barred, _)| *barred == name).map_or_else(String::new, |(_, bar)| {
+        let verdict = if figure.median <= *bar { "reached" } else { "missed" };
+        format!("; aim {bar:.2}: {verdict}")
+    });
     println!(
-        "{name}: {:.3}  ({:.3} to {:.3}, {} repeats){mark}",
+        "{name}: {:.3}  ({:.3} to {:.3}, {} repeats){mark}{bar}",
         figure.median, figure.least, figure.most, figure.count
     );
     report.add_figure(name, figure);

@@ -15,7 +15,6 @@ mod cpu;
 mod density;
 mod hop;
 mod hostile;
-mod html;
 mod instance;
 mod instructions;
 mod load;
@@ -24,13 +23,10 @@ mod material;
 mod metrics;
 mod neighbours;
 mod node;
-mod path;
-mod pipeline;
 mod policies;
 mod ports;
 mod processes;
 mod proxy_under_test;
-mod recovery;
 mod report;
 mod rig;
 mod sample;
@@ -73,18 +69,12 @@ enum Command {
     Functions(arguments::Plain),
     /// Instructions of the node per request: the same on a busy machine as on an idle one.
     Instructions(instructions::Arguments),
-    /// A function as a component in the node and as a process, behind the same policies: CPU, latency, and the first request.
-    Pipeline(arguments::Plain),
-    /// The way into a room and out of it, and what a room costs: against processes and connections of the machine.
-    Path(path::Arguments),
-    /// Functions that are container images: cold starts beside the bare runtime, warm requests beside a process, pulls beside skopeo and umoci.
+    /// Functions that are container images: cold starts beside the bare runtime, warm requests beside a process.
     Containers(containers::Arguments),
     /// A shop of ten functions that call each other through the memory of a chain, through HTTP with the same policies, and without a mesh.
     Chains(chains::Arguments),
     /// Control plane: what nodes get, how fast, and what it costs with up to 10,000 functions on 100 nodes.
     Control(control::Arguments),
-    /// What requests feel when a part of a mesh fails: leader, etcd, nodes, networks; and what is admitted of a limit that four nodes share.
-    Recovery(recovery::Arguments),
     /// In under two minutes, for CI: whether the hot path still costs about what it did.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
@@ -111,19 +101,7 @@ enum Command {
     /// (part of control) The control plane.
     #[command(hide = true)]
     ControlPlane(control::plane::Arguments),
-    /// (part of path) Connects and waits for a byte, often.
-    #[command(hide = true)]
-    PathInside(path::InsideArguments),
-    /// (part of path) Connects in a network whose firewall redirects connections.
-    #[command(hide = true)]
-    PathRedirected(path::redirect::RedirectedArguments),
-    /// (part of path) Sends back what it gets.
-    #[command(hide = true)]
-    PathEcho(path::round_trip::EchoArguments),
-    /// (part of path) Sends messages and waits for each to come back.
-    #[command(hide = true)]
-    PathTalk(path::round_trip::TalkArguments),
-    /// (part of pipeline) The function as a process.
+    /// (part of containers) A small function as a process.
     #[command(hide = true)]
     Greeter,
     /// (part of azure) An instance that works as long as a request asks.
@@ -139,7 +117,7 @@ enum Command {
 
 fn main() -> anyhow::Result<ExitCode> {
     // Before anything that could start a thread.
-    if path::is_launcher() {
+    if containers::stages::is_jailer() {
         return Ok(leno_jail::jailer::run());
     }
     let done = match Arguments::parse().command {
@@ -152,14 +130,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Azure(arguments) => azure::run(&arguments),
         Command::Functions(arguments) => azure::cycles::run(&arguments),
         Command::Instructions(arguments) => instructions::run(&arguments),
-        Command::Pipeline(arguments) => pipeline::run(&arguments),
-        Command::Recovery(arguments) => recovery::run(&arguments),
-        Command::Path(arguments) => path::run(&arguments),
-        Command::PathInside(arguments) => path::run_inside(&arguments),
-        Command::PathRedirected(arguments) => path::redirect::run(&arguments),
-        Command::PathEcho(arguments) => path::round_trip::echo(&arguments),
-        Command::PathTalk(arguments) => path::round_trip::talk(&arguments),
-        Command::Greeter => pipeline::greeter::run(),
+        Command::Greeter => containers::greeter::run(),
         Command::Containers(arguments) => containers::run(&arguments),
         Command::Chains(arguments) => chains::run(&arguments),
         Command::Control(arguments) => control::run(&arguments),

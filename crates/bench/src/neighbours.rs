@@ -105,10 +105,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     println!("{all} runs in {:.0} s", begin.elapsed().as_secs_f64());
     trials.0.retain(|trial| failures.iter().all(|failed| failed.name() != trial.contender));
     let mut report = Report::default();
-    let page = results::tell(&trials, &neighbours, &mut report);
+    results::tell(&trials, &neighbours, &mut report);
     let mut details = json!({"conditions": trial::conditions(&rig)});
     details["trials"] = serde_json::to_value(&trials.0)?;
-    arguments.output.write(report, page, machine, details)?;
+    arguments.output.write(report, machine, details)?;
     let failed: BTreeSet<&str> = failures.into_iter().map(Scenario::name).collect();
     ensure!(failed.is_empty(), "not measured, because a run failed: {failed:?}");
     Ok(())

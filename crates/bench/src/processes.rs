@@ -17,6 +17,11 @@ pub(crate) fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
+/// A process and its descendants. A jail's program is below the jail's first process, which is below the jailer.
+pub(crate) fn tree(pid: u32) -> Vec<u32> {
+    [vec![pid], descendants(pid)].concat()
+}
+
 /// The same, and what those have started.
 pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     children(pid).into_iter().flat_map(|child| [vec![child], descendants(child)].concat()).collect()

@@ -10,7 +10,6 @@ use super::scenario::{Functions, Running, Scenario};
 use super::watch::{OwnProcesses, Sampling};
 use super::workload::Invocation;
 use crate::arguments::Plain;
-use crate::html::Page;
 use crate::load::{Pace, Plan, Protocol, Request};
 use crate::machine;
 use crate::processes::children;
@@ -88,9 +87,6 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
         println!("{name}: {value}");
     }
     let conditions = conditions(&rig, &settings);
-    if let Some(path) = &arguments.output.html {
-        page(&report, &machine, &conditions).write(path)?;
-    }
     match &arguments.output.json {
         Some(path) => {
             let starts: Vec<Value> = starts.iter().map(Starts::details).collect();
@@ -290,14 +286,4 @@ fn conditions(rig: &Rig, settings: &Settings) -> Value {
         "leno": rig.programs.leno.display().to_string(),
         "cores": {"proxies and functions": rig.cores.proxy, "load and sinks": rig.cores.load},
     })
-}
-
-fn page(report: &Report, machine: &Value, conditions: &Value) -> Page {
-    let mut page = Page::new("Functions that start, and that do not");
-    page.note("Leno with all nine policies, and the same serverless layer without a mesh.");
-    let mut rows = vec![["figure", "value"].map(str::to_owned).to_vec()];
-    rows.extend(report.all().map(|(name, value)| vec![name.to_owned(), value.to_string()]));
-    page.table(rows);
-    page.conditions(machine, conditions);
-    page
 }

@@ -13,15 +13,6 @@ use serde::{Deserialize, Serialize};
 /// Where slowdowns are told.
 pub(super) const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99)];
 
-/// Why an answer took longer than its work: the stages of a cold start, one after the other.
-pub(super) const STAGES: [&str; 5] = [
-    "due, until the program begins",
-    "until it listens",
-    "until it has the request",
-    "work beyond what was asked",
-    "until the answer is there",
-];
-
 /// One scenario, measured.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Measured {
@@ -73,7 +64,9 @@ impl Measured {
         self.replayed.all.iter().filter(|done| !done.is_good()).count()
     }
 
-    /// Milliseconds of each of [`STAGES`], for each cold start, sorted.
+    /// Milliseconds of each stage of each cold start, sorted: from the due time until the program
+    /// begins, until it listens, until it has the request, its work beyond the requested time, and
+    /// until the answer is there.
     pub(super) fn stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 5] {
         sorted_ms(self.timelines(invocations).filter(|timeline| timeline.cold && timeline.life.count == 1).map(
             |timeline| {

@@ -225,7 +225,7 @@ fn documents(
         let name = format!("service-{index}");
         let spec = json!({
             "command": command,
-            // What a room costs is measured by itself: `leno-bench path`.
+            // No jail: its start would be part of every scenario with Leno.
             "isolation": "process",
             "concurrency": functions.concurrency,
             "queue": QUEUE,

@@ -5,7 +5,7 @@ use crate::affinity::Cores;
 use crate::contenders::listeners;
 use crate::metrics;
 use crate::ports::free_addresses;
-use crate::processes::{children, end};
+use crate::processes::{end, tree};
 use crate::proxy_under_test::Proxy;
 use anyhow::{Context, ensure};
 use serde::Deserialize;
@@ -260,7 +260,7 @@ impl Running {
     /// Node and functions.
     pub(super) fn pids(&self) -> Vec<u32> {
         let node = self.node.as_ref().map(Proxy::pids).unwrap_or_default();
-        node.into_iter().chain(self.functions.iter().map(|(_, child)| child.id())).flat_map(descendants).collect()
+        node.into_iter().chain(self.functions.iter().map(|(_, child)| child.id())).flat_map(tree).collect()
     }
 
     /// What the node says of itself.
@@ -293,9 +293,4 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.functions.iter_mut().for_each(|(_, child)| end(child));
     }
-}
-
-/// A process and all that it started: a room's program has its room's first process and the launcher above it.
-fn descendants(pid: u32) -> Vec<u32> {
-    std::iter::once(pid).chain(children(pid).into_iter().flat_map(descendants)).collect()
 }

@@ -56,7 +56,7 @@ fn start(bundle: &Path, name: &str) -> anyhow::Result<f64> {
         "hostname": "bench",
         "process": {
             "user": {"uid": 1000, "gid": 1000},
-            "args": ["/bin/function", crate::pipeline::greeter::SUBCOMMAND],
+            "args": ["/bin/function", super::greeter::SUBCOMMAND],
             "env": [format!("PORT={}", address.port()), "PATH=/bin"],
             "cwd": "/",
             "noNewPrivileges": true,

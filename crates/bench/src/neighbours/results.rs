@@ -2,7 +2,6 @@
 
 use super::scenario::{Actions, Scenario};
 use super::{MODEST, Neighbour};
-use crate::html::Page;
 use crate::load::Outcome;
 use crate::report::Report;
 use crate::statistics::{Figure, Selection, Trials};
@@ -86,26 +85,11 @@ fn actions(of: &[&Actions]) -> Vec<(&'static str, Figure)> {
     first.iter().enumerate().filter_map(|(at, (name, _))| Some((*name, Figure::of(values(at), false)?))).collect()
 }
 
-pub(super) fn tell(trials: &Trials, neighbours: &[Neighbour], report: &mut Report) -> Page {
-    let mut page = Page::new("A neighbour at full blast");
-    page.note("One Leno node, one worker. A tenant with 200 requests a second in open loop is measured; latencies in us from the scheduled \
-               send. Another tenant's load and upstream get what nobody else wants of the load's core (SCHED_IDLE), so that what is measured \
-               is the node; `elsewhere`, where they do without the node, shows what is left of them in the figures.");
-    let columns = [
-        "neighbour",
-        "p50",
-        "p99",
-        "p99 against idle",
-        "refused",
-        "its answers a second",
-        "of them 500 or 503",
-        "what it did in a run",
-    ];
-    let mut rows = vec![columns.map(str::to_owned).to_vec()];
+pub(super) fn tell(trials: &Trials, neighbours: &[Neighbour], report: &mut Report) {
     let mut worst: Option<Figure> = None;
     for row in Scenario::ALL.into_iter().filter_map(|scenario| Row::of(scenario, trials)) {
         let its: Vec<&Neighbour> = neighbours.iter().filter(|neighbour| neighbour.scenario == row.scenario).collect();
-        rows.push(add(&row, &its, report));
+        add(&row, &its, report);
         if row.scenario.has_bars() && worst.is_none_or(|worst| row.ratio.median > worst.median) {
             worst = Some(row.ratio);
         }
@@ -114,12 +98,10 @@ pub(super) fn tell(trials: &Trials, neighbours: &[Neighbour], report: &mut Repor
         println!("neighbour_p99_ratio (the worst): {:.2}", worst.median);
         report.add_figure("neighbour_p99_ratio", worst);
     }
-    page.table(rows);
-    page
 }
 
-/// Prints a scenario and adds its figures; its row of the table.
-fn add(row: &Row, its: &[&Neighbour], report: &mut Report) -> Vec<String> {
+/// Prints a scenario and adds its figures.
+fn add(row: &Row, its: &[&Neighbour], report: &mut Report) {
     let name = row.scenario.name();
     let (rate, statuses) = got(its.iter().map(|neighbour| &neighbour.outcome));
     let all: u64 = statuses.values().sum();
@@ -133,20 +115,8 @@ fn add(row: &Row, its: &[&Neighbour], report: &mut Report) -> Vec<String> {
         report.add(&format!("neighbour_{name}_per_second"), rate);
         report.add(&format!("neighbour_{name}_lost_share"), lost);
     }
-    let mut did = Vec::new();
     for (action, figure) in actions(&its.iter().map(|neighbour| &neighbour.actions).collect::<Vec<_>>()) {
         println!("{name}: {action} {:.1} in a run ({:.1} to {:.1})", figure.median, figure.least, figure.most);
         report.add_figure(&format!("neighbour_{name}_{action}"), figure);
-        did.push(format!("{action} {:.1}", figure.median));
     }
-    vec![
-        name.to_owned(),
-        format!("{:.0}", row.p50.median),
-        format!("{:.0}", row.p99.median),
-        format!("{:.2}", row.ratio.median),
-        row.refused.to_string(),
-        format!("{rate:.0}"),
-        format!("{:.1} %", lost * 100.0),
-        did.join(", "),
-    ]
 }
