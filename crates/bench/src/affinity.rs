@@ -2,7 +2,8 @@
 
 use anyhow::{Context, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::process::{Child, Command};
+use std::io;
+use std::process::Command;
 
 /// The two cores of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +26,14 @@ impl Cores {
     }
 
     /// Starts a process on the proxy's core. What it starts in its turn stays there.
-    pub(crate) fn spawn_proxy(self, command: &mut Command) -> anyhow::Result<Child> {
+    pub(crate) fn spawn_proxy<T>(
+        self,
+        command: &mut Command,
+        spawn: impl FnOnce(&mut Command) -> io::Result<T>,
+    ) -> anyhow::Result<T> {
         // A child inherits the affinity of the thread that starts it, before it can start threads of its own.
         sched_setaffinity(None, &only(self.proxy))?;
-        let child = command.spawn();
+        let child = spawn(command);
         sched_setaffinity(None, &only(self.load))?;
         child.with_context(|| format!("{} cannot be started", command.get_program().display()))
     }

@@ -8,7 +8,6 @@ use crate::arguments::Plain;
 use crate::contenders::{EnvoyPlace, envoy_file, mesh};
 use crate::machine;
 use crate::policies::Policies;
-use crate::ports::free_addresses;
 use crate::proxy_under_test::leno::{Listeners, host_of};
 use crate::proxy_under_test::{Helper, Proxy};
 use crate::report::Report;
@@ -16,6 +15,7 @@ use crate::rig::Rig;
 use crate::sample::Sample;
 use crate::trial;
 use anyhow::{Context, ensure};
+use leno_testkit::free_addresses;
 use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
@@ -60,7 +60,7 @@ fn tell(name: &str, sample: &Sample, count: usize, report: &mut Report) {
 
 /// Functions are added to a node one by one; the first one is there from the beginning.
 fn leno(rig: &Rig, engine: &str, policies: Policies, functions: usize) -> anyhow::Result<Sample> {
-    let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+    let [gateway, outbound, inbound, admin, control] = free_addresses();
     let listeners = Listeners { gateway, outbound, inbound, admin, control };
     let folder = rig.folder().join(format!("coldstart-{engine}"));
     fs::create_dir(&folder)?;
@@ -102,7 +102,7 @@ fn envoy(rig: &Rig, policies: Policies, count: usize) -> anyhow::Result<Sample> 
     let request = request(rig, crate::material::HOST)?;
     let mut times = Vec::new();
     for index in 0..count {
-        let [listen] = free_addresses()?;
+        let [listen] = free_addresses();
         let place = EnvoyPlace::inbound(listen, rig.upstream);
         let configurations = [envoy_file(rig, &format!("coldstart-{index}"), policies, place)?];
         let begin = Instant::now();

@@ -3,14 +3,14 @@
 use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;
 use crate::policies::{Algorithm, Limit, Policies};
-use crate::ports::free_addresses;
-use crate::processes;
 use crate::proxy_under_test::envoy::Sidecar;
 use crate::proxy_under_test::leno::{Caller, Listeners, Mesh, host_of};
 use crate::proxy_under_test::{Helper, Proxy};
 use crate::rig::Rig;
 use crate::trial::{Contender, HTTP1, HTTP2, Traffic, probe};
 use anyhow::{Context, ensure};
+use leno_testkit::free_addresses;
+use leno_testkit::process;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Contender for Running {
     fn pids(&self) -> Vec<u32> {
         let proxies = self.proxy.as_ref().map(Proxy::pids).unwrap_or_default();
         let pids = proxies.into_iter().chain(self.node.as_ref().map(Helper::pid));
-        if self.with_instances { pids.flat_map(processes::tree).collect() } else { pids.collect() }
+        if self.with_instances { pids.flat_map(process::tree).collect() } else { pids.collect() }
     }
 
     fn default_traffic(&self) -> Traffic {
@@ -99,6 +99,11 @@ impl Running {
         Self { with_instances: true, ..self }
     }
 
+    /// What the proxy has written.
+    pub(crate) fn output(&self) -> String {
+        self.proxy.as_ref().map(Proxy::output).unwrap_or_default()
+    }
+
     /// With another request.
     pub(crate) fn asking(self, request: Request) -> Self {
         Self { request, ..self }
@@ -128,13 +133,13 @@ impl Running {
 
     /// One Envoy before the upstream, as an inbound sidecar.
     pub(crate) fn envoy(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
-        let [listen] = free_addresses()?;
+        let [listen] = free_addresses();
         Self::with_envoy(rig, name, policies, EnvoyPlace::inbound(listen, rig.upstream))
     }
 
     /// As [`Self::envoy`], before the upstream that speaks HTTP/2.
     pub(crate) fn envoy_http2(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
-        let [listen] = free_addresses()?;
+        let [listen] = free_addresses();
         let place = EnvoyPlace { listen, upstream: rig.upstream_http2, http2_upstream: true, outbound: false };
         Self::with_envoy(rig, name, policies, place)
     }
@@ -148,7 +153,7 @@ impl Running {
 
     /// A caller's sidecar and the callee's, with mutual TLS between them where policies say so.
     pub(crate) fn envoy_pair(rig: &Rig, name: &str, policies: Policies) -> anyhow::Result<Self> {
-        let [outbound, inbound] = free_addresses()?;
+        let [outbound, inbound] = free_addresses();
         let configurations = [
             envoy_file(
                 rig,
@@ -291,7 +296,7 @@ impl Running {
         let begin = Instant::now();
         loop {
             if let Some(proxy) = &mut self.proxy {
-                proxy.ensure_running().with_context(|| self.name.clone())?;
+                proxy.ensure_running();
             }
             let outcome = probe(rig, self, change)?;
             if outcome.error.is_none() && outcome.statuses.keys().eq([&status]) {
@@ -359,7 +364,7 @@ pub(crate) fn new_folder(rig: &Rig, name: &str) -> anyhow::Result<PathBuf> {
 
 /// Addresses for one node.
 pub(crate) fn listeners() -> anyhow::Result<Listeners> {
-    let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+    let [gateway, outbound, inbound, admin, control] = free_addresses();
     Ok(Listeners { gateway, outbound, inbound, admin, control })
 }
 

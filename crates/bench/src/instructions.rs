@@ -9,12 +9,12 @@ use crate::contenders::mesh;
 use crate::load::{Pace, Plan, Protocol, Single};
 use crate::machine;
 use crate::policies::{Algorithm, Policies};
-use crate::ports::free_addresses;
 use crate::proxy_under_test::leno::Listeners;
 use crate::proxy_under_test::{Helper, Programs};
 use crate::report::Report;
 use crate::rig::Rig;
 use anyhow::{Context, ensure};
+use leno_testkit::free_addresses;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,7 +71,7 @@ pub(crate) fn count(rig: &Rig, profile: Option<&Path>) -> anyhow::Result<[(&'sta
 /// Of all threads of the node.
 fn one(rig: &Rig, policies: Policies, protocol: Protocol, profile: Option<&Path>) -> anyhow::Result<f64> {
     let folder = tempfile::tempdir_in(rig.folder())?;
-    let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+    let [gateway, outbound, inbound, admin, control] = free_addresses();
     let listeners = Listeners { gateway, outbound, inbound, admin, control };
     // Documents cannot select the inline engine; the node is told.
     let documents = folder.path().join("bench.yaml");

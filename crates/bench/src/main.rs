@@ -24,8 +24,6 @@ mod metrics;
 mod neighbours;
 mod node;
 mod policies;
-mod ports;
-mod processes;
 mod proxy_under_test;
 mod report;
 mod rig;

@@ -9,10 +9,9 @@ use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use leno_testkit::keys::CertificateAuthority;
 use rcgen::string::Ia5String;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyUsagePurpose, SanType,
-};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyUsagePurpose, SanType};
 use serde_json::{Value, json};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -41,11 +40,10 @@ pub(crate) struct Material {
 impl Material {
     /// Makes all of it in this folder: `ca.pem`, and `NAME.pem` and `NAME.key` for `service` and `frontend`.
     pub(crate) fn make(folder: &Path) -> anyhow::Result<Self> {
-        let mut authority = CertificateParams::new(Vec::new())?;
-        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        authority.distinguished_name.push(DnType::CommonName, "bench");
-        let authority = CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate()?)?;
+        let authority = CertificateAuthority::with(|params| {
+            params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+            params.distinguished_name.push(DnType::CommonName, "bench");
+        });
         fs::write(folder.join("ca.pem"), authority.pem())?;
         let token = folder.join("admin.token");
         OpenOptions::new()
@@ -58,8 +56,7 @@ impl Material {
         for (name, identity) in [("service", SERVICE), ("frontend", FRONTEND)] {
             let mut leaf = CertificateParams::new(vec![HOST.to_owned()])?;
             leaf.subject_alt_names.push(SanType::URI(Ia5String::try_from(identity)?));
-            let key = rcgen::KeyPair::generate()?;
-            let certificate = leaf.signed_by(&key, &authority)?;
+            let (certificate, key) = authority.sign(leaf);
             fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
             fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
         }

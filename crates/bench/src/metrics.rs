@@ -1,26 +1,19 @@
-//! What a node says of itself at `/metrics`.
+//! The metrics of a node under test.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use leno_testkit::Admin;
+use std::net::SocketAddr;
 
-/// What is asked of an admin address bears this. The nodes under test are on loopback, and nobody else's.
+/// The token of the admin listeners of nodes under test.
 pub(crate) const TOKEN: &str = "leno-bench-asks-the-node-that-it-measures";
 
-/// The answer to a GET of a path at an admin address, head and body; `None`: there is none.
-pub(crate) fn get(admin: SocketAddr, path: &str) -> Option<String> {
-    let ask = || {
-        let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(1))?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nhost: admin\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\r\n"
-        )?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
-    };
-    ask().ok()
+/// The admin listener at an address.
+pub(crate) fn admin(address: SocketAddr) -> Admin {
+    Admin::Address(address, TOKEN.to_owned())
+}
+
+/// The text of `/metrics`; `None`: there was no answer.
+pub(crate) fn get(address: SocketAddr) -> Option<String> {
+    admin(address).get("/metrics").map(|answer| answer.body)
 }
 
 /// The sum of all samples of this name that have this text among their labels; `None`: there are none.

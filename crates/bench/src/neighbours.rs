@@ -18,7 +18,7 @@ use scenario::{Actions, Scenario};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-use tenants::{Tenants, last_lines};
+use tenants::Tenants;
 
 /// The modest tenant.
 const MODEST: Traffic = Traffic { name: "modest", connections: 4, rate: 200.0, ..HTTP1 };
@@ -190,7 +190,7 @@ fn once(
         "the other tenant did not do all of it, so nothing was measured: {actions:?}; its answers {:?}, first error {:?}\n{}",
         outcome.statuses,
         outcome.error,
-        last_lines(rig, LOG_LINES)
+        tenants.last_lines(LOG_LINES)
     );
     Ok((trial, Some(Neighbour { scenario, outcome, actions })))
 }

@@ -5,21 +5,18 @@ pub(crate) mod envoy;
 pub(crate) mod leno;
 
 use crate::affinity::Cores;
-use crate::{metrics, processes};
-use anyhow::{Context, bail, ensure};
-use std::fs::{self, File};
+use crate::metrics;
+use anyhow::{Context, ensure};
+use leno_testkit::process::terminate;
+use leno_testkit::{Process, mesh};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// The longest that a process may take to start.
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Processes that stand between load and upstream. They are ended when this is dropped.
 pub(crate) struct Proxy {
-    children: Vec<Child>,
+    processes: Vec<Process>,
 }
 
 /// Where the programs are.
@@ -31,60 +28,45 @@ pub(crate) struct Programs {
 impl Proxy {
     /// An Envoy with one worker thread, on the proxies' core, for each of these configuration files.
     pub(crate) fn envoys(program: &Path, cores: Cores, configurations: &[PathBuf]) -> anyhow::Result<Self> {
-        let mut proxy = Self { children: Vec::new() };
+        let mut proxy = Self { processes: Vec::new() };
         for path in configurations {
-            let log = File::create(path.with_extension("out"))?;
             let mut command = Command::new(program);
             command
                 .args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warn", "--config-path"])
                 .arg(path);
-            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-            proxy.children.push(cores.spawn_proxy(&mut command)?);
+            command.stdin(Stdio::null());
+            proxy.processes.push(cores.spawn_proxy(&mut command, Process::spawn)?);
         }
         Ok(proxy)
     }
 
     /// `leno up` with one worker thread, on the proxies' core, on the documents in this folder. Returns when it is ready.
     pub(crate) fn leno(program: &Path, cores: Cores, folder: &Path, admin: SocketAddr) -> anyhow::Result<Self> {
-        let log = File::create(folder.with_extension("out"))?;
-        let mut command = Command::new(program);
-        command.arg("up").arg(folder).args(["--workers", "1"]).current_dir(folder);
+        let mut command = mesh::up(Command::new(program), folder);
+        command.args(["--workers", "1"]).stdin(Stdio::null());
         // The load uses an instance's credential, and programs may be where only this account can reach them.
         command.env("LENO_ANY_CALLER", "true").env("LENO_NODE_ACCOUNT", "true");
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let mut proxy = Self { children: vec![cores.spawn_proxy(&mut command)?] };
-        let begin = Instant::now();
-        while !is_ready(admin) {
-            proxy
-                .ensure_running()
-                .with_context(|| fs::read_to_string(folder.with_extension("out")).unwrap_or_default())?;
-            ensure!(begin.elapsed() < TIMEOUT, "leno is not ready after {TIMEOUT:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(proxy)
+        let mut process = cores.spawn_proxy(&mut command, Process::spawn)?;
+        let admin = metrics::admin(admin);
+        process.wait_until("the node is ready", |_| admin.is_ready());
+        Ok(Self { processes: vec![process] })
     }
 
     /// The processes whose CPU time and memory are the proxy's.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.children.iter().map(Child::id).collect()
+        self.processes.iter().map(Process::pid).collect()
     }
 
-    /// An error if a process has ended.
-    pub(crate) fn ensure_running(&mut self) -> anyhow::Result<()> {
-        for child in &mut self.children {
-            if let Some(status) = child.try_wait()? {
-                bail!("the proxy (process {}) ended with {status}", child.id());
-            }
+    /// Panics with the output of a process that has ended.
+    pub(crate) fn ensure_running(&mut self) {
+        for process in &mut self.processes {
+            process.ensure_running();
         }
-        Ok(())
     }
-}
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        for child in &mut self.children {
-            processes::end(child);
-        }
+    /// What the processes have written.
+    pub(crate) fn output(&self) -> String {
+        self.processes.iter().map(Process::output).collect()
     }
 }
 
@@ -112,7 +94,7 @@ impl Helper {
             None => Command::new(this),
         };
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = cores.spawn_proxy(&mut command)?;
+        let mut child = cores.spawn_proxy(&mut command, Command::spawn)?;
         let output = BufReader::new(child.stdout.take().context("it has an output")?);
         let mut helper = Self { child, output };
         helper.hear("ready")?;
@@ -152,12 +134,8 @@ impl Helper {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        processes::end(&mut self.child);
+        terminate(&mut self.child);
     }
-}
-
-fn is_ready(admin: SocketAddr) -> bool {
-    metrics::get(admin, "/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }
 
 impl Programs {

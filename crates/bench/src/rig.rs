@@ -4,10 +4,10 @@ use crate::affinity::Cores;
 use crate::cpu::{AllProcesses, Memory, Usage};
 use crate::load::{Outcome, Plan};
 use crate::material::Material;
-use crate::ports::free_addresses;
-use crate::processes::{descendants, end};
 use crate::proxy_under_test::Programs;
 use anyhow::{Context, ensure};
+use leno_testkit::free_addresses;
+use leno_testkit::process::{descendants, terminate};
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ impl Rig {
         let cores = Cores::take()?;
         let folder = tempfile::Builder::new().prefix("leno-bench-").tempdir()?;
         let material = Material::make(folder.path())?;
-        let [upstream, upstream_http2, otlp, limits] = free_addresses()?;
+        let [upstream, upstream_http2, otlp, limits] = free_addresses();
         let mut rig = Self {
             cores,
             programs,
@@ -96,14 +96,14 @@ impl Rig {
 
     /// Starts one more upstream for traffic that only makes noise, of the lowest priority, with so many interim responses before each answer.
     pub(crate) fn another_upstream(&self, interim: usize) -> anyhow::Result<(SocketAddr, Noise)> {
-        let [address] = free_addresses()?;
+        let [address] = free_addresses();
         let arguments = ["upstream", "--listen", &address.to_string(), "--interim", &interim.to_string()];
         Ok((address, self.start_noise(&arguments, "ready")?))
     }
 
     /// Starts a process of the lowest priority that is two registries and obeys lines.
     pub(crate) fn slow_registries(&self) -> anyhow::Result<([SocketAddr; 2], Noise)> {
-        let [first] = free_addresses()?;
+        let [first] = free_addresses();
         let addresses = [first, SocketAddr::from(([127, 0, 0, 2], first.port()))];
         let [one, other] = addresses.map(|address| address.to_string());
         Ok((addresses, self.start_noise(&["slow-registry", "--listen", &one, "--listen", &other], "ready")?))
@@ -196,7 +196,7 @@ impl Noise {
 
 impl Drop for Noise {
     fn drop(&mut self) {
-        end(&mut self.child);
+        terminate(&mut self.child);
     }
 }
 
@@ -210,7 +210,7 @@ fn lowest_priority() -> anyhow::Result<Command> {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        self.helpers.iter_mut().for_each(end);
+        self.helpers.iter_mut().for_each(terminate);
     }
 }
 

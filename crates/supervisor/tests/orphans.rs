@@ -8,6 +8,7 @@ mod support;
 
 use leno_supervisor::{Settings, Supervisor};
 use leno_testkit::eventually_async;
+use leno_testkit::process::is_running;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,10 +66,10 @@ async fn all_end_with_their_instance(settings: Settings, name: &str) {
     let number = |way: &str| fs::read_to_string(PathBuf::from(&folder).join(way)).ok()?.trim().parse::<u32>().ok();
     eventually_async("all have detached themselves", || WAYS.iter().all(|way| number(way).is_some())).await;
     let numbers = WAYS.map(|way| number(way).unwrap());
-    assert!(numbers.iter().all(|number| runs(*number)), "they outlive their parents");
+    assert!(numbers.iter().all(|number| is_running(*number)), "they outlive their parents");
     supervisor.shutdown(FOREVER).await;
     for (way, number) in WAYS.iter().zip(numbers) {
-        assert!(!runs(number), "{name}: the {way} has outlived its instance");
+        assert!(!is_running(number), "{name}: the {way} has outlived its instance");
         assert!(!PathBuf::from(format!("/proc/{number}")).exists(), "{name}: the {way} was not waited for");
     }
     fs::remove_dir_all(folder).unwrap();

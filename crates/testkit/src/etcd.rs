@@ -1,9 +1,9 @@
 //! An etcd process.
 
-use crate::{eventually, free_port};
+use crate::{Process, eventually, free_port};
 use std::io::{self, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -12,7 +12,7 @@ pub struct EtcdServer {
     folder: TempDir,
     client: u16,
     peer: u16,
-    process: Option<Child>,
+    process: Option<Process>,
 }
 
 impl EtcdServer {
@@ -28,18 +28,14 @@ impl EtcdServer {
     pub fn run(&mut self) {
         let (client, peer) = (self.address(), format!("http://127.0.0.1:{}", self.peer));
         let data = self.folder.path().join("data");
-        let process = Command::new("etcd")
-            .args(["--name", "one", "--log-level", "error", "--data-dir"])
+        let mut etcd = Command::new("etcd");
+        etcd.args(["--name", "one", "--log-level", "error", "--data-dir"])
             .arg(data)
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("one={peer}")])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("etcd is installed (make setup)");
-        self.process = Some(process);
+            .stdin(Stdio::null());
+        self.process = Some(Process::spawn(&mut etcd).expect("etcd is installed (make setup)"));
         eventually("etcd to answer", || self.health().is_ok_and(|answer| answer.contains("\"health\":\"true\"")));
     }
 
@@ -55,18 +51,21 @@ impl EtcdServer {
         format!("http://127.0.0.1:{}", self.client)
     }
 
-    /// Ends the process at once.
+    /// Kills the process.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            process.kill().unwrap();
-            process.wait().unwrap();
+            process.kill();
         }
     }
 
-    /// Sends a signal such as `-STOP`: a stopped process keeps its connections, and does not answer.
-    pub fn signal(&self, signal: &str) {
-        let pid = self.process.as_ref().unwrap().id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    /// Stops the process. It keeps its connections, and does not answer.
+    pub fn pause(&self) {
+        self.process.as_ref().expect("etcd runs").pause();
+    }
+
+    /// Continues a paused process.
+    pub fn resume(&self) {
+        self.process.as_ref().expect("etcd runs").resume();
     }
 }
 

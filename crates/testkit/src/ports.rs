@@ -1,7 +1,7 @@
 //! Ports for servers that take a number and not a listener.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::{self, net::UnixListener};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,4 +27,9 @@ pub fn free_port() -> u16 {
             TcpListener::bind(("127.0.0.1", port)).is_ok()
         })
         .expect("one port is free")
+}
+
+/// Addresses of the loopback interface with free ports.
+pub fn free_addresses<const COUNT: usize>() -> [SocketAddr; COUNT] {
+    [(); COUNT].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())))
 }

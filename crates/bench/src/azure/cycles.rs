@@ -12,13 +12,13 @@ use super::workload::Invocation;
 use crate::arguments::Plain;
 use crate::load::{Pace, Plan, Protocol, Request};
 use crate::machine;
-use crate::processes::children;
 use crate::proxy_under_test::leno::host_of;
 use crate::report::Report;
 use crate::rig::Rig;
 use crate::statistics::Figure;
 use crate::trial::TOLERATED_PERCENT;
 use anyhow::{Context, ensure};
+use leno_testkit::process::children;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -83,7 +83,7 @@ pub(super) fn measure(
     };
     let (replayed, watched) = super::replay(&running, &invocations, options)?;
     let admin = running.admin.context("only a mesh says how often it scales")?;
-    let text = metrics::get(admin, "/metrics").context("the node says nothing of itself")?;
+    let text = metrics::get(admin).context("the node says nothing of itself")?;
     let downs = metrics::sum(&text, "leno_autoscaler_decisions_total", "direction=\"down\"").unwrap_or(0);
     let cycles = settings.cycles();
     if downs < cycles as u64 {

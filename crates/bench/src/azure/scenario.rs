@@ -6,13 +6,13 @@ use crate::contenders;
 use crate::load::{self, Request, Tls};
 use crate::material::HOST;
 use crate::policies::{Algorithm, Policies};
-use crate::ports::free_addresses;
 use crate::proxy_under_test::envoy::Sidecar;
 use crate::proxy_under_test::leno::{Listeners, function, host_of, join};
 use crate::proxy_under_test::{Helper, Proxy};
 use crate::rig::Rig;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use leno_testkit::free_addresses;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs;
@@ -119,7 +119,7 @@ impl Running {
     pub(super) fn start(rig: &Rig, scenario: Scenario, functions: Functions) -> anyhow::Result<Self> {
         // A scenario may be started more than once.
         let folder = tempfile::Builder::new().prefix(scenario.name()).tempdir_in(rig.folder())?.keep();
-        let [gateway, outbound, inbound, admin, control] = free_addresses()?;
+        let [gateway, outbound, inbound, admin, control] = free_addresses();
         let listeners = Listeners { gateway, outbound, inbound, admin, control };
         let file = folder.join("functions.yaml");
         fs::write(&file, documents(rig, scenario, functions, listeners, &folder)?)?;

@@ -3,7 +3,7 @@
 use super::sidecar;
 use crate::cpu::{AllProcesses, Memory, Usage};
 use crate::metrics;
-use crate::processes::children;
+use leno_testkit::process::children;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -254,7 +254,7 @@ fn busy(line: &str) -> Option<u64> {
 
 fn configuration(subject: &Subject) -> Option<Configuration> {
     match subject.admin {
-        Some(admin) => counted(&metrics::get(admin, "/metrics")?),
+        Some(admin) => counted(&metrics::get(admin)?),
         None if subject.sidecars => {
             let (messages, bytes) = sidecar::configured(&subject.folder);
             Some(Configuration { bytes, messages, reports: 0 })

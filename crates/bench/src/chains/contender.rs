@@ -4,10 +4,11 @@ use super::load;
 use crate::affinity::Cores;
 use crate::contenders::listeners;
 use crate::metrics;
-use crate::ports::free_addresses;
-use crate::processes::{end, tree};
 use crate::proxy_under_test::Proxy;
 use anyhow::{Context, ensure};
+use leno_testkit::Process;
+use leno_testkit::free_addresses;
+use leno_testkit::process::tree;
 use serde::Deserialize;
 use serde_json::json;
 use std::fs::{self, OpenOptions};
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Where sidecars run.
@@ -142,7 +143,7 @@ pub(super) struct Running {
     admin: Option<SocketAddr>,
     node: Option<Proxy>,
     /// Without a node, with their addresses.
-    functions: Vec<(SocketAddr, Child)>,
+    functions: Vec<(SocketAddr, Process)>,
 }
 
 /// What the calling function says of its calls.
@@ -228,7 +229,7 @@ impl Running {
     }
 
     fn without_node(programs: &Programs, cores: Cores, kind: Kind) -> anyhow::Result<Self> {
-        let addresses: [SocketAddr; FUNCTIONS.len()] = free_addresses()?;
+        let addresses: [SocketAddr; FUNCTIONS.len()] = free_addresses();
         let direct: Vec<_> = FUNCTIONS.iter().zip(addresses).map(|(name, at)| format!("{name}={at}")).collect();
         let transport = if kind == Kind::Grpc { "grpc" } else { "http" };
         let find = |name: &str| FUNCTIONS.iter().position(|known| *known == name).map(|place| addresses[place]);
@@ -244,8 +245,8 @@ impl Running {
             let mut command = Command::new(&programs.boutique);
             command.arg(name).stdin(Stdio::null()).env_remove("HTTP_PROXY");
             command.env("PORT", address.port().to_string()).env("BOUTIQUE_TRANSPORT", transport);
-            let child = cores.spawn_proxy(command.env("BOUTIQUE_DIRECT", direct.join(",")))?;
-            running.functions.push((address, child));
+            let process = cores.spawn_proxy(command.env("BOUTIQUE_DIRECT", direct.join(",")), Process::spawn)?;
+            running.functions.push((address, process));
         }
         let begin = Instant::now();
         for address in addresses {
@@ -260,12 +261,12 @@ impl Running {
     /// Node and functions.
     pub(super) fn pids(&self) -> Vec<u32> {
         let node = self.node.as_ref().map(Proxy::pids).unwrap_or_default();
-        node.into_iter().chain(self.functions.iter().map(|(_, child)| child.id())).flat_map(tree).collect()
+        node.into_iter().chain(self.functions.iter().map(|(_, process)| process.pid())).flat_map(tree).collect()
     }
 
     /// What the node says of itself.
     pub(super) fn metrics(&self) -> Option<String> {
-        metrics::get(self.admin?, "/metrics")
+        metrics::get(self.admin?)
     }
 
     /// So many calls from one function to another, one after the other.
@@ -278,7 +279,7 @@ impl Running {
     /// Calls between functions for each request of the shop's pages, since all began, as the functions themselves count them. For those that speak HTTP/1.1 with
     /// whoever asks.
     pub(super) fn calls_per_request(&self) -> anyhow::Result<f64> {
-        let count = |(address, _): &(SocketAddr, Child)| {
+        let count = |(address, _): &(SocketAddr, Process)| {
             let (_, body) = load::get(*address, "function", "/calls")?;
             Ok(std::str::from_utf8(&body)?.parse::<u64>()?)
         };
@@ -286,11 +287,5 @@ impl Running {
         // The shop's functions come first.
         let [pages, calls @ ..] = &counts[..10] else { anyhow::bail!("there are ten functions") };
         Ok(calls.iter().sum::<u64>() as f64 / *pages as f64)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.functions.iter_mut().for_each(|(_, child)| end(child));
     }
 }

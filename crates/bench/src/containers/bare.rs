@@ -1,7 +1,7 @@
 //! The same image, started by the runtime alone: create, start, and the first answer of the program.
 
-use crate::ports::free_addresses;
 use anyhow::{Context, ensure};
+use leno_testkit::free_addresses;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use serde_json::json;
@@ -48,7 +48,7 @@ fn in_own_mounts(folder: &Path, layers: &[PathBuf], count: usize) -> anyhow::Res
 }
 
 fn start(bundle: &Path, name: &str) -> anyhow::Result<f64> {
-    let [address] = free_addresses()?;
+    let [address] = free_addresses();
     let namespaces = ["pid", "ipc", "uts", "mount"].map(|kind| json!({"type": kind}));
     let config = json!({
         "ociVersion": "1.0.0",

@@ -11,7 +11,7 @@ use crate::rig::{Noise, Rig};
 use crate::trial::{Contender, HTTP1};
 use std::cell::RefCell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// An extension that does not end before its deadline.
 const ENDLESS: &str = r#"(module
@@ -99,6 +99,19 @@ impl Tenants {
     }
 }
 
+impl Tenants {
+    /// The last lines that each node has written.
+    pub(super) fn last_lines(&self, count: usize) -> String {
+        let outputs = [Some(&self.modest), self.with_control.as_ref().map(|joined| &joined.modest)];
+        let last = |running: &Running| {
+            let output = running.output();
+            let lines: Vec<&str> = output.lines().collect();
+            lines[lines.len().saturating_sub(count)..].join("\n")
+        };
+        outputs.into_iter().flatten().map(last).collect::<Vec<_>>().join("\n")
+    }
+}
+
 impl WithControl {
     fn start(rig: &Rig) -> anyhow::Result<Self> {
         let folder = new_folder(rig, "joined")?;
@@ -138,15 +151,4 @@ fn dry_runs(api: &Api) -> anyhow::Result<Plan> {
             contents: bomb::changes(),
         },
     })
-}
-
-/// The end of a node's log.
-pub(super) fn last_lines(rig: &Rig, count: usize) -> String {
-    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    let logs = ["tenants.out", "joined/control.out", "joined/node.out"].map(|name| read(&rig.folder().join(name)));
-    let lines = logs.iter().flat_map(|log| {
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(count)..].to_vec()
-    });
-    lines.collect::<Vec<_>>().join("\n")
 }

@@ -293,13 +293,13 @@ async fn who_cannot_renew_its_lease_stops_writing() {
     let server = EtcdServer::start();
     let (one, two) = (connect(&server), connect(&server));
     let mut term = one.try_lead("https://one").unwrap().unwrap();
-    server.signal("-STOP");
+    server.pause();
     // The term ends by the control plane's own clock, while etcd does not answer.
     term.lost().await;
     assert!(matches!(one.commit(&put("a", "1")), Err(StoreError::NotLeader { .. })));
     let unanswered = two.get("a").unwrap_err();
     assert!(unanswered.to_string().contains("no answer"), "{unanswered}");
-    server.signal("-CONT");
+    server.resume();
     eventually("another one to lead", || matches!(two.try_lead("https://two"), Ok(Some(_))));
 }
 

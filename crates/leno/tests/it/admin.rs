@@ -1,8 +1,8 @@
 //! Access to the admin API of a node: its own account, root, and bearers of the token have it;
 //! instances and other accounts do not.
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo, echo_function, policy, try_curl};
-use leno_testkit::free_port;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy};
+use leno_testkit::{curl, free_port, try_curl};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -167,11 +167,11 @@ fn an_address_takes_a_token() {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     for path in ["/metrics", "/functions", "/recent", "/nothing"] {
-        let refused = mesh::curl(&url(path), &[]);
+        let refused = curl(&url(path), &[]);
         assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")), "{path}");
     }
     let bearing = ["--header", "authorization: Bearer correct-horse-battery"];
-    assert_eq!(mesh::curl(&url("/metrics"), &bearing).status, 200);
+    assert_eq!(curl(&url("/metrics"), &bearing).status, 200);
     let get = |arguments: &[&str]| {
         let mut leno = Command::new(env!("CARGO_BIN_EXE_leno"));
         leno.args(["get", "functions", "--admin", &format!("127.0.0.1:{port}")]).args(arguments).output().unwrap()
@@ -180,7 +180,7 @@ fn an_address_takes_a_token() {
     // The token permits reading, and not replacing the node's program.
     let upgrade = |more: &[&str]| {
         let asked = ["--request", "POST", "--data", "{\"binary\": \"/bin/true\", \"timeout\": 1}"];
-        mesh::curl(&url("/upgrade"), &[&asked, more].concat())
+        curl(&url("/upgrade"), &[&asked, more].concat())
     };
     let told = upgrade(&bearing);
     assert!(told.status == 403 && told.body.contains("Unix socket"), "{told:?}");

@@ -1,7 +1,7 @@
 //! `leno control` and its client commands: real processes, real HTTPS, a real etcd.
 
-use crate::control::{Control, FUNCTION, function, policy, text};
 use leno_testkit::EtcdServer;
+use leno_testkit::control::{Control, FUNCTION, function, policy, text};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;

@@ -2,8 +2,9 @@
 //! possible answers.
 
 use crate::authorizer_server::{Authorizer, ReceivedCheck, Say};
-use crate::mesh::{self, Answer, Mesh, echo_function, policy};
 use crate::outside::Server;
+use leno_testkit::Answer;
+use leno_testkit::mesh::{self, Mesh, echo_function, policy};
 use serde_json::{Value, json};
 
 /// Some rules of the functions' policies.

@@ -1,6 +1,6 @@
 //! Bounds on the memory, descriptors and secrets that a node holds for its clients.
 
-use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

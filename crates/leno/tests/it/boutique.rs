@@ -1,7 +1,8 @@
 //! The chains of `examples/boutique` behind `leno up`: with sidecars that judge paths, and with
 //! direct channels, where the kernel judges which function calls which.
 
-use crate::mesh::{Answer, Mesh, kernel_makes_channels};
+use leno_testkit::Answer;
+use leno_testkit::mesh::{Mesh, kernel_makes_channels};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,7 @@
 //! Functions of one node that call each other through shared memory, behind `leno up`.
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo, policy};
+use leno_testkit::mesh::{self, ALLOW_ALL, Mesh, echo, policy};
+use leno_testkit::{curl, try_curl};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -148,7 +149,7 @@ fn a_function_that_dies_takes_nothing_of_others_with_it() {
     let waiting = {
         let argument = argument.clone();
         let url = format!("http://127.0.0.1:{}/call/a.test/hold", holds.gateway);
-        std::thread::spawn(move || mesh::curl(&url, &["--data-binary", &argument]))
+        std::thread::spawn(move || curl(&url, &["--data-binary", &argument]))
     };
     mesh.wait_for("a to hold the body", |mesh| {
         mesh.output().iter().any(|line| line.contains(&format!("holding {LENGTH} bytes")))
@@ -218,7 +219,7 @@ fn memory_is_bounded() {
     fs::write(&file, vec![b'x'; 200_000]).unwrap();
     let url = format!("http://127.0.0.1:{}/hold", mesh.ports.gateway);
     let argument = large.clone();
-    let waiting = std::thread::spawn(move || mesh::try_curl(&url, &["--data-binary", &argument, "--max-time", "5"]));
+    let waiting = std::thread::spawn(move || try_curl(&url, &["--data-binary", &argument, "--max-time", "5"]));
     mesh.wait_for("web to hold the body", |mesh| {
         mesh.output().iter().any(|line| line.contains("holding 200000 bytes"))
     });
@@ -240,7 +241,7 @@ fn a_chain_may_change_under_load() {
             std::thread::spawn(move || {
                 let mut count = 0;
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let answer = mesh::curl(&url, &["--data-binary", &argument]);
+                    let answer = curl(&url, &["--data-binary", &argument]);
                     assert_eq!((answer.status, answer.body == text), (200, true), "{}", answer.body);
                     count += 1;
                 }
@@ -289,7 +290,7 @@ fn calls_through_memory_end_with_the_function_that_goes_with_its_permission() {
     let url = format!("http://127.0.0.1:{}", mesh.ports.gateway);
     let call = |path: &str| {
         let url = format!("{url}{path}");
-        std::thread::spawn(move || mesh::curl(&url, &["--max-time", "60"]).status)
+        std::thread::spawn(move || curl(&url, &["--max-time", "60"]).status)
     };
     // One call that waits for `b`, one for `a`, and one for both.
     let waiting = ["/call/b.test/hold", "/call/a.test/hold", "/call/a.test/call/b.test/hold"].map(call);

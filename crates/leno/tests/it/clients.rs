@@ -5,16 +5,14 @@
 //!
 //! `scripts/clients.sh` installs them.
 
-use crate::cluster::restart::RestartedNode;
-use crate::cluster::{Node, control_of};
-use crate::mesh::{ALLOW_ALL, curl, example, policy};
-use leno_testkit::eventually;
-use std::io::{BufRead, BufReader, Write};
+use leno_testkit::cluster::restart::RestartedNode;
+use leno_testkit::cluster::{Node, control_of};
+use leno_testkit::mesh::{ALLOW_ALL, example, policy};
+use leno_testkit::{Process, curl, eventually};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
 /// The cases of each client of gRPC.
 const GRPC: [&str; 14] = [
@@ -37,50 +35,26 @@ const GRPC: [&str; 14] = [
 /// A client process. Dropping it ends the process.
 struct Client {
     name: &'static str,
-    process: Child,
-    output: Arc<Mutex<Vec<String>>>,
+    process: Process,
 }
 
 impl Client {
     fn start(name: &'static str, command: &mut Command) -> Self {
-        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = piped.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
-        let output = Arc::new(Mutex::new(Vec::new()));
-        let read = |from: Box<dyn std::io::Read + Send>| {
-            let output = output.clone();
-            std::thread::spawn(move || {
-                BufReader::new(from).lines().map_while(Result::ok).for_each(|line| output.lock().unwrap().push(line));
-            });
-        };
-        read(Box::new(process.stdout.take().unwrap()));
-        read(Box::new(process.stderr.take().unwrap()));
-        Self { name, process, output }
+        let process = Process::spawn(command.stdin(Stdio::piped()));
+        Self { name, process: process.unwrap_or_else(|error| panic!("{name}: {error}")) }
     }
 
     fn has_said(&self, line: &str) -> bool {
-        self.output.lock().unwrap().iter().any(|said| said == line)
+        self.process.lines().iter().any(|said| said == line)
     }
 
-    /// Waits until the client prints this line. It must not end before.
+    /// Waits until the client prints this line. It must not fail before.
     fn wait_for(&mut self, line: &str) {
         eventually(&format!("{line:?} from {}", self.name), || {
-            let ended = self.process.try_wait().unwrap().filter(|status| !status.success());
-            assert!(ended.is_none(), "{}: {ended:?}\n{}", self.name, self.text());
+            let failed = self.process.exit_status().filter(|status| !status.success());
+            assert!(failed.is_none(), "{}: {failed:?}\n{}", self.name, self.process.output());
             self.has_said(line)
         });
-    }
-
-    fn text(&self) -> String {
-        // The output with the reason may follow the end of the process.
-        std::thread::sleep(Duration::from_millis(100));
-        self.output.lock().unwrap().join("\n")
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -165,12 +139,12 @@ fn clients_see_no_error_that_the_function_did_not_answer_with() {
     node.upgrade();
     for client in &mut clients {
         // If the client has ended, the reason follows below.
-        let _ = client.process.stdin.take().unwrap().write_all(b"\n");
+        let _ = client.process.take_stdin().unwrap().write_all(b"\n");
     }
     for client in &mut clients {
         client.wait_for("passed change");
-        let status = client.process.wait().unwrap();
-        assert!(status.success(), "{}: {status}\n{}", client.name, client.text());
+        let status = client.process.wait();
+        assert!(status.success(), "{}: {status}\n{}", client.name, client.process.output());
         let lacks: Vec<_> = GRPC.into_iter().filter(|case| !client.has_said(&format!("passed {case}"))).collect();
         assert!(lacks.is_empty() || !client.name.starts_with("grpc"), "{} has not tried {lacks:?}", client.name);
     }

@@ -1,7 +1,8 @@
 //! Functions that are components, from a user's view: real components in a real mesh, driven by
 //! curl.
 
-use crate::mesh::{ALLOW_ALL, Answer, Mesh, echo_function, policy, try_curl};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::{Answer, try_curl};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! Connections that carry no HTTP, from jail to jail: verdicts by caller and port, with and without
 //! the kernel's help.
 
-use crate::mesh::{ALLOW_ALL, Mesh, example, policy, public_folder};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, example, policy, public_folder};
 use serde_json::Value;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

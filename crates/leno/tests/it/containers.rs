@@ -3,9 +3,9 @@
 //! `docker-registry`.
 
 use crate::images::{DockerRegistry, busybox, image_of};
-use crate::mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, public_folder};
 use leno_oci::Digest;
 use leno_oci::layout::Layer;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo, echo_function, policy, public_folder};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! Chains whose calls the kernel judges, behind `leno up`.
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo, kernel_makes_channels, policy};
+use leno_testkit::mesh::{self, ALLOW_ALL, Mesh, echo, kernel_makes_channels, policy};
 use serde_json::Value;
 
 /// A function of the namespace `test` with `protocol: chain`.

@@ -3,8 +3,9 @@
 
 mod tcp;
 
-use crate::mesh::{self, Mesh, echo, policy};
-use crate::outside::{Answer, Authority, Names, Server, external, reading};
+use leno_testkit::keys::CertificateAuthority;
+use leno_testkit::mesh::{self, Mesh, echo, policy};
+use crate::outside::{Answer, Names, Server, external, reading};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
@@ -59,7 +60,7 @@ fn reason(mesh: &mut Mesh, host: &str, fragment: &str) -> Value {
 
 #[test]
 fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
-    let (names, authority) = (Names::start(), Authority::new());
+    let (names, authority) = (Names::start(), CertificateAuthority::default());
     names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
     let server = Server::https("127.0.0.1:0", &authority, &["api.shop.example"], Some(&authority));
     let port = server.port();
@@ -75,7 +76,7 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
         + &reading("api", "");
     let mut mesh = start(&names, &documents, |folder| {
         fs::write(folder.join("ca.pem"), authority.pem()).unwrap();
-        authority.write_client(folder, "node.example");
+        authority.write(folder, "client", &["node.example"]);
         fs::write(folder.join("token"), "swordfish\n").unwrap();
         fs::write(folder.join("password"), "open sesame").unwrap();
     });
@@ -124,7 +125,7 @@ fn the_node_begins_tls_and_adds_the_secret_and_judges_each_request() {
 
 #[test]
 fn rules_are_about_where_a_call_goes() {
-    let (names, authority) = (Names::start(), Authority::new());
+    let (names, authority) = (Names::start(), CertificateAuthority::default());
     names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
     let server = Server::https("127.0.0.1:0", &authority, &["api.shop.example"], None);
     let plain = Server::http("127.0.0.1:0");
@@ -406,9 +407,9 @@ fn what_dies_outside_is_told_and_what_lives_there_is_found() {
 
 #[test]
 fn roots_that_have_expired_or_are_no_authority_are_not_trusted() {
-    let (names, authority, gone) = (Names::start(), Authority::new(), Authority::expired());
+    let (names, authority, gone) = (Names::start(), CertificateAuthority::default(), CertificateAuthority::expired());
     names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
-    let signed_by = |authority: &Authority| Server::https("127.0.0.1:0", authority, &["api.shop.example"], None);
+    let signed_by = |authority: &CertificateAuthority| Server::https("127.0.0.1:0", authority, &["api.shop.example"], None);
     let (server, old) = (signed_by(&authority), signed_by(&gone));
     let documents = |server: &Server, file: &str| {
         let ports = format!("ports: [{{port: {}, protocol: https}}]", server.port());
@@ -416,7 +417,7 @@ fn roots_that_have_expired_or_are_no_authority_are_not_trusted() {
             format!("  hosts: [api.shop.example]\n  resolvesTo: [127.0.0.0/8]\n  {ports}\n  tls: {{caFile: {file}}}");
         caller("api") + &external("api", &spec) + &reading("api", "")
     };
-    let leaf = authority.leaf_pem("api.shop.example");
+    let leaf = authority.issue(&["api.shop.example"]).0.pem();
     let mut mesh = start(&names, &documents(&server, "both.pem"), |folder| {
         fs::write(folder.join("both.pem"), format!("{}{}", gone.pem(), authority.pem())).unwrap();
         fs::write(folder.join("gone.pem"), gone.pem()).unwrap();
@@ -444,7 +445,7 @@ fn roots_that_have_expired_or_are_no_authority_are_not_trusted() {
 
 #[test]
 fn http2_goes_out_where_it_is_spoken() {
-    let (names, authority) = (Names::start(), Authority::new());
+    let (names, authority) = (Names::start(), CertificateAuthority::default());
     names.set("grpc.shop.example", Answer::Addresses(vec![HERE], 60));
     let server = Server::https("127.0.0.1:0", &authority, &["other.shop.example"], None);
     let port = server.port();

@@ -1,14 +1,15 @@
 //! A mesh of several processes in which egress nodes carry calls to external services for other
 //! nodes.
 
-use crate::cluster::load::Load;
-use crate::cluster::network::{HUB, Hub, NodeNetwork, ip};
-use crate::cluster::restart::RestartedNode;
-use crate::cluster::{MESH, Node, Place, control_of, status};
-use crate::control::Control;
-use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, example, policy, public_folder, try_curl};
-use crate::outside::{self, Authority, Names, Server, external, reading};
-use leno_testkit::eventually;
+use crate::outside::{self, Names, Server, external, reading};
+use leno_testkit::cluster::load::Load;
+use leno_testkit::cluster::network::{HUB, Hub, NodeNetwork, ip};
+use leno_testkit::cluster::restart::RestartedNode;
+use leno_testkit::cluster::{MESH, Node, Place, control_of, status};
+use leno_testkit::control::Control;
+use leno_testkit::keys::CertificateAuthority;
+use leno_testkit::mesh::{self, ALLOW_ALL, echo_function, example, policy, public_folder};
+use leno_testkit::{Answer, eventually, try_curl};
 use serde_json::Value;
 use std::fs;
 use std::net::Ipv4Addr;
@@ -77,7 +78,7 @@ fn only_egress_nodes_have_secrets_and_a_way_out_and_others_take_over() {
     }
     let hub = Hub::enter();
     ip(&format!("addr add {OUTSIDE}/24 dev hub"));
-    let (names, authority) = (Names::start_at(OUTSIDE), Authority::new());
+    let (names, authority) = (Names::start_at(OUTSIDE), CertificateAuthority::default());
     names.set("api.shop.example", outside::Answer::Addresses(vec![OUTSIDE], 60));
     let server = Server::https(&format!("{OUTSIDE}:0"), &authority, &["api.shop.example"], None);
     let secrets = tempfile::tempdir().unwrap();
@@ -280,7 +281,7 @@ fn connections_without_requests_are_carried_too() {
         eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
         return;
     }
-    let (names, authority) = (Names::start(), Authority::new());
+    let (names, authority) = (Names::start(), CertificateAuthority::default());
     let server = Server::http("127.0.0.1:0");
     let secure = Server::https("127.0.0.1:0", &authority, &["api.tls.example"], None);
     let (port, tls_port) = (server.port(), secure.port());

@@ -1,11 +1,12 @@
 //! Superfluous instances end in one way: their exchanges under way complete, or learn that the mesh
 //! ends them. Instances that do not serve any more are replaced.
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use leno_testkit::curl;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
@@ -29,13 +30,13 @@ struct Open {
     stream: TcpStream,
     websocket: TcpStream,
     grpc: Grpc,
-    waiting: JoinHandle<mesh::Answer>,
+    waiting: JoinHandle<leno_testkit::Answer>,
 }
 
 impl Open {
     fn new(mesh: &mut Mesh) -> Self {
         let url = format!("http://127.0.0.1:{}/slow/600000", mesh.ports.gateway);
-        let waiting = std::thread::spawn(move || mesh::curl(&url, &[]));
+        let waiting = std::thread::spawn(move || curl(&url, &[]));
         let key = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
         let mut open = Self {
             stream: request(mesh, "/stream", ""),
@@ -190,8 +191,8 @@ fn a_node_that_stops_takes_calls_until_the_last_answer_and_waits_for_no_idle_con
     let mut mesh = Mesh::start_with("  limits: {drainTimeout: 10m}\n", &documents);
     let call = r#"[{"method":"GET","host":"callee","path":"/ok","headers":[],"http2":true,"keep":true}]"#;
     let url = format!("http://127.0.0.1:{}", mesh.ports.gateway);
-    assert_eq!(mesh::curl(&format!("{url}/send"), &["--data", call]).body, "[200]");
-    let later = std::thread::spawn(move || mesh::curl(&format!("{url}/later/2000/callee/ok"), &[]));
+    assert_eq!(curl(&format!("{url}/send"), &["--data", call]).body, "[200]");
+    let later = std::thread::spawn(move || curl(&format!("{url}/later/2000/callee/ok"), &[]));
     mesh.line("pausing");
     mesh.terminate();
     mesh.line("another signal");
@@ -244,7 +245,7 @@ fn an_instance_that_says_that_it_is_not_ready_is_replaced_and_shown() {
     let before = mesh.get("/").json()["pid"].clone();
     // It may complete its open requests.
     let url = format!("http://127.0.0.1:{}/slow/3000", mesh.ports.gateway);
-    let slow = std::thread::spawn(move || mesh::curl(&url, &[]));
+    let slow = std::thread::spawn(move || curl(&url, &[]));
     mesh.wait_for("the request", |mesh| mesh.output().iter().any(|line| line.contains("pausing")));
     assert_eq!(mesh.get("/sick").status, 200);
     mesh.wait_for("it to be shown", |mesh| {

@@ -1,7 +1,8 @@
 //! User-written policies, from a user's view: real modules of real SDKs, in a real mesh, driven by
 //! curl.
 
-use crate::mesh::{ALLOW_ALL, Answer, Mesh, echo_function, policy};
+use leno_testkit::Answer;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};

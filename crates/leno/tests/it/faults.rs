@@ -1,12 +1,12 @@
 //! Three nodes, a gateway, two control planes and an etcd. The test cuts off, slows down, stops and
 //! restarts each of them while requests go on.
 
-use crate::cluster::load::Load;
-use crate::cluster::network::{HUB, Hub, NodeNetwork};
-use crate::cluster::wire::Wire;
-use crate::cluster::{MESH, Node, documents, nodes_of};
-use crate::control::Control;
-use crate::mesh::echo_function;
+use leno_testkit::cluster::load::Load;
+use leno_testkit::cluster::network::{HUB, Hub, NodeNetwork};
+use leno_testkit::cluster::wire::Wire;
+use leno_testkit::cluster::{MESH, Node, documents, nodes_of};
+use leno_testkit::control::Control;
+use leno_testkit::mesh::echo_function;
 use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
 use std::fs;
@@ -128,21 +128,21 @@ fn requests_go_on_whatever_fails_behind_them() {
             scene.controls.iter().map(|control| control.output().matches("the lease is lost").count()).sum()
         };
         let before = losses(scene);
-        scene.etcd.signal("-STOP");
+        scene.etcd.pause();
         // Longer than the lease.
         eventually("the lease to be lost", || (losses(scene) > before).then_some(()));
-        scene.etcd.signal("-CONT");
+        scene.etcd.resume();
     });
     scene.nobody_notices("the leader hangs", |scene| {
         let leader = scene.leader();
-        scene.controls[leader].signal("-STOP");
+        scene.controls[leader].pause();
         eventually("the other one to lead", || {
             scene.controls[1 - leader].try_get("/v1/status").filter(|(status, _)| *status == 200)
         });
         scene.controls[1 - leader].eventually("changes to be taken", |control| {
             control.leno_with(&["apply", "-f", "-"], &echo_function("meanwhile", "")).status.success()
         });
-        scene.controls[leader].signal("-CONT");
+        scene.controls[leader].resume();
     });
     scene.nobody_notices("the leader is killed and comes back", |scene| {
         let leader = scene.leader();
@@ -181,9 +181,9 @@ fn requests_go_on_whatever_fails_behind_them() {
         scene.leader();
     });
     let host = scene.host();
-    scene.nodes[host].signal("-STOP");
+    scene.nodes[host].pause();
     eventually("an answer from another node", || scene.gateway.get("/").filter(|answer| answer.status == 200));
-    scene.nodes[host].signal("-CONT");
+    scene.nodes[host].resume();
     scene.nobody_notices("the host that hung is back", |scene| {
         scene.leader();
     });

@@ -1,10 +1,10 @@
 //! Files that documents name: no path in a document delays a node, reveals a file that its author
 //! may not read, or opens a file of a control plane.
 
-use crate::cluster::{self, Node, control, status as answered};
-use crate::control::Control;
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy, public_folder};
-use leno_testkit::eventually;
+use leno_testkit::cluster::{self, Node, control, status as answered};
+use leno_testkit::control::Control;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy, public_folder};
+use leno_testkit::{eventually, try_curl};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -106,7 +106,7 @@ fn quota(folder: &Path) -> String {
 }
 
 fn call(node: &Node, name: &str) -> Option<u16> {
-    answered(mesh::try_curl(&format!("http://{}/", node.gateway), &["--header", &format!("host: {name}.example")]))
+    answered(try_curl(&format!("http://{}/", node.gateway), &["--header", &format!("host: {name}.example")]))
 }
 
 #[test]
@@ -147,11 +147,7 @@ fn documents_of_a_control_plane_name_only_files_that_the_operator_lists() {
     ] {
         assert_eq!(call(&gateway, name), Some(503), "{name}");
         node.wait_for(reason, |node| {
-            node.output
-                .lock()
-                .unwrap()
-                .iter()
-                .any(|line| line.contains(&format!("test/{name}")) && line.contains(reason))
+            node.process.lines().iter().any(|line| line.contains(&format!("test/{name}")) && line.contains(reason))
         });
     }
 }

@@ -1,7 +1,8 @@
 //! Policies of Kubernetes and Cilium, among the documents of a running mesh.
 
-use crate::mesh::{self, Mesh, echo, example, policy, public_folder};
-use crate::outside::{Answer, Authority, Names, Server};
+use crate::outside::{Answer, Names, Server};
+use leno_testkit::keys::CertificateAuthority;
+use leno_testkit::mesh::{self, Mesh, echo, example, policy, public_folder};
 use nix::sched::{CloneFlags, unshare};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command};
@@ -149,7 +150,7 @@ fn they_open_the_outside_by_name_and_by_address() {
     {
         ip(&[], arguments);
     }
-    let authority = Authority::new();
+    let authority = CertificateAuthority::default();
     let plain = Server::http("0.0.0.0:80");
     let secure = Server::https("0.0.0.0:443", &authority, &["api.shop.example"], None);
     let cache = Server::http("0.0.0.0:6379");

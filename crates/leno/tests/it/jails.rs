@@ -3,7 +3,8 @@
 
 mod bypass;
 
-use crate::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
+use leno_testkit::process::{children, is_running};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -246,7 +247,7 @@ fn nothing_of_a_jail_outlives_its_node() {
     mesh.wait_for("the victim", |mesh| !mesh.instances("test/victim").is_empty());
     assert!(attempt(&mesh, "whoami", &[]).starts_with("done"));
     let rows = [mesh.instances("test/intruder"), mesh.instances("test/victim")].concat();
-    let first: Vec<u64> = rows.iter().map(|row| row["pid"].as_u64().unwrap()).collect();
+    let first: Vec<u32> = rows.iter().map(|row| row["pid"].as_u64().unwrap() as u32).collect();
     let mut all = first.clone();
     all.extend(first.iter().flat_map(|pid| children(*pid)));
     assert!(all.len() >= 4, "a first process and a program in each: {all:?}");
@@ -256,16 +257,6 @@ fn nothing_of_a_jail_outlives_its_node() {
         assert!(begin.elapsed().as_secs() < 30, "left: {all:?}");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-}
-
-fn children(pid: u64) -> Vec<u64> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    list.split_whitespace().map(|child| child.parse().unwrap()).collect()
-}
-
-fn is_running(pid: u64) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.lines().any(|line| line.starts_with("State:") && !line.contains('Z'))
 }
 
 #[test]
@@ -294,7 +285,7 @@ fn a_program_in_a_jail_serves_calls_and_ends_as_elsewhere() {
     assert_eq!(line["source"].as_str(), Some("spiffe://test.example/ns/test/sa/caller"), "{line}");
     mesh.terminate();
     assert!(mesh.wait().success());
-    assert!(!is_running(before[0]["pid"].as_u64().unwrap()));
+    assert!(!is_running(before[0]["pid"].as_u64().unwrap() as u32));
     assert!(!mesh.output().iter().any(|line| line.contains("panicked")), "{:?}", mesh.output());
 }
 

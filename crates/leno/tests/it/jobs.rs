@@ -1,6 +1,6 @@
 //! Jobs from the view of a user of `leno up`: real processes, real sockets.
 
-use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
 use std::fs;
 

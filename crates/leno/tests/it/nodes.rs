@@ -1,10 +1,10 @@
 //! A mesh of several processes: a control plane, nodes that joined it, and a gateway.
 
-use crate::cluster::load::Load;
-use crate::cluster::network::{HUB, Hub, NodeNetwork};
-use crate::cluster::{MESH, Node, Place, control, control_at, documents, nodes_of, status};
-use crate::control::{Control, text};
-use crate::mesh::{ALLOW_ALL, echo_function, first_answer, policy};
+use leno_testkit::cluster::load::Load;
+use leno_testkit::cluster::network::{HUB, Hub, NodeNetwork};
+use leno_testkit::cluster::{MESH, Node, Place, control, control_at, documents, nodes_of, status};
+use leno_testkit::control::{Control, text};
+use leno_testkit::mesh::{ALLOW_ALL, echo_function, first_answer, policy};
 use leno_testkit::{EtcdServer, eventually};
 use serde_json::Value;
 use std::fs;

@@ -1,17 +1,16 @@
 //! The external services of a test's mesh: a name server whose answers the test sets, and servers
 //! that report their requests.
 
-use crate::mesh::policy;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, Issuer, KeyPair};
+use leno_testkit::keys::CertificateAuthority;
+use leno_testkit::mesh::policy;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -169,54 +168,6 @@ fn reply(
     Some(reply)
 }
 
-/// An authority outside the mesh.
-pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    pub(crate) fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// An expired authority.
-    pub(crate) fn expired() -> Self {
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, "gone");
-        params.not_after = rcgen::date_time_ymd(2024, 1, 1);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// A certificate for a server of this name, which is not an authority.
-    pub(crate) fn leaf_pem(&self, name: &str) -> String {
-        self.issue(&[name]).0.pem()
-    }
-
-    pub(crate) fn pem(&self) -> String {
-        self.certificate().pem()
-    }
-
-    fn certificate(&self) -> &rcgen::Certificate {
-        self.0.as_ref()
-    }
-
-    /// A certificate for these names, and its key.
-    fn issue(&self, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = KeyPair::generate().unwrap();
-        let issuer: &Issuer<'_, KeyPair> = &self.0;
-        (CertificateParams::new(names).unwrap().signed_by(&key, issuer).unwrap(), key)
-    }
-
-    /// Writes a certificate for a client of this name into `client.pem` and `client.key`.
-    pub(crate) fn write_client(&self, folder: &Path, name: &str) {
-        let (certificate, key) = self.issue(&[name]);
-        std::fs::write(folder.join("client.pem"), certificate.pem()).unwrap();
-        std::fs::write(folder.join("client.key"), key.serialize_pem()).unwrap();
-    }
-}
-
 /// A server. Over HTTP it answers each request with a JSON description of that request.
 pub(crate) struct Server {
     pub address: SocketAddr,
@@ -234,7 +185,12 @@ impl Server {
 
     /// HTTP with TLS, with a certificate for these names. `clients`: requires client certificates
     /// of this authority.
-    pub(crate) fn https(address: &str, authority: &Authority, names: &[&str], clients: Option<&Authority>) -> Self {
+    pub(crate) fn https(
+        address: &str,
+        authority: &CertificateAuthority,
+        names: &[&str],
+        clients: Option<&CertificateAuthority>,
+    ) -> Self {
         let (certificate, key) = authority.issue(names);
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let builder = ServerConfig::builder();

@@ -9,10 +9,8 @@ mod case;
 mod connections;
 mod requests;
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo, example, kernel_makes_channels, policy, public_folder};
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use leno_testkit::keys::TokenKey;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo, example, kernel_makes_channels, policy, public_folder};
 use case::{Protocol, Side};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -116,7 +114,7 @@ impl Caller {
     }
 
     /// Makes the caller act, by a request through the gateway.
-    fn ask(self, mesh: &Mesh, path: &str, arguments: &[&str]) -> mesh::Answer {
+    fn ask(self, mesh: &Mesh, path: &str, arguments: &[&str]) -> leno_testkit::Answer {
         let host = format!("host: {}.example", self.name());
         mesh.curl(path, &[&["--header", &host], arguments].concat())
     }
@@ -175,30 +173,22 @@ fn expect(found: &mut Vec<String>, what: &str, actual: &Value, expected: impl In
 }
 
 /// An issuer of tokens, and a forger.
+#[derive(Default)]
 struct Keys {
-    issuer: Ed25519KeyPair,
-    forger: Ed25519KeyPair,
+    issuer: TokenKey,
+    forger: TokenKey,
 }
 
 impl Keys {
-    fn generate() -> Self {
-        let pair = || Ed25519KeyPair::generate().unwrap();
-        Self { issuer: pair(), forger: pair() }
-    }
-
     /// The issuer's key set, as a policy has it.
     fn set(&self) -> String {
-        let x = URL_SAFE_NO_PAD.encode(self.issuer.public_key().as_ref());
-        json!({"inline": {"keys": [{"kty": "OKP", "crv": "Ed25519", "x": x}]}}).to_string()
+        json!({"inline": {"keys": [self.issuer.jwk()]}}).to_string()
     }
 
     fn token(&self, claims: &str, forged: bool) -> String {
         let mut claims: Value = serde_json::from_str(claims).unwrap();
         claims["iss"] = "https://login.example".into();
-        let encode = |part: &str| URL_SAFE_NO_PAD.encode(part);
-        let signed = format!("{}.{}", encode(r#"{"alg":"EdDSA"}"#), encode(&claims.to_string()));
-        let key = if forged { &self.forger } else { &self.issuer };
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes())))
+        if forged { self.forger.token(&claims) } else { self.issuer.token(&claims) }
     }
 }
 
@@ -340,7 +330,7 @@ fn send(mesh: &mut Mesh, requests: &[&Request<'_>], keys: &Keys) -> BTreeMap<Str
 
 #[test]
 fn a_request_has_the_same_verdict_on_every_path() {
-    let (table, keys) = (requests::table(), Keys::generate());
+    let (table, keys) = (requests::table(), Keys::default());
     let requests = Request::all(&table);
     let callees: Vec<(&str, String)> =
         table.iter().map(|group| (group.function, group.policy.replace("<keys>", &keys.set()))).collect();
@@ -386,7 +376,7 @@ fn a_request_has_the_same_status_where_the_kernel_may_judge() {
     if !kernel_makes_channels() {
         return;
     }
-    let (table, keys) = (requests::table(), Keys::generate());
+    let (table, keys) = (requests::table(), Keys::default());
     let requests = Request::all(&table);
     let callees: Vec<(&str, String)> =
         table.iter().map(|group| (group.function, group.policy.replace("<keys>", &keys.set()))).collect();
@@ -446,7 +436,7 @@ impl Wire {
 
     /// The differences from the table of connections. `answer`: the caller's response; `row`: the
     /// observed connection.
-    fn differences(&self, function: &str, case: &connections::Case, answer: &mesh::Answer, row: &Value) -> Vec<String> {
+    fn differences(&self, function: &str, case: &connections::Case, answer: &leno_testkit::Answer, row: &Value) -> Vec<String> {
         let mut found = Vec::new();
         let allow = case.allow && !self.path.mtls;
         expect(&mut found, "the verdict", &row["verdict"], if allow { "allow" } else { "deny" });

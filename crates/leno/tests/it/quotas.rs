@@ -1,9 +1,9 @@
 //! Rate limits that a Redis server counts, for several nodes and several meshes.
 
-use crate::cluster::redis::Redis;
-use crate::cluster::{Node, Place, control_of, nodes_of, status};
-use crate::mesh::{Mesh, echo_function, policy};
+use leno_testkit::cluster::redis::Redis;
+use leno_testkit::cluster::{Node, Place, control_of, nodes_of, status};
 use leno_testkit::eventually;
+use leno_testkit::mesh::{Mesh, echo_function, policy};
 use std::net::Ipv4Addr;
 
 #[test]

@@ -1,6 +1,6 @@
 //! Open exchanges of a removed function drain where their callers are still permitted, and are closed otherwise.
 
-use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

@@ -1,14 +1,12 @@
 //! `leno apply --dry-run` and `leno logs`, in a mesh of several processes.
 
-use crate::cluster::{Node, Place, control, nodes_of};
-use crate::control::{Control, text};
-use crate::mesh::{Mesh, echo_function, policy};
-use leno_testkit::eventually;
+use leno_testkit::cluster::{Node, Place, control, nodes_of};
+use leno_testkit::control::{Control, text};
+use leno_testkit::mesh::{Mesh, echo_function, policy};
+use leno_testkit::{Process, eventually};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
 
 /// Rules that allow these paths of the function, for all callers.
 fn rules(function: &str, paths: &str) -> String {
@@ -184,40 +182,6 @@ fn readers_are_told_of_their_own_namespaces_only() {
     assert_eq!(control.post(&control.token(), "/v1/changes", &not_dry).0, 400);
 }
 
-/// A `leno logs --follow` and the lines that it has printed.
-struct Following {
-    process: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Following {
-    fn start(mut command: Command) -> Self {
-        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let (stdout, told) = (process.stdout.take().unwrap(), lines.clone());
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                told.lock().unwrap().push(line);
-            }
-        });
-        Self { process, lines }
-    }
-
-    fn wait_for(&self, what: &str, holds: impl Fn(&[String]) -> bool) {
-        eventually(what, || holds(&self.lines.lock().unwrap()).then_some(()));
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        if std::thread::panicking() {
-            eprintln!("--- leno logs wrote:\n{}", self.lines.lock().unwrap().join("\n"));
-        }
-    }
-}
-
 fn leno(control: &Control, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leno"));
     command.args(arguments).env("LENO_SERVER", control.url());
@@ -254,21 +218,25 @@ fn logs_come_from_every_node_and_go_on() {
     assert!(line["time"].as_f64().unwrap() > 1.7e9);
 
     // Lines written from now on, on any node.
-    let following = Following::start(leno(&control, &["logs", "test/front", "--follow", "--tail", "0"]));
+    let mut follow = leno(&control, &["logs", "test/front", "--follow", "--tail", "0"]);
+    let mut following = Process::spawn(follow.stdin(Stdio::null())).unwrap();
     let pauses = |lines: &[String], node: &str| {
         lines.iter().filter(|line| line.starts_with(&format!("{node}/")) && line.ends_with(" | pausing")).count()
     };
     eventually("both nodes to have answered", || {
         assert_eq!(gateway.get("/slow/1").unwrap().status, 200);
-        let lines = following.lines.lock().unwrap();
+        let lines = following.lines();
         (pauses(&lines, "one") > 0 && pauses(&lines, "two") > 0).then_some(())
     });
-    assert!(!from(&following.lines.lock().unwrap(), "one"), "that was before");
+    assert!(!from(&following.lines(), "one"), "that was before");
 
     // The output includes a later instance from its first line. `--previous` shows the instance
     // that ended.
     assert_eq!(gateway.get("/crash").unwrap().status / 100, 5);
-    following.wait_for("the next instance", |lines| from(lines, "one") || from(lines, "two"));
+    following.wait_until("it shows the next instance", |following| {
+        let lines = following.lines();
+        from(&lines, "one") || from(&lines, "two")
+    });
     eventually("the one that ended", || {
         let previous = text(&control.leno(&["logs", "test/front", "--previous"]));
         (previous.lines().filter(|line| line.contains("listening on")).count() == 1).then_some(())

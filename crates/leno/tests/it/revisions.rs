@@ -1,7 +1,8 @@
 //! Revisions from the view of a user of `leno up`: changing documents, real processes, real
 //! sockets.
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::curl;
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -224,7 +225,7 @@ fn a_request_that_waits_for_a_revision_which_goes_is_answered_by_another() {
     mesh.write(&documents("VERSION: 2", &format!("{unready}{traffic}")));
     mesh.wait_for("the second revision", |mesh| revision(mesh, "echo-00002").is_some());
     let url = format!("http://127.0.0.1:{}/", mesh.ports.gateway);
-    let waiting = std::thread::spawn(move || mesh::curl(&url, &["--header", "leno-tag: new"]));
+    let waiting = std::thread::spawn(move || curl(&url, &["--header", "leno-tag: new"]));
     mesh.wait_for("the request to wait", |mesh| {
         let rows = mesh.admin("/functions").json();
         rows.as_array().unwrap().iter().any(|row| row["function"] == "test/echo" && row["waiting"] == 1)

@@ -1,11 +1,11 @@
 //! `leno ca rotate`: replaces the authority of a mesh of several processes, while requests
 //! continue.
 
-use crate::cluster::load::Load;
-use crate::cluster::{self, MESH, Node, Place, control};
-use crate::control::{Control, text};
-use crate::mesh::{self, ALLOW_ALL, echo_function, policy};
-use leno_testkit::{EtcdServer, eventually};
+use leno_testkit::cluster::load::Load;
+use leno_testkit::cluster::{self, MESH, Node, Place, control};
+use leno_testkit::control::{Control, text};
+use leno_testkit::mesh::{ALLOW_ALL, echo_function, policy};
+use leno_testkit::{EtcdServer, curl, eventually};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -228,7 +228,7 @@ fn a_node_that_is_away_is_told_by_the_drill_and_waited_for_until_it_is_said_othe
     load.stop();
     assert_ne!(fleet.root(), second);
     let three = &mut fleet.nodes[2];
-    (three.process, three.output) = cluster::spawn(&three.folder, &three.command, &three.arguments);
+    three.process = cluster::spawn(three.folder.path(), &three.command, &three.arguments);
     three.wait_for("to be refused", |three| three.has_said("UnknownIssuer"));
     let back = Node::join(&fleet.control, "three", &[]);
     assert!(back.has_said("joined as"));
@@ -285,7 +285,7 @@ fn an_intermediate_under_somebody_elses_root_takes_over() {
     assert_eq!(left("citadel_server_root_cert_expiry_seconds"), 19);
     assert_eq!(left("citadel_server_cert_chain_expiry_seconds"), 9);
     let socket = fleet.nodes[0].folder.path().join("admin.sock").display().to_string();
-    let own = mesh::curl("http://admin/metrics", &["--unix-socket", &socket]).body;
+    let own = curl("http://admin/metrics", &["--unix-socket", &socket]).body;
     assert!(own.contains("istio_agent_cert_expiry_seconds{resource_name=\"ROOTCA\"}"), "{own}");
 }
 

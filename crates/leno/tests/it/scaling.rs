@@ -1,6 +1,7 @@
 //! Scaling from the view of a user of `leno up`: real processes, real sockets.
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::curl;
+use leno_testkit::mesh::{self, ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -127,7 +128,7 @@ fn the_callers_identity_survives_the_buffering_of_a_cold_start() {
     let calls: Vec<_> = (0..REQUESTS)
         .map(|number| {
             let url = format!("http://127.0.0.1:{}/call/callee/{number}", mesh.ports.gateway);
-            std::thread::spawn(move || mesh::curl(&url, &[]))
+            std::thread::spawn(move || curl(&url, &[]))
         })
         .collect();
     mesh.wait_for("all requests to be buffered", |mesh| function(mesh, "test/callee")["waiting"] == REQUESTS);
@@ -195,7 +196,7 @@ fn a_full_queue_is_told_with_the_time_to_come_back() {
     let slow: Vec<_> = (0..2)
         .map(|_| {
             let url = url.clone();
-            std::thread::spawn(move || mesh::curl(&url, &[]).status)
+            std::thread::spawn(move || curl(&url, &[]).status)
         })
         .collect();
     mesh.wait_for("one to wait", |mesh| function(mesh, "test/echo")["waiting"] == 1);

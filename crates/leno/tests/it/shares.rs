@@ -1,6 +1,6 @@
 //! Instances of one namespace cannot use up the log or the connections of others on a node.
 
-use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use std::fs;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! A tenant, or one address, cannot delay others at the API of `leno control`: real processes and
 //! sockets.
 
-use crate::control::{Control, function, policy, text};
+use leno_testkit::control::{Control, function, policy, text};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read};

@@ -2,7 +2,8 @@
 
 mod hosts;
 
-use crate::mesh::{self, ALLOW_ALL, Mesh, echo_function, first_answer, policy};
+use leno_testkit::curl;
+use leno_testkit::mesh::{self, ALLOW_ALL, Mesh, echo_function, first_answer, policy};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
@@ -137,7 +138,7 @@ fn the_outbound_sidecar_wants_proof_of_identity() {
     assert_eq!(mesh.get("/call/callee/ok").status, 200);
     let url = "http://callee/ok";
     let proxy = format!("http://127.0.0.1:{}", mesh.ports.outbound);
-    let through = |proxy: &str| mesh::curl(url, &["--noproxy", "", "--proxy", proxy]).status;
+    let through = |proxy: &str| curl(url, &["--noproxy", "", "--proxy", proxy]).status;
     assert_eq!(through(&proxy), 407, "no credential");
     let environment = mesh.get("/environment").json()["environment"].clone();
     let credential = environment["HTTP_PROXY"].as_str().unwrap().to_owned();
@@ -222,7 +223,7 @@ fn removed_while_at_work(mesh: &str) {
         .map(|_| {
             std::thread::spawn({
                 let url = url.clone();
-                move || mesh::curl(&url, &[])
+                move || curl(&url, &[])
             })
         })
         .collect();
@@ -255,7 +256,7 @@ fn drains_on_sigterm() {
     assert_eq!(mesh.get("/warm").status, 200);
     let pid = mesh.instances("test/echo")[0]["pid"].as_u64().unwrap();
     let url = format!("http://127.0.0.1:{}/slow/1500", mesh.ports.gateway);
-    let slow = std::thread::spawn(move || mesh::curl(&url, &[]));
+    let slow = std::thread::spawn(move || curl(&url, &[]));
     mesh.wait_for("the slow request to be under way", |mesh| mesh.output().iter().any(|line| line.contains("pausing")));
     mesh.terminate();
     assert_eq!(slow.join().unwrap().status, 200, "a request under way ends");

@@ -3,14 +3,15 @@
 
 mod clients;
 
-use crate::cluster::load::Load;
-use crate::cluster::redis::Redis;
-use crate::cluster::restart::{RestartedNode, is_running};
-use crate::cluster::{MESH, Node, control, control_of, control_with, leno_of_nodes, nodes_of, status};
-use crate::control::Control;
-use crate::mesh::{self, ALLOW_ALL, Answer, echo_function, policy, try_curl};
+use leno_testkit::cluster::load::Load;
+use leno_testkit::cluster::redis::Redis;
+use leno_testkit::cluster::restart::RestartedNode;
+use leno_testkit::process::is_running;
+use leno_testkit::cluster::{MESH, Node, control, control_of, control_with, leno_of_nodes, nodes_of, status};
+use leno_testkit::control::Control;
+use leno_testkit::mesh::{self, ALLOW_ALL, echo_function, policy};
 use clients::{Clients, ENOUGH, connect};
-use leno_testkit::eventually;
+use leno_testkit::{Answer, eventually, try_curl};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -180,7 +181,7 @@ fn outlive(control: &Control, mut gateway: RestartedNode, mut node: RestartedNod
     // The instance answers the second request with a call to another function, after its process
     // has handed over.
     let requests = [ask("/slow/10000"), ask("/later/10000/back/ok")];
-    let pausing = || node.node.output.lock().unwrap().iter().filter(|line| line.contains("pausing")).count() == 2;
+    let pausing = || node.log().matches("pausing").count() == 2;
     eventually("both to be under way", || pausing().then_some(()));
     node.upgrade();
     gateway.upgrade();

@@ -1,8 +1,8 @@
 //! A withdrawn permission ceases within seconds, even if the control plane to which the nodes are
 //! connected hangs.
 
-use crate::cluster::{MESH, Node, Place, control, documents};
-use crate::control::{Control, function};
+use leno_testkit::cluster::{MESH, Node, Place, control, documents};
+use leno_testkit::control::{Control, function};
 use leno_testkit::{EtcdServer, TIMEOUT, eventually};
 use serde_json::Value;
 use std::fs;
@@ -31,7 +31,7 @@ fn a_withdrawal_is_heard_though_the_leader_of_before_hangs() {
     first.apply(&documents());
     eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
 
-    first.signal("-STOP");
+    first.pause();
     eventually("the other one to lead", || second.try_get("/v1/status").filter(|(status, _)| *status == 200));
     let nobody = documents().replace("name: everything, action: allow", "name: nobody, action: deny");
     second.eventually("the withdrawal to be taken", |control| {
@@ -40,7 +40,7 @@ fn a_withdrawal_is_heard_though_the_leader_of_before_hangs() {
     let begin = Instant::now();
     eventually("a refusal", || gateway.get("/").filter(|answer| answer.status == 403));
     let took = begin.elapsed();
-    first.signal("-CONT");
+    first.resume();
     eprintln!("it was in force after {took:?}");
     assert!(took < SOON, "{took:?}");
 }
@@ -163,7 +163,7 @@ fn a_revocation_is_learnt_by_a_node_that_was_away() {
     control.apply(&documents());
     eventually("an answer", || gateway.get("/").filter(|answer| answer.status == 200));
     let open = WebSocket::open(&gateway);
-    gateway.signal("-STOP");
+    gateway.pause();
     let connected = || {
         let (_, status) = control.get("/v1/status");
         let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
@@ -173,7 +173,7 @@ fn a_revocation_is_learnt_by_a_node_that_was_away() {
     assert!(control.leno(&["nodes", "revoke", "one"]).status.success());
     control.kill();
     control.start_again();
-    gateway.signal("-CONT");
+    gateway.resume();
     open.rest();
     eventually("nothing to serve it", || gateway.get("/").filter(|answer| answer.status == 503));
 }

@@ -460,18 +460,12 @@ async fn a_question_that_comes_late_changes_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_proves_its_name() {
     let folder = tempfile::tempdir().unwrap();
-    let mut authority = rcgen::CertificateParams::default();
-    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let authority = rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate().unwrap()).unwrap();
-    let (root, own): (&rcgen::Certificate, _) = (authority.as_ref(), rcgen::KeyPair::generate().unwrap());
-    let leaf =
-        rcgen::CertificateParams::new(["redis.example".to_owned()]).unwrap().signed_by(&own, &authority).unwrap();
+    let authority = leno_testkit::keys::CertificateAuthority::default();
     let path = |name: &str| folder.path().join(name);
-    std::fs::write(path("ca.pem"), root.pem()).unwrap();
-    std::fs::write(path("chain.pem"), leaf.pem()).unwrap();
-    std::fs::write(path("key.pem"), own.serialize_pem()).unwrap();
+    std::fs::write(path("ca.pem"), authority.pem()).unwrap();
+    authority.write(folder.path(), "redis", &["redis.example"]);
     let tls = free_port().to_string();
-    let [chain, key] = ["chain.pem", "key.pem"].map(|name| path(name).to_str().unwrap().to_owned());
+    let [chain, key] = ["redis.pem", "redis.key"].map(|name| path(name).to_str().unwrap().to_owned());
     let _server = Server::start(&[
         "--tls-port",
         &tls,

@@ -5,6 +5,7 @@ use crate::support::{self, pull, run, tool, tree};
 use leno_files::FileAccess;
 use leno_oci::layout::{Builder, Layer, push};
 use leno_oci::{AddressCheck, Credentials, Error, Progress, Reference, Registries, Registry, Resolver, Stage, Store};
+use leno_testkit::keys::CertificateAuthority;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -144,14 +145,8 @@ async fn a_registry_may_want_a_password() {
 #[tokio::test]
 async fn a_registry_may_have_a_certificate_of_a_private_authority() {
     let folder = tempfile::tempdir().unwrap();
-    let ca_key = rcgen::KeyPair::generate().unwrap();
-    let mut ca = rcgen::CertificateParams::new([]).unwrap();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca_certificate = ca.self_signed(&ca_key).unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
-    let issuer = rcgen::Issuer::new(ca, ca_key);
-    let certificate =
-        rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    let authority = CertificateAuthority::default();
+    let (certificate, key) = authority.issue(&["127.0.0.1"]);
     let write = |name: &str, text: String| {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -163,7 +158,7 @@ async fn a_registry_may_have_a_certificate_of_a_private_authority() {
     let layout = folder.path().join("layout");
     example().write(&layout, "1").unwrap();
     let name = format!("{}/example:1", registry.host);
-    let trusting = || Registries { ca_bundle: Some(write("ca.pem", ca_certificate.pem())), ..support::registries() };
+    let trusting = || Registries { ca_bundle: Some(write("ca.pem", authority.pem())), ..support::registries() };
     push(&layout, "1", &Reference::parse(&name, None).unwrap(), trusting()).await.unwrap();
     let error = pull(&opened(folder.path(), support::registries()), &name).await.unwrap_err();
     assert!(matches!(&error, Error::Unreachable { reason, .. } if reason.contains("UnknownIssuer")), "{error}");
@@ -171,7 +166,7 @@ async fn a_registry_may_have_a_certificate_of_a_private_authority() {
 
     // Certificate authorities of one registry are trusted for that registry only.
     let of = |host: &str| {
-        let registry = Registry { ca_file: Some(write("ca.pem", ca_certificate.pem())), ..Registry::default() };
+        let registry = Registry { ca_file: Some(write("ca.pem", authority.pem())), ..Registry::default() };
         Registries { registries: [(host.to_owned(), registry)].into(), ..support::registries() }
     };
     let resolve = async |registries| {

@@ -2,53 +2,40 @@
 
 use crate::mesh::{Builder, Mesh, id};
 use crate::upstream::{self, Answer, connect_http1, echo, empty, full};
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{Request, Response};
 use leno_model::FunctionConfig;
 use leno_model::{AppProtocol, JwksFetch, PublicKey, VerificationKey};
 use leno_policy::spec::{Algorithm, Counts, Issuer, Key, KeyId, KeyPart, QuotaAlgorithm, RateLimit, TokenSource};
 use leno_proxy::FunctionEntry;
 use leno_proxy::jwks::{JwksFetcher, Pace};
+use leno_testkit::keys::TokenKey;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 
 /// Signs a token that names no key.
-fn token(key: &Ed25519KeyPair) -> String {
+fn token(key: &TokenKey) -> String {
     token_until(key, 4_102_444_800)
 }
 
 /// A token that expires in so many seconds.
-pub(crate) fn expiring_token(key: &Ed25519KeyPair, seconds: u64) -> String {
+pub(crate) fn expiring_token(key: &TokenKey, seconds: u64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     token_until(key, now.as_secs() + seconds)
 }
 
-fn token_until(key: &Ed25519KeyPair, exp: u64) -> String {
-    let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"Ed25519"}"#);
-    let claims = URL_SAFE_NO_PAD.encode(format!(r#"{{"iss":"https://login.example","sub":"ann","exp":{exp}}}"#));
-    let signed = format!("{header}.{claims}");
-    let signature = URL_SAFE_NO_PAD.encode(key.sign(signed.as_bytes()));
-    format!("{signed}.{signature}")
-}
-
-fn key_set(keys: &[&Ed25519KeyPair]) -> String {
-    let key = |key: &&Ed25519KeyPair| {
-        let x = URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
-        format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{x}"}}"#)
-    };
-    format!(r#"{{"keys":[{}]}}"#, keys.iter().map(key).collect::<Vec<_>>().join(","))
+fn token_until(key: &TokenKey, exp: u64) -> String {
+    key.token(&json!({"iss": "https://login.example", "sub": "ann", "exp": exp}))
 }
 
 /// Makes the function require a token that this key has signed.
-pub(crate) fn wants_tokens_of(config: &mut FunctionConfig, key: &Ed25519KeyPair) {
+pub(crate) fn wants_tokens_of(config: &mut FunctionConfig, key: &TokenKey) {
     wants_tokens(config, String::new());
     config.jwks.clear();
     config.inbound.rate_limits.clear();
     let id = KeyId([7; 32]);
-    config.keys = vec![VerificationKey { id, key: PublicKey::Ed25519(key.public_key().as_ref().into()) }];
+    config.keys = vec![VerificationKey { id, key: PublicKey::Ed25519(key.public().into()) }];
     let issuer = &mut config.inbound.authentication[0];
     issuer.keys_pending = false;
     issuer.keys = vec![Key { kid: None, algorithms: vec![Algorithm::EdDSA], id }];
@@ -92,9 +79,9 @@ async fn with_token(mesh: &Mesh, token: &str) -> Answer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_are_judged_when_their_keys_have_come_and_bad_ones_are_limited() {
-    let keys = [Ed25519KeyPair::generate().unwrap(), Ed25519KeyPair::generate().unwrap()];
-    let (good, forged) = (token(&keys[1]), token(&Ed25519KeyPair::generate().unwrap()));
-    let (set, gate) = (key_set(&[&keys[0], &keys[1]]), Arc::new(Semaphore::new(0)));
+    let keys = [TokenKey::default(), TokenKey::default()];
+    let (good, forged) = (token(&keys[1]), token(&TokenKey::default()));
+    let (set, gate) = (json!({"keys": keys.each_ref().map(TokenKey::jwk)}).to_string(), Arc::new(Semaphore::new(0)));
     let held = gate.clone();
     let issuer = upstream::http1(move |_| {
         let (set, gate) = (set.clone(), held.clone());

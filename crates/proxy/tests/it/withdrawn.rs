@@ -10,7 +10,6 @@ use crate::raw::{self, Raw, TIMEOUT};
 use crate::tokens::{expiring_token, wants_tokens_of};
 use crate::upstream::{self, Upstream, answer, channel, connect_h2, empty};
 use crate::websocket::{HANDSHAKE, parrot};
-use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
@@ -20,6 +19,7 @@ use leno_model::{AppProtocol, Expose};
 use leno_proxy::RemovedFunctions;
 use leno_telemetry::ring::Explanation;
 use leno_testkit::eventually_async;
+use leno_testkit::keys::TokenKey;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -224,7 +224,7 @@ async fn a_grpc_stream_ends_with_a_status() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_when_its_token_has_expired() {
     let feeds = Feeds::new(AppProtocol::Grpc).await;
-    let key = Ed25519KeyPair::generate().unwrap();
+    let key = TokenKey::default();
     let builder = Builder::new().function("web", AppProtocol::Grpc, feeds.upstream.address);
     let mesh = builder.config("web", |config| wants_tokens_of(config, &key)).start();
     let mut client = connect_h2(mesh.gateway()).await;

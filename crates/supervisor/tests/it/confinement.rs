@@ -3,6 +3,7 @@
 use crate::support::*;
 use leno_model::{Command, Resources, Secret};
 use leno_supervisor::{AcquireError, Settings, Supervisor};
+use leno_testkit::process::is_running;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -85,5 +86,5 @@ async fn limits_are_enforced_or_it_is_told_why_not() {
         Some(reason) => assert!(!reason.is_empty()),
     }
     supervisor.shutdown(FOREVER).await;
-    assert!(!runs(pid));
+    assert!(!is_running(pid));
 }

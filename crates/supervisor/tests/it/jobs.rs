@@ -5,6 +5,7 @@ use leno_files::FileAccess;
 use leno_model::{Isolation, Job, OutputStream, Process, Resources};
 use leno_supervisor::{JobSpec, JobState, JobStatus, Supervisor};
 use leno_testkit::eventually_async;
+use leno_testkit::process::is_running;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -138,7 +139,7 @@ async fn what_the_command_left_behind_ends_with_it() {
     let done = ended(&supervisor).await;
     assert_eq!(done.state, JobState::Succeeded);
     let sleeper = number(&job.folder, "sleeper").unwrap();
-    eventually_async("the end of the process that was left behind", || !runs(sleeper)).await;
+    eventually_async("the end of the process that was left behind", || !is_running(sleeper)).await;
     supervisor.shutdown(FOREVER).await;
 }
 
@@ -159,7 +160,7 @@ async fn at_the_deadline_the_whole_group_ends_and_nothing_is_tried_again() {
     assert!(failed.state == JobState::Failed && reason.starts_with("DeadlineExceeded"), "{reason}");
     assert_eq!(witness.starts(), 1);
     for file in ["sleeper", "leader"] {
-        assert!(number(&job.folder, file).is_none_or(|pid| !runs(pid)), "{file} outlived the job");
+        assert!(number(&job.folder, file).is_none_or(|pid| !is_running(pid)), "{file} outlived the job");
     }
     supervisor.shutdown(FOREVER).await;
 }
@@ -223,7 +224,7 @@ async fn a_job_that_is_let_go_of_ends_and_so_does_one_of_a_node_that_ends() {
             assert!(supervisor.jobs().is_empty());
         }
         supervisor.shutdown(FOREVER).await;
-        assert!(!runs(number(&job.folder, "leader").unwrap()));
+        assert!(!is_running(number(&job.folder, "leader").unwrap()));
         supervisor.apply_job(job.again("2"));
         assert!(supervisor.jobs().is_empty(), "after its end a node starts nothing");
     }

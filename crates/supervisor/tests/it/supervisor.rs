@@ -4,6 +4,7 @@ use crate::support::*;
 use leno_model::{Command, InstanceState, OutputStream, Readiness, Run};
 use leno_supervisor::{AcquireError, FunctionSpec, Supervisor};
 use leno_testkit::eventually_async;
+use leno_testkit::process::is_running;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -39,7 +40,7 @@ async fn starts_on_first_acquire_once_for_everybody() {
     assert_eq!(&**lease.name(), format!("orders/order-service/{}", lease.instance()));
     drop(lease);
     supervisor.shutdown(FOREVER).await;
-    assert!(!runs(status.pid.unwrap()));
+    assert!(!is_running(status.pid.unwrap()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,11 +210,11 @@ async fn one_that_ignores_sigterm_is_killed_with_its_children() {
         _ => None,
     });
     let group = [shell, server, child.unwrap()];
-    assert!(group.iter().all(|&pid| runs(pid)));
+    assert!(group.iter().all(|&pid| is_running(pid)));
     let instance = lease.instance();
     drop(lease);
     supervisor.shutdown(FOREVER).await;
-    assert_eq!(group.map(runs), [false; 3]);
+    assert_eq!(group.map(is_running), [false; 3]);
     assert!(witness.index(&Event::Draining(instance)) < witness.index(&Event::Ended(instance)));
 }
 
@@ -226,10 +227,10 @@ async fn children_of_a_crashed_leader_do_not_stay() {
     let first = lease.instance();
     eventually_async("the child is named", || !function.output(first).is_empty()).await;
     let child: u32 = function.output(first)[0].text.parse().unwrap();
-    assert!(runs(child));
+    assert!(is_running(child));
     let _ = get(lease.address(), "/exit");
     eventually_async("the instance has ended", || witness.events().contains(&Event::Ended(first))).await;
-    assert!(!runs(child));
+    assert!(!is_running(child));
     supervisor.shutdown(FOREVER).await;
 }
 
@@ -245,11 +246,11 @@ fn dropping_the_runtime_leaves_nothing() {
         let leader = supervisor.instances(&id())[0].pid.unwrap();
         (supervisor, [leader, child])
     });
-    assert!(group.iter().all(|&pid| runs(pid)));
+    assert!(group.iter().all(|&pid| is_running(pid)));
     drop(runtime);
     tokio::runtime::Runtime::new()
         .unwrap()
-        .block_on(eventually_async("the group is gone", || !group.iter().any(|&pid| runs(pid))));
+        .block_on(eventually_async("the group is gone", || !group.iter().any(|&pid| is_running(pid))));
     drop(supervisor);
 }
 
@@ -261,7 +262,7 @@ async fn shutdown_does_not_wait_longer_than_it_may() {
     let lease = function.acquire(&[]).await.unwrap();
     let pid = supervisor.instances(&id())[0].pid.unwrap();
     supervisor.shutdown(Duration::from_millis(20)).await;
-    assert!(!runs(pid));
+    assert!(!is_running(pid));
     drop(lease);
     assert_eq!(function.acquire(&[]).await.unwrap_err(), AcquireError::Removed);
     let again = supervisor.apply(spec(command(&[SERVER])));

@@ -153,9 +153,3 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
     stream.read_to_string(&mut answer)?;
     Ok(answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
-
-/// Whether a process runs, and is not a zombie that its parent has not collected yet.
-pub(crate) fn runs(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z')))
-}

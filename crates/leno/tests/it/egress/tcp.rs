@@ -1,8 +1,9 @@
 //! Connections to external services that are not HTTP.
 
+use leno_testkit::keys::CertificateAuthority;
 use super::HERE;
-use crate::mesh::{self, Mesh, example, policy, public_folder};
-use crate::outside::{Answer, Authority, Names, Server, external};
+use leno_testkit::mesh::{self, Mesh, example, policy, public_folder};
+use crate::outside::{Answer, Names, Server, external};
 use leno_testkit::free_port;
 use serde_json::Value;
 use std::net::TcpStream;
@@ -15,7 +16,7 @@ fn connections_that_are_no_http_go_out_by_name_and_by_address() {
         eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
         return;
     }
-    let (names, authority) = (Names::start(), Authority::new());
+    let (names, authority) = (Names::start(), CertificateAuthority::default());
     let server = Server::http("127.0.0.1:0");
     let secure = Server::https("127.0.0.1:0", &authority, &["api.tls.example"], None);
     let (port, tls_port) = (server.port(), secure.port());

@@ -1,7 +1,7 @@
 //! Attempts to bypass the mesh, in jails and without.
 
 use super::{attempt, neighbours, start};
-use crate::mesh::Mesh;
+use leno_testkit::mesh::Mesh;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};

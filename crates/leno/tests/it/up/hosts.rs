@@ -1,6 +1,6 @@
 //! The gateway, calls, and rules use one normal form of hosts.
 
-use crate::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
+use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 
 fn documents() -> String {
     let expose =

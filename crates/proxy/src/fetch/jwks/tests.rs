@@ -300,11 +300,8 @@ async fn an_issuer_that_never_answers_costs_its_timeout_only() {
 }
 
 fn localhost() -> (TlsAcceptor, String) {
-    let mut authority = rcgen::CertificateParams::default();
-    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let authority = rcgen::CertifiedIssuer::self_signed(authority, rcgen::KeyPair::generate().unwrap()).unwrap();
-    let own = rcgen::KeyPair::generate().unwrap();
-    let leaf = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap().signed_by(&own, &authority).unwrap();
+    let authority = leno_testkit::keys::CertificateAuthority::default();
+    let (leaf, own) = authority.issue(&["localhost"]);
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(own.serialize_der()));
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -312,8 +309,7 @@ fn localhost() -> (TlsAcceptor, String) {
         .with_no_client_auth()
         .with_single_cert(vec![leaf.der().clone()], key)
         .unwrap();
-    let root: &rcgen::Certificate = authority.as_ref();
-    (TlsAcceptor::from(Arc::new(config)), root.pem())
+    (TlsAcceptor::from(Arc::new(config)), authority.pem())
 }
 
 #[tokio::test]

@@ -1,24 +1,23 @@
 //! A `leno control` for one test.
 
-use leno_testkit::eventually;
+use crate::{Process, eventually, leno_program};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 /// `Function a/stock`
-pub(crate) const FUNCTION: &str = "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: stock, namespace: a}\nspec: \
+pub const FUNCTION: &str = "apiVersion: leno.dev/v1alpha1\nkind: Function\nmetadata: {name: stock, namespace: a}\nspec: \
                                    {command: [\"true\"]}\n";
 
-pub(crate) fn function(name: &str, namespace: &str) -> String {
+pub fn function(name: &str, namespace: &str) -> String {
     FUNCTION.replace("name: stock, namespace: a", &format!("name: {name}, namespace: {namespace}"))
 }
 
-pub(crate) fn policy(name: &str, namespace: &str, function: &str) -> String {
+pub fn policy(name: &str, namespace: &str, function: &str) -> String {
     format!(
         "apiVersion: leno.dev/v1alpha1\nkind: Policy\nmetadata: {{name: {name}, namespace: {namespace}}}\nspec: \
          {{functions: [{function}], authorization: {{rules: [{{name: all, action: allow}}]}}}}\n"
@@ -26,30 +25,29 @@ pub(crate) fn policy(name: &str, namespace: &str, function: &str) -> String {
 }
 
 /// The standard output of a command.
-pub(crate) fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// A control plane and its folder.
-pub(crate) struct Control {
+pub struct Control {
     folder: TempDir,
     arguments: Vec<String>,
     api: u16,
     nodes: SocketAddr,
     /// The file of the first token.
     token: PathBuf,
-    process: Child,
-    output: Arc<Mutex<Vec<String>>>,
+    process: Process,
 }
 
 impl Control {
     /// Starts a control plane and waits until it leads.
-    pub(crate) fn start(folder: TempDir, arguments: &[&str]) -> Self {
+    pub fn start(folder: TempDir, arguments: &[&str]) -> Self {
         Self::start_serving(folder, arguments, Ipv4Addr::LOCALHOST)
     }
 
     /// Starts a control plane that serves nodes at this address, and waits until it leads.
-    pub(crate) fn start_serving(folder: TempDir, arguments: &[&str], nodes: Ipv4Addr) -> Self {
+    pub fn start_serving(folder: TempDir, arguments: &[&str], nodes: Ipv4Addr) -> Self {
         let token = folder.path().join("data/admin.token");
         let control = Self::spawn(folder, arguments, token, nodes);
         control.eventually("it to lead", |control| control.ready().as_deref() == Some("leads\n"));
@@ -57,7 +55,7 @@ impl Control {
     }
 
     /// Starts a control plane that follows another.
-    pub(crate) fn start_following(leader: &Self, arguments: &[&str]) -> Self {
+    pub fn start_following(leader: &Self, arguments: &[&str]) -> Self {
         let std::net::IpAddr::V4(nodes) = leader.nodes.ip() else { panic!("an IPv4 address") };
         let control = Self::spawn(tempfile::tempdir().unwrap(), arguments, leader.token.clone(), nodes);
         let expected = format!("follows {}\n", leader.url());
@@ -74,82 +72,83 @@ impl Control {
         let api = api.port();
         drop(listeners);
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let (process, output) = run(folder.path(), api, nodes, &arguments);
-        Self { folder, arguments, api, nodes, token, process, output }
+        let process = run(folder.path(), api, nodes, &arguments);
+        Self { folder, arguments, api, nodes, token, process }
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
-    pub(crate) fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+    pub fn kill(&mut self) {
+        self.process.kill();
     }
 
     /// Starts it again after its end, with the same files.
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         self.start_again_unready();
         self.eventually("it to lead again", |control| control.ready().as_deref() == Some("leads\n"));
     }
 
     /// The same, if another one leads now.
-    pub(crate) fn start_again_following(&mut self) {
-        (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
+    pub fn start_again_following(&mut self) {
+        self.process = run(self.folder.path(), self.api, self.nodes, &self.arguments);
         self.eventually("it to follow", |control| control.ready().is_some_and(|text| text.starts_with("follows")));
     }
 
-    /// Stops or continues the process. A stopped process keeps its connections, and does not
-    /// answer.
-    pub(crate) fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([signal, &self.process.id().to_string()]).status().unwrap().success());
+    pub fn pause(&self) {
+        self.process.pause();
+    }
+
+    pub fn resume(&self) {
+        self.process.resume();
     }
 
     /// The same, if the stored documents are not in force.
-    pub(crate) fn start_again_unready(&mut self) {
-        (self.process, self.output) = run(self.folder.path(), self.api, self.nodes, &self.arguments);
+    pub fn start_again_unready(&mut self) {
+        self.process = run(self.folder.path(), self.api, self.nodes, &self.arguments);
         self.eventually("it to lead again", |control| control.ready().is_some_and(|text| text.starts_with("leads")));
     }
 
     /// Polls until a condition holds.
-    pub(crate) fn eventually(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub fn eventually(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         eventually(what, || holds(self));
     }
 
     /// Its output so far.
-    pub(crate) fn output(&self) -> String {
-        self.output.lock().unwrap().join("\n")
+    pub fn output(&self) -> String {
+        self.process.output()
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.api)
     }
 
     /// The address at which it serves nodes.
-    pub(crate) fn nodes(&self) -> String {
+    pub fn nodes(&self) -> String {
         self.nodes.to_string()
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub(crate) fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).unwrap();
     }
 
     /// The first token.
-    pub(crate) fn token(&self) -> String {
+    pub fn token(&self) -> String {
         fs::read_to_string(&self.token).unwrap().trim().to_owned()
     }
 
     /// Runs a `leno` command in its folder.
-    pub(crate) fn leno(&self, arguments: &[&str]) -> Output {
+    pub fn leno(&self, arguments: &[&str]) -> Output {
         self.leno_with(arguments, "")
     }
 
     /// The same, with this input.
-    pub(crate) fn leno_with(&self, arguments: &[&str], input: &str) -> Output {
+    pub fn leno_with(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = self.begin(arguments);
         let mut stdin = command.stdin.take().unwrap();
         // A command that takes no input may have ended.
@@ -159,9 +158,9 @@ impl Control {
     }
 
     /// Starts a `leno` command in its folder.
-    pub(crate) fn begin(&self, arguments: &[&str]) -> Child {
+    pub fn begin(&self, arguments: &[&str]) -> Child {
         let both = self.path("data/api.pem.both");
-        Command::new(env!("CARGO_BIN_EXE_leno"))
+        Command::new(leno_program())
             .args(arguments)
             .current_dir(self.folder.path())
             .env("LENO_SERVER", self.url())
@@ -175,37 +174,37 @@ impl Control {
     }
 
     /// Applies documents, which must succeed.
-    pub(crate) fn apply(&self, documents: &str) -> Output {
+    pub fn apply(&self, documents: &str) -> Output {
         let applied = self.leno_with(&["apply", "-f", "-"], documents);
         assert!(applied.status.success(), "{applied:?}\n{}", self.output());
         applied
     }
 
     /// The rows of `leno get documents`.
-    pub(crate) fn documents(&self) -> Vec<Value> {
+    pub fn documents(&self) -> Vec<Value> {
         let listed = self.leno(&["get", "documents", "--json"]);
         assert!(listed.status.success(), "{listed:?}");
         serde_json::from_slice(&listed.stdout).unwrap()
     }
 
-    pub(crate) fn get(&self, path: &str) -> (u16, Value) {
+    pub fn get(&self, path: &str) -> (u16, Value) {
         self.get_as(&self.token(), path)
     }
 
     /// The same; `None`: the control plane does not answer.
-    pub(crate) fn try_get(&self, path: &str) -> Option<(u16, Value)> {
+    pub fn try_get(&self, path: &str) -> Option<(u16, Value)> {
         self.curl(&self.token(), path, &[], "")
     }
 
-    pub(crate) fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
+    pub fn get_as(&self, token: &str, path: &str) -> (u16, Value) {
         self.curl(token, path, &[], "").expect("curl got no answer")
     }
 
-    pub(crate) fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
+    pub fn post(&self, token: &str, path: &str, body: &Value) -> (u16, Value) {
         self.try_post(token, path, body).expect("curl got no answer")
     }
 
-    pub(crate) fn try_post(&self, token: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    pub fn try_post(&self, token: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
         self.curl(
             token,
             path,
@@ -214,7 +213,7 @@ impl Control {
         )
     }
 
-    pub(crate) fn ready(&self) -> Option<String> {
+    pub fn ready(&self) -> Option<String> {
         let output = Command::new("curl")
             .args(["--silent", "--max-time", "10", "--noproxy", "*", "--cacert"])
             .arg(self.path("data/api.pem"))
@@ -248,33 +247,22 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        if std::thread::panicking() {
-            eprintln!("--- leno control wrote:\n{}", self.output());
+        // It has no instances that need time.
+        if self.process.exit_status().is_none() {
+            self.process.kill();
         }
     }
 }
 
-fn run(folder: &Path, api: u16, nodes: SocketAddr, arguments: &[String]) -> (Child, Arc<Mutex<Vec<String>>>) {
+fn run(folder: &Path, api: u16, nodes: SocketAddr, arguments: &[String]) -> Process {
     // This build, or another release (`scripts/adjacent-release.sh`).
-    let program = std::env::var("LENO_TEST_CONTROL").unwrap_or_else(|_| env!("CARGO_BIN_EXE_leno").to_owned());
-    let mut process = Command::new(program)
+    let program = std::env::var_os("LENO_TEST_CONTROL").map_or_else(leno_program, PathBuf::from);
+    let mut control = Command::new(program);
+    control
         .args(["control", "--data", "data", "--audit", "audit.jsonl"])
         .args(["--api", &format!("127.0.0.1:{api}"), "--listen", &nodes.to_string()])
         .args(arguments)
         .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let output = Arc::new(Mutex::new(Vec::new()));
-    let (stderr, lines) = (process.stderr.take().unwrap(), output.clone());
-    std::thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            lines.lock().unwrap().push(line);
-        }
-    });
-    (process, output)
+        .stdin(Stdio::null());
+    Process::spawn(&mut control).unwrap()
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Proxies connections to a server as long as the process runs.
-pub(crate) struct Wire {
-    pub(crate) address: SocketAddr,
+pub struct Wire {
+    pub address: SocketAddr,
     /// Delay of each piece in milliseconds, or [`HELD`].
     delay: Arc<AtomicU64>,
 }
@@ -18,7 +18,7 @@ const HELD: u64 = u64::MAX;
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Wire {
-    pub(crate) fn to(server: SocketAddr) -> Self {
+    pub fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, delay) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
         let of_all = delay.clone();
@@ -35,19 +35,19 @@ impl Wire {
         Self { address, delay }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(crate) fn slow(&self, delay: Duration) {
+    pub fn slow(&self, delay: Duration) {
         self.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
 
-    pub(crate) fn hold(&self) {
+    pub fn hold(&self) {
         self.delay.store(HELD, Ordering::Relaxed);
     }
 
-    pub(crate) fn mend(&self) {
+    pub fn mend(&self) {
         self.slow(Duration::ZERO);
     }
 }

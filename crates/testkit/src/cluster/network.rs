@@ -1,20 +1,20 @@
 //! Private networks of the test, which only root can make.
 
 use super::{Place, leno_of_nodes};
-use leno_testkit::eventually;
+use crate::eventually;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 
 /// A separate network for the test, with an address for the control plane, and one network for each
 /// node, which the test can cut off.
-pub(crate) struct Hub;
+pub struct Hub;
 
-pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 impl Hub {
     /// Moves this thread and its later child processes into the network.
-    pub(crate) fn enter() -> Self {
+    pub fn enter() -> Self {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
         ip("link set lo up");
         ip("link add hub type bridge");
@@ -23,7 +23,7 @@ impl Hub {
         Self
     }
 
-    pub(crate) fn place(&self, number: u8) -> NodeNetwork {
+    pub fn place(&self, number: u8) -> NodeNetwork {
         // The network lives as long as this process.
         let holder = Command::new("unshare").args(["--net", "sleep", "infinity"]).spawn().unwrap();
         let (own, net) = (fs::read_link("/proc/thread-self/ns/net").unwrap(), format!("/proc/{}/ns/net", holder.id()));
@@ -44,38 +44,38 @@ impl Hub {
 }
 
 /// A network of a node.
-pub(crate) struct NodeNetwork {
-    pub(crate) place: Place,
-    pub(crate) link: String,
-    pub(crate) holder: Child,
+pub struct NodeNetwork {
+    pub place: Place,
+    pub link: String,
+    pub holder: Child,
 }
 
 impl NodeNetwork {
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         ip(&format!("link set {} down", self.link));
     }
 
-    pub(crate) fn mend(&self) {
+    pub fn mend(&self) {
         ip(&format!("link set {} up", self.link));
     }
 }
 
 impl NodeNetwork {
     /// Drops packets to this address.
-    pub(crate) fn without(&self, address: Ipv4Addr) {
+    pub fn without(&self, address: Ipv4Addr) {
         self.run(&format!("ip route add blackhole {address}/32"));
     }
 
-    pub(crate) fn again_with(&self, address: Ipv4Addr) {
+    pub fn again_with(&self, address: Ipv4Addr) {
         self.run(&format!("ip route del blackhole {address}/32"));
     }
 
     /// Limits packets from the node to the others to 512 kbit/s.
-    pub(crate) fn slow(&self) {
+    pub fn slow(&self) {
         self.run("tc qdisc add dev eth0 root tbf rate 512kbit burst 8kb latency 200ms");
     }
 
-    pub(crate) fn fast(&self) {
+    pub fn fast(&self) {
         self.run("tc qdisc del dev eth0 root");
     }
 
@@ -92,6 +92,6 @@ impl Drop for NodeNetwork {
     }
 }
 
-pub(crate) fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     assert!(Command::new("ip").args(arguments.split(' ')).status().unwrap().success(), "ip {arguments}");
 }

@@ -1,7 +1,7 @@
 //! Constant load of real connections.
 
 use super::Node;
-use leno_testkit::TIMEOUT;
+use crate::TIMEOUT;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Sends one request after the other until stopped.
-pub(crate) struct Load {
+pub struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<u16>>,
 }
 
 impl Load {
-    pub(crate) fn start(gateway: &Node) -> Self {
+    pub fn start(gateway: &Node) -> Self {
         Self::start_at(gateway, "/")
     }
 
-    pub(crate) fn start_at(gateway: &Node, path: &'static str) -> Self {
+    pub fn start_at(gateway: &Node, path: &'static str) -> Self {
         let (stop, address) = (Arc::new(AtomicBool::new(false)), gateway.gateway);
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -35,7 +35,7 @@ impl Load {
     }
 
     /// Returns the number of requests. Panics if one of them failed.
-    pub(crate) fn stop(self) -> usize {
+    pub fn stop(self) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let answers = self.thread.join().unwrap();
         let failed: Vec<_> = answers.iter().filter(|status| **status != 200).collect();

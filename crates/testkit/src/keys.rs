@@ -1,0 +1,93 @@
+//! Keys of others: certificate authorities outside the mesh, and issuers of tokens.
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+/// A certificate authority.
+pub struct CertificateAuthority(CertifiedIssuer<'static, KeyPair>);
+
+impl Default for CertificateAuthority {
+    fn default() -> Self {
+        Self::with(|_| ())
+    }
+}
+
+impl CertificateAuthority {
+    /// An authority with this change to its certificate.
+    pub fn with(change: impl FnOnce(&mut CertificateParams)) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// An authority whose certificate has expired.
+    pub fn expired() -> Self {
+        Self::with(|params| {
+            params.distinguished_name.push(DnType::CommonName, "gone");
+            params.not_after = rcgen::date_time_ymd(2024, 1, 1);
+        })
+    }
+
+    /// Its certificate.
+    pub fn certificate(&self) -> &Certificate {
+        self.0.as_ref()
+    }
+
+    /// Its certificate as PEM.
+    pub fn pem(&self) -> String {
+        self.certificate().pem()
+    }
+
+    /// A certificate for these names, and its key.
+    pub fn issue(&self, names: &[&str]) -> (Certificate, KeyPair) {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        self.sign(CertificateParams::new(names).unwrap())
+    }
+
+    /// A certificate with these contents, and its key.
+    pub fn sign(&self, params: CertificateParams) -> (Certificate, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.0).unwrap(), key)
+    }
+
+    /// Writes a certificate for these names to `STEM.pem`, and its key to `STEM.key`.
+    pub fn write(&self, folder: &Path, stem: &str, names: &[&str]) {
+        let (certificate, key) = self.issue(names);
+        fs::write(folder.join(stem).with_extension("pem"), certificate.pem()).unwrap();
+        fs::write(folder.join(stem).with_extension("key"), key.serialize_pem()).unwrap();
+    }
+}
+
+/// An Ed25519 key that signs tokens.
+pub struct TokenKey(Ed25519KeyPair);
+
+impl Default for TokenKey {
+    fn default() -> Self {
+        Self(Ed25519KeyPair::generate().unwrap())
+    }
+}
+
+impl TokenKey {
+    /// The public key.
+    pub fn public(&self) -> &[u8] {
+        self.0.public_key().as_ref()
+    }
+
+    /// The public key as a JSON Web Key without an ID.
+    pub fn jwk(&self) -> Value {
+        json!({"kty": "OKP", "crv": "Ed25519", "x": URL_SAFE_NO_PAD.encode(self.public())})
+    }
+
+    /// A token with these claims that names no key.
+    pub fn token(&self, claims: &Value) -> String {
+        let parts = [json!({"alg": "EdDSA"}), claims.clone()].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
+        let signed = parts.join(".");
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes())))
+    }
+}
