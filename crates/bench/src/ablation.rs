@@ -1,4 +1,4 @@
-//! `leno-bench ablation`: what each policy costs by itself, and what taking it away saves.
+//! `leno-bench ablation`: the cost of each policy by itself, and the saving of all nine without it.
 
 use crate::arguments::Plain;
 use crate::contenders::Running;

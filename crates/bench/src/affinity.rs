@@ -25,13 +25,14 @@ impl Cores {
         Ok(cores)
     }
 
-    /// Starts a process on the proxy's core. What it starts in its turn stays there.
+    /// Starts a process on the proxy's core. Its children stay there.
     pub(crate) fn spawn_proxy<T>(
         self,
         command: &mut Command,
         spawn: impl FnOnce(&mut Command) -> io::Result<T>,
     ) -> anyhow::Result<T> {
-        // A child inherits the affinity of the thread that starts it, before it can start threads of its own.
+        // A child inherits the affinity of the thread that starts it, before it starts threads
+        // itself.
         sched_setaffinity(None, &only(self.proxy))?;
         let child = spawn(command);
         sched_setaffinity(None, &only(self.load))?;

@@ -5,7 +5,7 @@ use crate::report::Report;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Of a subcommand without any of its own.
+/// The arguments of a subcommand that has no others.
 #[derive(clap::Args)]
 pub(crate) struct Plain {
     #[command(flatten)]

@@ -1,8 +1,10 @@
-//! `leno-bench azure`: a trace of Azure Functions through the same serverless layer without a mesh, with Leno, and with an Envoy before
-//! each instance; how much longer each invocation takes than its work. (S0, figures 1, 3, 4 and 5.)
+//! `leno-bench azure`: replays a trace of Azure Functions through the same serverless layer without
+//! a mesh, with Leno, and with an Envoy before each instance. The figure is how much longer each
+//! invocation takes than its work (S0, figures 1, 3, 4 and 5).
 //!
-//! Read in this order: `workload` (what is invoked when; `trace` and `generated` say how often), `scenario` (who is measured; `layer`,
-//! `sidecar` and `function` are its processes), `replay` (the load), `watch` (processor, memory, configuration), `figures`.
+//! Read in this order: `workload` (the invocations; `trace` and `generated` give their rates),
+//! `scenario` (the contenders; `layer`, `sidecar` and `function` are their processes), `replay`
+//! (the load), `watch` (processor time, memory, configuration), `figures`.
 
 pub(crate) mod cycles;
 mod figures;
@@ -101,7 +103,7 @@ pub(crate) struct Arguments {
     invocations: Option<PathBuf>,
 }
 
-/// What is replayed, as the report tells it.
+/// The replayed workload, as the report describes it.
 struct Experiment {
     workload: Workload,
     replay: Replay,

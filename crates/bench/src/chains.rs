@@ -1,8 +1,10 @@
-//! `leno-bench chains`: a shop of ten functions (`examples/boutique`), whose pages take up to 13 calls each, with five ways for these calls: the memory of a chain
-//! and HTTP/1.1, both through one node with the same policies; the memory of a chain without the paths in these policies, so that the kernel judges; HTTP/1.1 and gRPC from process to process, without a mesh.
+//! `leno-bench chains`: a shop of ten functions (`examples/boutique`), whose pages take up to 13
+//! calls each. The calls take five ways: the memory of a chain and HTTP/1.1, both through one node
+//! with the same policies; the memory of a chain without paths in these policies, so that the
+//! kernel judges; HTTP/1.1 and gRPC from process to process, without a mesh.
 //!
-//! Node and functions share one core, and the load has another. What is compared is requests for each second of processor time that node and functions use; ratios
-//! are of runs of the same repeat.
+//! Node and functions share one core, and the load has another. The figure is requests for each
+//! second of processor time of node and functions. Ratios are of runs of the same repeat.
 
 mod contender;
 mod load;
@@ -58,7 +60,7 @@ struct Settings {
     idle: Duration,
 }
 
-/// What one run found out.
+/// The results of one run.
 #[derive(Serialize)]
 struct Run {
     who: &'static str,
@@ -184,7 +186,7 @@ fn measure(running: &Running, repeat: usize, settings: &Settings) -> anyhow::Res
     })
 }
 
-/// What a node counts of the shop's chain, in bytes of bodies.
+/// The node's counters of the shop's chain, in bytes of bodies.
 #[derive(Clone, Copy)]
 struct Counters {
     /// Into memory of the chain, or out of it.
@@ -277,10 +279,10 @@ fn figures(runs: &[Run], report: &mut Report) {
     }
 }
 
-/// Cores that node and functions use while nobody asks for anything.
+/// The cores that node and functions use without requests.
 fn idle(running: &Running, time: Duration) -> anyhow::Result<f64> {
     let pids = running.pids();
-    // What the last request left to do is done.
+    // The work of the last request ends meanwhile.
     std::thread::sleep(Duration::from_secs(1));
     let (begin, before) = (Instant::now(), Usage::of(&pids)?);
     std::thread::sleep(time);
@@ -288,10 +290,12 @@ fn idle(running: &Running, time: Duration) -> anyhow::Result<f64> {
     Ok(used.cpu.as_secs_f64() / begin.elapsed().as_secs_f64())
 }
 
-/// What a request takes besides its work, in the terms in which SPRIGHT's authors count it.
+/// The overhead of a request, in the terms of SPRIGHT's authors.
 ///
-/// Switches, interrupts and segments are counted by the kernel. Copies between processes are not: each message over a socket is copied into the kernel and out of it, once for
-/// each socket on its way; those of a chain are what its node counts, and the two ends that speak HTTP with the client. System calls are not counted.
+/// The kernel counts switches, interrupts and segments. It does not count copies between processes:
+/// each message over a socket is copied into the kernel and out of it, once for each socket on its
+/// way. The node counts the copies of a chain, to which those at the two ends that speak HTTP with
+/// the client are added. System calls are not counted.
 fn audit(running: &[Running], runs: &[Run], report: &mut Report) -> anyhow::Result<Value> {
     // The mix is the same for all; without a mesh, functions say how often they were called.
     let plain = running.iter().find(|one| one.kind == Kind::Plain);

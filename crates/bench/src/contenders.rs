@@ -99,7 +99,7 @@ impl Running {
         Self { with_instances: true, ..self }
     }
 
-    /// What the proxy has written.
+    /// The output of the proxy.
     pub(crate) fn output(&self) -> String {
         self.proxy.as_ref().map(Proxy::output).unwrap_or_default()
     }
@@ -402,7 +402,7 @@ fn read_credential(path: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// Envoy's variants with all nine policies: as nobody tuned it, each tuning by itself, both.
+/// Envoy's variants with all nine policies: untuned, with each tuning, and with both.
 pub(crate) fn envoy_tunings() -> [(&'static str, Policies); 4] {
     [
         ("envoy_nine", Policies::NINE),

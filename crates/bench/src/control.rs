@@ -1,5 +1,6 @@
-//! `leno-bench control`: what the control plane costs with many functions on many nodes. The nodes are simulated: each speaks the real protocol over a
-//! socket of its own and accepts what it gets, but has no sidecars and starts nothing. The control plane is a process of its own, on a core of its own.
+//! `leno-bench control`: the cost of the control plane with many functions on many nodes. The nodes
+//! are simulated: each speaks the real protocol over a separate socket and accepts all updates, but
+//! has no sidecars and starts nothing. The control plane is a separate process on a separate core.
 
 mod agents;
 pub(crate) mod plane;
@@ -87,7 +88,7 @@ fn tell(report: &mut Report, name: &str, value: f64) {
     report.add(name, value);
 }
 
-/// A function comes to a node that never saw it: what the node gets.
+/// A function comes to a node that never had it: measures the node's updates.
 async fn cold_starts(
     plane: &mut Plane,
     agents: &Agents,
@@ -112,7 +113,7 @@ async fn cold_starts(
         messages += after.messages - before.messages;
         acks += after.acks - before.acks;
 
-        // An instance of it starts there: what that tells to whom.
+        // An instance of it starts there: counts the messages to that node and to the others.
         let everywhere = plane.counters_of_all()?;
         agents.start_instance(function);
         plane.wait_for_reports(world.stranger(), after.reports + 2)?;
@@ -171,7 +172,7 @@ async fn scheduled(
         let begin = Instant::now();
         for (number, (function, home)) in part.iter().enumerate() {
             let due = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(number as u64) / rate);
-            // A timer is a millisecond late, so what is due meanwhile follows at once.
+            // A timer is a millisecond late, so reports that are due meanwhile follow at once.
             if let Some(left) = due.checked_sub(begin.elapsed()) {
                 tokio::time::sleep(left).await;
             }
@@ -211,7 +212,7 @@ fn restart(cores: Cores, folder: &Path, world: World, agents: &Agents, report: &
     tell(report, &format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
     tell(report, &format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
     ensure!(agents.slices() == held, "nodes got slices again that they had");
-    // This process never had documents, only what is stored.
+    // This process never had documents, only the stored configuration.
     let memory = Memory::of(&[plane.pid()])?;
     tell(report, &format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);
     Ok(())

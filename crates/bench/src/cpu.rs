@@ -14,12 +14,12 @@ const TICK: Duration = Duration::from_millis(10);
 /// What some processes, with all their threads, used since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Usage {
-    /// On a core, in user mode and in the kernel, to the nanosecond. Work of the kernel on a socket's behalf counts for whom it
-    /// interrupted.
+    /// Time on a core, in user mode and in the kernel, to the nanosecond. The kernel charges its
+    /// work on a socket to the process that it interrupted.
     pub cpu: Duration,
     /// Of it in user mode, to 10 ms.
     pub user: Duration,
-    /// Times they waited of their own accord.
+    /// Voluntary context switches.
     pub voluntary: u64,
     /// Times they were made to wait.
     pub involuntary: u64,
@@ -91,7 +91,7 @@ pub(crate) struct AllProcesses {
     processes: HashMap<u32, u64>,
     /// Ticks that found a core at work, of all cores.
     busy: u64,
-    /// Time that the hypervisor gave to somebody else, in ticks.
+    /// Time that the hypervisor gave to other machines, in ticks.
     stolen: u64,
 }
 

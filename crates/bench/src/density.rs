@@ -1,5 +1,5 @@
-//! `leno-bench density`: what a node with many functions costs, every function with all nine policies of its own; and what one
-//! Envoy for each function would.
+//! `leno-bench density`: the memory and processor time of a node with many functions, each with its
+//! nine policies, and of one Envoy for each function.
 
 use crate::arguments::{Output, ProgramPaths};
 use crate::contenders::Running;

@@ -1,4 +1,5 @@
-//! `leno-bench hop`: what a proxy costs a request, Envoy and Leno side by side before the same upstream.
+//! `leno-bench hop`: the cost of a proxy for each request, Envoy and Leno side by side before the
+//! same upstream.
 
 use crate::arguments::{Output, ProgramPaths};
 use crate::contenders::{Running, envoy_tunings};
@@ -15,7 +16,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is aimed at: at most this much.
+/// The aims: at most these values.
 const BARS: [(&str, f64); 14] = [
     ("cpu_wasm_vs_envoy_best", 0.35),
     ("cpu_wasm_vs_envoy_nine", 0.15),
@@ -91,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// The few rows that say most.
 fn markdown(trials: &Trials) -> String {
-    // Whoever has sparse traffic may be another process: one with many functions.
+    // Sparse traffic has a separate contender: a node with many functions.
     let rows = [
         ("Envoy, no policies", "envoy_none", "envoy_none"),
         ("Leno, no policies", "leno_none", "leno_none"),
@@ -131,7 +132,7 @@ fn markdown(trials: &Trials) -> String {
     table
 }
 
-/// Everybody at once: those who are not asked do nothing, and nobody is measured cold.
+/// Starts all contenders at once. Those without a turn do nothing, and all are warm.
 fn start(rig: &Rig, only: &[String], quick: bool) -> anyhow::Result<Vec<Running>> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|word| name.contains(word.as_str()));
     let mut contenders = vec![Running::direct(rig)?];
@@ -211,7 +212,8 @@ struct Series {
     lengths: Lengths,
 }
 
-/// Whether somebody is measured with this traffic. A request now and then says the same of most of them.
+/// Whether a contender is measured with this traffic. Sparse traffic shows the same for most of
+/// them.
 fn concerns(traffic: Traffic, contender: &Running) -> bool {
     let name = contender.name();
     let is_many = name.starts_with("leno_many_");
@@ -251,7 +253,8 @@ fn schedule(quick: bool, repeats: Option<usize>) -> Vec<Series> {
     all.map(|((traffic, lengths), count)| Series { traffic, repeats: repeats.unwrap_or(count), lengths }).collect()
 }
 
-/// In each repeat everybody is measured once with each traffic, each repeat beginning with somebody else.
+/// In each repeat each contender is measured once with each traffic, each repeat beginning with
+/// another one.
 fn run_interleaved(rig: &Rig, contenders: &[Running], all: &[Series]) -> anyhow::Result<Vec<Trial>> {
     let mut trials = Vec::new();
     for series in all {

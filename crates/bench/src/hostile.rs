@@ -1,4 +1,5 @@
-//! `leno-bench hostile`: an instance of a tenant that takes what it can get. Each request to it makes it take more.
+//! `leno-bench hostile`: an instance that takes resources without end. Each request makes it take
+//! more.
 
 use anyhow::Context;
 use std::fs::File;

@@ -73,7 +73,7 @@ fn one(rig: &Rig, policies: Policies, protocol: Protocol, profile: Option<&Path>
     let folder = tempfile::tempdir_in(rig.folder())?;
     let [gateway, outbound, inbound, admin, control] = free_addresses();
     let listeners = Listeners { gateway, outbound, inbound, admin, control };
-    // Documents cannot select the inline engine; the node is told.
+    // Documents cannot select the inline engine, so an argument does.
     let documents = folder.path().join("bench.yaml");
     fs::write(&documents, mesh(rig, folder.path(), "wasm", policies, listeners).documents())?;
     let dump = folder.path().join("counts");

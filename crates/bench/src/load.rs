@@ -1,7 +1,8 @@
 //! `leno-bench load`: sends requests as a [`Plan`] on standard input says, and writes an [`Outcome`] to standard output.
 //!
-//! Before it the lines `begin` and `end` mark the measured time, so that whoever started it can look at the proxy's counters at
-//! just these moments. One thread, so that it can share a core with the upstream.
+//! The lines `begin` and `end` mark the measured time, so that the parent can read the proxy's
+//! counters at these moments. The load has one thread, so that it can share a core with the
+//! upstream.
 
 mod client;
 mod pace;
@@ -81,7 +82,7 @@ pub(crate) enum Pace {
     Open(f64),
 }
 
-/// What came of it, within the measured time.
+/// The results of the measured time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub seconds: f64,
@@ -132,7 +133,7 @@ impl Outcome {
     }
 }
 
-/// What the streams write down.
+/// Counters of all streams.
 #[derive(Default)]
 struct Tally {
     counting: Cell<bool>,
@@ -158,7 +159,7 @@ impl Tally {
     }
 }
 
-/// Reads a plan, carries it out, tells what came of it.
+/// Reads a plan, carries it out, and prints the outcome.
 pub(crate) fn run() -> anyhow::Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
@@ -231,7 +232,7 @@ impl Single {
     }
 }
 
-/// Sends one request over a connection of its own; the status of the answer.
+/// Sends one request over a new connection. Returns the status.
 pub(crate) async fn once(plan: &Plan) -> anyhow::Result<u16> {
     let connector = Connector::new(plan)?;
     connector.connect().await?.exchange(&connector, 0).await

@@ -1,4 +1,4 @@
-//! What a figure was measured on.
+//! The machine of a measurement.
 
 use serde_json::{Value, json};
 use std::fs;

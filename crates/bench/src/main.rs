@@ -49,21 +49,23 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// One sidecar: a fresh sandbox started, run and reset, on every engine; and what a program costs.
+    /// One sidecar: a fresh sandbox started, run and reset, on every engine; and the cost of a
+    /// program.
     Sandbox(sandbox::Arguments),
     /// A whole hop: Envoy and Leno with no policies and with all nine, side by side before the same upstream.
     Hop(hop::Arguments),
-    /// What each policy costs by itself, and what taking it away from all nine saves.
+    /// The cost of each policy by itself, and the saving of all nine without it.
     Ablation(arguments::Plain),
     /// Memory and CPU of a node with many functions, and of one Envoy for each.
     Density(density::Arguments),
-    /// One tenant at full blast, and what another feels of it.
+    /// One tenant at full blast, and its effect on another one.
     Neighbours(neighbours::Arguments),
     /// From a function never seen to its first judged request, and from nothing to Envoy's first.
     Coldstart(arguments::Plain),
     /// A trace of Azure Functions through no mesh, Leno, and an Envoy for each instance: slowdown of each invocation.
     Azure(azure::Arguments),
-    /// Functions that start: what the mesh adds, how many a second; and that a flood of denied requests starts none.
+    /// Functions that start: the time that the mesh adds, starts a second, and the instances that a
+    /// flood of denied requests starts.
     Functions(arguments::Plain),
     /// Instructions of the node per request: the same on a busy machine as on an idle one.
     Instructions(instructions::Arguments),
@@ -71,9 +73,10 @@ enum Command {
     Containers(containers::Arguments),
     /// A shop of ten functions that call each other through the memory of a chain, through HTTP with the same policies, and without a mesh.
     Chains(chains::Arguments),
-    /// Control plane: what nodes get, how fast, and what it costs with up to 10,000 functions on 100 nodes.
+    /// Control plane: updates of nodes, their latency and their cost with up to 10,000 functions on
+    /// 100 nodes.
     Control(control::Arguments),
-    /// In under two minutes, for CI: whether the hot path still costs about what it did.
+    /// In under two minutes, for CI: whether the hot path has become slower.
     Smoke(smoke::Arguments),
     /// (part of the others) A service that does nothing, fast.
     #[command(hide = true)]
@@ -90,7 +93,7 @@ enum Command {
     /// (part of the others) An instance of a function that calls another.
     #[command(hide = true)]
     Instance(instance::Arguments),
-    /// (part of neighbours) An instance that takes what it can get.
+    /// (part of neighbours) An instance that takes resources without end.
     #[command(hide = true)]
     Hostile(hostile::Arguments),
     /// (part of neighbours) A registry that answers with a byte now and then.

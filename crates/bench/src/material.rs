@@ -1,4 +1,4 @@
-//! What a measurement needs besides processes: certificates, keys, tokens, and the request that is sent.
+//! Certificates, keys, tokens and the request of a measurement.
 
 use crate::load::{Request, Tls};
 use crate::metrics::TOKEN;
@@ -24,7 +24,7 @@ pub(crate) const FRONTEND: &str = "spiffe://bench.example/ns/bench/sa/frontend";
 pub(crate) const SERVICE: &str = "spiffe://bench.example/ns/bench/sa/service";
 pub(crate) const ISSUER: &str = "https://login.bench.example";
 pub(crate) const AUDIENCE: &str = "bench";
-/// What the service is called.
+/// The host name of the service.
 pub(crate) const HOST: &str = "service.bench";
 /// Users whose requests are sent in turn.
 const USERS: usize = 20;

@@ -1,4 +1,5 @@
-//! `leno-bench neighbours`: one tenant at full blast, and what another's modest traffic on the same node feels of it.
+//! `leno-bench neighbours`: one tenant at full blast, and its effect on another tenant's modest
+//! traffic on the same node.
 
 mod bomb;
 mod results;
@@ -141,7 +142,8 @@ fn possible(only: &[Scenario]) -> anyhow::Result<Vec<Scenario>> {
     Ok(scenarios)
 }
 
-/// What the modest tenant felt, and what the other one did. Again, as often as may be, if it was disturbed.
+/// Measures the modest tenant, and counts the actions of the other one. Repeats a disturbed run as
+/// often as allowed.
 fn measure(
     rig: &Rig,
     tenants: &Tenants,

@@ -1,4 +1,4 @@
-//! What a proxy is to do for each request: the same list for Envoy and for Leno.
+//! The policies of a proxy: the same list for Envoy and for Leno.
 
 use std::fmt;
 
@@ -71,7 +71,7 @@ impl Policies {
         jwt_cache: false,
     };
 
-    /// All nine, as a sidecar has them that nobody tuned.
+    /// All nine, as in an untuned sidecar.
     pub(crate) const NINE: Self = Self {
         jwt: Some(Algorithm::Es256),
         sidecar: true,

@@ -64,7 +64,7 @@ impl Proxy {
         }
     }
 
-    /// What the processes have written.
+    /// The output of the processes.
     pub(crate) fn output(&self) -> String {
         self.processes.iter().map(Process::output).collect()
     }
@@ -145,7 +145,7 @@ impl Programs {
             Some(path) => Some(path.to_owned()),
             None => install_envoy(),
         };
-        // They are started in folders of their own.
+        // The programs start in other working directories.
         let envoy =
             envoy.map(|path| path.canonicalize().with_context(|| format!("no {}", path.display()))).transpose()?;
         Ok(Self { envoy, leno: Self::find_leno(leno)? })

@@ -5,7 +5,7 @@ use anyhow::Context;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// What a subcommand found out.
+/// The figures of a subcommand.
 #[derive(Default)]
 pub(crate) struct Report {
     figures: Map<String, Value>,

@@ -31,7 +31,7 @@ pub(crate) struct Rig {
     folder: tempfile::TempDir,
 }
 
-/// What one run of the load saw, and what the proxy used meanwhile.
+/// The load's outcome in one run, and the proxy's usage meanwhile.
 pub(crate) struct Observed {
     pub outcome: Outcome,
     pub usage: Usage,
@@ -85,7 +85,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Lets this rig's helpers have what nobody else wants of their core, from now on; the upstream excepted.
+    /// Lowers the priority of this rig's helpers, except for the upstream.
     pub(crate) fn lower_priority_of_helpers(&self) -> anyhow::Result<()> {
         for helper in self.helpers.iter().skip(1) {
             let status = Command::new("chrt").args(["--idle", "--pid", "0", &helper.id().to_string()]).status();
@@ -109,8 +109,8 @@ impl Rig {
         Ok((addresses, self.start_noise(&["slow-registry", "--listen", &one, "--listen", &other], "ready")?))
     }
 
-    /// Starts a load of the lowest priority that is not what is measured, and waits until it counts its answers. It ends when the result
-    /// is dropped.
+    /// Starts a load of the lowest priority beside the measured one, and waits until it counts its
+    /// answers. Dropping the result ends it.
     pub(crate) fn make_noise(&self, plan: &Plan) -> anyhow::Result<Noise> {
         let mut noise = self.spawn_noise(&["load"])?;
         let mut input = noise.child.stdin.take().context("the load has an input")?;
@@ -169,7 +169,7 @@ impl Rig {
     }
 }
 
-/// A process beside what is measured. Ends when this is dropped.
+/// A process beside the measured ones. Dropping it ends the process.
 pub(crate) struct Noise {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -185,7 +185,7 @@ impl Noise {
         Ok(answer.trim().to_owned())
     }
 
-    /// Of a load: waits for its end, and returns what it saw.
+    /// For a load: waits for its end. Returns its outcome.
     pub(crate) fn outcome(mut self) -> anyhow::Result<Outcome> {
         wait_for(&mut self.output, "end")?;
         let mut line = String::new();
@@ -200,8 +200,8 @@ impl Drop for Noise {
     }
 }
 
-/// This program, with what nobody else wants of its core (`SCHED_IDLE`): whoever else wakes up there runs at once. Niceness would not do:
-/// the nicest still get their share, and take their turns to the end.
+/// This program under `SCHED_IDLE`: any other process that wakes up on its core runs at once.
+/// Niceness is not enough, since the nicest processes still take their turns to the end.
 fn lowest_priority() -> anyhow::Result<Command> {
     let mut command = Command::new("chrt");
     command.args(["--idle", "0"]).arg(std::env::current_exe()?);

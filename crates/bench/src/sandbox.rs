@@ -1,7 +1,7 @@
-//! `leno-bench sandbox`: what one sidecar costs.
+//! `leno-bench sandbox`: the cost of one sidecar.
 //!
-//! A *run* is what the proxy does for each request: take a sandbox, encode the input into it, run the program from its
-//! snapshot, decode and validate the output, erase everything the run wrote.
+//! A *run* is the proxy's work for each request: take a sandbox, encode the input into it, run the
+//! program from its snapshot, decode and validate the output, erase everything the run wrote.
 
 mod extension;
 mod nine;
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Measures one engine; returns what it says about the request, for comparison.
+/// Measures one engine. Returns its verdict on the request, for comparison.
 fn measure(engine: &Engine, counts: &Counts, report: &mut Report) -> anyhow::Result<Output> {
     let kind = engine.kind();
     let request = nine::Request::new();

@@ -1,4 +1,5 @@
-//! System calls for each request, counted by `perf` where it is there and may: in runs of their own, because counting costs time.
+//! System calls for each request, counted by `perf` where it is installed and permitted; in
+//! separate runs, because counting costs time.
 
 use crate::load::{Pace, Plan};
 use crate::rig::Rig;

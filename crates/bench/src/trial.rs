@@ -1,4 +1,4 @@
-//! One scenario, run once: who was measured, how, what came out, and whether something disturbed it.
+//! One scenario, run once: contender, traffic, results, and whether other work disturbed it.
 
 use crate::load::{Outcome, Pace, Plan, Protocol};
 use crate::rig::{Observed, Rig};
@@ -48,7 +48,7 @@ pub(crate) struct Lengths {
     pub retakes: usize,
 }
 
-/// What a run found out.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Trial {
     pub contender: String,
@@ -89,7 +89,7 @@ impl Trial {
         self.others_percent > TOLERATED_PERCENT
     }
 
-    /// An error if anything but a few requests failed: then what was measured is not what was meant.
+    /// An error if more than a few requests failed, since the run then measured something else.
     pub(crate) fn new(
         contender: &str,
         traffic: Traffic,
@@ -227,7 +227,7 @@ pub(crate) fn run(
     best.map(|trial| Trial { overwritten, ..trial })
 }
 
-/// What a few requests get, to see whether a contender does what it is to do.
+/// Sends a few requests, to see whether a contender works as intended.
 pub(crate) fn probe(rig: &Rig, contender: &dyn Contender, change: impl FnOnce(&mut Plan)) -> anyhow::Result<Outcome> {
     let traffic = Traffic { connections: 1, streams: 1, ..contender.default_traffic() };
     let mut plan = Plan { warm_up_ms: 0, measured_ms: 100, ..contender.plan(traffic, Pace::Closed) };

@@ -1,4 +1,5 @@
-//! `leno-bench upstream`: a service that does nothing, as fast as it can, so that what is measured is what stands before it.
+//! `leno-bench upstream`: a service that responds as fast as it can, so that the proxy before it is
+//! measured.
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -94,7 +95,8 @@ async fn serve(mut stream: TcpStream, interim: usize) -> io::Result<()> {
                 }
             }
             Body::Chunked => {
-                // Nothing is pipelined here: the body ends where what is received ends with the last chunk.
+                // No pipelined request follows, so the body ends where the received bytes end with
+                // the last chunk.
                 buffer.copy_within(head..filled, 0);
                 filled -= head;
                 while !buffer[..filled].ends_with(b"0\r\n\r\n") {

@@ -1,5 +1,6 @@
-//! `leno-bench functions`: what the mesh adds to the start of an instance, how many starts a burst gets in a second, what a flood of
-//! denied requests wakes, and what scaling down costs.
+//! `leno-bench functions`: the time that the mesh adds to the start of an instance, the starts a
+//! second of a burst, the instances that a flood of denied requests starts, and the requests that
+//! fail while functions are scaled down.
 
 use super::ReplayOptions;
 use super::figures::quantile;
@@ -22,7 +23,7 @@ use leno_testkit::process::children;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// What a function does when it is asked.
+/// The work of each request.
 const WORK: Duration = Duration::from_millis(1);
 /// Between cold starts that are to have the machine for themselves.
 const START_INTERVAL: Duration = Duration::from_millis(100);
@@ -37,13 +38,13 @@ const FLOOD: f64 = 1000.0;
 struct Settings {
     functions: Functions,
     rounds: usize,
-    /// Times that what was disturbed is done again.
+    /// How often a disturbed measurement is repeated.
     retakes: usize,
     flood: Duration,
     scaledown: scaledown::Settings,
 }
 
-/// The scenarios that are compared, and what the names of Leno's figures end with.
+/// The scenarios that are compared, and the suffix of each one's figures.
 const MESHES: [(Scenario, &str); 2] = [(Scenario::Wasm, ""), (Scenario::Microvm, "_microvm")];
 
 fn suffix(scenario: Scenario) -> &'static str {
@@ -203,7 +204,8 @@ impl Starts {
         )
     }
 
-    /// Each burst's rate by that of `none` in the same turn; of those pairs that nobody disturbed, if there are such.
+    /// Each burst's rate divided by that of `none` in the same turn. Only undisturbed pairs count,
+    /// if there are any.
     fn rate_ratio(&self, none: &Self) -> Option<Figure> {
         let is_disturbed = |(own, none): &(&Burst, &Burst)| own.disturbed || none.disturbed;
         let pairs: Vec<_> = self.bursts.iter().zip(&none.bursts).collect();

@@ -10,7 +10,7 @@ use crate::statistics::Figure;
 use crate::trial::TOLERATED_PERCENT;
 use serde::{Deserialize, Serialize};
 
-/// Where slowdowns are told.
+/// The quantiles of slowdowns.
 pub(super) const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99)];
 
 /// One scenario, measured.
@@ -78,8 +78,8 @@ impl Measured {
         ))
     }
 
-    /// The same for warm invocations: milliseconds until the instance had the request, of work beyond what was asked, and until the
-    /// answer was there.
+    /// The same for warm invocations: milliseconds until the instance had the request, of work
+    /// beyond the requested time, and until the response.
     pub(super) fn warm_stages(&self, invocations: &[Invocation]) -> [Vec<f64>; 3] {
         sorted_ms(self.timelines(invocations).filter(|timeline| timeline.good && !timeline.cold).map(|timeline| {
             let Timeline { due, life, work, end, .. } = timeline;
@@ -158,7 +158,7 @@ pub(super) fn slowdowns(good: &[Good], which: impl Fn(&Good) -> bool) -> Vec<f64
     found
 }
 
-/// Those that are told apart: all, warm, cold.
+/// The kinds of invocations with separate figures: all, warm, cold.
 pub(super) type Kind = (&'static str, fn(&Good) -> bool);
 pub(super) const KINDS: [Kind; 3] = [("", |_| true), ("_warm", |good| !good.cold), ("_cold", |good| good.cold)];
 

@@ -135,7 +135,7 @@ async fn answer(
 }
 
 impl Work {
-    /// What a request says who wants this done, for [`WORK`].
+    /// The value of the header field [`WORK`] that requests this work.
     pub(crate) fn header(self, time: Duration) -> String {
         let word = match self {
             Self::Sleep => "sleep",

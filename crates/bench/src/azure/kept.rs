@@ -1,4 +1,5 @@
-//! What was measured, kept in a folder: hours of measuring need not be one run, and what ended too early can be taken up again.
+//! Results of scenarios, stored in a folder, so that hours of measuring can be split into several
+//! runs.
 
 use super::figures::Measured;
 use super::scenario::Scenario;

@@ -107,7 +107,7 @@ struct Layer {
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// What is answered instead of an answer.
+/// The response if the request cannot be served.
 struct Failure(StatusCode, String);
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {

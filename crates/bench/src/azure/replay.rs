@@ -25,7 +25,7 @@ use tokio::task::{JoinSet, LocalSet};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-/// How long what was sent last may take beyond its work. (InVitro waits so long for a connection.)
+/// How long the last requests may take beyond their work. (InVitro waits so long for a connection.)
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Where to.
@@ -38,7 +38,7 @@ pub(super) struct Target<'a> {
     pub connections: usize,
 }
 
-/// What came of an invocation.
+/// The outcome of an invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Done {
     /// How late it was sent: the load's own doing, within the latency.
@@ -59,7 +59,7 @@ impl Done {
     }
 }
 
-/// What came of all of them.
+/// The outcomes of all invocations.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Replayed {
     /// When the first was due, in microseconds since 1970.

@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 /// The longest wait for something to work.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Requests that may wait for one function: more than there are at any time, for what is refused has no slowdown.
+/// Requests that may wait for one function: more than there are at any time, since a refused
+/// request has no slowdown.
 const QUEUE: u32 = 10_000;
 
 /// What stands before the functions.
@@ -81,7 +82,7 @@ impl Scenario {
     }
 }
 
-/// What the functions are like.
+/// The settings of the functions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Functions {
     /// One more than the workload has: the last one is asked before anything is measured, whether policies hold.
@@ -101,7 +102,7 @@ pub(super) struct Running {
     process: Process,
     pub address: SocketAddr,
     pub tls: Option<Tls>,
-    /// Without [`WORK`], and to whom.
+    /// The request without [`WORK`] and without its host.
     pub request: Request,
     /// Where the node tells of itself, in Leno's scenarios.
     pub admin: Option<SocketAddr>,
@@ -217,7 +218,7 @@ fn documents(
     folder: &Path,
 ) -> anyhow::Result<String> {
     let engine = if scenario == Scenario::Microvm { "microvm" } else { "wasm" };
-    // Functions have instances of their own; its upstream is not used.
+    // Functions have instances, so the upstream is not used.
     let mesh = contenders::mesh(rig, folder, engine, scenario.policies(), listeners);
     let command = command(rig, scenario, folder)?;
     let mut documents = vec![mesh.mesh()];
@@ -245,7 +246,7 @@ fn milliseconds(time: Duration) -> String {
     format!("{}ms", time.as_millis())
 }
 
-/// What an instance is.
+/// The command of an instance.
 fn command(rig: &Rig, scenario: Scenario, folder: &Path) -> anyhow::Result<Value> {
     let program = std::env::current_exe()?.display().to_string();
     if scenario != Scenario::Envoy {

@@ -36,7 +36,7 @@ pub(super) struct Part {
 /// Reads a part of a trace.
 ///
 /// # Errors
-/// Name file, line and column of what is wrong.
+/// They name file, line and column of the fault.
 pub(super) fn load(folder: &Path, part: &Part) -> anyhow::Result<Workload> {
     let mut times = times(&Table::open(folder.join("durations.csv"))?)?;
     let table = Table::open(folder.join("invocations.csv"))?;
@@ -70,7 +70,8 @@ pub(super) fn load(folder: &Path, part: &Part) -> anyhow::Result<Workload> {
     Ok(Workload { functions, source })
 }
 
-/// The folder tells how many functions a sample has, and nothing more can be said of one that somebody else made.
+/// The workload's name. The folder's name gives the size of the paper's samples; other samples have
+/// no name.
 fn named(folder: &Path, functions: usize) -> String {
     let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match functions {

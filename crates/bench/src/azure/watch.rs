@@ -1,4 +1,4 @@
-//! What the machine and the processes of a scenario do while it is measured, looked at once a second.
+//! Samples the machine and the processes of a scenario once a second while it is measured.
 
 use super::sidecar;
 use crate::cpu::{AllProcesses, Memory, Usage};
@@ -29,7 +29,7 @@ pub(super) enum Sampling {
     AtTheEnd,
 }
 
-/// Whom to watch.
+/// The processes to watch.
 #[derive(Clone, Debug)]
 pub(super) struct Subject {
     /// Starts the instances.
@@ -44,7 +44,8 @@ pub(super) struct Subject {
     pub ours: OwnProcesses,
 }
 
-/// Processes that belong to what is measured, of all that is watched at the same time: they are no others.
+/// The processes of all scenarios that are measured at the same time. They do not count as a
+/// disturbance.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnProcesses(Arc<Mutex<BTreeSet<u32>>>);
 
@@ -73,11 +74,11 @@ pub(super) struct Snapshot {
     pub memory_mib: Option<f64>,
     /// Instances there are.
     pub instances: usize,
-    /// `None`: nobody was asked this time, or there is none.
+    /// `None`: not sampled this time, or this scenario has no configuration.
     pub configuration: Option<Configuration>,
 }
 
-/// What went to sidecars since they began.
+/// The configuration that sidecars have received since their start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Configuration {
     /// Of the messages, before framing; or of the files.
@@ -88,12 +89,13 @@ pub(super) struct Configuration {
     pub reports: u64,
 }
 
-/// All snapshots, and what was used in all.
+/// All snapshots, and the totals.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Watched {
     #[serde(rename = "looks")]
     pub snapshots: Vec<Snapshot>,
-    /// CPU seconds of the layer and its proxies. What a process used between the last look and its end is missing.
+    /// CPU seconds of the layer and its proxies. The time between a process's last sample and its
+    /// end is missing.
     pub mesh_s: f64,
     pub functions_s: f64,
     /// Instances that were there and are no more.
@@ -105,7 +107,8 @@ pub(super) struct Watched {
     pub error: Option<String>,
 }
 
-/// Looks until it is told to stop. What cannot be seen is missing, and `error` says so.
+/// Samples until `stop` is set. If something cannot be read, it is missing, and `error` has the
+/// reason.
 pub(super) fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
     let mut watched = Watched::default();
     if let Err(error) = watch_into(subject, stop, &mut watched) {
@@ -122,7 +125,7 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
     let root = Usage::of(&[subject.root])?;
     let (mut root_s, mut tally) = (0.0, Tally::default());
     tally.look(subject);
-    // What they used before does not count.
+    // Usage from before the measurement does not count.
     (tally.sidecars, tally.functions) = (0.0, 0.0);
     let (mut last, mut next_memory, mut next_metrics) = (begin, begin, begin);
     let mut turn = 0;
@@ -163,14 +166,14 @@ fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> an
         subject.ours.extend(processes.sidecars.into_iter().chain(processes.functions));
     }
     (watched.mesh_s, watched.functions_s) = (root_s + tally.sidecars, tally.functions);
-    // Helpers, and what is watched, are this process's own children.
+    // Helpers and the watched processes are children of this process.
     subject.ours.extend(children(std::process::id()).into_iter().chain([std::process::id(), subject.root]));
     let others = AllProcesses::now()?.others_since(&before, &subject.ours.all());
     watched.others_percent = others.as_secs_f64() / begin.elapsed().as_secs_f64() * 100.0;
     Ok(())
 }
 
-/// In small steps, so that stopping takes no second. Without a time, until it is told to stop.
+/// Waits until a time, or until `stop` is set; in small steps, so that stopping takes no second.
 fn wait(until: Option<Instant>, stop: &AtomicBool) {
     const STEP: Duration = Duration::from_millis(100);
     while !stop.load(Ordering::Relaxed) {

@@ -1,7 +1,8 @@
-//! What is invoked, when, and how long it works: InVitro's rules, as a pure function of counts, percentiles and a seed.
+//! The invocations, their times and their work: InVitro's rules, as a pure function of counts,
+//! percentiles and a seed.
 //!
-//! One function's invocations depend on nothing but its own counts, its number and the seed, so that a smaller workload of the same
-//! functions is a part of the larger one.
+//! One function's invocations depend only on its counts, its number and the seed, so a smaller
+//! workload of the same functions is a part of the larger one.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -17,7 +18,7 @@ const LONGEST_MS: f64 = 60_000.0;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Workload {
     pub functions: Vec<Profile>,
-    /// What a figure was measured on, in words.
+    /// A description of the workload.
     pub source: String,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Percentiles(pub [f64; 7]);
 /// Where the bands between [`Percentiles`] begin.
 const BANDS: [f64; 6] = [0.0, 0.01, 0.25, 0.50, 0.75, 0.99];
 
-/// What is done to the rules' invocations so that they fit a machine.
+/// How the invocations are scaled to fit a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Replay {
     /// Real time is so many times shorter than the workload's.

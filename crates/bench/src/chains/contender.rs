@@ -21,14 +21,15 @@ use std::time::{Duration, Instant};
 
 /// Where sidecars run.
 pub(super) const ENGINE: &str = "wasm";
-/// What a node counts of a chain: bytes of bodies that were copied into it, out of it, and handed over inside.
+/// The node's counters of a chain: bytes of bodies copied into it, copied out of it, and handed
+/// over inside.
 pub(super) const COUNTERS: [&str; 3] =
     ["leno_chain_copied_in_bytes_total", "leno_chain_copied_out_bytes_total", "leno_chain_shared_bytes_total"];
 /// The label of the shop's chain.
 pub(super) const CHAIN: &str = "chain=\"shop/shop\"";
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// What the example's documents say of these, and what is put in its place.
+/// Texts in the example's documents that the benchmark replaces.
 const FOLDER: &str = "workingDirectory: ../../../../target/release";
 const TRANSPORT: &str = "env: {BOUTIQUE_TRANSPORT: chain}";
 const PROTOCOL: &str = "protocol: chain";
@@ -68,7 +69,7 @@ const FUNCTIONS: [&str; 12] = [
 pub(super) enum Kind {
     /// Memory of a chain.
     Chain,
-    /// The same, where rules ask only who calls whom, so that the kernel judges.
+    /// The same, with rules about the caller only, so that the kernel judges.
     Direct,
     /// HTTP/1.1 through the node.
     Http,
@@ -146,7 +147,7 @@ pub(super) struct Running {
     functions: Vec<(SocketAddr, Process)>,
 }
 
-/// What the calling function says of its calls.
+/// The results of the calling function.
 #[derive(Deserialize)]
 pub(super) struct Hop {
     pub p50_us: f64,
@@ -202,7 +203,7 @@ impl Running {
             let mut functions = functions.replace(FOLDER, &format!("workingDirectory: {}", programs_at.display()));
             let mut policies = (*policies).to_owned();
             if kind == Kind::Direct {
-                // What no kernel knows goes: paths, and how many calls an instance has at a time.
+                // The kernel does not know paths, nor how many calls an instance has at a time.
                 policies =
                     policies.lines().filter(|line| !line.starts_with(PATHS)).flat_map(|line| [line, "\n"]).collect();
                 functions = functions.replace(CONCURRENCY, "");
@@ -264,7 +265,7 @@ impl Running {
         node.into_iter().chain(self.functions.iter().map(|(_, process)| process.pid())).flat_map(tree).collect()
     }
 
-    /// What the node says of itself.
+    /// The node's metrics.
     pub(super) fn metrics(&self) -> Option<String> {
         metrics::get(self.admin?)
     }
@@ -276,8 +277,8 @@ impl Running {
         Ok(serde_json::from_slice(&body)?)
     }
 
-    /// Calls between functions for each request of the shop's pages, since all began, as the functions themselves count them. For those that speak HTTP/1.1 with
-    /// whoever asks.
+    /// Calls between functions for each request of the shop's pages, since the start, as the
+    /// functions count them. Only functions that speak HTTP/1.1 with any client report it.
     pub(super) fn calls_per_request(&self) -> anyhow::Result<f64> {
         let count = |(address, _): &(SocketAddr, Process)| {
             let (_, body) = load::get(*address, "function", "/calls")?;

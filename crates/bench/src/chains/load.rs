@@ -1,4 +1,4 @@
-//! Browsers, each with a cart of its own, that ask for one page after the other.
+//! Browsers, each with a separate cart, that request one page after the other.
 
 use super::contender::Running;
 use super::{AllProcesses, CONNECTIONS, Usage};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::task::{JoinSet, LocalSet};
 
-/// What somebody comes for.
+/// The intent of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Home,
@@ -29,7 +29,7 @@ enum Task {
     Checkout,
 }
 
-/// What is asked for.
+/// A request of a browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     Home,
@@ -92,7 +92,7 @@ impl Task {
     }
 }
 
-/// Somebody who goes on for ever. All choices are by number, so that everybody who is measured is asked the same.
+/// An endless visitor. It chooses by number, so that all contenders get the same requests.
 struct Browser {
     user: String,
     currency: usize,
@@ -138,7 +138,7 @@ impl Browser {
     }
 }
 
-/// What was seen while it counted.
+/// The results of the measured time.
 pub(super) struct Observed {
     pub answered: usize,
     /// From the first request to the last, with those that were not counted.
@@ -149,7 +149,7 @@ pub(super) struct Observed {
     pub latencies: Sample,
 }
 
-/// What went over the connections of browsers.
+/// The traffic of all browsers.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub requests: u64,
@@ -167,7 +167,8 @@ struct Notes {
     latencies: RefCell<Vec<Duration>>,
 }
 
-/// Sends requests, in closed loop, and looks at these processes when it begins and when it ends to count. Whatever fails ends it: what is measured is to work.
+/// Sends requests in closed loop. Reads the usage of these processes when the measured time begins
+/// and when it ends. Fails with the first request that fails.
 pub(super) fn run(running: &Running, pids: &[u32], warm_up: Duration, measured: Duration) -> anyhow::Result<Observed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let notes = Rc::new(Notes::default());
@@ -186,7 +187,8 @@ pub(super) fn run(running: &Running, pids: &[u32], warm_up: Duration, measured: 
         let (seconds, usage) = (begin.elapsed().as_secs_f64(), Usage::of(pids)? - usage);
         let ours = [pids, &[std::process::id()]].concat();
         let others = AllProcesses::now()?.others_since(&everybody, &ours);
-        // What is under way is finished, so that what others count and what is counted here is the same.
+        // Requests in flight finish first, so that the other counters and this one cover the same
+        // requests.
         notes.ending.set(true);
         while let Some(ended) = browsers.join_next().await {
             ended??;
@@ -234,7 +236,7 @@ async fn exchange(
     Ok((status, answer.into_body().collect().await?.to_bytes()))
 }
 
-/// One GET over a connection of its own.
+/// One GET over a new connection.
 pub(super) fn get(address: SocketAddr, host: &str, path: &str) -> anyhow::Result<(u16, Bytes)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {

@@ -1,4 +1,5 @@
-//! What the kernel's network does meanwhile, on the whole machine: so on one that does nothing else.
+//! Counters of the kernel's network stack. They cover the whole machine, so it should do nothing
+//! else.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ pub(super) struct Network {
     segments: BTreeMap<PathBuf, u64>,
 }
 
-/// What was done between two counts.
+/// The difference of two counts.
 pub(super) struct Done {
     pub interrupts: u64,
     pub receptions: u64,
@@ -23,7 +24,7 @@ pub(super) struct Done {
 }
 
 impl Network {
-    /// Counts now. A room has a network of its own.
+    /// Counts now. A jail has a separate network.
     pub(super) fn of(pids: &[u32]) -> anyhow::Result<Self> {
         let read = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
         let mut segments = BTreeMap::new();
@@ -38,7 +39,7 @@ impl Network {
         Ok(Self { interrupts, receptions, segments })
     }
 
-    /// What was done since then, in the namespaces that were there.
+    /// The difference since an earlier count, in the namespaces that existed then.
     pub(super) fn since(&self, before: &Self) -> Done {
         let of_one =
             |(name, then): (&PathBuf, &u64)| self.segments.get(name).map_or(0, |now| now.saturating_sub(*then));

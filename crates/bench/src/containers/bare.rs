@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Milliseconds of each start. The file tree is mounted before.
 pub(super) fn starts(folder: &Path, layout: &Path, count: usize) -> anyhow::Result<Vec<f64>> {
     let layers = super::stages::layers(folder, layout)?;
-    // In mounts of its own, a thread can hide what the runtime does not stand.
+    // In a separate mount namespace, a thread can hide mounts that the runtime refuses.
     let measured = std::thread::scope(|scope| scope.spawn(|| in_own_mounts(folder, &layers, count)).join());
     measured.map_err(|_| anyhow::anyhow!("the thread that starts containers panicked"))?
 }

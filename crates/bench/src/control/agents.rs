@@ -1,4 +1,4 @@
-//! Simulated nodes: they accept whatever they get.
+//! Simulated nodes, which accept all updates.
 
 use super::plane::Plane;
 use super::relay::Relay;
@@ -109,7 +109,7 @@ async fn node(plane: &Plane, number: usize, address: SocketAddr, tally: &Arc<Tal
     let (agent, updates) = join(Options {
         control: vec![address.to_string()],
         membership,
-        // Nobody connects to it.
+        // No connection goes there.
         inbound: Some(SocketAddr::from(([127, 0, 0, 1], 10_000 + number as u16))),
         backoff: BACKOFF,
     })?;

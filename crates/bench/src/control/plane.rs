@@ -128,7 +128,7 @@ impl Plane {
         Ok(())
     }
 
-    /// Has all functions defined, once all nodes have said what they offer.
+    /// Defines all functions, once all nodes have reported their capacity.
     pub(super) fn publish(&mut self) -> anyhow::Result<()> {
         self.tell("publish", "published")
     }

@@ -63,7 +63,7 @@ impl World {
         (0..self.functions).filter(hosted).map(Self::id).collect()
     }
 
-    /// What a node gets that hosts only this function.
+    /// The resources of a node that hosts only this function.
     pub(super) fn needed(self, function: usize) -> BTreeSet<Subject> {
         let callees = self.callees(function).map(|callee| Subject::Endpoints(Self::id(callee)));
         callees.chain([Subject::Slice(Self::id(function))]).collect()

@@ -18,7 +18,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// Bytes of a response head and what came with it.
+/// The largest response head, with the part of the body that arrives with it.
 const BUFFER: usize = 16 * 1024;
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
@@ -156,7 +156,8 @@ impl Http1 {
                         missing -= self.stream.read_exact(&mut self.buffer[..part]).await?;
                     }
                 }
-                // Nothing else follows: the body ends where what is received ends with the last chunk.
+                // No pipelined response follows, so the body ends where the received bytes end with
+                // the last chunk.
                 None => {
                     while !self.buffer[head.bytes..filled].ends_with(LAST_CHUNK) {
                         if filled == BUFFER {
@@ -247,7 +248,7 @@ fn request(
     Ok(builder.body(Full::new(content.clone()))?)
 }
 
-/// A client's side of TLS without resumption, and whom it expects.
+/// A client's TLS configuration without resumption, and the expected server name.
 pub(crate) fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector, ServerName<'static>)> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(&tls.ca)? {
@@ -264,7 +265,7 @@ pub(crate) fn configure(tls: &Tls, alpn: &[u8]) -> anyhow::Result<(TlsConnector,
         }
     };
     config.alpn_protocols = vec![alpn.to_vec()];
-    // Every new connection is to cost what it costs.
+    // Resumption would hide the cost of new connections.
     config.resumption = Resumption::disabled();
     Ok((TlsConnector::from(Arc::new(config)), ServerName::try_from(tls.server_name.clone())?))
 }

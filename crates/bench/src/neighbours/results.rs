@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Largest p99 beside a neighbour, as a multiple of the p99 of an idle node.
 const MOST_RATIO: f64 = 2.0;
 
-/// What one scenario did to the modest tenant.
+/// The effect of one scenario on the modest tenant.
 struct Row {
     scenario: Scenario,
     p50: Figure,
@@ -65,8 +65,8 @@ fn selection(scenario: Scenario) -> Selection<'static> {
     (scenario.name(), MODEST.name, "open")
 }
 
-/// What a neighbour's load got: answers a second, and how many of which status. What its policies lose by their deadline is answered with 500, or
-/// 503 where it is an extension.
+/// The responses to a neighbour's load: how many a second, and by status. A request that its
+/// sidecar loses by the deadline gets 500; by an extension's deadline, 503.
 fn got<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> (f64, BTreeMap<u16, u64>) {
     let (mut seconds, mut statuses) = (0.0, BTreeMap::new());
     for outcome in outcomes {

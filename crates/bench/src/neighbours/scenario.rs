@@ -1,4 +1,4 @@
-//! The scenarios: what another tenant does while the modest one is measured.
+//! The scenarios: the other tenant's actions while the modest one is measured.
 
 use super::tenants::Tenants;
 use crate::contenders::Running;
@@ -12,7 +12,7 @@ use std::time::Duration;
 const CONNECTIONS: usize = 64;
 const LARGE_BODY: usize = 1 << 20;
 
-/// What the other tenant does.
+/// The other tenant's actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scenario {
     /// Nothing.
@@ -37,11 +37,12 @@ pub(super) enum Scenario {
     ConnectionHoarder,
     /// Functions whose images come from registries that answer with a byte now and then.
     SlowRegistry,
-    /// Requests straight to its upstream: what the load and the upstreams do to each other, without the node.
+    /// Requests straight to its upstream: the effect of load and upstreams on each other, without
+    /// the node.
     Elsewhere,
 }
 
-/// Counts of what the other tenant did during one run, by the end of a figure's name.
+/// Counts of the other tenant's actions during one run, by the end of a figure's name.
 pub(super) type Actions = Vec<(&'static str, f64)>;
 
 impl Scenario {
@@ -178,7 +179,7 @@ impl Scenario {
         }
     }
 
-    /// What the other tenant did since [`Self::begin`].
+    /// The other tenant's actions since [`Self::begin`].
     pub(super) fn end(self, tenants: &Tenants, before: &Means, outcome: &Outcome) -> anyhow::Result<Actions> {
         let answers = |statuses: &[u16]| outcome.answered_with(statuses) as f64;
         let taken = || self.taken(tenants).saturating_sub(before.taken) as f64;

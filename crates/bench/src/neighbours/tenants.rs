@@ -36,7 +36,8 @@ pub(super) struct Tenants {
     pub interim: Plan,
     pub hoarder: Plan,
     pub pulled: Plan,
-    /// Files in which the instances of `output` and `hoarder` say what they have taken.
+    /// Files in which the instances of `output` and `hoarder` count the resources that they have
+    /// taken.
     pub tallies: [PathBuf; 2],
     /// The process of the slow registries.
     pub registry: RefCell<Noise>,

@@ -30,7 +30,7 @@ impl Api {
         self.leno(&["token", "create", "--role", "editor", "--namespace", HOSTILE_NAMESPACE])
     }
 
-    /// Runs a `leno` command with the first token; what it prints.
+    /// Runs a `leno` command with the first token. Returns its output.
     fn leno(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let done = Command::new(&self.program)
             .args(arguments)

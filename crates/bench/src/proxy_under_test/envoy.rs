@@ -254,7 +254,7 @@ fn cluster(name: &str, at: SocketAddr) -> Value {
     })
 }
 
-/// Whoever is behind it speaks HTTP/2.
+/// Makes Envoy speak HTTP/2 to a cluster.
 fn ask_by_http2(cluster: &mut Value) {
     cluster["typed_extension_protocol_options"] = json!({
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

@@ -32,7 +32,7 @@ pub(crate) struct Mesh<'a> {
 pub(crate) enum Caller {
     /// Command and arguments.
     Command(Vec<String>),
-    /// Somebody else runs it.
+    /// The node does not run it.
     External,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Listeners {
     pub control: SocketAddr,
 }
 
-/// What the functions of hostile tenants are made from.
+/// Parts of the hostile tenants' functions.
 pub(crate) struct Hostile<'a> {
     /// Of those that only make noise.
     pub noisy: SocketAddr,
@@ -54,7 +54,7 @@ pub(crate) struct Hostile<'a> {
     pub interim: SocketAddr,
     /// An extension that does not end before its deadline.
     pub endless: &'a Path,
-    /// Where instances say what they have taken: bytes of log, and connections.
+    /// Where instances count the resources that they have taken: bytes of log, and connections.
     pub tallies: [&'a Path; 2],
     /// Addresses of two registries.
     pub registries: &'a [String; 2],
@@ -124,7 +124,8 @@ impl Mesh<'_> {
         join(&documents)
     }
 
-    /// A mesh of `count` functions, each with a policy of its own, at a host of its own ([`host_of`]); in files of a thousand.
+    /// A mesh of `count` functions, each with a separate policy and host ([`host_of`]); in files of
+    /// a thousand.
     pub(crate) fn documents_of_many(&self, count: usize) -> Vec<String> {
         let files = (0..count).step_by(1000).map(|first| {
             let documents: Vec<Value> =
@@ -212,7 +213,7 @@ impl Mesh<'_> {
         function("service", spec)
     }
 
-    /// What holds for these functions.
+    /// The policy of these functions.
     pub(crate) fn policy(&self, name: &str, functions: &[&str]) -> Value {
         let policies = self.policies;
         let mut spec = json!({"functions": functions, "accessLog": {"enabled": policies.log}});
@@ -232,7 +233,7 @@ impl Mesh<'_> {
         }
         spec["authorization"] = match policies.authorization {
             true => self.rules(),
-            // What is not allowed is forbidden: this much there has to be.
+            // Without a rule that allows a request, it is denied.
             false => json!({"rules": [{"name": "everything", "action": "allow"}]}),
         };
         if policies.limit.is_some() {

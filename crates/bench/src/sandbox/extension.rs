@@ -1,4 +1,5 @@
-//! What a user-written policy costs: a fresh instance of each example module started, shown a request, and dropped.
+//! The cost of a user-written policy: a fresh instance of each example module started, shown a
+//! request, and dropped.
 
 use super::{Counts, DEADLINE, add, nine};
 use crate::report::Report;
@@ -62,7 +63,8 @@ fn time_runs(plugin: &Plugin, count: usize) -> anyhow::Result<Sample> {
     })
 }
 
-/// The request of the other figures, for a tenant that the example knows. Making it is part of what the proxy does.
+/// The request of the other figures, for a tenant that the example knows. Making it is part of the
+/// proxy's work.
 fn shown(input: &Input<'_>) -> anyhow::Result<Request> {
     let Input::Request(input) = input else { anyhow::bail!("the input is no request") };
     let mut fields: Headers = input.headers.iter().map(|header| (header.name, header.value)).collect();

@@ -161,7 +161,7 @@ fn retry() -> Retry {
     }
 }
 
-/// What the borrowed input borrows from.
+/// The owner of the data that the input borrows.
 pub(super) struct Request {
     authorization: String,
     quota: String,
@@ -176,7 +176,7 @@ impl Request {
             seconds - 60,
             seconds + 3600
         );
-        // Verified, as far as the program is told; so any signature will do.
+        // The input marks the token as verified, so any signature will do.
         let parts = [header.as_bytes(), claims.as_bytes(), &[0x5a; 64]].map(|part| URL_SAFE_NO_PAD.encode(part));
         let subject = Subject {
             identity: Some(FRONTEND),
