@@ -10,12 +10,12 @@ pub(crate) mod cycles;
 mod figures;
 pub(crate) mod function;
 mod generated;
-mod kept;
 pub(crate) mod layer;
 mod replay;
 mod scaledown;
 mod scenario;
 pub(crate) mod sidecar;
+mod store;
 mod trace;
 mod watch;
 mod workload;
@@ -25,16 +25,16 @@ use crate::load;
 use crate::machine;
 use crate::rig::Rig;
 use anyhow::{Context, ensure};
-use figures::{KINDS, Measured, SHARES, quantile, slowdowns};
+use figures::{KINDS, SHARES, ScenarioResult, quantile, slowdowns};
 use function::Work;
-use replay::Replayed;
+use replay::ReplayResult;
 use scenario::{Functions, Running, Scenario};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
-use watch::{OwnProcesses, Sampling, Subject, Watched};
+use watch::{OwnProcesses, Sampling, ScenarioUsage, Subject};
 use workload::{Invocation, Replay, Workload};
 
 /// Between two scenarios, for what ended to be gone.
@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         for (label, _) in SHARES {
             let name = format!("slowdown_{label}_{}", one.scenario.name());
             if let Some(ratio) = report.figure(&name) {
-                let disturbed = if measured.iter().any(Measured::is_disturbed) { "; disturbed" } else { "" };
+                let disturbed = if measured.iter().any(ScenarioResult::is_disturbed) { "; disturbed" } else { "" };
                 println!("{name}: {ratio} ({}{disturbed})", experiment.workload.source);
             }
         }
@@ -247,9 +247,9 @@ fn kept_or_measured(
     experiment: &Experiment,
     retakes: usize,
     conditions: &Value,
-) -> anyhow::Result<Vec<Measured>> {
-    let kept: Vec<Option<Measured>> =
-        group.iter().map(|scenario| kept::load(folder, *scenario, conditions)).collect::<anyhow::Result<_>>()?;
+) -> anyhow::Result<Vec<ScenarioResult>> {
+    let kept: Vec<Option<ScenarioResult>> =
+        group.iter().map(|scenario| store::load(folder, *scenario, conditions)).collect::<anyhow::Result<_>>()?;
     if let Some(kept) = kept.into_iter().collect::<Option<Vec<_>>>() {
         for one in &kept {
             println!("{}: measured before", one.scenario.title());
@@ -258,7 +258,7 @@ fn kept_or_measured(
         return Ok(kept);
     }
     let measured = undisturbed(rig, group, experiment, retakes)?;
-    measured.iter().try_for_each(|one| kept::save(folder, conditions, one))?;
+    measured.iter().try_for_each(|one| store::save(folder, conditions, one))?;
     Ok(measured)
 }
 
@@ -268,23 +268,23 @@ fn undisturbed(
     group: &[Scenario],
     experiment: &Experiment,
     retakes: usize,
-) -> anyhow::Result<Vec<Measured>> {
-    let others = |all: &[Measured]| all.iter().map(|one| one.watched.others_percent).fold(0.0, f64::max);
-    let mut best: Option<Vec<Measured>> = None;
+) -> anyhow::Result<Vec<ScenarioResult>> {
+    let others = |all: &[ScenarioResult]| all.iter().map(|one| one.watched.others_percent).fold(0.0, f64::max);
+    let mut best: Option<Vec<ScenarioResult>> = None;
     for _ in 0..=retakes {
         let all = measure(rig, group, experiment)?;
         all.iter().for_each(|one| say(one, &experiment.invocations));
         if best.as_ref().is_none_or(|best| others(&all) < others(best)) {
             best = Some(all);
         }
-        if best.as_ref().is_some_and(|best| !best.iter().any(Measured::is_disturbed)) {
+        if best.as_ref().is_some_and(|best| !best.iter().any(ScenarioResult::is_disturbed)) {
             break;
         }
     }
     best.context("nothing was measured")
 }
 
-fn measure(rig: &Rig, group: &[Scenario], experiment: &Experiment) -> anyhow::Result<Vec<Measured>> {
+fn measure(rig: &Rig, group: &[Scenario], experiment: &Experiment) -> anyhow::Result<Vec<ScenarioResult>> {
     std::thread::sleep(PAUSE);
     let start = |scenario: &Scenario| {
         let begin = Instant::now();
@@ -305,7 +305,7 @@ fn measure(rig: &Rig, group: &[Scenario], experiment: &Experiment) -> anyhow::Re
                 std::thread::sleep(STAGGER * place);
                 let (replayed, watched) =
                     replay(running, &experiment.invocations, options).with_context(|| running.scenario.name())?;
-                Ok(Measured { scenario: running.scenario, replayed, watched, start_s: *start_s })
+                Ok(ScenarioResult { scenario: running.scenario, replayed, watched, start_s: *start_s })
             })
         });
         let each: Vec<_> = each.collect();
@@ -328,7 +328,7 @@ fn replay(
     running: &Running,
     invocations: &[Invocation],
     options: ReplayOptions,
-) -> anyhow::Result<(Replayed, Watched)> {
+) -> anyhow::Result<(ReplayResult, ScenarioUsage)> {
     let ReplayOptions { work, connections, sampling, ours } = options;
     let subject = Subject {
         root: running.pid()?,
@@ -351,7 +351,7 @@ fn replay(
     })
 }
 
-fn say(one: &Measured, invocations: &[Invocation]) {
+fn say(one: &ScenarioResult, invocations: &[Invocation]) {
     let good = one.good(invocations);
     let all = slowdowns(&good, |_| true);
     let at = |share| quantile(&all, share).unwrap_or(f64::NAN);
@@ -374,8 +374,8 @@ fn say(one: &Measured, invocations: &[Invocation]) {
     }
 }
 
-fn details(measured: &[Measured], invocations: &[Invocation], conditions: Value) -> Value {
-    let one = |one: &Measured| {
+fn details(measured: &[ScenarioResult], invocations: &[Invocation], conditions: Value) -> Value {
+    let one = |one: &ScenarioResult| {
         let good = one.good(invocations);
         let mut curves = serde_json::Map::new();
         for (kind, which) in KINDS {
@@ -395,7 +395,7 @@ fn details(measured: &[Measured], invocations: &[Invocation], conditions: Value)
     json!({"conditions": conditions, "shares": load::SHARES.to_vec(), "scenarios": scenarios})
 }
 
-fn write_invocations(measured: &[Measured], invocations: &[Invocation], path: &Path) -> anyhow::Result<()> {
+fn write_invocations(measured: &[ScenarioResult], invocations: &[Invocation], path: &Path) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_path(path).with_context(|| format!("{} cannot be written", path.display()))?;
     writer.write_record([
         "scenario",

@@ -20,7 +20,7 @@ use crate::statistics::Figure;
 use crate::trial::TOLERATED_PERCENT;
 use anyhow::Context;
 use contender::{Kind, Running};
-use load::Observed;
+use load::LoadResult;
 use network::Network;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -154,7 +154,7 @@ fn measure(running: &Running, repeat: usize, settings: &Settings) -> anyhow::Res
     let counters = || Counters::of(running);
     let (before, pids) = (counters(), running.pids());
     let network = Network::of(&pids)?;
-    let Observed { answered, all, seconds, usage, others, latencies } =
+    let LoadResult { answered, all, seconds, usage, others, latencies } =
         load::run(running, &pids, settings.warm_up, settings.measured)?;
     let network = Network::of(&pids)?.since(&network);
     let since = counters().zip(before).map(|(now, before)| now.since(before));

@@ -32,7 +32,7 @@ pub(crate) struct Rig {
 }
 
 /// The load's outcome in one run, and the proxy's usage meanwhile.
-pub(crate) struct Observed {
+pub(crate) struct Observation {
     pub outcome: Outcome,
     pub usage: Usage,
     /// At the end of the run.
@@ -140,7 +140,7 @@ impl Rig {
     }
 
     /// Runs the load, and looks at these processes when it begins and when it ends to count.
-    pub(crate) fn observe(&self, plan: &Plan, proxy: &[u32]) -> anyhow::Result<Observed> {
+    pub(crate) fn observe(&self, plan: &Plan, proxy: &[u32]) -> anyhow::Result<Observation> {
         let (mut child, mut output) = start_load(plan)?;
         let mut watch = || {
             wait_for(&mut output, "begin")?;
@@ -158,7 +158,7 @@ impl Rig {
             let mut line = String::new();
             output.read_line(&mut line)?;
             let outcome = serde_json::from_str(&line).context("the load said nothing of its outcome")?;
-            Ok(Observed { outcome, usage, memory, others })
+            Ok(Observation { outcome, usage, memory, others })
         };
         let observed = watch();
         if observed.is_err() {

@@ -56,13 +56,13 @@ impl Gauge {
 }
 
 /// The time since `hold`.
-struct Held {
+struct HoldTimes {
     begin: Instant,
     manifests: Gauge,
     layers: Gauge,
 }
 
-impl Held {
+impl HoldTimes {
     fn begin() -> Self {
         Self { begin: Instant::now(), manifests: Gauge::new(), layers: Gauge::new() }
     }
@@ -85,7 +85,7 @@ impl Held {
 struct Registry {
     /// Odd between `hold` and `release`. Answers end with their phase.
     phase: AtomicU64,
-    held: Mutex<Held>,
+    held: Mutex<HoldTimes>,
 }
 
 /// The name of an image. It is in the first of these registries if its number is even, and its manifest is held; else it is in the second one, and its
@@ -113,7 +113,7 @@ fn config(number: usize) -> String {
 /// Serves until its standard input ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let registry: &'static Registry =
-        Box::leak(Box::new(Registry { phase: AtomicU64::new(0), held: Mutex::new(Held::begin()) }));
+        Box::leak(Box::new(Registry { phase: AtomicU64::new(0), held: Mutex::new(HoldTimes::begin()) }));
     for address in &arguments.listen {
         let listener =
             TcpListener::bind(address).with_context(|| format!("the registry cannot listen on {address}"))?;
@@ -142,7 +142,7 @@ impl Registry {
             }
             ("hold", is_released) => {
                 self.phase.fetch_add(if is_released { 1 } else { 2 }, Ordering::Relaxed);
-                *held = Held::begin();
+                *held = HoldTimes::begin();
                 Ok("holding".to_owned())
             }
             _ => bail!("`{line}` is not what comes next"),
@@ -153,7 +153,7 @@ impl Registry {
         self.phase.load(Ordering::Relaxed)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, HoldTimes> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn an_average_is_of_the_time_since_hold() {
-        let mut held = Held::begin();
+        let mut held = HoldTimes::begin();
         let earlier = Instant::now().checked_sub(Duration::from_secs(100)).unwrap();
         held.begin = earlier;
         held.layers = Gauge { open: 3, since: earlier, seconds: 0.0 };

@@ -1,7 +1,7 @@
 //! One scenario, run once: contender, traffic, results, and whether other work disturbed it.
 
 use crate::load::{Outcome, Pace, Plan, Protocol};
-use crate::rig::{Observed, Rig};
+use crate::rig::{Observation, Rig};
 use anyhow::ensure;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ impl Trial {
         traffic: Traffic,
         pace: Pace,
         repeat: usize,
-        observed: Observed,
+        observed: Observation,
     ) -> anyhow::Result<Self> {
         let (answered, failed) = (observed.outcome.answered(), observed.outcome.failed());
         ensure!(
@@ -114,9 +114,9 @@ impl Trial {
         traffic: Traffic,
         pace: Pace,
         repeat: usize,
-        observed: Observed,
+        observed: Observation,
     ) -> anyhow::Result<Self> {
-        let Observed { outcome, usage, memory, others } = observed;
+        let Observation { outcome, usage, memory, others } = observed;
         let answered = outcome.answered();
         ensure!(answered > 0, "{contender} {}: no answer; first error {:?}", traffic.name, outcome.error);
         let each = |total: Duration| total.as_secs_f64() * 1e6 / answered as f64;

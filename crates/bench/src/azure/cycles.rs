@@ -5,7 +5,7 @@
 use super::ReplayOptions;
 use super::figures::quantile;
 use super::function::Work;
-use super::replay::Done;
+use super::replay::Completion;
 use super::scaledown;
 use super::scenario::{Functions, Running, Scenario};
 use super::watch::{OwnProcesses, Sampling};
@@ -154,7 +154,7 @@ impl Starts {
         rig: &Rig,
         settings: &Settings,
         apart: Duration,
-    ) -> anyhow::Result<(Vec<Done>, bool)> {
+    ) -> anyhow::Result<(Vec<Completion>, bool)> {
         let mut tries = 0;
         loop {
             std::thread::sleep(PAUSE);
@@ -174,7 +174,7 @@ impl Starts {
     }
 
     /// One request to each function, none of which has an instance; and what others used meanwhile, in per cent of a core.
-    fn start(&self, rig: &Rig, settings: &Settings, apart: Duration) -> anyhow::Result<(Vec<Done>, f64)> {
+    fn start(&self, rig: &Rig, settings: &Settings, apart: Duration) -> anyhow::Result<(Vec<Completion>, f64)> {
         let running = Running::start(rig, self.scenario, settings.functions)?;
         let due = |function: usize| Invocation { function, at: apart * function as u32, work: WORK };
         let invocations: Vec<Invocation> = (0..settings.functions.count - 1).map(due).collect();

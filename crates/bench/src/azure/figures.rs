@@ -1,9 +1,9 @@
 //! From invocations to figures.
 
 use super::function::Life;
-use super::replay::{Done, Replayed};
+use super::replay::{Completion, ReplayResult};
 use super::scenario::Scenario;
-use super::watch::Watched;
+use super::watch::ScenarioUsage;
 use super::workload::Invocation;
 use crate::report::Report;
 use crate::statistics::Figure;
@@ -15,10 +15,10 @@ pub(super) const SHARES: [(&str, f64); 4] = [("p50", 0.50), ("p90", 0.90), ("p95
 
 /// One scenario, measured.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Measured {
+pub(super) struct ScenarioResult {
     pub scenario: Scenario,
-    pub replayed: Replayed,
-    pub watched: Watched,
+    pub replayed: ReplayResult,
+    pub watched: ScenarioUsage,
     /// From nothing to policies that hold, in seconds.
     pub start_s: f64,
 }
@@ -32,7 +32,7 @@ pub(super) struct Good {
     pub cold: bool,
 }
 
-impl Measured {
+impl ScenarioResult {
     /// All that were answered as they should be.
     pub(super) fn good(&self, invocations: &[Invocation]) -> Vec<Good> {
         let pairs = self.replayed.all.iter().zip(invocations).filter(|(done, _)| done.is_good());
@@ -44,7 +44,7 @@ impl Measured {
             .collect()
     }
 
-    fn is_cold(&self, done: &Done, invocation: &Invocation) -> bool {
+    fn is_cold(&self, done: &Completion, invocation: &Invocation) -> bool {
         let due = self.replayed.epoch + invocation.at.as_micros() as u64;
         done.life.is_some_and(|life| life.listening > due)
     }
@@ -141,7 +141,7 @@ fn sorted_ms<const STAGES: usize>(all: impl Iterator<Item = [f64; STAGES]>) -> [
     stages
 }
 
-fn slowdown(done: &Done, invocation: &Invocation) -> f64 {
+fn slowdown(done: &Completion, invocation: &Invocation) -> f64 {
     done.latency.as_secs_f64() / invocation.work.as_secs_f64()
 }
 
@@ -163,7 +163,7 @@ pub(super) type Kind = (&'static str, fn(&Good) -> bool);
 pub(super) const KINDS: [Kind; 3] = [("", |_| true), ("_warm", |good| !good.cold), ("_cold", |good| good.cold)];
 
 /// All figures. A ratio compares the same quantile of two distributions: of a scenario and of no mesh.
-pub(super) fn report(measured: &[Measured], invocations: &[Invocation]) -> Report {
+pub(super) fn report(measured: &[ScenarioResult], invocations: &[Invocation]) -> Report {
     let mut report = Report::default();
     let baseline = measured.iter().find(|measured| measured.scenario == Scenario::None);
     let baseline = baseline.map(|none| (none, none.good(invocations)));
@@ -196,7 +196,7 @@ pub(super) fn report(measured: &[Measured], invocations: &[Invocation]) -> Repor
 }
 
 /// The same invocation in two scenarios.
-fn paired(report: &mut Report, none: &Measured, one: &Measured, invocations: &[Invocation]) {
+fn paired(report: &mut Report, none: &ScenarioResult, one: &ScenarioResult, invocations: &[Invocation]) {
     let pairs = none.replayed.all.iter().zip(&one.replayed.all).zip(invocations);
     let both_warm = pairs.filter(|((none_done, done), invocation)| {
         let good = none_done.is_good() && done.is_good();
@@ -213,7 +213,7 @@ fn paired(report: &mut Report, none: &Measured, one: &Measured, invocations: &[I
     }
 }
 
-fn absolute(report: &mut Report, one: &Measured, invocations: &[Invocation]) {
+fn absolute(report: &mut Report, one: &ScenarioResult, invocations: &[Invocation]) {
     let name = one.scenario.name();
     let good = one.good(invocations);
     for (kind, which) in KINDS {
@@ -268,22 +268,22 @@ mod tests {
     const EPOCH: u64 = 1_000_000_000;
     const DUE: u64 = EPOCH + 1_000_000;
 
-    fn measured(scenario: Scenario, all: Vec<Done>) -> Measured {
-        let replayed = Replayed { epoch: EPOCH, all };
-        Measured { scenario, replayed, watched: Watched::default(), start_s: 0.0 }
+    fn measured(scenario: Scenario, all: Vec<Completion>) -> ScenarioResult {
+        let replayed = ReplayResult { epoch: EPOCH, all };
+        ScenarioResult { scenario, replayed, watched: ScenarioUsage::default(), start_s: 0.0 }
     }
 
-    fn done(latency_ms: u64, life: Option<Life>) -> Done {
+    fn done(latency_ms: u64, life: Option<Life>) -> Completion {
         let status = Some(if life.is_some() { 200 } else { 503 });
-        Done { late: Duration::ZERO, latency: Duration::from_millis(latency_ms), status, life, error: None }
+        Completion { late: Duration::ZERO, latency: Duration::from_millis(latency_ms), status, life, error: None }
     }
 
-    fn warm(latency_ms: u64) -> Done {
+    fn warm(latency_ms: u64) -> Completion {
         let life = Life { count: 2, started: 0, listening: 1, received: DUE + 1, finished: DUE + 10_001 };
         done(latency_ms, Some(life))
     }
 
-    fn cold(latency_ms: u64) -> Done {
+    fn cold(latency_ms: u64) -> Completion {
         let life = Life {
             count: 1,
             started: DUE + 1_000,

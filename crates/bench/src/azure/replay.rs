@@ -40,7 +40,7 @@ pub(super) struct Target<'a> {
 
 /// The outcome of an invocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct Completion {
     /// How late it was sent: the load's own doing, within the latency.
     pub late: Duration,
     /// From when it was due to the last byte of the answer, or to the end of all hope.
@@ -52,7 +52,7 @@ pub(super) struct Done {
     pub error: Option<String>,
 }
 
-impl Done {
+impl Completion {
     /// Whether it worked.
     pub(super) fn is_good(&self) -> bool {
         self.status == Some(200) && self.life.is_some()
@@ -61,11 +61,11 @@ impl Done {
 
 /// The outcomes of all invocations.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Replayed {
+pub(super) struct ReplayResult {
     /// When the first was due, in microseconds since 1970.
     pub epoch: u64,
     /// One for each invocation.
-    pub all: Vec<Done>,
+    pub all: Vec<Completion>,
 }
 
 /// Sends all invocations; `begun` is called when the first connections are open.
@@ -73,7 +73,7 @@ pub(super) fn replay(
     target: &Target<'_>,
     invocations: &[Invocation],
     begun: impl FnOnce(),
-) -> anyhow::Result<Replayed> {
+) -> anyhow::Result<ReplayResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     LocalSet::new().block_on(&runtime, async {
         let client = Rc::new(Client::new(target)?);
@@ -86,7 +86,7 @@ pub(super) fn replay(
     })
 }
 
-async fn send_all(client: &Rc<Client>, invocations: &[Invocation]) -> anyhow::Result<Replayed> {
+async fn send_all(client: &Rc<Client>, invocations: &[Invocation]) -> anyhow::Result<ReplayResult> {
     let timer = Timer::new()?;
     let (begin, epoch) = (Instant::now(), now());
     let mut under_way = JoinSet::new();
@@ -116,7 +116,7 @@ async fn send_all(client: &Rc<Client>, invocations: &[Invocation]) -> anyhow::Re
             () = &mut over => break,
         }
     }
-    let unanswered = |invocation: &Invocation| Done {
+    let unanswered = |invocation: &Invocation| Completion {
         late: Duration::ZERO,
         latency: (begin + invocation.at).elapsed(),
         status: None,
@@ -124,13 +124,13 @@ async fn send_all(client: &Rc<Client>, invocations: &[Invocation]) -> anyhow::Re
         error: Some("not answered when all was over".to_owned()),
     };
     let all = all.into_iter().zip(invocations).map(|(done, invocation)| done.unwrap_or_else(|| unanswered(invocation)));
-    Ok(Replayed { epoch, all: all.collect() })
+    Ok(ReplayResult { epoch, all: all.collect() })
 }
 
-fn done(answer: anyhow::Result<(u16, Option<Life>)>, late: Duration, latency: Duration) -> Done {
+fn done(answer: anyhow::Result<(u16, Option<Life>)>, late: Duration, latency: Duration) -> Completion {
     match answer {
-        Ok((status, life)) => Done { late, latency, status: Some(status), life, error: None },
-        Err(error) => Done { late, latency, status: None, life: None, error: Some(format!("{error:#}")) },
+        Ok((status, life)) => Completion { late, latency, status: Some(status), life, error: None },
+        Err(error) => Completion { late, latency, status: None, life: None, error: Some(format!("{error:#}")) },
     }
 }
 

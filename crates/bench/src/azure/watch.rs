@@ -91,7 +91,7 @@ pub(super) struct Configuration {
 
 /// All snapshots, and the totals.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Watched {
+pub(super) struct ScenarioUsage {
     #[serde(rename = "looks")]
     pub snapshots: Vec<Snapshot>,
     /// CPU seconds of the layer and its proxies. The time between a process's last sample and its
@@ -109,15 +109,15 @@ pub(super) struct Watched {
 
 /// Samples until `stop` is set. If something cannot be read, it is missing, and `error` has the
 /// reason.
-pub(super) fn watch(subject: &Subject, stop: &AtomicBool) -> Watched {
-    let mut watched = Watched::default();
+pub(super) fn watch(subject: &Subject, stop: &AtomicBool) -> ScenarioUsage {
+    let mut watched = ScenarioUsage::default();
     if let Err(error) = watch_into(subject, stop, &mut watched) {
         watched.error = Some(format!("{error:#}"));
     }
     watched
 }
 
-fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut Watched) -> anyhow::Result<()> {
+fn watch_into(subject: &Subject, stop: &AtomicBool, watched: &mut ScenarioUsage) -> anyhow::Result<()> {
     let begin = Instant::now();
     let before = AllProcesses::now()?;
     let mut instances = BTreeSet::<u32>::new();

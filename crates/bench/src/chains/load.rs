@@ -139,7 +139,7 @@ impl Browser {
 }
 
 /// The results of the measured time.
-pub(super) struct Observed {
+pub(super) struct LoadResult {
     pub answered: usize,
     /// From the first request to the last, with those that were not counted.
     pub all: Totals,
@@ -169,7 +169,12 @@ struct Notes {
 
 /// Sends requests in closed loop. Reads the usage of these processes when the measured time begins
 /// and when it ends. Fails with the first request that fails.
-pub(super) fn run(running: &Running, pids: &[u32], warm_up: Duration, measured: Duration) -> anyhow::Result<Observed> {
+pub(super) fn run(
+    running: &Running,
+    pids: &[u32],
+    warm_up: Duration,
+    measured: Duration,
+) -> anyhow::Result<LoadResult> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let notes = Rc::new(Notes::default());
     LocalSet::new().block_on(&runtime, async {
@@ -196,7 +201,7 @@ pub(super) fn run(running: &Running, pids: &[u32], warm_up: Duration, measured: 
         let latencies = notes.latencies.take();
         ensure!(!latencies.is_empty(), "nothing was answered");
         let answered = latencies.len();
-        Ok(Observed { answered, all: notes.all.get(), seconds, usage, others, latencies: Sample::new(latencies) })
+        Ok(LoadResult { answered, all: notes.all.get(), seconds, usage, others, latencies: Sample::new(latencies) })
     })
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Network {
 }
 
 /// The difference of two counts.
-pub(super) struct Done {
+pub(super) struct NetworkActivity {
     pub interrupts: u64,
     pub receptions: u64,
     /// Each was sent and received on this machine, so it went through TCP and IP twice.
@@ -40,10 +40,10 @@ impl Network {
     }
 
     /// The difference since an earlier count, in the namespaces that existed then.
-    pub(super) fn since(&self, before: &Self) -> Done {
+    pub(super) fn since(&self, before: &Self) -> NetworkActivity {
         let of_one =
             |(name, then): (&PathBuf, &u64)| self.segments.get(name).map_or(0, |now| now.saturating_sub(*then));
-        Done {
+        NetworkActivity {
             interrupts: self.interrupts.saturating_sub(before.interrupts),
             receptions: self.receptions.saturating_sub(before.receptions),
             segments: before.segments.iter().map(of_one).sum(),

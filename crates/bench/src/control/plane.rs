@@ -1,4 +1,4 @@
-//! The control plane's process, which is steered by lines, and its handle.
+//! The control plane's process, which is commands by lines, and its handle.
 
 use super::world::World;
 use crate::affinity::Cores;
@@ -58,7 +58,7 @@ pub(super) struct Plane {
 
 /// Some of [`Counters`].
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Counted {
+pub(super) struct CounterTotals {
     pub messages: u64,
     pub bytes: u64,
     pub acks: u64,
@@ -108,13 +108,13 @@ impl Plane {
         self.tell("settle", "settled")
     }
 
-    pub(super) fn counters(&mut self, node: usize) -> anyhow::Result<Counted> {
+    pub(super) fn counters(&mut self, node: usize) -> anyhow::Result<CounterTotals> {
         self.say(&format!("counters {node}"))?;
         Ok(serde_json::from_str(&self.process.hear_line()?)?)
     }
 
     /// The sums over all nodes but the stranger.
-    pub(super) fn counters_of_all(&mut self) -> anyhow::Result<Counted> {
+    pub(super) fn counters_of_all(&mut self) -> anyhow::Result<CounterTotals> {
         self.say("counters")?;
         Ok(serde_json::from_str(&self.process.hear_line()?)?)
     }
@@ -191,16 +191,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     };
     let serving = control.clone();
     runtime.spawn(async move { drop(serving.serve(listener, std::future::pending()).await) });
-    let mut steered = Steered { control, world, definitions, placements };
+    let mut commands = CommandLoop { control, world, definitions, placements };
     say("ready")?;
     for line in std::io::stdin().lines() {
-        let answer = steered.obey(&line?)?;
+        let answer = commands.obey(&line?)?;
         say(&answer)?;
     }
     Ok(())
 }
 
-struct Steered {
+struct CommandLoop {
     control: Control,
     world: World,
     definitions: Option<Definitions>,
@@ -208,7 +208,7 @@ struct Steered {
     placements: Vec<BTreeSet<FunctionId>>,
 }
 
-impl Steered {
+impl CommandLoop {
     fn obey(&mut self, line: &str) -> anyhow::Result<String> {
         let mut words = line.split_ascii_whitespace();
         let command = words.next().unwrap_or_default();
@@ -282,8 +282,8 @@ impl Steered {
         Ok(())
     }
 
-    fn counted(&self, nodes: impl IntoIterator<Item = usize>) -> anyhow::Result<Counted> {
-        let mut sum = Counted::default();
+    fn counted(&self, nodes: impl IntoIterator<Item = usize>) -> anyhow::Result<CounterTotals> {
+        let mut sum = CounterTotals::default();
         for node in nodes {
             let Counters { messages, bytes, acks, reports, .. } = self.of_node(&World::node_name(node))?;
             sum.messages += messages;

@@ -1,7 +1,7 @@
 //! Results of scenarios, stored in a folder, so that hours of measuring can be split into several
 //! runs.
 
-use super::figures::Measured;
+use super::figures::ScenarioResult;
 use super::scenario::Scenario;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 #[derive(Serialize, Deserialize)]
-struct Kept<M> {
+struct StoredResult<M> {
     /// Under which it was measured, as reports have them.
     conditions: Value,
     measured: M,
 }
 
 /// A scenario that was measured before under the same conditions. An error, if the conditions were others.
-pub(super) fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> anyhow::Result<Option<Measured>> {
+pub(super) fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> anyhow::Result<Option<ScenarioResult>> {
     let file = file(folder, scenario);
     if !file.exists() {
         return Ok(None);
     }
     let text = fs::read(&file).with_context(|| format!("{} cannot be read", file.display()))?;
-    let kept: Kept<Measured> = serde_json::from_slice(&text)
+    let kept: StoredResult<ScenarioResult> = serde_json::from_slice(&text)
         .with_context(|| format!("{} is not what --keep writes; remove it", file.display()))?;
     if let Some(difference) = difference(&kept.conditions, conditions) {
         bail!("{} was measured under other conditions: {difference}; remove it or name another folder", file.display());
@@ -32,9 +32,9 @@ pub(super) fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> any
 }
 
 /// Keeps a scenario.
-pub(super) fn save(folder: &Path, conditions: &Value, measured: &Measured) -> anyhow::Result<()> {
+pub(super) fn save(folder: &Path, conditions: &Value, measured: &ScenarioResult) -> anyhow::Result<()> {
     let file = file(folder, measured.scenario);
-    let text = serde_json::to_vec(&Kept { conditions: conditions.clone(), measured })?;
+    let text = serde_json::to_vec(&StoredResult { conditions: conditions.clone(), measured })?;
     // Not a part of it, whatever happens.
     let part = file.with_extension("part");
     let written =
@@ -59,8 +59,8 @@ fn difference(kept: &Value, now: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::replay::{Done, Replayed};
-    use super::super::watch::Watched;
+    use super::super::replay::{Completion, ReplayResult};
+    use super::super::watch::ScenarioUsage;
     use super::*;
     use serde_json::json;
     use std::time::Duration;
@@ -69,15 +69,16 @@ mod tests {
     fn what_is_kept_comes_back_under_the_same_conditions_only() {
         let folder = tempfile::tempdir().unwrap();
         let conditions = json!({"minutes": 30, "seed": 42});
-        let done = Done {
+        let done = Completion {
             late: Duration::from_micros(3),
             latency: Duration::from_millis(7),
             status: Some(200),
             life: None,
             error: None,
         };
-        let replayed = Replayed { epoch: 5, all: vec![done.clone()] };
-        let measured = Measured { scenario: Scenario::Wasm, replayed, watched: Watched::default(), start_s: 0.5 };
+        let replayed = ReplayResult { epoch: 5, all: vec![done.clone()] };
+        let measured =
+            ScenarioResult { scenario: Scenario::Wasm, replayed, watched: ScenarioUsage::default(), start_s: 0.5 };
         save(folder.path(), &conditions, &measured).unwrap();
         assert!(load(folder.path(), Scenario::None, &conditions).unwrap().is_none());
         let again = load(folder.path(), Scenario::Wasm, &conditions).unwrap().unwrap();
