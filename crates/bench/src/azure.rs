@@ -87,7 +87,7 @@ pub(crate) struct Arguments {
     /// Instances of one function at most; 0: no limit (32; quick: 4).
     #[arg(long, value_name = "NUMBER")]
     most_instances: Option<u32>,
-    /// Who is measured, in this order.
+    /// The scenarios to measure, in this order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "none,leno,wasm,microvm,envoy")]
     scenarios: Vec<Scenario>,
     #[arg(long, default_value_t = 42)]
@@ -181,7 +181,7 @@ impl Experiment {
         };
         let invocations = workload.invocations(&replay);
         ensure!(!invocations.is_empty(), "nothing is invoked in these minutes");
-        // The last one is asked beforehand.
+        // One more function than in the workload, for the requests before the measurement.
         let count = workload.functions.len() + 1;
         let window = (WINDOW.div_f64(replay.compress)).max(SHORTEST_WINDOW);
         let functions = Functions {

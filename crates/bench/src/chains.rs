@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// The program with the shop's functions; without it, the one beside this program.
     #[arg(long, value_name = "PROGRAM")]
     boutique: Option<PathBuf>,
-    /// Who is measured.
+    /// The contenders.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Kind::ALL)]
     only: Vec<Kind>,
 }
@@ -83,7 +83,8 @@ struct Run {
     hop_p99_us: f64,
     /// Of one core, by processes that have nothing to do with it.
     others_percent: f64,
-    /// For each request, as the node counts them: bytes of bodies that it copied from the client and to it, that it copied otherwise, and that it handed over.
+    /// For each request, as the node counts them: bytes of bodies that it copied from the client
+    /// and to it, that it copied otherwise, and that it handed over in shared memory.
     copied_at_edges: Option<f64>,
     copied_inside: Option<f64>,
     handed_over: Option<f64>,
@@ -297,7 +298,7 @@ fn idle(running: &Running, time: Duration) -> anyhow::Result<f64> {
 /// way. The node counts the copies of a chain, to which those at the two ends that speak HTTP with
 /// the client are added. System calls are not counted.
 fn audit(running: &[Running], runs: &[Run], report: &mut Report) -> anyhow::Result<Value> {
-    // The mix is the same for all; without a mesh, functions say how often they were called.
+    // The mix is the same for all. Functions without a mesh count their calls.
     let plain = running.iter().find(|one| one.kind == Kind::Plain);
     let calls = plain.map(Running::calls_per_request).transpose()?;
     let mut rows = serde_json::Map::new();

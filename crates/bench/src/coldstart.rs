@@ -23,7 +23,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Between two requests that ask whether the function is there; each takes time of the core that makes it ready.
+/// Between two requests for the function before it is there; each takes time of the core that makes
+/// it ready.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 const TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -1,4 +1,5 @@
-//! Who is measured: nothing at all, Envoys and Lenos with different policies, all before the same upstream.
+//! The contenders: no proxy, Envoys and Lenos with different policies, all before the same
+//! upstream.
 
 use crate::load::{Outcome, Pace, Plan, Protocol, Request, Tls};
 use crate::material::HOST;

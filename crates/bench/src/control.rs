@@ -70,7 +70,7 @@ async fn measure(
     let world = World { functions, nodes: if functions < 10_000 { 10 } else { 100 }, scheduled: false };
     let mut plane = Plane::start(cores, folder, world, false)?;
     let agents = Agents::join(&plane, world).await?;
-    agents.hold_slices(world.placements()).await?;
+    agents.hold_configurations(world.placements()).await?;
     plane.settle()?;
     cold_starts(&mut plane, &agents, world, counts, report).await?;
     if functions != WORLDS[WORLDS.len() - 1] {
@@ -101,27 +101,27 @@ async fn cold_starts(
     for run in 0..counts.cold_starts {
         // Functions from all over the world, each once.
         let function = run * functions / counts.cold_starts;
-        plane.tell(&format!("only {}", world.stranger()), "placed")?;
-        agents.stranger_holds(&BTreeSet::new()).await?;
+        plane.tell(&format!("only {}", world.new_node()), "placed")?;
+        agents.new_node_holds(&BTreeSet::new()).await?;
         plane.settle()?;
-        let (before, received) = (plane.counters(world.stranger())?, agents.stranger_received());
-        plane.tell(&format!("only {} {function}", world.stranger()), "placed")?;
-        agents.stranger_holds(&world.needed(function)).await?;
+        let (before, received) = (plane.counters(world.new_node())?, agents.new_node_received());
+        plane.tell(&format!("only {} {function}", world.new_node()), "placed")?;
+        agents.new_node_holds(&world.needed(function)).await?;
         plane.settle()?;
-        let after = plane.counters(world.stranger())?;
-        bytes += agents.stranger_received() - received;
+        let after = plane.counters(world.new_node())?;
+        bytes += agents.new_node_received() - received;
         messages += after.messages - before.messages;
         acks += after.acks - before.acks;
 
         // An instance of it starts there: counts the messages to that node and to the others.
         let everywhere = plane.counters_of_all()?;
         agents.start_instance(function);
-        plane.wait_for_reports(world.stranger(), after.reports + 2)?;
+        plane.wait_for_reports(world.new_node(), after.reports + 2)?;
         plane.settle()?;
-        warm += plane.counters(world.stranger())?.messages - after.messages;
+        warm += plane.counters(world.new_node())?.messages - after.messages;
         elsewhere += plane.counters_of_all()?.messages - everywhere.messages;
         agents.stop_instance(function);
-        plane.wait_for_reports(world.stranger(), after.reports + 3)?;
+        plane.wait_for_reports(world.new_node(), after.reports + 3)?;
     }
     ensure!(messages == acks, "{messages} messages and {acks} answers");
     let each = |total: u64| total as f64 / counts.cold_starts as f64;
@@ -164,11 +164,11 @@ async fn scheduled(
     let agents = Agents::join(&plane, world).await?;
     agents.offer();
     plane.publish()?;
-    agents.hold_slices(world.functions as u64).await?;
+    agents.hold_configurations(world.functions as u64).await?;
     plane.settle()?;
     let homes: Vec<_> = agents.homes().into_iter().collect();
     for (part, rate) in homes.chunks(counts.placements).zip([None, Some(RATE)]) {
-        let (held, used) = (agents.slices(), Usage::of(&[plane.pid()])?);
+        let (held, used) = (agents.configurations(), Usage::of(&[plane.pid()])?);
         let begin = Instant::now();
         for (number, (function, home)) in part.iter().enumerate() {
             let due = rate.map_or(Duration::ZERO, |rate| Duration::from_secs(number as u64) / rate);
@@ -178,7 +178,7 @@ async fn scheduled(
             }
             agents::report_waiting(home, function, TWO_INSTANCES);
         }
-        agents.hold_slices(held + part.len() as u64).await?;
+        agents.hold_configurations(held + part.len() as u64).await?;
         plane.settle()?;
         let (elapsed, count) = (begin.elapsed(), part.len() as f64);
         let cpu = (Usage::of(&[plane.pid()])? - used).cpu;
@@ -201,7 +201,7 @@ async fn scheduled(
 
 /// A new process with the stored definitions, until all nodes have resumed: they reconnect by themselves, and have missed nothing.
 fn restart(cores: Cores, folder: &Path, world: World, agents: &Agents, report: &mut Report) -> anyhow::Result<()> {
-    let held = agents.slices();
+    let held = agents.configurations();
     let begin = Instant::now();
     let mut plane = Plane::start(cores, folder, world, true)?;
     let started = begin.elapsed();
@@ -211,7 +211,7 @@ fn restart(cores: Cores, folder: &Path, world: World, agents: &Agents, report: &
     tell(report, &format!("restart_to_serving_ms_{}", world.functions), milliseconds(begin.elapsed()));
     tell(report, &format!("restart_to_listening_ms_{}", world.functions), milliseconds(started));
     tell(report, &format!("restart_bytes_{}", world.functions), plane.counters_of_all()?.bytes as f64);
-    ensure!(agents.slices() == held, "nodes got slices again that they had");
+    ensure!(agents.configurations() == held, "nodes got configurations again that they had");
     // This process never had documents, only the stored configuration.
     let memory = Memory::of(&[plane.pid()])?;
     tell(report, &format!("control_memory_mib_{}", world.functions), memory.rss as f64 / 1024.0);

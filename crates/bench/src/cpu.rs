@@ -86,7 +86,7 @@ impl Memory {
     }
 }
 
-/// What everybody used, to find out who disturbed a measurement.
+/// The usage of all processes, to find those that disturbed a measurement.
 pub(crate) struct AllProcesses {
     processes: HashMap<u32, u64>,
     /// Ticks that found a core at work, of all cores.

@@ -102,7 +102,7 @@ fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {
     let start = begin.elapsed();
     sleep(pause);
     let (idle, idle_cpu) = at_rest(&running.pids(), pause)?;
-    // Each function is asked several times.
+    // Each function gets several requests.
     let closed = Duration::from_millis(1000 + functions as u64 / 2);
     let lengths = Lengths { warm_up: Duration::from_millis(200), closed, open: Duration::ZERO, retakes: 1 };
     let traffic = Traffic { connections: 8, ..HTTP1 };
@@ -111,7 +111,7 @@ fn node(rig: &Rig, functions: usize, pause: Duration) -> anyhow::Result<Node> {
     Ok(Node { functions, start, idle, idle_cpu, loaded, cpu_us: trial.cpu_us })
 }
 
-/// Memory and per cent of a core of processes that are asked nothing.
+/// Memory and per cent of a core of processes without requests.
 fn at_rest(pids: &[u32], pause: Duration) -> anyhow::Result<(Memory, f64)> {
     let before = Usage::of(pids)?;
     sleep(pause);
@@ -119,7 +119,8 @@ fn at_rest(pids: &[u32], pause: Duration) -> anyhow::Result<(Memory, f64)> {
     Ok((Memory::of(pids)?, used.cpu.as_secs_f64() / pause.as_secs_f64() * 100.0))
 }
 
-/// One Envoy for each function, as many as fit; the rest is arithmetic, and the names of the figures say so.
+/// One Envoy for each function, as many as fit; the rest is extrapolated, and the names of the
+/// figures show that.
 fn envoys(rig: &Rig, pause: Duration, report: &mut Report) -> anyhow::Result<()> {
     let all = (0..ENVOYS)
         .map(|index| Running::envoy(rig, &format!("envoy_of_{index}"), Policies::NINE))

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// The few rows that say most.
+/// The rows of the README's table.
 fn markdown(trials: &Trials) -> String {
     // Sparse traffic has a separate contender: a node with many functions.
     let rows = [
@@ -188,7 +188,8 @@ fn start(rig: &Rig, only: &[String], quick: bool) -> anyhow::Result<Vec<Running>
     if wanted("leno_none_h2c") {
         contenders.push(Running::leno_http2(rig, "leno_none_h2c", "wasm", Policies::NONE)?);
     }
-    // What `leno up` cannot be asked for: no isolation, and the inbound listener with an identity for the load.
+    // `leno up` does not offer these: no isolation, and the inbound listener with an identity for
+    // the load.
     for (name, engine) in [("leno_node_wasm", "wasm"), ("leno_inline", "inline")] {
         if wanted(name) && !quick {
             contenders.push(Running::node(rig, name, engine, Policies::NINE)?);
@@ -243,7 +244,7 @@ fn schedule(quick: bool, repeats: Option<usize>) -> Vec<Series> {
         ),
         false => (
             Lengths { warm_up: ms(500), closed: ms(2000), open: ms(3000), retakes: 1 },
-            // Until every function was asked once.
+            // Until every function had one request.
             Lengths { warm_up: ms(3000), closed: ms(0), open: ms(10_000), retakes: 0 },
             [5, 3, 2, 3, 2],
         ),

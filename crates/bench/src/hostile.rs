@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 const LINE: &[u8] = b"a line of a log that says nothing, and says it again and again, as fast as it can be written\n";
-/// Connections are given back when nothing has been asked for this long, so that the next measurement begins without them.
+/// Connections are closed after this time without a request, so that the next measurement begins
+/// without them.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
@@ -24,7 +25,7 @@ pub(crate) struct Arguments {
     /// Connections to the outbound listener that are opened for each request, and held.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     hoard: usize,
-    /// Where the instance says how many bytes or connections it has taken so far.
+    /// The file in which the instance counts the bytes or connections that it has taken so far.
     #[arg(long, value_name = "FILE")]
     tally: PathBuf,
 }

@@ -1,5 +1,5 @@
-//! `leno-bench instance`: an instance of the calling function. All that it does is to tell the load how it proves itself to its
-//! outbound sidecar.
+//! `leno-bench instance`: an instance of the calling function. It gives the load its credential for
+//! the outbound sidecar.
 
 use anyhow::Context;
 use base64::Engine;

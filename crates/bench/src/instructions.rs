@@ -117,7 +117,7 @@ fn control_callgrind(arguments: &[&str], pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first dump's file; only the last one, when the program ends, has the name that was asked for.
+/// The file of the first dump. Only the dump at the program's end has the name of the option.
 fn first(dump: &Path) -> PathBuf {
     PathBuf::from(format!("{}.1", dump.display()))
 }

@@ -1,4 +1,5 @@
-//! `leno-bench load`: sends requests as a [`Plan`] on standard input says, and writes an [`Outcome`] to standard output.
+//! `leno-bench load`: sends requests by a [`Plan`] on standard input, and writes an [`Outcome`] to
+//! standard output.
 //!
 //! The lines `begin` and `end` mark the measured time, so that the parent can read the proxy's
 //! counters at these moments. The load has one thread, so that it can share a core with the

@@ -84,7 +84,7 @@ enum Command {
     /// (part of the others) An OTLP collector and a rate limit service.
     #[command(hide = true)]
     Sinks(sinks::Arguments),
-    /// (part of the others) Sends requests as a plan on standard input says.
+    /// (part of the others) Sends requests by a plan on standard input.
     #[command(hide = true)]
     Load,
     /// (part of the others) Control plane and node in one process, as `leno up` has them.
@@ -105,7 +105,7 @@ enum Command {
     /// (part of containers) A small function as a process.
     #[command(hide = true)]
     Greeter,
-    /// (part of azure) An instance that works as long as a request asks.
+    /// (part of azure) An instance that works for the time in each request.
     #[command(hide = true)]
     Function(azure::function::Arguments),
     /// (part of azure) The serverless layer without a mesh.

@@ -37,7 +37,7 @@ pub(crate) enum Algorithm {
 /// How requests are counted. Leno has one way: the node's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Envoy asks a service over gRPC (`envoy.filters.http.ratelimit`).
+    /// Envoy calls a service over gRPC (`envoy.filters.http.ratelimit`).
     Global,
     /// Envoy counts itself (`envoy.filters.http.local_ratelimit`).
     Local,

@@ -77,7 +77,7 @@ pub(crate) struct Helper {
 }
 
 impl Helper {
-    /// Returns when it says that it is ready.
+    /// Returns when the process reports that it is ready.
     pub(crate) fn start(cores: Cores, arguments: &[&str]) -> anyhow::Result<Self> {
         Self::start_under(cores, &[], arguments)
     }
@@ -139,7 +139,7 @@ impl Drop for Helper {
 }
 
 impl Programs {
-    /// Envoy where `scripts/envoy.sh` puts it, unless told; `leno` beside this program, unless told.
+    /// Without a path: Envoy where `scripts/envoy.sh` puts it, and `leno` beside this program.
     pub(crate) fn find(envoy: Option<&Path>, leno: Option<&Path>) -> anyhow::Result<Self> {
         let envoy = match envoy {
             Some(path) => Some(path.to_owned()),
@@ -165,14 +165,14 @@ impl Programs {
         Ok(leno.canonicalize()?)
     }
 
-    /// As Envoy says it.
+    /// Envoy's report of its version.
     pub(crate) fn envoy_version(&self) -> Option<String> {
         let output = Command::new(self.envoy.as_ref()?).arg("--version").output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).split_whitespace().last()?.to_owned())
     }
 }
 
-/// `None`: it cannot be had, and the script said why.
+/// `None`: it cannot be installed. The script has written the reason.
 fn install_envoy() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let output = Command::new(root.join("scripts/envoy.sh")).stderr(Stdio::inherit()).output().ok()?;

@@ -18,7 +18,7 @@ impl Report {
         self.figures.insert(name.to_owned(), json!(rounded(value)));
     }
 
-    /// Adds a median, and says beside the figures how far its values lie apart.
+    /// Adds a median, and its spread beside the figures.
     pub(crate) fn add_figure(&mut self, name: &str, figure: Figure) {
         self.add(name, figure.median);
         let Figure { least, most, count, disturbed, .. } = figure;

@@ -69,7 +69,8 @@ impl Rig {
         self.folder.path()
     }
 
-    /// Starts this program with other arguments, on the load's core, and waits until it says that it is ready.
+    /// Starts this program with other arguments, on the load's core, and waits until it reports
+    /// that it is ready.
     fn help(&mut self, arguments: &[&str]) -> anyhow::Result<()> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)

@@ -1,4 +1,4 @@
-//! Durations of many runs, and what to say about them.
+//! Quantiles of the durations of many runs.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ impl Sample {
         Ok(Self::new(times))
     }
 
-    /// Of durations that were measured elsewhere; there must be one.
+    /// A sample of durations, of which there must be one.
     pub(crate) fn new(mut times: Vec<Duration>) -> Self {
         assert!(!times.is_empty(), "a sample of nothing says nothing");
         times.sort_unstable();

@@ -1,5 +1,6 @@
-//! `leno-bench sinks`: what proxies report to or ask: an OTLP collector that drops all it gets, and a global rate limit service
-//! (`envoy.service.ratelimit.v3`) that always has room. One process, on the load's core, for every proxy alike.
+//! `leno-bench sinks`: the services that proxies use: an OTLP collector that drops all spans, and a
+//! global rate limit service (`envoy.service.ratelimit.v3`) that admits all requests. One process,
+//! on the load's core, for all proxies.
 
 use anyhow::Context;
 use bytes::{BufMut, Bytes, BytesMut};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Between two bytes of an answer.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Bytes of a layer, as its manifest says.
+/// Bytes of a layer, as in its manifest.
 const LAYER_BYTES: usize = 1 << 20;
 const LARGEST_HEAD: usize = 16 << 10;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

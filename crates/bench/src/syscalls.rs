@@ -25,7 +25,7 @@ pub(crate) fn count(rig: &Rig, contender: &dyn Contender, traffic: Traffic, pace
     if pids.is_empty() {
         return None;
     }
-    // Sparse traffic needs a while to ask every function once, and to ask often enough.
+    // Sparse traffic needs a while to call every function, and to call it often enough.
     let (warm_up, measured) = if traffic == SPARSE { (3000, 5000) } else { (300, 1000) };
     let plan = Plan { warm_up_ms: warm_up, measured_ms: measured, ..contender.plan(traffic, pace) };
     // It begins a little before the load counts, and ends a little after: that is lost in the rounding.
@@ -45,7 +45,7 @@ pub(crate) fn count(rig: &Rig, contender: &dyn Contender, traffic: Traffic, pace
     Some(Calls { all: all / requests, timers: (timerfds + timers) / requests })
 }
 
-/// Of what `perf stat` says, in the order of [`EVENTS`].
+/// A line of `perf stat` for each of [`EVENTS`].
 fn counts(report: &str) -> Option<[f64; 3]> {
     let of = |event: &str| {
         let mut fields = report.lines().find(|line| line.contains(event))?.split(',');

@@ -34,7 +34,7 @@ pub(crate) const FRESH: Traffic =
 /// Serverless traffic: a request now and then, each to another function.
 pub(crate) const SPARSE: Traffic =
     Traffic { name: "sparse", protocol: Protocol::Http1, connections: 4, streams: 1, rate: 20.0 };
-/// One function that is hardly ever asked.
+/// One function that gets few requests.
 pub(crate) const RARE: Traffic =
     Traffic { name: "rare", protocol: Protocol::Http1, connections: 1, streams: 1, rate: 1.0 };
 
@@ -174,7 +174,7 @@ impl Trial {
     }
 }
 
-/// Who can be sent requests.
+/// A contender that accepts requests.
 pub(crate) trait Contender {
     fn name(&self) -> &str;
     fn pids(&self) -> Vec<u32>;
@@ -207,7 +207,8 @@ pub(crate) fn run(
     };
     let mut best = once();
     let mut overwritten = Vec::new();
-    // A machine that stood still for a whole run says nothing about who was measured, so that a run that failed is done again in any case.
+    // A failed run is repeated in any case: a machine that stood still for a whole run did not
+    // measure the contender.
     for left in (0..=lengths.retakes).rev() {
         if best.as_ref().is_ok_and(|trial| left == 0 || !trial.is_disturbed()) {
             break;

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     interim: usize,
 }
 
-/// Serves HTTP/1.1, and HTTP/2 if asked to, until it is killed.
+/// Serves HTTP/1.1, and HTTP/2 at a second address, until it is killed.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

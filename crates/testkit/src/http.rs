@@ -86,7 +86,7 @@ impl Admin {
 
     fn try_get(&self, path: &str) -> io::Result<String> {
         let timeout = Some(Duration::from_secs(40));
-        // A server that is asked by HTTP/1.0 sends no chunks, and closes.
+        // The server answers HTTP/1.0 without chunks, and then closes the connection.
         let head = format!("GET {path} HTTP/1.0\r\nhost: admin\r\n");
         match self {
             Self::Socket(socket) => {

@@ -88,7 +88,7 @@ impl ScenarioResult {
         }))
     }
 
-    /// Of all that an instance told of.
+    /// The timelines of all invocations that an instance reported.
     fn timelines(&self, invocations: &[Invocation]) -> impl Iterator<Item = Timeline> {
         self.replayed.all.iter().zip(invocations).filter_map(|(done, invocation)| {
             let due = (self.replayed.epoch + invocation.at.as_micros() as u64) as f64;
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Due at 1 s, asked for 10 ms.
+    /// Due at 1 s, with 10 ms of work.
     const INVOCATION: Invocation =
         Invocation { function: 0, at: Duration::from_secs(1), work: Duration::from_millis(10) };
     const EPOCH: u64 = 1_000_000_000;

@@ -1,4 +1,5 @@
-//! `leno-bench function`: an instance of a function that works as long as a request asks, and answers when it began to live and to work.
+//! `leno-bench function`: an instance that works for the time in each request. It answers with the
+//! times at which it started, listened, and worked.
 
 use anyhow::Context;
 use bytes::Bytes;

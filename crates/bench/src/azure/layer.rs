@@ -77,7 +77,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let layer = Arc::new(Layer { routes, tls });
     let listener = TcpListener::bind(arguments.listen).await.context("the layer cannot listen")?;
     println!("ready");
-    // Who started this may be killed.
+    // The parent may be killed.
     let mut alone = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     loop {
         tokio::select! {
@@ -118,7 +118,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 struct Target {
     function: Function,
-    /// Connections on which nothing is asked, by the instance's address.
+    /// Idle connections, by the instance's address.
     idle: Mutex<HashMap<SocketAddr, Vec<Connection>>>,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Completion {
     pub latency: Duration,
     /// `None`: no answer.
     pub status: Option<u16>,
-    /// As the instance tells.
+    /// The instance's report.
     pub life: Option<Life>,
     pub error: Option<String>,
 }

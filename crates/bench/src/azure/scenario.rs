@@ -1,4 +1,4 @@
-//! Who is measured: the same functions in the same serverless layer, with different things before them.
+//! The scenarios: the same functions in the same serverless layer, behind different proxies.
 
 use super::function::{self, WORK, Work};
 use super::sidecar;
@@ -85,7 +85,8 @@ impl Scenario {
 /// The settings of the functions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Functions {
-    /// One more than the workload has: the last one is asked before anything is measured, whether policies hold.
+    /// One more than the workload has: the last one gets the requests that test the policies
+    /// beforehand.
     pub count: usize,
     /// Requests that an instance handles at a time; 0: no limit.
     pub concurrency: u32,
@@ -104,7 +105,7 @@ pub(super) struct Running {
     pub tls: Option<Tls>,
     /// The request without [`WORK`] and without its host.
     pub request: Request,
-    /// Where the node tells of itself, in Leno's scenarios.
+    /// The admin address of the node, in Leno's scenarios.
     pub admin: Option<SocketAddr>,
     /// Where sidecars' configurations are, in Envoy's.
     pub folder: PathBuf,

@@ -36,7 +36,7 @@ pub(super) struct Subject {
     pub root: u32,
     /// Instances are sidecars with functions behind them.
     pub sidecars: bool,
-    /// Where a node tells of itself.
+    /// The admin address of the node.
     pub admin: Option<SocketAddr>,
     /// Where the configurations of sidecars are.
     pub folder: PathBuf,

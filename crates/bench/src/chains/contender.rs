@@ -1,4 +1,4 @@
-//! Who is measured: the same functions, with five ways for their calls.
+//! The contenders: the same functions, with five ways for their calls.
 
 use super::load;
 use crate::affinity::Cores;

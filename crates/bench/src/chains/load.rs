@@ -102,7 +102,7 @@ struct Browser {
 
 impl Browser {
     fn new(number: usize) -> Self {
-        // Each begins with another task, so that at any time all pages are asked for.
+        // Each begins with another task, so that at any time there are requests for all pages.
         let tasks = TASKS.iter().cycle().skip(number % TASKS.len());
         let pages = Box::new(tasks.flat_map(|task| task.pages().iter().copied()));
         Self { user: format!("user-{number:04}"), currency: 3, pages, asked: number }

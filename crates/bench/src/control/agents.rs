@@ -19,16 +19,16 @@ const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 pub(super) struct Agents {
     nodes: Vec<Agent>,
-    stranger: Agent,
+    new_node: Agent,
     relay: Relay,
     tally: Arc<Tally>,
 }
 
-/// Of all nodes but the stranger.
+/// Counts over all nodes but the new one.
 #[derive(Default)]
 struct Tally {
     /// Slices that they have accepted.
-    slices: AtomicU64,
+    configurations: AtomicU64,
     /// Why the last stream ended.
     lost: Mutex<Option<String>>,
 }
@@ -42,62 +42,66 @@ impl Agents {
         for number in 0..world.nodes {
             nodes.push(node(plane, number, plane.address(), &tally).await?);
         }
-        let stranger = node(plane, world.stranger(), relay.address, &Arc::default()).await?;
-        until(|| stranger.held().contains_key(&Subject::Hosted)).await.context("a node gets nothing")?;
-        Ok(Self { nodes, stranger, relay, tally })
+        let new_node = node(plane, world.new_node(), relay.address, &Arc::default()).await?;
+        until(|| new_node.held().contains_key(&Subject::Hosted)).await.context("a node gets nothing")?;
+        Ok(Self { nodes, new_node, relay, tally })
     }
 
-    /// Slices that all nodes but the stranger have accepted.
-    pub(super) fn slices(&self) -> u64 {
-        self.tally.slices.load(Ordering::Relaxed)
+    /// Function configurations that all nodes but the new one have accepted.
+    pub(super) fn configurations(&self) -> u64 {
+        self.tally.configurations.load(Ordering::Relaxed)
     }
 
-    /// Waits until the nodes have accepted so many slices.
-    pub(super) async fn hold_slices(&self, count: u64) -> anyhow::Result<()> {
+    /// Waits until the nodes have accepted so many function configurations.
+    pub(super) async fn hold_configurations(&self, count: u64) -> anyhow::Result<()> {
         let lost = || self.tally.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let reached = until(|| self.slices() >= count || lost().is_some()).await;
+        let reached = until(|| self.configurations() >= count || lost().is_some()).await;
         if let Some(reason) = lost() {
             bail!("a node lost its stream, and what it reported meanwhile is lost: {reason}");
         }
-        reached.with_context(|| format!("nodes got {} slices instead of {count}", self.slices()))?;
-        ensure!(self.slices() == count, "nodes got {} slices instead of {count}", self.slices());
+        reached.with_context(|| format!("nodes got {} configurations instead of {count}", self.configurations()))?;
+        ensure!(
+            self.configurations() == count,
+            "nodes got {} configurations instead of {count}",
+            self.configurations()
+        );
         Ok(())
     }
 
     /// The nodes that host functions, by function.
     pub(super) fn homes(&self) -> BTreeMap<FunctionId, &Agent> {
-        let hosted = |node: &Agent| node.held().into_keys().filter_map(function_of_slice).collect::<Vec<_>>();
+        let hosted = |node: &Agent| node.held().into_keys().filter_map(function_of).collect::<Vec<_>>();
         self.nodes.iter().flat_map(|node| hosted(node).into_iter().map(move |function| (function, node))).collect()
     }
 
-    /// All nodes have room for one instance of any function.
+    /// All nodes offer capacity for one instance of any function.
     pub(super) fn offer(&self) {
         let capacity = Capacity { cpu_millis: 1 << 20, memory: (INSTANCE_MIB << 20) * 3 / 2, instances: 1 << 20 };
         self.nodes.iter().for_each(|node| node.offer(capacity, BTreeSet::new()));
     }
 
-    /// Bytes on the stranger's connection so far.
-    pub(super) fn stranger_received(&self) -> u64 {
+    /// Bytes on the new node's connection so far.
+    pub(super) fn new_node_received(&self) -> u64 {
         self.relay.received()
     }
 
-    /// Waits until the stranger has these slices and endpoints, and no others.
-    pub(super) async fn stranger_holds(&self, wanted: &BTreeSet<Subject>) -> anyhow::Result<()> {
-        let held = || self.stranger.held().into_keys().filter(is_about_a_function).collect::<BTreeSet<_>>();
+    /// Waits until the new node has these resources of functions, and no others.
+    pub(super) async fn new_node_holds(&self, wanted: &BTreeSet<Subject>) -> anyhow::Result<()> {
+        let held = || self.new_node.held().into_keys().filter(is_about_a_function).collect::<BTreeSet<_>>();
         until(|| held() == *wanted).await.with_context(|| format!("the node has {:?} and not {wanted:?}", held()))
     }
 
-    /// The stranger reports an instance that starts and becomes ready.
+    /// The new node reports an instance that starts and becomes ready.
     pub(super) fn start_instance(&self, function: usize) {
         for state in [InstanceState::Starting, InstanceState::Ready] {
             let address = SocketAddr::from(([127, 0, 0, 1], 9000));
             let instance = Instance { id: 1, state, address, pid: Some(1), restarts: 0, since: SystemTime::UNIX_EPOCH };
-            self.stranger.report(&World::id(function), vec![instance]);
+            self.new_node.report(&World::id(function), vec![instance]);
         }
     }
 
     pub(super) fn stop_instance(&self, function: usize) {
-        self.stranger.report(&World::id(function), Vec::new());
+        self.new_node.report(&World::id(function), Vec::new());
     }
 }
 
@@ -123,7 +127,7 @@ fn is_about_a_function(subject: &Subject) -> bool {
     matches!(subject, Subject::Slice(_) | Subject::Endpoints(_))
 }
 
-fn function_of_slice(subject: Subject) -> Option<FunctionId> {
+fn function_of(subject: Subject) -> Option<FunctionId> {
     match subject {
         Subject::Slice(function) => Some(function),
         _ => None,
@@ -138,10 +142,10 @@ pub(super) fn report_waiting(node: &Agent, function: &FunctionId, waiting: u32) 
 
 async fn accept(mut updates: Updates, tally: Arc<Tally>) {
     while let Some(update) = updates.recv().await {
-        let of_slice = |change: &&Change| matches!(change, Change::Set(Resource::Slice(_)));
-        let count = update.changes.iter().filter(of_slice).count();
+        let is_configuration = |change: &&Change| matches!(change, Change::Set(Resource::Slice(_)));
+        let count = update.changes.iter().filter(is_configuration).count();
         update.accept();
-        tally.slices.fetch_add(count as u64, Ordering::Relaxed);
+        tally.configurations.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
 

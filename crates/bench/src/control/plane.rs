@@ -113,7 +113,7 @@ impl Plane {
         Ok(serde_json::from_str(&self.process.hear_line()?)?)
     }
 
-    /// The sums over all nodes but the stranger.
+    /// The sums over all nodes but the new one.
     pub(super) fn counters_of_all(&mut self) -> anyhow::Result<CounterTotals> {
         self.say("counters")?;
         Ok(serde_json::from_str(&self.process.hear_line()?)?)

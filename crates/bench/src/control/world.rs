@@ -21,9 +21,10 @@ pub(super) const INSTANCE_MIB: u64 = 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct World {
     pub functions: usize,
-    /// Without the stranger.
+    /// Without the new node.
     pub nodes: usize,
-    /// The scheduler places the functions, each of which has a node to itself for each instance. Otherwise they are where [`World::hosts`] says.
+    /// The scheduler places the functions, each of which has a node to itself for each instance.
+    /// Otherwise [`World::hosts`] places them.
     pub scheduled: bool,
 }
 
@@ -34,7 +35,7 @@ impl World {
     }
 
     /// The node that hosts nothing to begin with.
-    pub(super) fn stranger(self) -> usize {
+    pub(super) fn new_node(self) -> usize {
         self.nodes
     }
 
@@ -74,7 +75,7 @@ impl World {
     }
 
     pub(super) fn admission(self, node: usize, functions: BTreeSet<FunctionId>) -> Admission {
-        let scheduled = self.scheduled && node != self.stranger();
+        let scheduled = self.scheduled && node != self.new_node();
         let placement = if scheduled { Placement::Scheduled } else { Placement::Only(functions) };
         Admission { placement, gateway: false, locality: Default::default(), egress: false }
     }

@@ -5,7 +5,7 @@ use crate::contenders::Running;
 use crate::hostile;
 use crate::load::{Outcome, Pace, Plan};
 use crate::slow_registry::Pulls;
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use std::time::Duration;
 
 /// The other tenant's connections.
@@ -82,10 +82,10 @@ impl Scenario {
     }
 
     /// A scenario by its name.
-    pub(super) fn named(name: &str) -> Result<Self, String> {
+    pub(super) fn named(name: &str) -> anyhow::Result<Self> {
         Self::ALL.into_iter().find(|scenario| scenario.name() == name).ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            format!("there is no scenario `{name}`; the scenarios are: {names}")
+            anyhow!("there is no scenario `{name}`; the scenarios are: {names}")
         })
     }
 
@@ -189,7 +189,7 @@ impl Scenario {
             Self::Deadlines | Self::Runaway => vec![("judged", outcome.answered() as f64)],
             Self::Refusals => vec![("denied", answers(&[401]))],
             Self::LogFlood => vec![("log_bytes", taken())],
-            // 503: the upstream was not asked.
+            // 503: the node did not forward the request.
             Self::InterimFlood => vec![("upstream_asked", outcome.answered() as f64 - answers(&[503]))],
             Self::ConnectionHoarder => vec![("connections_opened", taken())],
             Self::SlowRegistry => {
@@ -234,7 +234,8 @@ mod tests {
     fn an_unknown_name_is_refused_with_the_known_ones() {
         let error = Scenario::named("slow-registry").unwrap_err();
         assert!(
-            error.contains("`slow-registry`") && error.contains("interim_flood, connection_hoarder, slow_registry")
+            error.to_string().contains("`slow-registry`")
+                && error.to_string().contains("interim_flood, connection_hoarder, slow_registry")
         );
     }
 }

@@ -55,7 +55,7 @@ pub(super) struct WithControl {
 }
 
 impl Tenants {
-    /// Starts the node, and the second one with a control plane if that is asked for.
+    /// Starts the node, and a second one with a control plane if a scenario needs it.
     pub(super) fn start(rig: &Rig, with_control: bool) -> anyhow::Result<Self> {
         let folder = new_folder(rig, "tenants")?;
         let listeners = listeners()?;

@@ -11,7 +11,7 @@ pub(crate) struct Sidecar<'a> {
     pub listen: SocketAddr,
     /// The service itself; for a caller's sidecar, the callee's sidecar.
     pub upstream: SocketAddr,
-    /// The upstream is asked by HTTP/2.
+    /// Envoy speaks HTTP/2 to the upstream.
     pub http2_upstream: bool,
     /// Of a caller's sidecar: it shows `frontend` to the callee's, by mutual TLS, and takes requests without TLS.
     pub outbound: bool,

@@ -15,7 +15,7 @@ pub(crate) struct Mesh<'a> {
     pub engine: &'a str,
     pub listeners: Listeners,
     pub upstream: SocketAddr,
-    /// The upstream is asked by HTTP/2.
+    /// The node speaks HTTP/2 to the upstream.
     pub http2_upstream: bool,
     /// Also a function `frontend`, which alone may call the service; then the gateway does not offer it.
     pub caller: Option<Caller>,
@@ -261,7 +261,8 @@ impl Mesh<'_> {
     }
 
     fn rules(&self) -> Value {
-        // Outside traffic has no identity: behind the gateway the same rules ask for the user instead.
+        // Traffic from outside the mesh has no identity: behind the gateway the same rules require
+        // the user instead.
         let from = match (&self.caller, self.policies.jwt) {
             (Some(_), _) => json!([{"identities": [FRONTEND]}]),
             (None, Some(_)) => {

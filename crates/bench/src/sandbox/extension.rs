@@ -85,7 +85,7 @@ fn shown(input: &Input<'_>) -> anyhow::Result<Request> {
     })
 }
 
-/// A module of `examples/extensions`; `None`, said: its tools are missing here.
+/// A module of `examples/extensions`; `None`: its tools are missing here, which the output states.
 fn build(language: &str, file: &str) -> anyhow::Result<Option<Vec<u8>>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let built = Command::new(root.join("examples/extensions/build")).arg(language).output()?;

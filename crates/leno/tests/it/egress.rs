@@ -3,9 +3,9 @@
 
 mod tcp;
 
+use crate::outside::{Answer, Names, Server, external, reading};
 use leno_testkit::keys::CertificateAuthority;
 use leno_testkit::mesh::{self, Mesh, echo, policy};
-use crate::outside::{Answer, Names, Server, external, reading};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
@@ -409,7 +409,8 @@ fn what_dies_outside_is_told_and_what_lives_there_is_found() {
 fn roots_that_have_expired_or_are_no_authority_are_not_trusted() {
     let (names, authority, gone) = (Names::start(), CertificateAuthority::default(), CertificateAuthority::expired());
     names.set("api.shop.example", Answer::Addresses(vec![HERE], 60));
-    let signed_by = |authority: &CertificateAuthority| Server::https("127.0.0.1:0", authority, &["api.shop.example"], None);
+    let signed_by =
+        |authority: &CertificateAuthority| Server::https("127.0.0.1:0", authority, &["api.shop.example"], None);
     let (server, old) = (signed_by(&authority), signed_by(&gone));
     let documents = |server: &Server, file: &str| {
         let ports = format!("ports: [{{port: {}, protocol: https}}]", server.port());

@@ -3,8 +3,8 @@
 
 mod bypass;
 
-use leno_testkit::process::{children, is_running};
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
+use leno_testkit::process::{children, is_running};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -9,9 +9,9 @@ mod case;
 mod connections;
 mod requests;
 
+use case::{Protocol, Side};
 use leno_testkit::keys::TokenKey;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo, example, kernel_makes_channels, policy, public_folder};
-use case::{Protocol, Side};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -436,7 +436,13 @@ impl Wire {
 
     /// The differences from the table of connections. `answer`: the caller's response; `row`: the
     /// observed connection.
-    fn differences(&self, function: &str, case: &connections::Case, answer: &leno_testkit::Answer, row: &Value) -> Vec<String> {
+    fn differences(
+        &self,
+        function: &str,
+        case: &connections::Case,
+        answer: &leno_testkit::Answer,
+        row: &Value,
+    ) -> Vec<String> {
         let mut found = Vec::new();
         let allow = case.allow && !self.path.mtls;
         expect(&mut found, "the verdict", &row["verdict"], if allow { "allow" } else { "deny" });

@@ -3,14 +3,14 @@
 
 mod clients;
 
+use clients::{Clients, ENOUGH, connect};
 use leno_testkit::cluster::load::Load;
 use leno_testkit::cluster::redis::Redis;
 use leno_testkit::cluster::restart::RestartedNode;
-use leno_testkit::process::is_running;
 use leno_testkit::cluster::{MESH, Node, control, control_of, control_with, leno_of_nodes, nodes_of, status};
 use leno_testkit::control::Control;
 use leno_testkit::mesh::{self, ALLOW_ALL, echo_function, policy};
-use clients::{Clients, ENOUGH, connect};
+use leno_testkit::process::is_running;
 use leno_testkit::{Answer, eventually, try_curl};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

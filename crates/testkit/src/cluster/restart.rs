@@ -4,7 +4,7 @@ use super::{Node, leno_of_nodes};
 use crate::process::{is_running, terminate_pid};
 use std::process::{Command, Output};
 
-/// A node whose first process is replaced by others. They end when this is dropped.
+/// A node whose first process is replaced by others. Dropping it ends them.
 pub struct RestartedNode {
     pub node: Node,
     /// The process that has the node, if it is not the first one.

@@ -1,10 +1,10 @@
 //! Connections to external services that are not HTTP.
 
-use leno_testkit::keys::CertificateAuthority;
 use super::HERE;
-use leno_testkit::mesh::{self, Mesh, example, policy, public_folder};
 use crate::outside::{Answer, Names, Server, external};
 use leno_testkit::free_port;
+use leno_testkit::keys::CertificateAuthority;
+use leno_testkit::mesh::{self, Mesh, example, policy, public_folder};
 use serde_json::Value;
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
