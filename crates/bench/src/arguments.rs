@@ -20,13 +20,15 @@ pub(crate) struct Output {
     /// Where to write the figures.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Few and short repeats, three minutes at most (`neighbours`: four): for a look, not for a figure.
+    /// Few and short repeats, three minutes at most (`neighbours`: four): for a look, not for a
+    /// figure.
     #[arg(long)]
     pub quick: bool,
 }
 
 impl Output {
-    /// Writes the figures and the single runs behind them, if a file is given. `details` has `conditions`.
+    /// Writes the figures and the single runs behind them, if a file is given. `details` has
+    /// `conditions`.
     pub(crate) fn write(&self, report: Report, machine: Value, mut details: Value) -> anyhow::Result<()> {
         details["quick"] = self.quick.into();
         match &self.json {

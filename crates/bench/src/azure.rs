@@ -39,10 +39,11 @@ use workload::{Invocation, Replay, Workload};
 
 /// Between two scenarios, for what ended to be gone.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Between the beginnings of two scenarios that are measured side by side: they get no invocation at the same time, and no minute begins
-/// for two of them at once.
+/// Between the beginnings of two scenarios that are measured side by side: they get no invocation
+/// at the same time, and no minute begins for two of them at once.
 const STAGGER: Duration = Duration::from_secs(7);
-/// Knative's stable window, which is compressed as the arrivals are; and the least that there can be.
+/// Knative's stable window, which is compressed as the arrivals are; and the least that there can
+/// be.
 const WINDOW: Duration = Duration::from_secs(60);
 const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
 /// Connections that are open before anything is sent.
@@ -57,7 +58,8 @@ pub(crate) struct Arguments {
     /// Folder with a trace in the Azure/InVitro format; without it, a workload is generated.
     #[arg(long, value_name = "FOLDER")]
     trace: Option<PathBuf>,
-    /// So many functions: drawn at random from a trace (without this: all of it), or generated (without this: 200).
+    /// So many functions: drawn at random from a trace (without this: all of it), or generated
+    /// (without this: 200).
     #[arg(long, value_name = "NUMBER")]
     functions: Option<usize>,
     /// Minutes of the workload (30; quick: 2).
@@ -75,13 +77,15 @@ pub(crate) struct Arguments {
     /// What functions do while they work.
     #[arg(long, value_enum, default_value_t = Work::Sleep)]
     work: Work,
-    /// Rotate each function's arrivals within a minute by a random time; without it all active functions fire at a minute's start.
+    /// Rotate each function's arrivals within a minute by a random time; without it all active
+    /// functions fire at a minute's start.
     #[arg(long)]
     shift: bool,
     /// Requests that an instance handles at a time; 0: no limit.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     concurrency: u32,
-    /// Measure a scenario again, so many times at most, if others used more than 10 % of a core meanwhile (1; quick: 0).
+    /// Measure a scenario again, so many times at most, if others used more than 10 % of a core
+    /// meanwhile (1; quick: 0).
     #[arg(long, value_name = "NUMBER")]
     retakes: Option<usize>,
     /// Instances of one function at most; 0: no limit (32; quick: 4).
@@ -92,10 +96,12 @@ pub(crate) struct Arguments {
     scenarios: Vec<Scenario>,
     #[arg(long, default_value_t = 42)]
     seed: u64,
-    /// Measure all scenarios at the same time, each 7 s behind the one before; Envoys alone, for they need the whole machine.
+    /// Measure all scenarios at the same time, each 7 s behind the one before; Envoys alone, for
+    /// they need the whole machine.
     #[arg(long)]
     side_by_side: bool,
-    /// Keep each scenario in this folder when it is measured, and take from there those that were measured before.
+    /// Keep each scenario in this folder when it is measured, and take from there those that were
+    /// measured before.
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
     /// Where to write each invocation of each scenario, as comma-separated values.

@@ -1,8 +1,10 @@
-//! `leno-bench coldstart`: from the publication of a function that the node has never seen to its first judged request, against
-//! starting an Envoy to its first answer. Both have all nine policies.
+//! `leno-bench coldstart`: from the publication of a function that the node has never seen to its
+//! first judged request, against starting an Envoy to its first answer. Both have all nine
+//! policies.
 //!
-//! The publication is that of one function by the control plane, which delivers it to the node over its gRPC stream; the node compiles,
-//! loads, swaps its snapshot. (`leno up` looks at its files twice a second, which is not counted.)
+//! The publication is that of one function by the control plane, which delivers it to the node over
+//! its gRPC stream; the node compiles, loads, swaps its snapshot. (`leno up` looks at its files
+//! twice a second, which is not counted.)
 
 use crate::arguments::Plain;
 use crate::contenders::{EnvoyPlace, envoy_file, mesh};
@@ -34,7 +36,8 @@ pub(crate) fn run(arguments: &Plain) -> anyhow::Result<()> {
     println!("machine: {machine}");
     let (functions, envoys) = if arguments.output.quick { (40, 8) } else { (300, 40) };
     let mut report = Report::default();
-    // A connection would need its handshake first; it is there already where a function is new on a running node.
+    // A connection would need its handshake first; it is there already where a function is new on a
+    // running node.
     let policies = Policies { mtls: false, ..Policies::NINE };
     let mut subjects = vec![("sidecar", "wasm")];
     if fs::exists("/dev/kvm").unwrap_or(false) {

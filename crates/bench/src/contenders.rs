@@ -209,7 +209,8 @@ impl Running {
         running.behind_leno(rig, &folder, listeners, policies)
     }
 
-    /// Two hops: an instance of `frontend` calls the service through its outbound sidecar. The load uses this instance's credential.
+    /// Two hops: an instance of `frontend` calls the service through its outbound sidecar. The load
+    /// uses this instance's credential.
     pub(crate) fn leno_pair(
         rig: &Rig,
         name: &str,
@@ -251,7 +252,8 @@ impl Running {
         running.wait_until_ready(rig, policies)
     }
 
-    /// `leno-bench node` with this engine, by its inbound listener: mutual TLS, HTTP/2; the load is `frontend`.
+    /// `leno-bench node` with this engine, by its inbound listener: mutual TLS, HTTP/2; the load is
+    /// `frontend`.
     pub(crate) fn node_inbound(rig: &Rig, name: &str, engine: &str, policies: Policies) -> anyhow::Result<Self> {
         let folder = new_folder(rig, name)?;
         let listeners = listeners()?;
@@ -279,8 +281,8 @@ impl Running {
         running.wait_until_ready(rig, policies)
     }
 
-    /// Waits until requests are answered with 200, and sees that one without a token is refused where a token is asked for, and
-    /// one that no rule allows where there are rules.
+    /// Waits until requests are answered with 200, and sees that one without a token is refused
+    /// where a token is asked for, and one that no rule allows where there are rules.
     fn wait_until_ready(mut self, rig: &Rig, policies: Policies) -> anyhow::Result<Self> {
         self.wait_for_status(rig, 200, |_| {})?;
         if policies.jwt.is_some() {

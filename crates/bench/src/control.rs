@@ -151,8 +151,8 @@ fn policy_changes(plane: &mut Plane, world: World, counts: &Counts, report: &mut
     Ok(())
 }
 
-/// Functions get more requests than their node has room for, so that the scheduler places them on further nodes, which never saw them: as fast as it
-/// goes, and at a fixed rate.
+/// Functions get more requests than their node has room for, so that the scheduler places them on
+/// further nodes, which never saw them: as fast as it goes, and at a fixed rate.
 async fn scheduled(
     cores: Cores,
     folder: &Path,
@@ -199,7 +199,8 @@ async fn scheduled(
     Ok(())
 }
 
-/// A new process with the stored definitions, until all nodes have resumed: they reconnect by themselves, and have missed nothing.
+/// A new process with the stored definitions, until all nodes have resumed: they reconnect by
+/// themselves, and have missed nothing.
 fn restart(cores: Cores, folder: &Path, world: World, agents: &Agents, report: &mut Report) -> anyhow::Result<()> {
     let held = agents.configurations();
     let begin = Instant::now();

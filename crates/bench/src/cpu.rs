@@ -39,7 +39,8 @@ impl Sub for Usage {
 }
 
 impl Usage {
-    /// Of these processes, together, with the threads that ended in the meantime; only their switches are missing.
+    /// Of these processes, together, with the threads that ended in the meantime; only their
+    /// switches are missing.
     pub(crate) fn of(pids: &[u32]) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         for pid in pids {
@@ -108,10 +109,12 @@ impl AllProcesses {
         Ok(Self { processes, busy, stolen })
     }
 
-    /// CPU time since `earlier` that went to processes that are not in `ours`, and to other machines of the same host.
+    /// CPU time since `earlier` that went to processes that are not in `ours`, and to other
+    /// machines of the same host.
     ///
-    /// Counted in two ways, of which the smaller holds: process by process, where one that ended shows in its parent, with all that it
-    /// ever used; and by the ticks that found a core busy, less what `ours` used, where short work between ticks does not show.
+    /// Counted in two ways, of which the smaller holds: process by process, where one that ended
+    /// shows in its parent, with all that it ever used; and by the ticks that found a core busy,
+    /// less what `ours` used, where short work between ticks does not show.
     pub(crate) fn others_since(&self, earlier: &Self, ours: &[u32]) -> Duration {
         let since = |pid: &u32, used: &u64| used.saturating_sub(earlier.processes.get(pid).copied().unwrap_or(0));
         let (mut mine, mut others) = (0, 0);
@@ -212,7 +215,8 @@ mod tests {
         let later = everybody(&[(1, 110), (2, 90), (3, 7)], 1060, 6);
         assert_eq!(later.others_since(&earlier, &[2]), TICK * (10 + 7 + 1));
         assert_eq!(later.others_since(&later, &[2]), Duration::ZERO);
-        // A process that began long ago ended, and its parent has all of it now; the cores were not that busy.
+        // A process that began long ago ended, and its parent has all of it now; the cores were not
+        // that busy.
         let reaped = everybody(&[(1, 4000), (2, 90)], 1050, 5);
         assert_eq!(reaped.others_since(&earlier, &[2]), TICK * 10);
     }

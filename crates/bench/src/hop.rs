@@ -43,7 +43,8 @@ pub(crate) struct Arguments {
     pub output: Output,
     #[command(flatten)]
     pub programs: ProgramPaths,
-    /// Only contenders whose names contain one of these words (comma-separated); `direct` always runs.
+    /// Only contenders whose names contain one of these words (comma-separated); `direct` always
+    /// runs.
     #[arg(long, value_delimiter = ',', value_name = "WORDS")]
     only: Vec<String>,
     /// Where to write a short table in Markdown, as in the README.
@@ -345,7 +346,8 @@ fn add_figures(report: &mut Report, trials: &Trials, names: &[&str]) {
     }
 }
 
-/// The figures that issue and README go by. CPU: closed loop; latency: open loop; HTTP/1.1 with kept connections.
+/// The figures that issue and README go by. CPU: closed loop; latency: open loop; HTTP/1.1 with
+/// kept connections.
 fn add_ratios(report: &mut Report, trials: &Trials) {
     let cpu = [
         ("cpu_wasm_vs_envoy_nine", "leno_nine_wasm", "envoy_nine"),

@@ -1,9 +1,10 @@
-//! `leno-bench instructions`: instructions of the node per request, counted by valgrind's callgrind. The count hardly depends on what else
-//! the machine does, so that CI can hold the hot path to it. Only what runs outside the kernel is counted, and without isolation: valgrind runs
+//! `leno-bench instructions`: instructions of the node per request, counted by valgrind's
+//! callgrind. The count hardly depends on what else the machine does, so that CI can hold the hot
+//! path to it. Only what runs outside the kernel is counted, and without isolation: valgrind runs
 //! no micro-VM, and cannot reserve the address space that the WebAssembly engine wants.
 //!
-//! One request after the other on one connection, without TLS: the handshake would be amortised over as many requests as one likes. The
-//! upstream speaks HTTP/1.1.
+//! One request after the other on one connection, without TLS: the handshake would be amortised
+//! over as many requests as one likes. The upstream speaks HTTP/1.1.
 
 use crate::contenders::mesh;
 use crate::load::{Pace, Plan, Protocol, Single};
@@ -32,7 +33,8 @@ pub(crate) struct Arguments {
     /// Where to write the figures.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Where to write callgrind's profile of the requests with all nine policies, for callgrind_annotate or kcachegrind.
+    /// Where to write callgrind's profile of the requests with all nine policies, for
+    /// callgrind_annotate or kcachegrind.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
 }

@@ -20,7 +20,8 @@ pub(crate) fn describe() -> Value {
     })
 }
 
-/// Which of the kernel's KVM implementations is there. Inside a virtual machine the first two mean nested virtualisation.
+/// Which of the kernel's KVM implementations is there. Inside a virtual machine the first two mean
+/// nested virtualisation.
 fn kvm() -> &'static str {
     let known = [("kvm_intel", "intel"), ("kvm_amd", "amd"), ("kvm_pvm", "pvm (no hardware virtualisation)")];
     let found = known.into_iter().find(|(module, _)| fs::exists(format!("/sys/module/{module}")).unwrap_or(false));

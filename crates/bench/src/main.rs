@@ -1,5 +1,5 @@
-//! `leno-bench`: measurements of Leno, one subcommand each. Every one prints a table and, with `--json FILE`, writes its
-//! figures as `{"figures": {name: number, ...}, "machine": {...}}`.
+//! `leno-bench`: measurements of Leno, one subcommand each. Every one prints a table and, with
+//! `--json FILE`, writes its figures as `{"figures": {name: number, ...}, "machine": {...}}`.
 #![forbid(unsafe_code)]
 
 mod ablation;
@@ -52,7 +52,8 @@ enum Command {
     /// One sidecar: a fresh sandbox started, run and reset, on every engine; and the cost of a
     /// program.
     Sandbox(sandbox::Arguments),
-    /// A whole hop: Envoy and Leno with no policies and with all nine, side by side before the same upstream.
+    /// A whole hop: Envoy and Leno with no policies and with all nine, side by side before the same
+    /// upstream.
     Hop(hop::Arguments),
     /// The cost of each policy by itself, and the saving of all nine without it.
     Ablation(arguments::Plain),
@@ -62,16 +63,19 @@ enum Command {
     Neighbours(neighbours::Arguments),
     /// From a function never seen to its first judged request, and from nothing to Envoy's first.
     Coldstart(arguments::Plain),
-    /// A trace of Azure Functions through no mesh, Leno, and an Envoy for each instance: slowdown of each invocation.
+    /// A trace of Azure Functions through no mesh, Leno, and an Envoy for each instance: slowdown
+    /// of each invocation.
     Azure(azure::Arguments),
     /// Functions that start: the time that the mesh adds, starts a second, and the instances that a
     /// flood of denied requests starts.
     Functions(arguments::Plain),
     /// Instructions of the node per request: the same on a busy machine as on an idle one.
     Instructions(instructions::Arguments),
-    /// Functions that are container images: cold starts beside the bare runtime, warm requests beside a process.
+    /// Functions that are container images: cold starts beside the bare runtime, warm requests
+    /// beside a process.
     Containers(containers::Arguments),
-    /// A shop of ten functions that call each other through the memory of a chain, through HTTP with the same policies, and without a mesh.
+    /// A shop of ten functions that call each other through the memory of a chain, through HTTP
+    /// with the same policies, and without a mesh.
     Chains(chains::Arguments),
     /// Control plane: updates of nodes, their latency and their cost with up to 10,000 functions on
     /// 100 nodes.

@@ -38,7 +38,8 @@ pub(crate) struct Material {
 }
 
 impl Material {
-    /// Makes all of it in this folder: `ca.pem`, and `NAME.pem` and `NAME.key` for `service` and `frontend`.
+    /// Makes all of it in this folder: `ca.pem`, and `NAME.pem` and `NAME.key` for `service` and
+    /// `frontend`.
     pub(crate) fn make(folder: &Path) -> anyhow::Result<Self> {
         let authority = CertificateAuthority::with(|params| {
             params.key_usages = vec![KeyUsagePurpose::KeyCertSign];

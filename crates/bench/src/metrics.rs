@@ -16,7 +16,8 @@ pub(crate) fn get(address: SocketAddr) -> Option<String> {
     admin(address).get("/metrics").map(|answer| answer.body)
 }
 
-/// The sum of all samples of this name that have this text among their labels; `None`: there are none.
+/// The sum of all samples of this name that have this text among their labels; `None`: there are
+/// none.
 pub(crate) fn sum(text: &str, name: &str, label: &str) -> Option<u64> {
     let value = |line: &str| {
         let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} ")?;

@@ -28,7 +28,8 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_secs(1);
 /// The other tenant's warm-up, and the start of both loads.
 const BEFORE: Duration = Duration::from_secs(1);
-/// All runs of the full form together. Disturbed ones are done again only as long as that leaves time for the others.
+/// All runs of the full form together. Disturbed ones are done again only as long as that leaves
+/// time for the others.
 const LONGEST: Duration = Duration::from_secs(14 * 60);
 /// How often a disturbed run is done again.
 const RETAKES: usize = 2;
@@ -41,7 +42,8 @@ pub(crate) struct Arguments {
     output: Output,
     #[command(flatten)]
     programs: ProgramPaths,
-    /// Only these scenarios, and the idle node that they are compared with. Without it: all of them.
+    /// Only these scenarios, and the idle node that they are compared with. Without it: all of
+    /// them.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Scenario::named)]
     only: Vec<Scenario>,
 }

@@ -26,7 +26,8 @@ pub(crate) struct Programs {
 }
 
 impl Proxy {
-    /// An Envoy with one worker thread, on the proxies' core, for each of these configuration files.
+    /// An Envoy with one worker thread, on the proxies' core, for each of these configuration
+    /// files.
     pub(crate) fn envoys(program: &Path, cores: Cores, configurations: &[PathBuf]) -> anyhow::Result<Self> {
         let mut proxy = Self { processes: Vec::new() };
         for path in configurations {
@@ -40,11 +41,13 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// `leno up` with one worker thread, on the proxies' core, on the documents in this folder. Returns when it is ready.
+    /// `leno up` with one worker thread, on the proxies' core, on the documents in this folder.
+    /// Returns when it is ready.
     pub(crate) fn leno(program: &Path, cores: Cores, folder: &Path, admin: SocketAddr) -> anyhow::Result<Self> {
         let mut command = mesh::up(Command::new(program), folder);
         command.args(["--workers", "1"]).stdin(Stdio::null());
-        // The load uses an instance's credential, and programs may be where only this account can reach them.
+        // The load uses an instance's credential, and programs may be where only this account can
+        // reach them.
         command.env("LENO_ANY_CALLER", "true").env("LENO_NODE_ACCOUNT", "true");
         let mut process = cores.spawn_proxy(&mut command, Process::spawn)?;
         let admin = metrics::admin(admin);

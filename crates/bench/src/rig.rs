@@ -95,7 +95,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts one more upstream for traffic that only makes noise, of the lowest priority, with so many interim responses before each answer.
+    /// Starts one more upstream for traffic that only makes noise, of the lowest priority, with so
+    /// many interim responses before each answer.
     pub(crate) fn another_upstream(&self, interim: usize) -> anyhow::Result<(SocketAddr, Noise)> {
         let [address] = free_addresses();
         let arguments = ["upstream", "--listen", &address.to_string(), "--interim", &interim.to_string()];

@@ -135,7 +135,8 @@ mod tests {
 
     #[test]
     fn messages_have_the_public_field_numbers() {
-        // As protoc encodes envoy.service.ratelimit.v3.RateLimitRequest{domain: "b", descriptors: [{entries: [{key: "k", value: "v"}]}]}.
+        // As protoc encodes envoy.service.ratelimit.v3.RateLimitRequest{domain: "b", descriptors:
+        // [{entries: [{key: "k", value: "v"}]}]}.
         let encoded = b"\x0a\x01b\x12\x08\x0a\x06\x0a\x01k\x12\x01v";
         let decoded = RateLimitRequest::decode(&encoded[..]).unwrap();
         assert_eq!((decoded.domain.as_str(), decoded.descriptors[0].entries[0].value.as_str()), ("b", "v"));

@@ -1,6 +1,8 @@
-//! `leno-bench slow-registry`: a registry that takes every connection and answers with a byte now and then.
+//! `leno-bench slow-registry`: a registry that takes every connection and answers with a byte now
+//! and then.
 //!
-//! It does so between the lines `hold` and `release` on its standard input. At other times it answers 503, so that no pull lasts.
+//! It does so between the lines `hold` and `release` on its standard input. At other times it
+//! answers 503, so that no pull lasts.
 
 use anyhow::{Context, bail};
 use leno_oci::Digest;
@@ -88,8 +90,9 @@ struct Registry {
     held: Mutex<HoldTimes>,
 }
 
-/// The name of an image. It is in the first of these registries if its number is even, and its manifest is held; else it is in the second one, and its
-/// layer is held. A node waits for few answers of one registry at a time, so that one registry would have manifests only.
+/// The name of an image. It is in the first of these registries if its number is even, and its
+/// manifest is held; else it is in the second one, and its layer is held. A node waits for few
+/// answers of one registry at a time, so that one registry would have manifests only.
 pub(crate) fn image(registries: &[String; 2], number: usize) -> String {
     let registry = &registries[number % 2];
     format!("{registry}/slow/{number}@{}", Digest::of(manifest(number).as_bytes()))

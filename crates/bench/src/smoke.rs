@@ -24,18 +24,20 @@ const LIMITS: [(&str, &str, f64); 4] = [
     ("leno_nine_wasm", "leno_none", 3.20),
 ];
 const REPEATS: usize = 5;
-/// Instructions of the node per request: at most so many, a twentieth above the counts of 2026-11-26 (107,200, 266,500, 150,600 and 312,800) with
-/// the release profile, which checks arithmetic. Before the rewrite of HTTP/2 and of response heads, the counts were 101,700, 260,400, 143,900 and
-/// 306,500. Counts differ by less than 1 % from run to run.
+/// Instructions of the node per request: at most so many, a twentieth above the counts of
+/// 2026-11-26 (107,200, 266,500, 150,600 and 312,800) with the release profile, which checks
+/// arithmetic. Before the rewrite of HTTP/2 and of response heads, the counts were 101,700,
+/// 260,400, 143,900 and 306,500. Counts differ by less than 1 % from run to run.
 const INSTRUCTIONS: [(&str, f64); 4] = [
     ("instructions_none", 112_500.0),
     ("instructions_nine", 279_800.0),
     ("instructions_none_http2", 158_100.0),
     ("instructions_nine_http2", 328_500.0),
 ];
-/// System calls of a node with 50 functions for each of 20 requests a second, and those of them that set a timer: at most so many. 12.5 and 0.68 were
-/// counted on a machine that was busy with other builds, 10.4 and 0.18 before that on an idle one; about one of them is a sign of life between node
-/// and control plane, every second.
+/// System calls of a node with 50 functions for each of 20 requests a second, and those of them
+/// that set a timer: at most so many. 12.5 and 0.68 were counted on a machine that was busy with
+/// other builds, 10.4 and 0.18 before that on an idle one; about one of them is a sign of life
+/// between node and control plane, every second.
 const SPARSE_CALLS: Calls = Calls { all: 13.5, timers: 0.9 };
 
 #[derive(clap::Args)]

@@ -1,4 +1,5 @@
-//! From many trials to a figure: the undisturbed ones, their median, their spread; ratios between trials of the same repeat.
+//! From many trials to a figure: the undisturbed ones, their median, their spread; ratios between
+//! trials of the same repeat.
 
 use crate::trial::Trial;
 use serde::Serialize;
@@ -49,7 +50,8 @@ impl Trials {
         Figure::of(kept.map(value).collect(), disturbed)
     }
 
-    /// `combine` of trials of the same repeat, one for each of `which`; of repeats in which none of them is disturbed, if there are such.
+    /// `combine` of trials of the same repeat, one for each of `which`; of repeats in which none of
+    /// them is disturbed, if there are such.
     pub(crate) fn combined<const COUNT: usize>(
         &self,
         which: [Selection<'_>; COUNT],

@@ -28,7 +28,8 @@ pub(crate) fn count(rig: &Rig, contender: &dyn Contender, traffic: Traffic, pace
     // Sparse traffic needs a while to call every function, and to call it often enough.
     let (warm_up, measured) = if traffic == SPARSE { (3000, 5000) } else { (300, 1000) };
     let plan = Plan { warm_up_ms: warm_up, measured_ms: measured, ..contender.plan(traffic, pace) };
-    // It begins a little before the load counts, and ends a little after: that is lost in the rounding.
+    // It begins a little before the load counts, and ends a little after: that is lost in the
+    // rounding.
     let perf = Command::new("perf")
         .args(["stat", "--field-separator", ",", "--event", &EVENTS.join(","), "--pid", &pids.join(",")])
         .args(["--delay", &warm_up.to_string(), "--", "sleep"])

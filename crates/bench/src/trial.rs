@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Others' CPU time, in per cent of one core, from which on a run counts as disturbed. Fixed here, before anything is measured.
+/// Others' CPU time, in per cent of one core, from which on a run counts as disturbed. Fixed here,
+/// before anything is measured.
 pub(crate) const TOLERATED_PERCENT: f64 = 10.0;
 
 /// How requests come.
@@ -186,7 +187,8 @@ pub(crate) trait Contender {
     }
 }
 
-/// One run; again, as often as `lengths` allow, if it was disturbed or if nothing came of it. Then the least disturbed one counts.
+/// One run; again, as often as `lengths` allow, if it was disturbed or if nothing came of it. Then
+/// the least disturbed one counts.
 pub(crate) fn run(
     rig: &Rig,
     contender: &dyn Contender,

@@ -1,4 +1,5 @@
-//! `leno-bench azure` from beginning to end, with real processes, as far as that goes without Leno's and Envoy's programs.
+//! `leno-bench azure` from beginning to end, with real processes, as far as that goes without
+//! Leno's and Envoy's programs.
 
 use serde_json::Value;
 use std::path::Path;

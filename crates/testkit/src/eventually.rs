@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a condition may take. Only a broken test waits so long, and an emulated machine is slow.
+/// How long a condition may take. Only a broken test waits so long, and an emulated machine is
+/// slow.
 pub const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The result of one look: `bool`, or an `Option` of the value that the test waits for.
@@ -30,7 +31,8 @@ impl<T> Condition for Option<T> {
     }
 }
 
-/// Polls until the condition holds, and blocks the thread meanwhile. `what` completes "waited in vain for".
+/// Polls until the condition holds, and blocks the thread meanwhile. `what` completes "waited in
+/// vain for".
 pub fn eventually<C: Condition>(what: &str, mut condition: impl FnMut() -> C) -> C::Value {
     let begin = Instant::now();
     loop {

@@ -148,7 +148,8 @@ impl Starts {
         Ok(())
     }
 
-    /// The first try that others leave alone; the last one, if they leave none. And whether it was disturbed.
+    /// The first try that others leave alone; the last one, if they leave none. And whether it was
+    /// disturbed.
     fn start_undisturbed(
         &mut self,
         rig: &Rig,
@@ -173,7 +174,8 @@ impl Starts {
         }
     }
 
-    /// One request to each function, none of which has an instance; and what others used meanwhile, in per cent of a core.
+    /// One request to each function, none of which has an instance; and what others used meanwhile,
+    /// in per cent of a core.
     fn start(&self, rig: &Rig, settings: &Settings, apart: Duration) -> anyhow::Result<(Vec<Completion>, f64)> {
         let running = Running::start(rig, self.scenario, settings.functions)?;
         let due = |function: usize| Invocation { function, at: apart * function as u32, work: WORK };

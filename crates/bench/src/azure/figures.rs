@@ -49,7 +49,8 @@ impl ScenarioResult {
         done.life.is_some_and(|life| life.listening > due)
     }
 
-    /// Instances' first requests: seconds from the beginning to when their programs began, ascending.
+    /// Instances' first requests: seconds from the beginning to when their programs began,
+    /// ascending.
     pub(super) fn cold_starts(&self) -> Vec<f64> {
         let firsts = self.replayed.all.iter().filter_map(|done| done.life).filter(|life| life.count == 1);
         let mut at: Vec<f64> = firsts
@@ -162,7 +163,8 @@ pub(super) fn slowdowns(good: &[Good], which: impl Fn(&Good) -> bool) -> Vec<f64
 pub(super) type Kind = (&'static str, fn(&Good) -> bool);
 pub(super) const KINDS: [Kind; 3] = [("", |_| true), ("_warm", |good| !good.cold), ("_cold", |good| good.cold)];
 
-/// All figures. A ratio compares the same quantile of two distributions: of a scenario and of no mesh.
+/// All figures. A ratio compares the same quantile of two distributions: of a scenario and of no
+/// mesh.
 pub(super) fn report(measured: &[ScenarioResult], invocations: &[Invocation]) -> Report {
     let mut report = Report::default();
     let baseline = measured.iter().find(|measured| measured.scenario == Scenario::None);

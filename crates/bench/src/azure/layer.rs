@@ -1,7 +1,9 @@
-//! `leno-bench layer`: the serverless layer without a mesh. The same crate starts, lends and stops the same instances as in `leno up`, behind
-//! a reverse proxy that does nothing but route by host and keep connections: no TLS, no policies, no identities.
+//! `leno-bench layer`: the serverless layer without a mesh. The same crate starts, lends and stops
+//! the same instances as in `leno up`, behind a reverse proxy that does nothing but route by host
+//! and keep connections: no TLS, no policies, no identities.
 //!
-//! With `--sidecar` the instances are sidecars ([`super::sidecar`]), which are spoken to by mutual TLS.
+//! With `--sidecar` the instances are sidecars ([`super::sidecar`]), which are spoken to by mutual
+//! TLS.
 
 use crate::load::{self, Tls};
 use anyhow::{Context, anyhow};
@@ -40,7 +42,8 @@ pub(crate) struct Arguments {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Speak TLS to instances, by `ca.pem`, `frontend.pem` and `frontend.key` of this folder, and call them by this name.
+    /// Speak TLS to instances, by `ca.pem`, `frontend.pem` and `frontend.key` of this folder, and
+    /// call them by this name.
     #[arg(long, num_args = 2, value_names = ["FOLDER", "NAME"])]
     sidecar: Option<Vec<String>>,
 }
@@ -170,7 +173,8 @@ impl Layer {
         let answer = match connection.try_send_request(request).await {
             Ok(answer) => answer,
             Err(mut error) => {
-                // A kept connection may have been closed meanwhile; then nothing of the request was sent.
+                // A kept connection may have been closed meanwhile; then nothing of the request was
+                // sent.
                 let Some(request) = error.take_message() else { return Err(error.into_error().into()) };
                 connection = self.connect(lease.address()).await?;
                 connection.send_request(request).await?

@@ -161,7 +161,8 @@ impl Client {
         let answer = match connection.try_send_request(request).await {
             Ok(answer) => answer,
             Err(mut error) => {
-                // A kept connection may have been closed meanwhile; then nothing of the request was sent.
+                // A kept connection may have been closed meanwhile; then nothing of the request was
+                // sent.
                 let Some(request) = error.take_message() else { return Err(error.into_error().into()) };
                 connection = self.connect().await?;
                 connection.send_request(request).await?

@@ -1,5 +1,5 @@
-//! Whether scaling down costs a request: functions under constant load get a burst again and again, for which instances are started that
-//! are taken away while the load goes on.
+//! Whether scaling down costs a request: functions under constant load get a burst again and again,
+//! for which instances are started that are taken away while the load goes on.
 
 use super::function::Work;
 use super::scenario::{Functions, Running, Scenario};
@@ -58,7 +58,8 @@ impl Settings {
     }
 }
 
-/// Adds `scaledown_failures`, and what shows that there was something to fail. The names end with `suffix`.
+/// Adds `scaledown_failures`, and what shows that there was something to fail. The names end with
+/// `suffix`.
 pub(super) fn measure(
     rig: &Rig,
     scenario: Scenario,
@@ -87,7 +88,8 @@ pub(super) fn measure(
     let downs = metrics::sum(&text, "leno_autoscaler_decisions_total", "direction=\"down\"").unwrap_or(0);
     let cycles = settings.cycles();
     if downs < cycles as u64 {
-        // Requests wait where the machine does not keep up with the load; then nothing is scaled down, and nothing is shown.
+        // Requests wait where the machine does not keep up with the load; then nothing is scaled
+        // down, and nothing is shown.
         println!("{}: not measured; it scaled down {downs} times instead of {cycles}", scenario.name());
         return Ok(());
     }

@@ -90,9 +90,11 @@ pub(super) struct Functions {
     pub count: usize,
     /// Requests that an instance handles at a time; 0: no limit.
     pub concurrency: u32,
-    /// Over which the autoscaler averages; the last instance stays half as long again without any request. (Knative: 60 s and 30 s.)
+    /// Over which the autoscaler averages; the last instance stays half as long again without any
+    /// request. (Knative: 60 s and 30 s.)
     pub window: Duration,
-    /// Of one function; 0: no limit. Without one, requests that wait for slow starts make for ever more starts.
+    /// Of one function; 0: no limit. Without one, requests that wait for slow starts make for ever
+    /// more starts.
     pub most_instances: u32,
     pub work: Work,
 }
@@ -159,7 +161,8 @@ impl Running {
         self.scenario == Scenario::Envoy
     }
 
-    /// Asks the last function, which the workload does not know: a request without a token, one that no rule allows, a good one.
+    /// Asks the last function, which the workload does not know: a request without a token, one
+    /// that no rule allows, a good one.
     fn wait_until_ready(&self, functions: Functions) -> anyhow::Result<()> {
         let mut request = self.request.clone();
         request.authorities = vec![host_of(functions.count - 1)];
@@ -233,7 +236,8 @@ fn documents(
             "queue": QUEUE,
             "scale": {"window": milliseconds(functions.window), "scaleToZeroGracePeriod": milliseconds(functions.window / 2), "max": functions.most_instances},
             "expose": [{"hosts": [host_of(index)], "path": "/"}],
-            // InVitro's time-out of a function, for a start and for all that waits for it; while it works there is none.
+            // InVitro's time-out of a function, for a start and for all that waits for it; while it
+            // works there is none.
             "timeouts": {"startup": "15m", "request": "0s"},
         });
         documents.push(function(&name, spec));

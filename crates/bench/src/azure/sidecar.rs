@@ -1,8 +1,8 @@
-//! `leno-bench sidecar`: an instance with an Envoy before it, as a pod has them: both are started together, in one process group; the port
-//! that the layer knows is Envoy's.
+//! `leno-bench sidecar`: an instance with an Envoy before it, as a pod has them: both are started
+//! together, in one process group; the port that the layer knows is Envoy's.
 //!
-//! This program becomes Envoy, so that nothing stays between. The function listens on a socket that was opened before either of them was
-//! started, so that Envoy's first request finds it.
+//! This program becomes Envoy, so that nothing stays between. The function listens on a socket that
+//! was opened before either of them was started, so that Envoy's first request finds it.
 
 use super::function;
 use anyhow::{Context, ensure};

@@ -16,7 +16,8 @@ struct StoredResult<M> {
     measured: M,
 }
 
-/// A scenario that was measured before under the same conditions. An error, if the conditions were others.
+/// A scenario that was measured before under the same conditions. An error, if the conditions were
+/// others.
 pub(super) fn load(folder: &Path, scenario: Scenario, conditions: &Value) -> anyhow::Result<Option<ScenarioResult>> {
     let file = file(folder, scenario);
     if !file.exists() {

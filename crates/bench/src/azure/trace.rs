@@ -1,5 +1,6 @@
-//! A trace in the format of the Azure Functions trace of 2019, as InVitro samples it: `invocations.csv` and `durations.csv` in a folder.
-//! Their rows are in different orders and belong together by `HashFunction`. `memory.csv` is not read: no memory is allocated.
+//! A trace in the format of the Azure Functions trace of 2019, as InVitro samples it:
+//! `invocations.csv` and `durations.csv` in a folder. Their rows are in different orders and belong
+//! together by `HashFunction`. `memory.csv` is not read: no memory is allocated.
 
 use super::workload::{Percentiles, Profile, Workload};
 use anyhow::{Context, bail, ensure};

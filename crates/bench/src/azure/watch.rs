@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Looking at memory takes long where there are many sidecars, so that it may take only such a part of the time.
+/// Looking at memory takes long where there are many sidecars, so that it may take only such a part
+/// of the time.
 const MEMORY_SHARE: u32 = 50;
 /// The same of asking for metrics, which takes time of the core that serves requests.
 const METRICS_SHARE: u32 = 500;

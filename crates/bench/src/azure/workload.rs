@@ -44,7 +44,8 @@ pub(super) struct Replay {
     pub compress: f64,
     /// Execution times are multiplied by this; none gets shorter than a millisecond.
     pub duration_scale: f64,
-    /// A minute's invocations are rotated by a random time, so that not all functions fire at its start.
+    /// A minute's invocations are rotated by a random time, so that not all functions fire at its
+    /// start.
     pub shift: bool,
     pub seed: u64,
 }
@@ -107,7 +108,8 @@ fn invocations_of(profile: &Profile, function: usize, replay: &Replay) -> Vec<In
     invocations
 }
 
-/// Seconds since the start of the minute, ascending: exponential gaps, stretched to fill the minute. The last of them reaches to its end.
+/// Seconds since the start of the minute, ascending: exponential gaps, stretched to fill the
+/// minute. The last of them reaches to its end.
 fn arrivals(count: u32, shift: bool, random: &mut ChaCha8Rng) -> Vec<f64> {
     let gaps: Vec<f64> = (0..count).map(|_| random.sample(Exp1)).collect();
     let stretch = MINUTE / gaps.iter().sum::<f64>();
@@ -129,7 +131,8 @@ fn arrivals(count: u32, shift: bool, random: &mut ChaCha8Rng) -> Vec<f64> {
 }
 
 impl Percentiles {
-    /// A whole number of milliseconds from the band that a random share falls into, within InVitro's limits.
+    /// A whole number of milliseconds from the band that a random share falls into, within
+    /// InVitro's limits.
     fn draw(&self, random: &mut ChaCha8Rng) -> f64 {
         let share: f64 = random.random();
         let band = BANDS.iter().rposition(|begin| share >= *begin).unwrap_or(0);

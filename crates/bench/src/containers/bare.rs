@@ -1,4 +1,5 @@
-//! The same image, started by the runtime alone: create, start, and the first answer of the program.
+//! The same image, started by the runtime alone: create, start, and the first answer of the
+//! program.
 
 use anyhow::{Context, ensure};
 use leno_testkit::free_addresses;

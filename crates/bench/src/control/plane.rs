@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     /// Where the store is, and where the address and the nodes' tokens are written.
     #[arg(long, value_name = "FOLDER")]
     folder: PathBuf,
-    /// Listen where an earlier process did, and go on with its definitions, its authority and its nodes.
+    /// Listen where an earlier process did, and go on with its definitions, its authority and its
+    /// nodes.
     #[arg(long)]
     resume: bool,
     /// Let the scheduler place the functions.
@@ -158,7 +159,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         true => None,
         false => Some(world.definitions(&arguments.folder)?),
     };
-    // A scheduler that knows all nodes divides the functions between them. Where it has none to schedule, nodes get theirs when they join.
+    // A scheduler that knows all nodes divides the functions between them. Where it has none to
+    // schedule, nodes get theirs when they join.
     if let Some(definitions) = definitions.as_ref().filter(|_| !world.scheduled) {
         control.publish(definitions)?;
     }

@@ -1,4 +1,5 @@
-//! The functions and nodes of a measurement: functions in a ring, each of which may call the next five.
+//! The functions and nodes of a measurement: functions in a ring, each of which may call the next
+//! five.
 
 use crate::material::Material;
 use crate::policies::Policies;

@@ -104,7 +104,8 @@ impl Client {
         }
     }
 
-    /// Sends the request of this index (there are a few, taken in turn), reads the response to its end, returns its status.
+    /// Sends the request of this index (there are a few, taken in turn), reads the response to its
+    /// end, returns its status.
     pub(super) async fn exchange(&mut self, connector: &Connector, index: usize) -> anyhow::Result<u16> {
         match self {
             Self::Http1(connection) => connection.exchange(&connector.bytes[index % connector.bytes.len()]).await,

@@ -3,15 +3,18 @@
 use crate::proxy_under_test::leno::{HOSTILE_NAMESPACE, VERSION};
 use serde_json::json;
 
-/// Functions, and rules that apply to each of them: nearly all copies of rules that a namespace may have by default (100,000).
+/// Functions, and rules that apply to each of them: nearly all copies of rules that a namespace may
+/// have by default (100,000).
 const COSTLY: (usize, usize) = (250, 390);
 /// More than those.
 const TOO_COSTLY: (usize, usize) = (900, 12_000);
-/// Functions with an environment that together are nearly as large as a request of a namespace's token may be (4 MiB).
+/// Functions with an environment that together are nearly as large as a request of a namespace's
+/// token may be (4 MiB).
 const LARGE: (usize, usize) = (900, 3600);
 
-/// The requests, in turn: a dry run that costs much, one that is large, one that would cost more than the namespace may use, and a change that is as
-/// costly as the first and refused for its last document.
+/// The requests, in turn: a dry run that costs much, one that is large, one that would cost more
+/// than the namespace may use, and a change that is as costly as the first and refused for its last
+/// document.
 pub(super) fn changes() -> Vec<String> {
     let costly = documents(COSTLY, 0);
     vec![
@@ -26,7 +29,8 @@ fn change(text: &str, dry_run: bool) -> String {
     json!({"apply": [{"name": "bomb.yaml", "text": text}], "dryRun": dry_run}).to_string()
 }
 
-/// So many functions with an environment of this size, and a policy for all of them with so many rules.
+/// So many functions with an environment of this size, and a policy for all of them with so many
+/// rules.
 fn documents((functions, rules): (usize, usize), environment: usize) -> String {
     let function = |number| {
         let value = "x".repeat(environment);

@@ -46,7 +46,8 @@ pub(super) enum Scenario {
 pub(super) type Actions = Vec<(&'static str, f64)>;
 
 impl Scenario {
-    /// In the order of the measurement. Pulls are given up for a while after [`Self::SlowRegistry`], so that no scenario of the node follows it.
+    /// In the order of the measurement. Pulls are given up for a while after
+    /// [`Self::SlowRegistry`], so that no scenario of the node follows it.
     pub(super) const ALL: [Self; 13] = [
         Self::Idle,
         Self::IdleWithControl,
@@ -89,7 +90,8 @@ impl Scenario {
         })
     }
 
-    /// These scenarios and those that they are compared with, in order; all of them if none is given.
+    /// These scenarios and those that they are compared with, in order; all of them if none is
+    /// given.
     pub(super) fn selected(only: &[Self]) -> Vec<Self> {
         let is_wanted = |scenario: &Self| {
             only.is_empty() || only.iter().any(|wanted| wanted == scenario || wanted.baseline() == *scenario)

@@ -46,8 +46,8 @@ impl Api {
 }
 
 impl Proxy {
-    /// `leno control`, and a `leno node` with one worker thread that has joined it and is a gateway; both on the proxies' core. Returns when the node is
-    /// ready for these documents.
+    /// `leno control`, and a `leno node` with one worker thread that has joined it and is a
+    /// gateway; both on the proxies' core. Returns when the node is ready for these documents.
     pub(crate) fn leno_with_control(
         program: &Path,
         cores: Cores,

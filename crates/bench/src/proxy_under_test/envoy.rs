@@ -13,7 +13,8 @@ pub(crate) struct Sidecar<'a> {
     pub upstream: SocketAddr,
     /// Envoy speaks HTTP/2 to the upstream.
     pub http2_upstream: bool,
-    /// Of a caller's sidecar: it shows `frontend` to the callee's, by mutual TLS, and takes requests without TLS.
+    /// Of a caller's sidecar: it shows `frontend` to the callee's, by mutual TLS, and takes
+    /// requests without TLS.
     pub outbound: bool,
     pub material: &'a Material,
     pub otlp: SocketAddr,

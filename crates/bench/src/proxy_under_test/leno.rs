@@ -17,7 +17,8 @@ pub(crate) struct Mesh<'a> {
     pub upstream: SocketAddr,
     /// The node speaks HTTP/2 to the upstream.
     pub http2_upstream: bool,
-    /// Also a function `frontend`, which alone may call the service; then the gateway does not offer it.
+    /// Also a function `frontend`, which alone may call the service; then the gateway does not
+    /// offer it.
     pub caller: Option<Caller>,
     /// `mtls.sameNode: always`.
     pub same_node_tls: bool,
@@ -142,7 +143,8 @@ impl Mesh<'_> {
         [function(&name, spec), self.policy(&name, &[name.as_str()])]
     }
 
-    /// Functions like [`Self::documents_of_many`]. The first has the mesh's upstream. The others belong to hostile tenants, in a namespace apart.
+    /// Functions like [`Self::documents_of_many`]. The first has the mesh's upstream. The others
+    /// belong to hostile tenants, in a namespace apart.
     pub(crate) fn documents_of_tenants(&self, hostile: &Hostile<'_>) -> anyhow::Result<String> {
         let mut mesh = self.mesh();
         let registries = hostile.registries.each_ref().map(|host| json!({"host": host, "insecure": true}));
@@ -159,7 +161,8 @@ impl Mesh<'_> {
                     policy["spec"]["sidecar"]["engine"] = json!("microvm");
                 }
                 RUNAWAY => policy["spec"]["extensions"] = json!([{"name": "endless", "path": hostile.endless}]),
-                // Its answers are too long and become 502. The tenant does not have its own upstream ejected for that.
+                // Its answers are too long and become 502. The tenant does not have its own
+                // upstream ejected for that.
                 INTERIM => {
                     let spec = policy["spec"].as_object_mut();
                     spec.into_iter().for_each(|spec| {

@@ -1,4 +1,5 @@
-//! The program and the request of the measurements: all nine policies, and a head of one KiB that they allow.
+//! The program and the request of the measurements: all nine policies, and a head of one KiB that
+//! they allow.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -41,7 +42,8 @@ pub(super) fn empty(function: &str) -> ProgramSpec {
     }
 }
 
-/// All nine policies, as a function with a public API would have them. (Mutual TLS is the identity that rules ask for.)
+/// All nine policies, as a function with a public API would have them. (Mutual TLS is the identity
+/// that rules ask for.)
 pub(super) fn program(function: &str) -> ProgramSpec {
     let per_user = vec![KeyPart::Claim(vec!["sub".into()])];
     ProgramSpec {
