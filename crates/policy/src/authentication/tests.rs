@@ -1,5 +1,5 @@
 use crate::input::{Header, RequestInput};
-use crate::outcome::{HeaderEdit, MAX_PRINCIPAL, Outcome, PolicyKind, SignatureWant, Verdict, Wants};
+use crate::outcome::{Denial, HeaderEdit, MAX_PRINCIPAL, Outcome, PolicyKind, SignatureWant, Verdict, Wants};
 use crate::program::Program;
 use crate::spec::{
     Algorithm, Condition, ConditionKey, Issuer, Key, KeyId, Matches, PrincipalMatch, ProgramSpec, Source, StringMatch,
@@ -11,6 +11,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+mod forwarding;
 mod keys;
 
 const ES256: &str = r#"{"alg":"ES256","kid":"ec"}"#;
@@ -26,14 +27,14 @@ fn bearing(authorization: &str) -> RequestInput<'_> {
     RequestInput { headers: vec![header("authorization", authorization)], ..request() }
 }
 
-/// The error of a token, by the clause of its denial; `Ok`: the token is good except for its
+/// The denial of a token; `Ok`: the token is good except for its
 /// signature, which is not verified yet.
-fn check_with(issuer: Issuer, header: &str, claims: &str) -> Result<SignatureWant, String> {
+fn check_with(issuer: Issuer, header: &str, claims: &str) -> Result<SignatureWant, Denial> {
     let authorization = format!("Bearer {}", token(header, claims));
     check_text(issuer, &authorization)
 }
 
-fn check_text(issuer: Issuer, authorization: &str) -> Result<SignatureWant, String> {
+fn check_text(issuer: Issuer, authorization: &str) -> Result<SignatureWant, Denial> {
     match Program::new(spec(vec![issuer])).judge(&bearing(authorization)) {
         Outcome::Wants(Wants { signature: Some(want), .. }) => Ok(want),
         Outcome::Decided(decision) => match decision.verdict {
@@ -41,7 +42,7 @@ fn check_text(issuer: Issuer, authorization: &str) -> Result<SignatureWant, Stri
                 assert_eq!((denial.status, denial.rule.as_str()), (401, "p/authentication/0"));
                 let challenge = r#"Bearer realm="shop/orders", error="invalid_token""#.to_string();
                 assert_eq!(denial.headers, [("www-authenticate".to_string(), challenge)]);
-                Err(denial.clause)
+                Err(denial)
             }
             Verdict::Allow { rule } => panic!("allowed by {rule}"),
         },
@@ -49,13 +50,13 @@ fn check_text(issuer: Issuer, authorization: &str) -> Result<SignatureWant, Stri
     }
 }
 
-fn check(header: &str, claims: &str) -> Result<SignatureWant, String> {
+fn check(header: &str, claims: &str) -> Result<SignatureWant, Denial> {
     check_with(issuer(), header, claims)
 }
 
 /// The clause of the claims' denial.
 fn wrong(claims: &str) -> String {
-    check(ES256, claims).unwrap_err()
+    check(ES256, claims).unwrap_err().clause
 }
 
 fn claims(more: &str) -> String {
@@ -131,7 +132,7 @@ fn forms_that_are_no_jwt() {
         format!("{good},{good}"),
         format!("{head}.{body}.{}", "a".repeat(16 * 1024)),
     ] {
-        assert_eq!(check_text(issuer(), &format!("Bearer {text}")).unwrap_err(), not_compact, "{text:.40}");
+        assert_eq!(check_text(issuer(), &format!("Bearer {text}")).unwrap_err().clause, not_compact, "{text:.40}");
     }
     for text in [
         format!("{head}=.{body}.{signature}"),
@@ -142,14 +143,14 @@ fn forms_that_are_no_jwt() {
         format!("e31.{body}.{signature}"),
         format!("W10.{body}.{signature}"),
     ] {
-        let clause = check_text(issuer(), &format!("Bearer {text}")).unwrap_err();
+        let clause = check_text(issuer(), &format!("Bearer {text}")).unwrap_err().clause;
         assert_eq!(clause, "the token's header is not one JSON object without duplicates", "{text:.40}");
     }
     let bad_claims = "the token's claims are not one JSON object without duplicates";
     for text in
         [format!("{head}..{signature}"), format!("{head}.{body}=.{signature}"), format!("{head}.W10.{signature}")]
     {
-        assert_eq!(check_text(issuer(), &format!("Bearer {text}")).unwrap_err(), bad_claims, "{text:.60}");
+        assert_eq!(check_text(issuer(), &format!("Bearer {text}")).unwrap_err().clause, bad_claims, "{text:.60}");
     }
 }
 
@@ -171,7 +172,7 @@ fn headers_of_tokens() {
         r#"{"alg":null,"kid":"ec"}"#,
         r#"{"ALG":"ES256","kid":"ec"}"#,
     ] {
-        assert_eq!(check(header, CLAIMS).unwrap_err(), no_algorithm, "{header}");
+        assert_eq!(check(header, CLAIMS).unwrap_err().clause, no_algorithm, "{header}");
     }
     let duplicates = "the token's header is not one JSON object without duplicates";
     for header in [
@@ -179,12 +180,12 @@ fn headers_of_tokens() {
         r#"{"alg":"ES256","kid":"ec","kid":"ec"}"#,
         r#"{"alg":"ES256","\u0061lg":"none","kid":"ec"}"#,
     ] {
-        assert_eq!(check(header, CLAIMS).unwrap_err(), duplicates, "{header}");
+        assert_eq!(check(header, CLAIMS).unwrap_err().clause, duplicates, "{header}");
     }
     for header in [r#"{"alg":"ES256","kid":"ec","crit":["exp"],"exp":1}"#, r#"{"alg":"ES256","kid":"ec","crit":[]}"#] {
-        assert!(check(header, CLAIMS).unwrap_err().starts_with("crit:"), "{header}");
+        assert!(check(header, CLAIMS).unwrap_err().clause.starts_with("crit:"), "{header}");
     }
-    assert!(check(r#"{"alg":"ES256","kid":"ec","b64":false}"#, CLAIMS).unwrap_err().starts_with("b64:"));
+    assert!(check(r#"{"alg":"ES256","kid":"ec","b64":false}"#, CLAIMS).unwrap_err().clause.starts_with("b64:"));
     for header in [
         r#"{"typ":"JWT","alg":"ES256","kid":"ec"}"#,
         r#"{"typ":"none","cty":"JWT","alg":"ES256","kid":"ec","jku":"https://evil.example","jwk":{},"x5u":1}"#,
@@ -239,7 +240,7 @@ fn one_issuer_may_be_named_by_several_policies() {
 #[test]
 fn an_expiration_may_be_required() {
     let strict = Issuer { require_expiration: true, ..issuer() };
-    let none = check_with(strict.clone(), ES256, &claims("")).unwrap_err();
+    let none = check_with(strict.clone(), ES256, &claims("")).unwrap_err().clause;
     assert_eq!(none, "exp: the token has none, and it is required");
     assert!(check_with(strict, ES256, &claims(&format!(r#","exp":{}"#, NOW_MS / 1000 + 1))).is_ok());
 }
@@ -326,10 +327,10 @@ fn long_claims_are_not_read_for_nobody() {
     // The payloads are no JSON, but no check has reached them.
     let claims = "{".repeat(9000);
     let unknown = r#"{"alg":"ES256","kid":"other"}"#;
-    assert_eq!(check(unknown, &claims).unwrap_err(), super::UNKNOWN_KEY);
+    assert_eq!(check(unknown, &claims).unwrap_err().clause, super::UNKNOWN_KEY);
     let mismatch = r#"{"alg":"ES256","kid":"rsa"}"#;
-    assert_eq!(check(mismatch, &claims).unwrap_err(), "alg: the key may not be used with the token's algorithm");
-    assert_eq!(check(r#"{"alg":"none"}"#, &claims).unwrap_err(), super::NO_ALGORITHM);
+    assert_eq!(check(mismatch, &claims).unwrap_err().clause, "alg: the key may not be used with the token's algorithm");
+    assert_eq!(check(r#"{"alg":"none"}"#, &claims).unwrap_err().clause, super::NO_ALGORITHM);
     for (header, signatures) in [
         (ES256, &[84, 87, 128, 342][..]),
         (r#"{"alg":"RS256","kid":"rsa"}"#, &[86, 340, 1367]),
@@ -339,11 +340,15 @@ fn long_claims_are_not_read_for_nobody() {
         let signed = token.rsplit_once('.').unwrap().0;
         for length in signatures {
             let text = format!("Bearer {signed}.{}", "A".repeat(*length));
-            assert_eq!(check_text(issuer(), &text).unwrap_err(), "the token's signature is not valid", "{length}");
+            assert_eq!(
+                check_text(issuer(), &text).unwrap_err().clause,
+                "the token's signature is not valid",
+                "{length}"
+            );
         }
     }
     let all_there = "the token's claims are not one JSON object without duplicates";
-    assert_eq!(check(ES256, &claims).unwrap_err(), all_there);
+    assert_eq!(check(ES256, &claims).unwrap_err().clause, all_there);
 }
 
 #[test]
@@ -374,162 +379,6 @@ fn a_long_subject_is_cut_where_it_is_reported() {
     assert!(matches!(decision.verdict, Verdict::Allow { .. }), "{:?}", decision.verdict);
     let principal = decision.principal.unwrap();
     assert!(principal.len() <= MAX_PRINCIPAL && principal.ends_with("ä…"), "{principal}");
-}
-
-/// Of an allowed request: the path to forward, and the edits.
-fn forwarded(issuer: Issuer, input: &RequestInput<'_>) -> (Option<String>, Vec<HeaderEdit>) {
-    let input = RequestInput { verified: VERIFIED, ..input.clone() };
-    let decision = decide(spec(vec![issuer]), &input);
-    assert!(matches!(decision.verdict, Verdict::Allow { .. }), "{:?}", decision.verdict);
-    (decision.path, decision.request_edits)
-}
-
-fn remove(name: &str) -> HeaderEdit {
-    HeaderEdit::Remove(name.to_string())
-}
-
-fn set(name: &str, value: &str) -> HeaderEdit {
-    HeaderEdit::Set(name.to_string(), value.to_string())
-}
-
-#[test]
-fn the_token_is_taken_out_where_it_was() {
-    let good = token(ES256, CLAIMS);
-    let sources = vec![testing::bearer(), TokenSource::Query("t".to_string()), TokenSource::Cookie("c".to_string())];
-    let everywhere = |forward| Issuer { sources: sources.clone(), forward, ..issuer() };
-    let authorization = format!("Bearer {good}");
-    assert_eq!(forwarded(everywhere(false), &bearing(&authorization)), (None, vec![remove("authorization")]));
-    assert_eq!(forwarded(everywhere(true), &bearing(&authorization)), (None, vec![]));
-
-    for (path, expected) in [
-        (format!("/a?t={good}"), "/a"),
-        (format!("/a?x=1&t={good}&y=2"), "/a?x=1&y=2"),
-        (format!("/a?%74={good}&y=2&t="), "/a?y=2"),
-        (format!("/a//b?t={good}&q=\u{fc}"), "/a/b?q=%C3%BC"),
-    ] {
-        let input = RequestInput { path: &path, ..request() };
-        assert_eq!(forwarded(everywhere(false), &input), (Some(expected.to_string()), vec![]), "{path:.10}");
-    }
-    let cookie = format!("a=\"1\"; c={good}; b=2");
-    let input = RequestInput { headers: vec![header("cookie", &cookie)], ..request() };
-    assert_eq!(forwarded(everywhere(false), &input), (None, vec![set("cookie", "a=\"1\"; b=2")]));
-    let cookie = format!("c={good}");
-    let input =
-        RequestInput { headers: vec![header("cookie", &cookie), header("authorization", &authorization)], ..request() };
-    assert_eq!(forwarded(everywhere(false), &input), (None, vec![remove("authorization"), remove("cookie")]));
-}
-
-fn claim(path: &str) -> Vec<String> {
-    path.split('.').map(ToString::to_string).collect()
-}
-
-#[test]
-fn claims_become_headers_and_nobody_can_forge_them() {
-    let copy = |path: &str, header: &str| (claim(path), header.to_string());
-    let copying = Issuer {
-        space_delimited_claims: vec![],
-        claims_to_headers: vec![
-            copy("sub", "x-sub"),
-            copy("n.level", "x-level"),
-            copy("n.staff", "x-staff"),
-            copy("n.list", "x-list"),
-            copy("absent", "x-absent"),
-            copy("bad", "x-bad"),
-        ],
-        required: false,
-        ..issuer()
-    };
-    let claims = claims(r#","sub":"ann","n":{"level":7,"staff":true,"list":["a"]},"bad":"a\r\nx-admin: 1""#);
-    let authorization = format!("Bearer {}", token(ES256, &claims));
-    let names = ["x-sub", "x-level", "x-staff", "x-list", "x-absent", "x-bad"];
-    let mut headers: Vec<_> = names.iter().map(|name| header(name, "forged")).collect();
-    headers.push(header("authorization", &authorization));
-    let (_, edits) = forwarded(copying.clone(), &RequestInput { headers, ..request() });
-    let expected = vec![
-        remove("authorization"),
-        set("x-sub", "ann"),
-        set("x-level", "7"),
-        set("x-staff", "true"),
-        remove("x-list"),
-        remove("x-absent"),
-        remove("x-bad"),
-    ];
-    assert_eq!(edits, expected);
-    let headers = names.iter().map(|name| header(name, "forged")).collect();
-    let (_, edits) = forwarded(copying, &RequestInput { headers, ..request() });
-    assert_eq!(edits, names.map(remove), "without a token too");
-}
-
-#[test]
-fn values_that_are_no_header_values_are_left_out() {
-    let copying = |value: &str| {
-        let issuer = Issuer { claims_to_headers: vec![(claim("v"), "x".to_string())], ..issuer() };
-        let authorization = format!("Bearer {}", token(ES256, &claims(&format!(r#","v":"{value}""#))));
-        forwarded(issuer, &bearing(&authorization)).1.pop().unwrap()
-    };
-    assert_eq!(copying("Ann Müller"), set("x", "Ann Müller"));
-    assert_eq!(copying(""), set("x", ""));
-    for bad in [" a", "a ", r"a\u0000", r"a\tb", r"a\u007f", &"a".repeat(4097)] {
-        assert_eq!(copying(bad), remove("x"), "{bad:.20}");
-    }
-}
-
-#[test]
-fn rules_see_what_the_function_will_see() {
-    let copying =
-        Issuer { claims_to_headers: vec![(claim("role"), "x-role".to_string())], required: false, ..issuer() };
-    let condition = Condition {
-        key: ConditionKey::Header("x-role".to_string()),
-        values: Matches { any: vec![StringMatch::Exact("admin".to_string())], none: vec![] },
-    };
-    let mut spec = spec(vec![copying]);
-    spec.authorization[0].when = vec![condition];
-    let forged = RequestInput { headers: vec![header("x-role", "admin")], ..request() };
-    assert_eq!(denied(spec.clone(), &forged).status, 403);
-    let authorization = format!("Bearer {}", token(ES256, &claims(r#","role":"admin""#)));
-    let input = RequestInput { verified: VERIFIED, ..bearing(&authorization) };
-    assert_eq!(allowed(spec, &input), "all");
-}
-
-#[test]
-fn claims_in_rules() {
-    let authorization = format!(
-        "Bearer {}",
-        token(
-            ES256,
-            &claims(r#","sub":"ann","realm_access":{"roles":["user","admin"]},"level":7,"scope":"read write""#)
-        )
-    );
-    let input = RequestInput { verified: VERIFIED, ..bearing(&authorization) };
-    let exact = |value: &str| Matches { any: vec![StringMatch::Exact(value.to_string())], none: vec![] };
-    for (key, value, holds) in [
-        (ConditionKey::Claim(claim("realm_access.roles")), "admin", true),
-        (ConditionKey::Claim(claim("realm_access.roles")), "root", false),
-        (ConditionKey::Claim(claim("level")), "7", true),
-        (ConditionKey::Claim(claim("scope")), "write", true),
-        (ConditionKey::Claim(claim("absent")), "x", false),
-        (ConditionKey::Audience, "shop", true),
-        (ConditionKey::Audience, "sho", false),
-    ] {
-        let mut spec = spec(vec![issuer()]);
-        spec.authorization[0].when = vec![Condition { key: key.clone(), values: exact(value) }];
-        let verdict = decide(spec, &input).verdict;
-        assert_eq!(matches!(verdict, Verdict::Allow { .. }), holds, "{key:?} {value}");
-    }
-    let mut spec = spec(vec![issuer()]);
-    let principals = |issuer: &str, subject: &str| {
-        let [issuer, subject] = [issuer, subject].map(|text| StringMatch::Exact(text.to_string()));
-        Matches { any: vec![PrincipalMatch { issuer, subject }], none: vec![] }
-    };
-    spec.authorization[0].from =
-        vec![Source { request_principals: principals("https://login.example", "ann"), ..Source::default() }];
-    assert_eq!(allowed(spec.clone(), &input), "all");
-    spec.authorization[0].from[0].request_principals = principals("https://login.example", "bob");
-    let denial = denied(spec, &input);
-    assert_eq!(
-        denial.clause, r#"from.requestPrincipals: the token's matches none of ["https://login.example/bob"]"#,
-        "no claim in it"
-    );
 }
 
 #[test]
