@@ -1,6 +1,8 @@
 //! Checks of single values, for translators of other projects' documents. Each reports its problems
 //! at the place that it gets.
 
+pub use crate::compile::external::HostError;
+
 use crate::compile::forms::Form;
 use crate::compile::header::{self, Use};
 use crate::compile::{external, template, text};
@@ -48,6 +50,6 @@ pub fn host_pattern(text: &str) -> Option<String> {
 ///
 /// # Errors
 /// The reason why not.
-pub fn external_host(host: &str) -> Result<(), String> {
-    external::check_host(host).map_err(|(message, _)| message)
+pub fn external_host(host: &str) -> Result<(), HostError> {
+    external::check_host(host)
 }

@@ -163,9 +163,9 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
             }
             match read(&path) {
                 Ok(value) => keys(&scope, jwks::from_json(&value), policy),
-                Err(message) => {
+                Err(error) => {
                     scope.problem(
-                        format!("{}: {message}", path.display()),
+                        format!("{}: {error}", path.display()),
                         "expected a JSON Web Key set: {\"keys\": [...]}",
                     );
                     Vec::new()
@@ -192,9 +192,18 @@ fn jwks(context: &Context<'_>, scope: &Scope<'_>, jwks: &Jwks, issuer: usize, po
     }
 }
 
-fn read(path: &std::path::Path) -> Result<serde_json::Value, String> {
-    let text = leno_files::read(path, &FileAccess::Any, LARGEST_KEY_SET).map_err(|error| error.to_string())?;
-    serde_json::from_slice(&text).map_err(|error| error.to_string())
+/// Why a file has no key set.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
+fn read(path: &std::path::Path) -> Result<serde_json::Value, FileError> {
+    let text = leno_files::read(path, &FileAccess::Any, LARGEST_KEY_SET)?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 /// A key set in a document may hold no wrong key: its author can correct it.

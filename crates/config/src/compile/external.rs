@@ -95,29 +95,48 @@ fn hosts(list: &Scope<'_>, written: &[String]) -> Vec<String> {
 
 fn host(scope: &Scope<'_>, written: &str) -> Option<String> {
     let host = host::pattern(written).unwrap_or_else(|| written.to_ascii_lowercase());
-    check_host(&host).map_err(|(message, fix)| scope.problem(message, fix)).ok()?;
+    check_host(&host).map_err(|error| scope.problem(error.to_string(), error.fix())).ok()?;
     Some(host)
+}
+
+/// A name cannot be a host of an External document.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostError {
+    /// It is an address.
+    #[error("`{0}` is an address")]
+    Address(String),
+    /// It is no name, or has no dot.
+    #[error("`{}` is not the name of a host outside", .0.escape_debug())]
+    Name(String),
+    /// It is a name of functions.
+    #[error("`{0}` is a name of the mesh's own")]
+    Internal(String),
+}
+
+impl HostError {
+    fn fix(&self) -> &'static str {
+        match self {
+            Self::Address(_) => "name it in `addresses`",
+            Self::Name(_) => "expected a name with a dot, such as api.example.com, or *.example.com for one label more",
+            Self::Internal(_) => "name a host outside of the mesh",
+        }
+    }
 }
 
 /// Whether this can be a host of an External document. It must have the form in which hosts are
 /// compared.
-///
-/// # Errors
-/// The reason why not, and the fix.
-pub(crate) fn check_host(host: &str) -> Result<(), (String, &'static str)> {
+pub(crate) fn check_host(host: &str) -> Result<(), HostError> {
     let body = host.strip_prefix("*.").unwrap_or(host);
-    let refuse = |message: String, fix| Err((message, fix));
     if body.parse::<std::net::IpAddr>().is_ok() {
-        return refuse(format!("`{body}` is an address"), "name it in `addresses`");
+        return Err(HostError::Address(body.to_owned()));
     }
     let labels: Vec<&str> = body.split('.').collect();
     if body.len() > 253 || labels.len() < 2 || !labels.iter().all(|label| is_label(label)) {
-        let fix = "expected a name with a dot, such as api.example.com, or *.example.com for one label more";
-        return refuse(format!("`{}` is not the name of a host outside", host.escape_debug()), fix);
+        return Err(HostError::Name(host.to_owned()));
     }
     let inside = ["svc", "svc.cluster.local", "localhost"];
     if inside.iter().any(|end| body.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))) {
-        return refuse(format!("`{host}` is a name of the mesh's own"), "name a host outside of the mesh");
+        return Err(HostError::Internal(host.to_owned()));
     }
     Ok(())
 }
