@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use leno_config::Snapshot;
 use leno_control::{Admission, Control, Definitions, Store};
-use leno_identity::{Authority, SpiffeId, TrustDomain};
+use leno_identity::{Authority, SpiffeId};
 use leno_node::{Engines, Join};
 use leno_sandbox::Engine;
 use leno_supervisor::Settings;
@@ -68,8 +68,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         Isolation::Wasm => Engine::wasm()?,
         Isolation::Microvm => Engine::microvm()?,
     };
-    let trust_domain: TrustDomain = mesh.trust_domain.parse()?;
-    let authority = Authority::new(&trust_domain)?;
+    let authority = Authority::new(&mesh.trust_domain)?;
     if let Some(path) = &arguments.identity {
         certify(&authority, path)?;
     }

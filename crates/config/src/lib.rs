@@ -9,6 +9,7 @@ pub mod check;
 mod collection;
 mod compile;
 mod deserialize;
+mod digest;
 pub mod document;
 mod document_set;
 pub mod duration;
@@ -30,6 +31,7 @@ mod yaml;
 
 pub use collection::{Document, DocumentId, Reach};
 pub use compile::{Documents, TypedDocument};
+pub use digest::module_hash;
 pub use document_set::{DocumentSet, load, load_text};
 pub use effort::Effort;
 pub use foreign::{ForeignDocument, ForeignKind};

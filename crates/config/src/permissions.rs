@@ -1,9 +1,9 @@
 //! The policies of functions, as far as needed to see whether a removed function's policies still
 //! exist.
 
+use crate::digest::sha256;
 use crate::document;
 use leno_model::FunctionId;
-use leno_model::ModuleHash;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The policies of a mesh, by fingerprint.
@@ -15,7 +15,7 @@ pub struct Permissions {
 
 /// The SHA-256 of a policy without the names of its functions: they change when a function is
 /// removed.
-pub(crate) type Fingerprint = ModuleHash;
+pub(crate) type Fingerprint = [u8; 32];
 
 /// The policies that a function had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,5 +53,5 @@ impl Permissions {
 pub(crate) fn fingerprint(policy: &document::Policy) -> Fingerprint {
     let mut policy = policy.clone();
     policy.spec.functions.clear();
-    ModuleHash::of(format!("{policy:?}").as_bytes())
+    sha256(format!("{policy:?}").as_bytes())
 }

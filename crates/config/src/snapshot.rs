@@ -13,7 +13,7 @@ use crate::translation::TranslationRow;
 use leno_files::FileAccess;
 use leno_model::{
     AppProtocol, ChainLink, Engine, Expose, FunctionConfig, FunctionId, JwksFetch, MeshConfig, ModuleHash,
-    NamespaceBounds, Plan, Revisions, Run, Scale, VerificationKey,
+    NamespaceBounds, Plan, Revisions, Run, Scale, SpiffeId, VerificationKey,
 };
 use leno_policy::spec;
 use std::collections::BTreeMap;
@@ -324,7 +324,7 @@ impl Snapshot {
         };
         Some(FunctionConfig {
             id: id.clone(),
-            identity: identity(&self.mesh.trust_domain, id),
+            identity: SpiffeId::of_function(&self.mesh.trust_domain, id),
             inbound,
             outbound,
             engine: sidecar.and_then(|sidecar| sidecar.engine).or_else(|| self.only_engine(id)),
@@ -462,9 +462,4 @@ fn asked(Authorizer { only, config, .. }: &Authorizer) -> spec::Authorizer {
 /// `1 function`, `2 functions`
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// SPIFFE ID of a function.
-pub(crate) fn identity(trust_domain: &str, id: &FunctionId) -> String {
-    format!("spiffe://{trust_domain}/ns/{}/sa/{}", id.namespace, id.name)
 }

@@ -147,7 +147,7 @@ impl Control {
         let compiled = match &definitions {
             // Stored definitions of another trust domain are not for this mesh. The next
             // publication replaces them.
-            Some(stored) if stored.mesh.trust_domain == bundle.trust_domain().as_str() => {
+            Some(stored) if stored.mesh.trust_domain == *bundle.trust_domain() => {
                 CompiledDefinitions::new(stored, &stored.modules, &histories, &bundle)?
             }
             Some(_) => {

@@ -156,9 +156,9 @@ impl CompiledDefinitions {
     ) -> Result<Self, DefinitionsError> {
         let Definitions { mesh, slices, .. } = definitions;
         let trust_domain = bundle.trust_domain();
-        if mesh.trust_domain != trust_domain.as_str() {
+        if mesh.trust_domain != *trust_domain {
             return Err(DefinitionsError::TrustDomain {
-                found: mesh.trust_domain.clone(),
+                found: mesh.trust_domain.to_string(),
                 expected: trust_domain.clone(),
             });
         }
@@ -374,8 +374,7 @@ fn job(slice: &FunctionConfig) -> Result<Option<JobDefinition>, DefinitionsError
 }
 
 fn identity(slice: &FunctionConfig, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {
-    let bad = |reason| DefinitionsError::Identity { function: slice.id.clone(), reason };
-    let identity: SpiffeId = slice.identity.parse().map_err(bad)?;
+    let identity = slice.identity.clone();
     if identity.trust_domain() != trust_domain.as_str() || identity.path().is_empty() || identity.is_reserved() {
         return Err(DefinitionsError::Foreign { function: slice.id.clone(), identity });
     }

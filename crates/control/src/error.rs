@@ -1,6 +1,6 @@
 //! Errors of refused definitions.
 
-use leno_identity::{BadSpiffeId, SpiffeId, TrustDomain};
+use leno_identity::{SpiffeId, TrustDomain};
 use leno_model::{FunctionId, ModuleHash};
 use leno_wire::Subject;
 
@@ -22,14 +22,6 @@ pub enum DefinitionsError {
         function: FunctionId,
         /// The name in the function configuration.
         found: FunctionId,
-    },
-    /// A function's identity is not a SPIFFE ID.
-    #[error("the identity of {function}: {reason}")]
-    Identity {
-        /// The function.
-        function: FunctionId,
-        /// Why the identity cannot be parsed.
-        reason: BadSpiffeId,
     },
     /// A function's identity is outside of the trust domain, has no path, or is in a namespace of
     /// the mesh itself.
@@ -81,7 +73,6 @@ impl DefinitionsError {
     pub fn function(&self) -> Option<&FunctionId> {
         match self {
             Self::Misfiled { function, .. }
-            | Self::Identity { function, .. }
             | Self::Foreign { function, .. }
             | Self::Module { function, .. }
             | Self::NoMesh { function }

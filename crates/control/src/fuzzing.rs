@@ -7,7 +7,7 @@ use crate::job::Outcome;
 use crate::rotation::AuthorityRecord;
 use crate::server::greeting;
 use leno_model::revision::Template;
-use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, ModuleHash, Route};
+use leno_model::{CandidatePrograms, FunctionConfig, FunctionId, Route};
 use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::v1::{from_node, to_node};
 use leno_wire::{
@@ -123,7 +123,7 @@ pub fn payload(payload: &[u8]) {
     let mut subjects = vec![
         Subject::Mesh,
         Subject::Bundle,
-        Subject::Module(ModuleHash::of(payload)),
+        Subject::Module(leno_wire::module_hash(payload)),
         Subject::Routes,
         Subject::Hosted,
     ];

@@ -294,7 +294,7 @@ fn mesh() -> MeshConfig {
         credentials: Some(credentials),
     };
     MeshConfig {
-        trust_domain: "orders.example".to_owned(),
+        trust_domain: "orders.example".parse().unwrap(),
         engine: Some(Engine::Wasm),
         mtls_same_node: true,
         svid_lifetime: Duration::from_secs(3600),

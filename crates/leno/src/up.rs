@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use leno_api::node::{self as admin, Address, Admin, Listener, ParentListener};
 use leno_config::{Effort, Problem, Snapshot, Standing};
 use leno_control::{Admission, Control, Options, Store};
-use leno_identity::{Authority, TrustDomain};
+use leno_identity::Authority;
 use leno_intake::{Intake, IntakeError};
 use leno_jail::Half;
 use leno_model::MeshConfig;
@@ -81,8 +81,7 @@ async fn up(
     tracing::info!("sandbox engine: {}", engines.describe(mesh.engine)?);
 
     let accounts = harden::accounts(mesh.accounts, guards.node_account)?;
-    let trust_domain: TrustDomain = mesh.trust_domain.parse()?;
-    let control = Control::new(Authority::new(&trust_domain)?, store, Options::default())?;
+    let control = Control::new(Authority::new(&mesh.trust_domain)?, store, Options::default())?;
     let listener = TcpListener::bind(mesh.control)
         .await
         .with_context(|| format!("cannot listen on {} (control); is another `leno up` running?", mesh.control))?;

@@ -8,6 +8,7 @@ use crate::chain_link::ChainLink;
 use crate::function_id::FunctionId;
 use crate::revision::{Revision, Revisions, Template};
 use crate::run::{AppProtocol, ModuleHash, ModuleUrl, Port, Run, Scale};
+use crate::spiffe::SpiffeId;
 use leno_policy::spec::{Cidr, KeyId, ProgramSpec};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ pub struct FunctionConfig {
     /// The function.
     pub id: FunctionId,
     /// SPIFFE ID.
-    pub identity: String,
+    pub identity: SpiffeId,
     /// Inbound program.
     pub inbound: ProgramSpec,
     /// Outbound program.
@@ -183,7 +184,7 @@ pub struct Callee {
     /// The callee.
     pub id: FunctionId,
     /// The SPIFFE ID that the callee must present.
-    pub identity: String,
+    pub identity: SpiffeId,
     /// Host names (lower case, without port): `name` (same namespace), `name.namespace`,
     /// `name.namespace.svc`, `name.namespace.svc.cluster.local`; for an External its own names,
     /// which can be `*.suffix` for one more label.

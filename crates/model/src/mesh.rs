@@ -2,6 +2,7 @@
 
 use crate::container::Images;
 use crate::function::Engine;
+use crate::spiffe::TrustDomain;
 use leno_policy::spec::Cidr;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -12,7 +13,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeshConfig {
     /// Trust domain of all identities.
-    pub trust_domain: String,
+    pub trust_domain: TrustDomain,
     /// Default engine; `None`: microvm where a guest runs, else wasm.
     pub engine: Option<Engine>,
     /// Calls between functions of one node also use TLS.

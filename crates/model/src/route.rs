@@ -3,6 +3,7 @@
 use crate::function::{Engine, Expose, FunctionConfig};
 use crate::function_id::FunctionId;
 use crate::run::{AppProtocol, Run};
+use crate::spiffe::SpiffeId;
 use leno_policy::spec::{Action, AuthorizationRule, ProgramSpec, Sidecar};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub struct Route {
     /// The function.
     pub id: FunctionId,
     /// The SPIFFE ID that the function's node must present.
-    pub identity: String,
+    pub identity: SpiffeId,
     /// The instances' protocol.
     pub protocol: AppProtocol,
     /// Hosts and paths.

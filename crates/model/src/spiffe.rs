@@ -3,7 +3,7 @@
 //! Source: the SPIFFE standard *The SPIFFE Identity and Verifiable Identity Document*, sections 2.1
 //! to 2.3.
 
-use crate::function_id::is_label;
+use crate::function_id::{FunctionId, is_label};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -75,6 +75,13 @@ impl SpiffeId {
         } else {
             Err(bad(id.as_str(), "a namespace or name holds a `/`"))
         }
+    }
+
+    /// The identity of a function. Its namespace and name are DNS labels, so they are segments of
+    /// paths.
+    pub fn of_function(trust_domain: &TrustDomain, id: &FunctionId) -> Self {
+        let text = format!("{SCHEME}{trust_domain}/ns/{}/sa/{}", id.namespace, id.name);
+        Self { path: SCHEME.len() + trust_domain.0.len(), text: text.into() }
     }
 
     /// The identity with which a node joins the control plane: `spiffe://<trust
@@ -273,7 +280,9 @@ mod tests {
         assert_eq!(id.path(), "/ns/orders/sa/order-service");
         assert_eq!((id.namespace(), id.name()), (Some("orders"), Some("order-service")));
         assert_eq!(id.to_string(), "spiffe://orders.example/ns/orders/sa/order-service");
-        assert_eq!(id, SpiffeId::function(&"orders.example".parse().unwrap(), "orders", "order-service").unwrap());
+        let domain = "orders.example".parse().unwrap();
+        assert_eq!(id, SpiffeId::function(&domain, "orders", "order-service").unwrap());
+        assert_eq!(id, SpiffeId::of_function(&domain, &"orders/order-service".parse().unwrap()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use crate::images::{Images, Namer};
 use leno_agent::Agent;
-use leno_identity::{BadSpiffeId, SpiffeId, SvidStore};
+use leno_identity::{SpiffeId, SvidStore};
 use leno_model::{FunctionConfig, FunctionId};
 use leno_proxy::Requester;
 use leno_supervisor::{JobSpec, Supervisor};
@@ -14,12 +14,8 @@ use std::time::SystemTime;
 
 /// Why a job cannot run on this node.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum JobError {
-    #[error("its run cannot be named")]
-    Run,
-    #[error("its identity: {0}")]
-    Identity(#[from] BadSpiffeId),
-}
+#[error("its run cannot be named")]
+pub(crate) struct JobError;
 
 /// The jobs that are assigned to this node.
 pub(crate) struct Jobs {
@@ -40,14 +36,13 @@ impl Jobs {
 
     /// Adds a job, or another run of it.
     pub(crate) fn apply(&mut self, slice: &FunctionConfig, job: &leno_model::Job) -> Result<(), JobError> {
-        let run = run_of(slice).ok_or(JobError::Run)?;
-        let identity = slice.identity.parse()?;
+        let run = run_of(slice).ok_or(JobError)?;
         self.supervisor.bound(&slice.id.namespace, &slice.bounds);
         let files = slice.bounds.file_access();
         let namer = Namer { files: files.clone(), requester: Requester::of(slice) };
         let container = job.process.container.as_ref().map(|container| self.images.container(container, namer));
         let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container, files };
-        self.waiting.insert(slice.id.clone(), (identity, spec));
+        self.waiting.insert(slice.id.clone(), (slice.identity.clone(), spec));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use aws_lc_rs::signature::{
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use leno_model::{AppProtocol, PublicKey, Run, VerificationKey};
-use leno_model::{FunctionConfig, FunctionId};
+use leno_model::{FunctionConfig, FunctionId, SpiffeId};
 use leno_policy::spec::{AccessLog, Algorithm, Direction, KeyId, ProgramSpec, Sidecar, Target, Tracing};
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ pub(crate) fn config(name: &str) -> FunctionConfig {
         targets,
     };
     FunctionConfig {
-        identity: format!("spiffe://td.example/ns/{}/sa/{}", id.namespace, id.name),
+        identity: SpiffeId::of_function(&"td.example".parse().unwrap(), &id),
         id,
         inbound: program(Direction::Inbound, vec![target(name)]),
         outbound: program(Direction::Outbound, Vec::new()),

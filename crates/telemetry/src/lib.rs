@@ -63,7 +63,7 @@ impl Telemetry {
     pub fn start(mesh: &MeshConfig) -> io::Result<Self> {
         let log = AccessLog::open(&mesh.access_log)?;
         let spans = mesh.otlp.as_deref().map(Spans::start).transpose()?;
-        Ok(Self { log: Some(log), spans, ..Self::quiet(&mesh.trust_domain) })
+        Ok(Self { log: Some(log), spans, ..Self::quiet(mesh.trust_domain.as_str()) })
     }
 
     /// Metrics and ring only.

@@ -30,4 +30,4 @@ pub use protocol::{
     AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,
 };
 pub use question::{Answer, BadAnswer, BadQuestion, Question, ReplayExample, ReplayVerdict, Replayed};
-pub use resource::{BadPayload, Content, Endpoint, Instance, Resource, Subject, Version};
+pub use resource::{BadPayload, Content, Endpoint, Instance, Resource, Subject, Version, module_hash};

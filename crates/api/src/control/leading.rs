@@ -408,7 +408,7 @@ fn trust_domain(service: &Service) -> Result<TrustDomain> {
         None => Snapshot::of_documents([]),
     };
     match snapshot {
-        Ok(snapshot) => Ok(snapshot.mesh_config().trust_domain.parse()?),
+        Ok(snapshot) => Ok(snapshot.mesh_config().trust_domain.clone()),
         // Another trust domain would change every function's identity.
         Err(problems) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -9,6 +9,7 @@ use crate::document::{
 use crate::duration::Duration;
 use crate::nearest::list;
 use crate::problem::{Problem, Scope};
+use leno_model::TrustDomain;
 use leno_model::{
     AccessLogSink, Accounts, AdminListener, Engine, ExtensionInstances, GatewayTls, Limits, MeshConfig, TCP_KEEP_ALIVE,
     TrustedProxies, UpstreamLimits,
@@ -55,7 +56,7 @@ fn checked(scope: &Scope<'_>, spec: &MeshSpec, folder: Option<&Path>, inputs: &R
     for (index, name) in spec.audit_namespaces.iter().enumerate() {
         fields::label(&namespaces.element(index), name);
     }
-    if !text::is_trust_domain(&spec.trust_domain) {
+    if spec.trust_domain.parse::<TrustDomain>().is_err() {
         let fix = "expected a name such as shop.example: a-z, 0-9, `-`, `_` and `.`";
         scope
             .field("trustDomain")
@@ -116,8 +117,11 @@ fn compiled(spec: &MeshSpec) -> MeshConfig {
         extension_instances_per_namespace,
     } = spec.limits;
     let https = spec.gateway.https.as_ref();
+    // A wrong name was reported.
+    let or_default = |_| MeshSpec::default().trust_domain.parse().expect("the default is a trust domain");
+    let trust_domain = spec.trust_domain.parse().unwrap_or_else(or_default);
     MeshConfig {
-        trust_domain: spec.trust_domain.clone(),
+        trust_domain,
         engine: match spec.engine {
             EngineChoice::Auto => None,
             EngineChoice::Microvm => Some(Engine::Microvm),

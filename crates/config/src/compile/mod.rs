@@ -49,7 +49,7 @@ use crate::problem::{Origin, Problem, Scope};
 use crate::snapshot::{Policy, Read, Snapshot};
 use crate::yaml::Node;
 use leno_model::FunctionId;
-use leno_model::{Isolation, ModuleHash};
+use leno_model::{Isolation, ModuleHash, TrustDomain};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -120,7 +120,7 @@ impl Documents {
 
 /// Facts about the rest of the mesh that sections need.
 struct Context<'a> {
-    trust_domain: &'a str,
+    trust_domain: &'a TrustDomain,
     /// Functions by name.
     functions: &'a BTreeMap<FunctionId, usize>,
     /// Jobs by name.

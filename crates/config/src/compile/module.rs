@@ -2,6 +2,7 @@
 
 use super::authentication::check_url;
 use super::{Context, fields};
+use crate::digest::module_hash;
 use crate::problem::Scope;
 use leno_files::FileAccess;
 use leno_model::{ModuleHash, ModuleUrl};
@@ -121,7 +122,7 @@ fn file(
         place.problem(format!("{} is {is}", path.display()), kind.fix);
         return None;
     }
-    let hash = ModuleHash::of(&bytes);
+    let hash = module_hash(&bytes);
     if let Some(wanted) = wanted.filter(|wanted| *wanted != hash) {
         let message = format!("{} has another SHA-256 than {wanted}", path.display());
         scope.field("sha256").problem(message, format!("its own is {hash}"));

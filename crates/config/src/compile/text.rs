@@ -7,8 +7,9 @@ use crate::document::{RequestPrincipal, TextMatch};
 use crate::host;
 use crate::problem::Scope;
 use leno_model::function_id::is_label;
+use leno_model::{SpiffeId, TrustDomain};
 use leno_policy::spec::{Cidr, Matches, PrincipalMatch, StringMatch};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The two lists of a field: `x`, and none of `notX`.
 pub(super) fn matches<S, T>(
@@ -105,7 +106,7 @@ pub(super) fn identity(context: &Context<'_>, scope: &Scope<'_>, namespace: &str
             scope.problem(message, fix);
         }
     }
-    Some(StringMatch::Exact(crate::snapshot::identity(context.trust_domain, &id)))
+    Some(StringMatch::Exact(SpiffeId::of_function(context.trust_domain, &id).to_string()))
 }
 
 /// A user. A text is only split into issuer and subject if it is clear which part is the issuer.
@@ -161,18 +162,17 @@ fn spiffe(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
     // match `spiffe://shop.evil`.
     let (whole, last) = path.rsplit_once('/').map_or(("", path), |(whole, last)| (whole, last));
     let path_good = (whole.is_empty() || whole.split('/').all(segment)) && (segment(last) || (open && last.is_empty()));
-    if rest.is_none() || !is_trust_domain(domain) || !body[9..].contains('/') || !path_good || text.len() > 2048 {
+    if rest.is_none()
+        || domain.parse::<TrustDomain>().is_err()
+        || !body[9..].contains('/')
+        || !path_good
+        || text.len() > 2048
+    {
         let fix = "expected spiffe://trust-domain/ns/namespace/sa/name, at the end possibly `*`";
         scope.problem(format!("`{}` is not a SPIFFE ID", text.escape_debug()), fix);
         return None;
     }
     Some(if open { StringMatch::Prefix(body.to_owned()) } else { StringMatch::Exact(body.to_owned()) })
-}
-
-/// Letters, digits, `-`, `_` and `.`, lower case, at most 255 (SPIFFE ID specification, section 2.1).
-pub(super) fn is_trust_domain(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._".contains(&byte);
-    !text.is_empty() && text.len() <= 255 && text.bytes().all(allowed)
 }
 
 /// A namespace.
@@ -194,36 +194,46 @@ pub(super) fn namespace(scope: &Scope<'_>, text: &str) -> Option<StringMatch> {
 
 /// An address or a block of them.
 pub(crate) fn cidr(scope: &Scope<'_>, text: &str) -> Option<Cidr> {
-    let report =
-        |fix| scope.problem(format!("`{}` is not an address or a block of addresses", text.escape_debug()), fix);
+    let report = |error: CidrError| {
+        let message = format!("`{}` is not an address or a block of addresses", text.escape_debug());
+        scope.problem(message, error.to_string());
+    };
     parse_cidr(text).map_err(report).ok()
 }
 
-/// The same; the error is the fix.
-pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, String> {
+/// A text is not a block of addresses. The message is the fix.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CidrError {
+    #[error("expected for example 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7")]
+    Address,
+    #[error("expected a prefix length from 0 to {0}")]
+    Prefix(u8),
+    #[error("write the IPv4 address: {0}{prefix}", prefix = .1.map(|length| format!("/{length}")).unwrap_or_default())]
+    Mapped(Ipv4Addr, Option<u8>),
+    #[error("{text} has bits set after its prefix; write {first}/{length}")]
+    HostBits { text: String, first: IpAddr, length: u8 },
+}
+
+/// The same, without a report.
+pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, CidrError> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
-    let Ok(address) = address.parse::<IpAddr>() else {
-        return Err("expected for example 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7".to_owned());
-    };
+    let address: IpAddr = address.parse().map_err(|_| CidrError::Address)?;
     let bits: u8 = if address.is_ipv4() { 32 } else { 128 };
     let length = match prefix {
         None => bits,
         Some(digits) => match digits.parse::<u8>() {
             Ok(length) if length <= bits && (digits == "0" || !digits.starts_with(['0', '+'])) => length,
-            _ => return Err(format!("expected a prefix length from 0 to {bits}")),
+            _ => return Err(CidrError::Prefix(bits)),
         },
     };
     if let IpAddr::V6(v6) = address
         && let Some(v4) = v6.to_ipv4_mapped()
     {
-        return Err(format!(
-            "write the IPv4 address: {v4}{}",
-            if length >= 96 { format!("/{}", length - 96) } else { String::new() }
-        ));
+        return Err(CidrError::Mapped(v4, length.checked_sub(96)));
     }
     let first = first(address, length);
     if first != address {
-        return Err(format!("{text} has bits set after its prefix; write {first}/{length}"));
+        return Err(CidrError::HostBits { text: text.to_owned(), first, length });
     }
     Ok(Cidr { address, prefix: length })
 }

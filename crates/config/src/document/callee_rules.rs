@@ -1,33 +1,33 @@
-//! Whom functions may call, of those that they list as callees. Only policies that were translated say that.
+//! Rules for the calls of a function to its callees. Only translated policies have them.
 
 use super::authorization::{Condition, Operation};
 use super::label::{LabelExpression, LabelSelector, Labels};
 use leno_model::FunctionId;
 
-/// What a translated policy says of its functions' own calls.
+/// Rules of a translated policy for the calls of its functions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CalleeRules {
     /// Calls that no rule allows are refused. Otherwise all callees may be called.
     pub default_deny: bool,
-    /// Who may be called, of those that are listed as callees anyway.
+    /// Permitted callees, of those that the function lists.
     pub allow: Vec<CalleeRule>,
-    /// Who may not be called.
+    /// Refused callees.
     pub deny: CalleeSelector,
 }
 
-/// Who may be called, and how.
+/// Permitted callees, and the permitted calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalleeRule {
     /// Name of the rule in its policy.
     pub name: String,
-    /// Whom.
+    /// The callees.
     pub to: CalleeSelector,
     /// Functions in one of these ways; empty: in any way. External documents in any way that their
     /// own policies allow.
     pub calls: Vec<(Operation, Vec<Condition>)>,
 }
 
-/// Callees: functions by what they are, External documents by name.
+/// Callees: functions by namespace and labels, External documents by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CalleeSelector {
     /// Functions that one of these selects.

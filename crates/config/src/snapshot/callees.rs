@@ -1,8 +1,8 @@
 //! The callees of a function, as its callee rules restrict them.
 
-use super::{CalleeRules, Function, Snapshot, identity};
+use super::{CalleeRules, Function, Snapshot};
 use crate::document::CalleeSelector;
-use leno_model::{Callee, FunctionId, Run};
+use leno_model::{Callee, FunctionId, Run, SpiffeId};
 use leno_policy::spec;
 
 impl Snapshot {
@@ -112,7 +112,7 @@ impl Snapshot {
         if let Some(Run::Egress(egress)) = run {
             (hosts, addresses) = (egress.hosts.clone(), egress.addresses.clone());
         }
-        Callee { id: id.clone(), identity: identity(&self.mesh.trust_domain, id), hosts, ports, addresses }
+        Callee { id: id.clone(), identity: SpiffeId::of_function(&self.mesh.trust_domain, id), hosts, ports, addresses }
     }
 }
 

@@ -156,10 +156,10 @@ spec:
 #[test]
 fn a_mesh_document_is_optional() {
     let snapshot = parse("{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {name: a}, spec: {command: [a]}}");
-    assert_eq!(snapshot.mesh_config().trust_domain, "leno.local");
+    assert_eq!(snapshot.mesh_config().trust_domain.as_str(), "leno.local");
     assert_eq!(snapshot.mesh_config().gateway_http, Some("127.0.0.1:8080".parse().unwrap()));
     let config = config(&snapshot, "default/a");
-    assert_eq!(config.identity, "spiffe://leno.local/ns/default/sa/a");
+    assert_eq!(config.identity.as_str(), "spiffe://leno.local/ns/default/sa/a");
     assert_eq!((config.protocol, config.concurrency), (AppProtocol::Http1, 0));
     let Run::Command(command) = config.run else { panic!("no command") };
     assert_eq!((command.directory.as_path(), command.port), (Path::new("/app"), None));
@@ -288,7 +288,7 @@ fn a_job_is_a_caller_with_an_identity() {
     );
     assert!(snapshot.is_job(&"batch/report".parse().unwrap()) && !snapshot.is_job(&"batch/server".parse().unwrap()));
     let report = config(&snapshot, "batch/report");
-    assert!(report.identity.ends_with("/ns/batch/sa/report"), "{}", report.identity);
+    assert!(report.identity.as_str().ends_with("/ns/batch/sa/report"), "{}", report.identity);
     assert_eq!((report.callees.len(), report.expose.len()), (1, 0));
     let Run::Job(job) = report.run else { panic!("it is a job") };
     assert_eq!((job.process.argv[0].as_str(), job.process.directory.to_str()), ("bin/report", Some("/app")));
@@ -297,7 +297,7 @@ fn a_job_is_a_caller_with_an_identity() {
     assert_eq!(job.process.grace, Duration::from_secs(30));
     let server = config(&snapshot, "batch/server");
     let rule = format!("{:?}", server.inbound.authorization[0]);
-    assert!(rule.contains(&report.identity), "policies name jobs as they name functions: {rule}");
+    assert!(rule.contains(report.identity.as_str()), "policies name jobs as they name functions: {rule}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Extensions: which functions get them, and their modules.
 
-use leno_config::{Snapshot, load_text};
+use leno_config::{Snapshot, load_text, module_hash};
 use leno_model::ModuleUrl;
 use leno_model::{FunctionConfig, ModuleHash};
 use std::fs;
@@ -30,7 +30,7 @@ fn config(snapshot: &Snapshot, id: &str) -> FunctionConfig {
 fn extensions_add_up_by_the_policies_names_and_modules_are_kept_once() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("m.wasm"), MODULE).unwrap();
-    let hash = ModuleHash::of(MODULE);
+    let hash = module_hash(MODULE);
     let policies = policy(
         "q",
         &format!("  - {{name: last, path: m.wasm, sha256: {hash}, phase: both, failMode: open}}"),
@@ -64,7 +64,7 @@ fn extensions_add_up_by_the_policies_names_and_modules_are_kept_once() {
 #[test]
 fn a_module_with_an_address_is_not_read_here() {
     let folder = tempfile::tempdir().unwrap();
-    let hash = ModuleHash::of(MODULE);
+    let hash = module_hash(MODULE);
     let url = "https://modules.example/m.wasm";
     let snapshot =
         load(folder.path(), &policy("p", &format!("  - {{name: x, url: \"{url}\", sha256: {hash}}}"))).unwrap();
@@ -77,17 +77,17 @@ fn a_module_with_an_address_is_not_read_here() {
 fn a_file_that_is_another_module_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("m.wasm"), MODULE).unwrap();
-    let other = ModuleHash::of(b"another");
+    let other = module_hash(b"another");
     let problems =
         load(folder.path(), &policy("p", &format!("  - {{name: x, path: m.wasm, sha256: {other}}}"))).unwrap_err();
     let [problem] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!(problem.field, "spec.extensions[0].sha256");
-    assert!(problem.fix.contains(&ModuleHash::of(MODULE).to_string()), "{problem}");
+    assert!(problem.fix.contains(&module_hash(MODULE).to_string()), "{problem}");
 }
 
 #[test]
 fn a_hash_is_read_as_it_is_written() {
-    let hash = ModuleHash::of(MODULE);
+    let hash = module_hash(MODULE);
     assert_eq!(hash.to_string().parse(), Ok(hash));
     assert_eq!(hash.to_string().to_uppercase().parse(), Ok(hash));
     for bad in

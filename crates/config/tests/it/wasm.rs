@@ -1,7 +1,7 @@
 //! Functions that are components.
 
-use leno_config::load_text;
-use leno_model::{FunctionConfig, ModuleHash};
+use leno_config::{load_text, module_hash};
+use leno_model::FunctionConfig;
 use leno_model::{ModuleUrl, Run};
 use std::fs;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn a_component_is_read_and_named_by_its_hash() {
     let snapshot = load_text(&folder.path().join("app.yaml"), &function(spec)).unwrap();
     let config = config(&snapshot);
     let Run::Wasm(wasm) = &config.run else { panic!("no component") };
-    let hash = ModuleHash::of(COMPONENT);
+    let hash = module_hash(COMPONENT);
     assert_eq!((wasm.module, wasm.memory, &wasm.url), (hash, 2 << 20, &None));
     assert_eq!((wasm.env["A"].as_str(), wasm.grace), ("b", Duration::from_secs(1)));
     assert_eq!(wasm.secrets[0].from, folder.path().join("secret"));
@@ -37,7 +37,7 @@ fn a_component_is_read_and_named_by_its_hash() {
 #[test]
 fn a_component_that_is_fetched_needs_only_its_hash() {
     let folder = tempfile::tempdir().unwrap();
-    let hash = ModuleHash::of(COMPONENT);
+    let hash = module_hash(COMPONENT);
     let text = function(&format!("  wasm: {{url: \"https://host/a.wasm\", sha256: \"{hash}\"}}"));
     let snapshot = load_text(&folder.path().join("app.yaml"), &text).unwrap();
     let url = ModuleUrl { url: "https://host/a.wasm".to_owned(), ca_file: None };
@@ -52,7 +52,7 @@ fn a_plain_module_is_no_component_and_the_hash_must_be_right() {
     let problems = load_text(&folder.path().join("app.yaml"), &function("  wasm: {path: a.wasm}")).unwrap_err();
     assert!(problems[0].to_string().contains("is a plain module; make a component of it"), "{}", problems[0]);
     fs::write(folder.path().join("a.wasm"), COMPONENT).unwrap();
-    let other = ModuleHash::of(b"");
+    let other = module_hash(b"");
     let text = function(&format!("  wasm: {{path: a.wasm, sha256: \"{other}\"}}"));
     let problems = load_text(&folder.path().join("app.yaml"), &text).unwrap_err();
     assert!(problems[0].to_string().contains("has another SHA-256"), "{}", problems[0]);

@@ -3,9 +3,7 @@
 use super::{at, dump, file, id, outcome};
 use crate::server::greeting;
 use leno_identity::MembershipMark;
-use leno_model::{
-    CandidatePrograms, InstanceState, ModuleHash, Output, OutputLine, OutputMark, OutputQuery, OutputStream,
-};
+use leno_model::{CandidatePrograms, InstanceState, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
     Answer, Content, Instance, JobState, Question, ReplayExample, ReplayVerdict, Replayed, RevisionCounts, Subject,
@@ -210,7 +208,7 @@ fn subjects() -> Vec<Subject> {
     vec![
         Subject::Mesh,
         Subject::Bundle,
-        Subject::Module(ModuleHash::of(b"a module")),
+        Subject::Module(leno_wire::module_hash(b"a module")),
         Subject::Slice(id("shop/checkout")),
         Subject::Endpoints(id("shop/checkout")),
         Subject::Routes,

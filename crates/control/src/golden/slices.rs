@@ -31,7 +31,7 @@ pub(super) fn command() -> FunctionConfig {
     };
     FunctionConfig {
         id: id("shop/checkout"),
-        identity: "spiffe://orders.example/ns/shop/sa/checkout".to_owned(),
+        identity: "spiffe://orders.example/ns/shop/sa/checkout".parse().unwrap(),
         inbound: inbound(),
         outbound: outbound(),
         engine: Some(Engine::Microvm),
@@ -49,7 +49,7 @@ pub(super) fn command() -> FunctionConfig {
         expose: vec![Expose { hosts: vec!["*.shop.example".to_owned()], path: "/checkout".to_owned() }],
         callees: vec![Callee {
             id: id("shop/stock"),
-            identity: "spiffe://orders.example/ns/shop/sa/stock".to_owned(),
+            identity: "spiffe://orders.example/ns/shop/sa/stock".parse().unwrap(),
             hosts: vec!["stock".to_owned(), "stock.shop".to_owned()],
             ports: ports(),
             addresses: vec![block("192.0.2.0", 24)],
@@ -255,7 +255,7 @@ fn keys() -> Vec<VerificationKey> {
 }
 
 fn module() -> ModuleHash {
-    ModuleHash::of(b"a module")
+    leno_wire::module_hash(b"a module")
 }
 
 fn module_url() -> Option<ModuleUrl> {

@@ -25,7 +25,7 @@ use crate::revocations::Revocation;
 use crate::rotation::AuthorityRecord;
 use leno_config::Permissions;
 use leno_identity::MembershipMark;
-use leno_model::{FunctionConfig, FunctionId, ModuleHash};
+use leno_model::{FunctionConfig, FunctionId};
 use leno_wire::encoding::{from_bytes, to_bytes};
 use leno_wire::{check_node_name, run_of};
 use serde::Serialize;
@@ -77,7 +77,7 @@ impl Store {
         }
         let mut modules = BTreeMap::new();
         for entry in backend.list(MODULES)?.entries {
-            let hash = ModuleHash::of(&entry.value);
+            let hash = leno_wire::module_hash(&entry.value);
             if entry.key.strip_prefix(MODULES) != Some(hash.to_string().as_str()) {
                 return Err(damaged(&**backend, &entry, "it has another SHA-256"));
             }

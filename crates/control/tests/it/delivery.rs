@@ -158,7 +158,7 @@ async fn bytes_are_counted_as_they_are_sent() {
     accepted(&mut updates).await;
     assert_eq!(control.counters("one").unwrap().bytes, before + 2 * once);
     let mut longer = slice(FRONTEND, &[], 2);
-    longer.identity.push_str(&"x".repeat(1000));
+    longer.identity = format!("{}{}", longer.identity, "x".repeat(1000)).parse().unwrap();
     control.publish(&definitions([longer])).unwrap();
     accepted(&mut updates).await;
     let more = control.counters("one").unwrap().bytes - before - 3 * once;
@@ -479,7 +479,7 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
 async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
     let control = control();
     let module: std::sync::Arc<[u8]> = vec![7; 3 << 20].into();
-    let hash = leno_model::ModuleHash::of(&module);
+    let hash = leno_wire::module_hash(&module);
     let with = |edition| {
         let mut definitions = definitions([
             slices::extended(slice(FRONTEND, &[], edition), &module),

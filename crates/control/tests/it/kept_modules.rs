@@ -4,8 +4,8 @@ use crate::support::slices::{DOMAIN, slice};
 use crate::support::*;
 use leno_control::{Control, Definitions, Options, Store};
 use leno_identity::Authority;
+use leno_model::FunctionConfig;
 use leno_model::revision::{Plan, Target};
-use leno_model::{FunctionConfig, ModuleHash};
 use leno_model::{Run, Wasm};
 use leno_wire::Subject;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ const ORDERS: &str = "orders/order-service";
 
 /// The function with this component, half of whose requests go to its first revision.
 fn edition(component: &[u8], half: bool) -> Definitions {
-    let module = ModuleHash::of(component);
+    let module = leno_wire::module_hash(component);
     let (memory, env, secrets, grace) = (1 << 20, BTreeMap::new(), Vec::new(), Duration::ZERO);
     let run = Run::Wasm(Wasm { module, url: None, memory, env, secrets, grace });
     let mut slice = FunctionConfig { run, ..slice(ORDERS, &[], 1) };
@@ -46,7 +46,7 @@ async fn the_component_of_a_kept_revision_is_delivered_and_outlives_a_restart() 
         let store = Store::open(&folder.path().join("store")).unwrap();
         Control::new(authority, store, Options::default()).unwrap()
     };
-    let both: BTreeSet<_> = [&b"one"[..], b"two"].map(|bytes| Subject::Module(ModuleHash::of(bytes))).into();
+    let both: BTreeSet<_> = [&b"one"[..], b"two"].map(|bytes| Subject::Module(leno_wire::module_hash(bytes))).into();
     let control = open();
     control.publish(&edition(b"one", false)).unwrap();
     control.publish(&edition(b"two", true)).unwrap();
@@ -57,7 +57,7 @@ async fn the_component_of_a_kept_revision_is_delivered_and_outlives_a_restart() 
     // No function needs the first module any more: it is kept, with its revision, and not
     // delivered.
     control.publish(&edition(b"two", false)).unwrap();
-    assert_eq!(modules_at_a_node(&control).await, BTreeSet::from([Subject::Module(ModuleHash::of(b"two"))]));
+    assert_eq!(modules_at_a_node(&control).await, BTreeSet::from([Subject::Module(leno_wire::module_hash(b"two"))]));
     control.publish(&edition(b"two", true)).unwrap();
     assert_eq!(modules_at_a_node(&control).await, both);
 }

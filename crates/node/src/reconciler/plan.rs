@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_module_is_a_step_only_if_it_was_refused() {
-        let hash = ModuleHash::of(b"module");
+        let hash = ModuleHash::from([1; 32]);
         let change = Change::Set(Resource::Module(hash, b"module".as_slice().into()));
         assert!(steps(std::slice::from_ref(&change), LoadResult::default()).is_empty());
         let refused = HashMap::from([(hash, "it has no memory".to_owned())]);

@@ -3,7 +3,7 @@
 
 use super::download::{Download, download};
 use crate::state::egress_guard::EgressGuard;
-use crate::state::modules::Modules;
+use crate::state::modules::{Modules, module_hash};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use leno_model::ModuleHash;
 use leno_namespaces::Turns;
@@ -86,7 +86,7 @@ async fn fetch(
     loop {
         let turn = turns.take(&what.requester.namespace, &what.url).await;
         let reason = match download(&guard, &what, "application/wasm, */*", LARGEST_COMPONENT, TIMEOUT).await {
-            Ok(bytes) if ModuleHash::of(&bytes) == hash => {
+            Ok(bytes) if module_hash(&bytes) == hash => {
                 let known = modules.clone();
                 let compiled = tokio::task::spawn_blocking(move || known.add(hash, &bytes)).await;
                 let compiled = compiled.map_err(|error| error.to_string());
@@ -103,7 +103,7 @@ async fn fetch(
                 }
                 compiled.err().unwrap_or_default()
             }
-            Ok(bytes) => format!("it has the hash {} instead", ModuleHash::of(&bytes)),
+            Ok(bytes) => format!("it has the hash {} instead", module_hash(&bytes)),
             Err(error) => error.to_string(),
         };
         drop(turn);

@@ -52,7 +52,7 @@ impl TcpProxy {
             let chosen = among(Among::Ready).or_else(|| among(Among::Homes)).or_else(|| among(Among::Avoided));
             let Some(candidate) = chosen else { break };
             let address = candidate.endpoint.address;
-            let identities = (caller.identity.clone(), self.callee.identity.as_str().into());
+            let identities = (caller.identity.clone(), (&self.callee.identity).into());
             let key = ConnectionKey { address, callee: CalleeKey::Sidecar(identities) };
             let limits = (CONNECT, &worker.snapshot().mesh.limits.upstream);
             let uncounted = |_| Some(None);

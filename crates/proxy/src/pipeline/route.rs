@@ -188,7 +188,7 @@ fn upstream(exchange: &Exchange, callee: Option<&Callee>) -> Upstream {
     Upstream::Remote(Box::new(RemoteCallee {
         id: callee.id.clone(),
         name: here.map_or_else(|| callee.id.to_string().into(), |entry| entry.name.clone()),
-        identity: callee.identity.as_str().into(),
+        identity: (&callee.identity).into(),
         // A node that does not serve yet has no sidecar to connect to.
         here: here.filter(|_| tls_here.is_some() || !over_tls).cloned(),
         tls_here,

@@ -104,7 +104,7 @@ impl FunctionEntry {
                 .map(|name| name.as_str().into())
                 .collect(),
             authorizers: config.authorizers.iter().map(Authorizer::new).collect(),
-            identity: config.identity.as_str().into(),
+            identity: (&config.identity).into(),
             inbound: LoadedProgram::load(engine, &config.inbound, config.deadline),
             outbound: LoadedProgram::load(engine, &config.outbound, config.deadline),
             inbound_extensions: load_all(modules, &name, &config.inbound_extensions, false),

@@ -169,7 +169,7 @@ impl Builder {
     pub(crate) fn new() -> Self {
         let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mesh = MeshConfig {
-            trust_domain: TRUST_DOMAIN.into(),
+            trust_domain: TRUST_DOMAIN.parse().unwrap(),
             engine: None,
             mtls_same_node: false,
             svid_lifetime: Duration::from_secs(3600),
@@ -227,7 +227,7 @@ impl Builder {
         let hosts = if name == "web" { vec![name.to_owned(), "*".to_owned()] } else { vec![name.to_owned()] };
         self.functions.push(FunctionConfig {
             id: id(name),
-            identity: spiffe(name).to_string(),
+            identity: spiffe(name),
             inbound: program(name, Direction::Inbound, vec![target(name)]),
             outbound: program(name, Direction::Outbound, vec![]),
             engine: None,
@@ -258,7 +258,7 @@ impl Builder {
         let hosts = vec![callee.to_owned(), format!("{callee}.shop")];
         config.callees.push(Callee {
             id: id(callee),
-            identity: spiffe(callee).to_string(),
+            identity: spiffe(callee),
             hosts,
             ports: Vec::new(),
             addresses: Vec::new(),
@@ -358,14 +358,13 @@ impl Builder {
                 }
             }
         };
-        let certify = |identity: &str| {
-            let identity: SpiffeId = identity.parse().unwrap();
-            let request = KeyRequest::new(&identity).unwrap();
-            let chain = authority.sign(request.csr(), &identity, Duration::from_secs(3600)).unwrap();
+        let certify = |identity: &SpiffeId| {
+            let request = KeyRequest::new(identity).unwrap();
+            let chain = authority.sign(request.csr(), identity, Duration::from_secs(3600)).unwrap();
             svids.install(request, chain).unwrap();
         };
         if !self.routes.is_empty() {
-            certify(&gateway_identity());
+            certify(&gateway_identity().parse().unwrap());
         }
         for mut config in self.routes {
             set_limit(&mut config);

@@ -7,9 +7,9 @@ mod covers;
 use super::{Documents, TypedDocument, fields};
 use crate::document;
 use crate::problem::{Origin, Problem, Scope};
-use crate::snapshot::{self, Function, Policy};
+use crate::snapshot::{Function, Policy};
 use leno_model::FunctionId;
-use leno_model::{EgressPort, EgressProtocol, Run};
+use leno_model::{EgressPort, EgressProtocol, Run, SpiffeId, TrustDomain};
 use leno_policy::matching;
 use leno_policy::spec::{Action, AuthorizationRule, ConditionKey, LabelMatch, Matches, Source, StringMatch};
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ const MOST_COMPARED: u64 = 10_000_000;
 
 /// A mesh that has no problems.
 struct Mesh<'a> {
-    trust_domain: &'a str,
+    trust_domain: &'a TrustDomain,
     functions: &'a BTreeMap<FunctionId, Function>,
     policies: &'a [Policy],
     /// The functions of each policy, by its index.
@@ -36,7 +36,7 @@ struct Mesh<'a> {
 /// Looks for all such cases, and adds them to the warnings of the compilation. The result is
 /// ordered by file and line.
 pub(super) fn find(
-    trust_domain: &str,
+    trust_domain: &TrustDomain,
     documents: &Documents,
     policies: &[Policy],
     functions: &BTreeMap<FunctionId, Function>,
@@ -273,9 +273,9 @@ impl Mesh<'_> {
         let functions = &self.of_policy[index];
         let calls = |(callee, _): &(&FunctionId, &Function)| {
             let callers = self.callers.get(callee).map_or(&[][..], Vec::as_slice);
-            callers
-                .iter()
-                .any(|caller| labelled.identities.binary_search(&snapshot::identity(self.trust_domain, caller)).is_ok())
+            callers.iter().any(|caller| {
+                labelled.identities.binary_search(&SpiffeId::of_function(self.trust_domain, caller).to_string()).is_ok()
+            })
         };
         if action == Action::Allow && !functions.iter().any(calls) {
             let callees = some(functions.iter().map(|(id, _)| *id));
@@ -287,7 +287,7 @@ impl Mesh<'_> {
     fn identity(&self, scope: &Scope<'_>, identity: &StringMatch) {
         let (StringMatch::Exact(text) | StringMatch::Prefix(text)) = identity else { return };
         let Some((domain, _)) = text.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')) else { return };
-        if domain != self.trust_domain {
+        if domain != self.trust_domain.as_str() {
             let fix =
                 format!("the mesh's trust domain is `{}` (`trustDomain` of the Mesh document)", self.trust_domain);
             scope.problem(format!("nobody here has the identity `{}`", text.escape_debug()), fix);
@@ -296,14 +296,14 @@ impl Mesh<'_> {
 
     fn caller(&self, scope: &Scope<'_>, index: usize, identity: &StringMatch) {
         let StringMatch::Exact(text) = identity else { return };
-        let own = || text.strip_prefix("spiffe://")?.strip_prefix(self.trust_domain)?.strip_prefix("/ns/");
+        let own = || text.strip_prefix("spiffe://")?.strip_prefix(self.trust_domain.as_str())?.strip_prefix("/ns/");
         let id = own().and_then(|rest| rest.replacen("/sa/", "/", 1).parse::<FunctionId>().ok());
         let Some((caller, function)) = id.and_then(|id| self.functions.get_key_value(&id)) else { return };
         let functions = &self.of_policy[index];
         if scope.origin() == Origin::Request && caller.namespace != self.policies[index].namespace {
             return;
         }
-        if snapshot::identity(self.trust_domain, caller) == *text
+        if SpiffeId::of_function(self.trust_domain, caller).as_str() == text
             && functions.iter().all(|(callee, _)| !function.callees.contains(callee))
         {
             let message = format!("`{caller}` does not call {}", some(functions.iter().map(|(id, _)| *id)));
@@ -438,7 +438,7 @@ impl Mesh<'_> {
                 !source.identities.any.is_empty() || !source.namespaces.any.is_empty() || source.labels.is_some();
             (!wants_one && !function.expose.is_empty())
                 || callers.iter().any(|caller| {
-                    let identity = snapshot::identity(self.trust_domain, caller);
+                    let identity = SpiffeId::of_function(self.trust_domain, caller).to_string();
                     holds(&source.identities, &identity)
                         && source.labels.as_ref().is_none_or(|known| known.identities.binary_search(&identity).is_ok())
                         && holds(&source.namespaces, &caller.namespace)

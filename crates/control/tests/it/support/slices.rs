@@ -4,7 +4,7 @@
 use leno_model::{
     AccessLogSink, AppProtocol, Callee, Expose, Extension, Isolation, Job, Limits, Process, Resources, Run,
 };
-use leno_model::{FunctionConfig, FunctionId, MeshConfig, ModuleHash};
+use leno_model::{FunctionConfig, FunctionId, MeshConfig};
 use leno_policy::spec::{AccessLog, Direction, ProgramSpec, Sidecar, Tracing};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) fn identity(name: &str) -> String {
 pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> FunctionConfig {
     FunctionConfig {
         id: function(name),
-        identity: identity(name),
+        identity: identity(name).parse().unwrap(),
         inbound: program(name, Direction::Inbound),
         outbound: program(name, Direction::Outbound),
         engine: None,
@@ -75,7 +75,7 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> FunctionConfig 
 pub(crate) fn extended(mut slice: FunctionConfig, module: &[u8]) -> FunctionConfig {
     slice.inbound_extensions.push(Extension {
         name: "p/extensions/x".to_owned(),
-        module: ModuleHash::of(module),
+        module: leno_wire::module_hash(module),
         url: None,
         request: true,
         response: false,
@@ -95,7 +95,7 @@ pub(crate) fn exposed(mut slice: FunctionConfig) -> FunctionConfig {
 fn callee(name: &str) -> Callee {
     Callee {
         id: function(name),
-        identity: identity(name),
+        identity: identity(name).parse().unwrap(),
         hosts: vec![function(name).name],
         ports: Vec::new(),
         addresses: Vec::new(),
@@ -126,7 +126,7 @@ fn program(name: &str, direction: Direction) -> ProgramSpec {
 pub(crate) fn mesh() -> MeshConfig {
     let local = "127.0.0.1:0".parse().unwrap();
     MeshConfig {
-        trust_domain: DOMAIN.to_owned(),
+        trust_domain: DOMAIN.parse().unwrap(),
         engine: None,
         mtls_same_node: false,
         svid_lifetime: Duration::from_secs(3600),
