@@ -9,7 +9,7 @@ use leno_model::{CandidatePrograms, FunctionId, OutputQuery};
 use leno_proxy::replay::{self, Records};
 use leno_proxy::{FunctionEntry, Node};
 use leno_supervisor::Supervisor;
-use leno_wire::{Answer, Question, ReplayExample, ReplayVerdict, Replayed};
+use leno_wire::{Answer, Question, ReplayExample, ReplaySummary, ReplayVerdict};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
@@ -70,7 +70,8 @@ impl Answerer {
                 let outcome = replay_one(&engines, &node, &candidate, &records, until);
                 (candidate.id, outcome)
             };
-            let replays: BTreeMap<FunctionId, Result<Replayed, String>> = candidates.into_iter().map(replay).collect();
+            let replays: BTreeMap<FunctionId, Result<ReplaySummary, String>> =
+                candidates.into_iter().map(replay).collect();
             // A client that sees the answer may ask again at once.
             drop(permit);
             asked.answer(&Answer::Replays(replays));
@@ -88,7 +89,7 @@ fn replay_one(
     candidate: &CandidatePrograms,
     records: &Records,
     until: Instant,
-) -> Result<Replayed, String> {
+) -> Result<ReplaySummary, String> {
     let snapshot = node.snapshot.load();
     let in_force: Option<&Arc<FunctionEntry>> = snapshot.functions.get(&candidate.id);
     let in_force = in_force.ok_or("it does not host the function any more")?;
@@ -96,10 +97,10 @@ fn replay_one(
     replay::replay(engine, candidate, in_force, records, until).map(told).map_err(|error| error.to_string())
 }
 
-fn told(replayed: replay::ReplayReport) -> Replayed {
+fn told(replayed: replay::ReplayReport) -> ReplaySummary {
     let replay::ReplayReport { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
     let examples = examples.into_iter().map(example).collect();
-    Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out }
+    ReplaySummary { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out }
 }
 
 fn example(example: replay::Example) -> ReplayExample {

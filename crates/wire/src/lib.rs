@@ -29,5 +29,5 @@ pub use placement::Placement;
 pub use protocol::{
     AUTHORITIES, MACHINES, MAX_MESSAGE, PROTOCOLS, QUESTIONS, RELEASE, REVOKED, protocols, shared_protocol,
 };
-pub use question::{Answer, BadAnswer, BadQuestion, Question, ReplayExample, ReplayVerdict, Replayed};
+pub use question::{Answer, BadAnswer, BadQuestion, Question, ReplayExample, ReplaySummary, ReplayVerdict};
 pub use resource::{BadPayload, Content, Endpoint, Instance, Resource, Subject, Version, module_hash};

@@ -95,14 +95,14 @@ pub enum Answer {
     /// The node declines, for this reason.
     Declined(String),
     /// The result of a replay for each function, or the reason to decline it.
-    Replays(BTreeMap<FunctionId, Result<Replayed, String>>),
+    Replays(BTreeMap<FunctionId, Result<ReplaySummary, String>>),
     /// Output of instances.
     Output(Output),
 }
 
 /// The result of replaying the recorded requests of one function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
+pub struct ReplaySummary {
     /// Requests that were judged again.
     pub judged: u64,
     /// Judged requests that were allowed and would be denied.
@@ -265,13 +265,13 @@ impl Answer {
     }
 }
 
-fn sent_replayed((function, outcome): (&FunctionId, &Result<Replayed, String>)) -> v1::Replayed {
+fn sent_replayed((function, outcome): (&FunctionId, &Result<ReplaySummary, String>)) -> v1::Replayed {
     let function = function.to_string();
     let replayed = match outcome {
         Ok(replayed) => replayed.clone(),
         Err(reason) => return v1::Replayed { function, declined: cut(reason.clone()), ..v1::Replayed::default() },
     };
-    let Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
+    let ReplaySummary { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
     let unjudged = unjudged.into_iter().map(|(reason, requests)| v1::Unjudged { reason, requests }).collect();
     v1::Replayed {
         function,
@@ -301,13 +301,13 @@ fn sent_example(example: ReplayExample) -> v1::ReplayExample {
     }
 }
 
-fn replayed(sent: v1::Replayed) -> Result<Result<Replayed, String>, BadAnswer> {
+fn replayed(sent: v1::Replayed) -> Result<Result<ReplaySummary, String>, BadAnswer> {
     if !sent.declined.is_empty() {
         return Ok(Err(cut(sent.declined)));
     }
     let v1::Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out, .. } = sent;
     let unjudged = unjudged.into_iter().take(MAX_REASONS).map(|sent| (cut(sent.reason), sent.requests)).collect();
-    Ok(Ok(Replayed {
+    Ok(Ok(ReplaySummary {
         judged,
         newly_denied,
         newly_allowed,

@@ -8,7 +8,7 @@ use crate::log_page::{LogPage, LogQuery, Marks};
 use leno_config::DocumentId;
 use leno_control::{AskError, Control};
 use leno_model::{CandidatePrograms, FunctionId};
-use leno_wire::{Answer, Question, Replayed};
+use leno_wire::{Answer, Question, ReplaySummary};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +118,7 @@ pub(super) async fn replay(control: &Control, candidates: Vec<CandidatePrograms>
     Replay { functions: functions.collect(), hidden: 0 }
 }
 
-type OnNode = (Arc<str>, FunctionId, Result<Replayed, String>);
+type OnNode = (Arc<str>, FunctionId, Result<ReplaySummary, String>);
 
 /// Queries one node, for some functions at a time.
 async fn replay_on(
@@ -158,8 +158,8 @@ fn why_not(answer: Result<Answer, AskError>) -> String {
 }
 
 impl FunctionReplay {
-    fn add(&mut self, node: &str, replayed: Replayed) {
-        let Replayed { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
+    fn add(&mut self, node: &str, replayed: ReplaySummary) {
+        let ReplaySummary { judged, newly_denied, newly_allowed, unjudged, skipped, examples, left_out } = replayed;
         self.judged += judged;
         self.newly_denied += newly_denied;
         self.newly_allowed += newly_allowed;

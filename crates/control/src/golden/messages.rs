@@ -6,8 +6,8 @@ use leno_identity::MembershipMark;
 use leno_model::{CandidatePrograms, InstanceState, Output, OutputLine, OutputMark, OutputQuery, OutputStream};
 use leno_wire::v1::{self, from_node, to_node};
 use leno_wire::{
-    Answer, Content, Instance, JobState, Question, ReplayExample, ReplayVerdict, Replayed, RevisionCounts, Subject,
-    messages,
+    Answer, Content, Instance, JobState, Question, ReplayExample, ReplaySummary, ReplayVerdict, RevisionCounts,
+    Subject, messages,
 };
 use prost::Message;
 use std::time::{Duration, SystemTime};
@@ -160,7 +160,7 @@ fn questions() {
         before: verdict(true, "", "p/authorization/all", ""),
         after: verdict(false, "authorization", "p/authorization/some", "to.paths: nothing matches"),
     };
-    let replayed = Replayed {
+    let replayed = ReplaySummary {
         judged: 100,
         newly_denied: 3,
         newly_allowed: 1,
