@@ -151,7 +151,7 @@ fn policy_changes(plane: &mut Plane, world: World, counts: &Counts, report: &mut
     Ok(())
 }
 
-/// Functions get more requests than their node has room for, so that the scheduler places them on
+/// Functions get more requests than their node has capacity for, so that the scheduler places them on
 /// further nodes, which never saw them: as fast as it goes, and at a fixed rate.
 async fn scheduled(
     cores: Cores,

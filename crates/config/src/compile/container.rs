@@ -84,7 +84,7 @@ pub(super) fn isolation(context: &Context<'_>, scope: &Scope<'_>, written: Optio
                 Some(_) => ("isolation", "remove it, or write `isolation: strict`"),
                 None => ("image", "write `isolation: strict`: the Mesh document's `instances` say `process`"),
             };
-            scope.field(place).problem("a container runs in a room, and `isolation: process` is without one", fix);
+            scope.field(place).problem("a container runs in a jail, and `isolation: process` is without one", fix);
             Isolation::Strict
         }
     }

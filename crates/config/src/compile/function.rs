@@ -177,7 +177,7 @@ fn external(
             let fix = "expected another loopback address, such as 127.0.0.1";
             addresses
                 .element(index)
-                .problem(format!("{} is one of 127.64.0.0/10, which name instances in rooms", address.0.ip()), fix);
+                .problem(format!("{} is one of 127.64.0.0/10, which name instances in jails", address.0.ip()), fix);
         }
     }
     external.addresses.iter().map(|address| address.0).collect()
@@ -237,7 +237,7 @@ fn with_ports(chosen: leno_model::Isolation, scope: &Scope<'_>, spec: &FunctionS
     match chosen {
         leno_model::Isolation::Process if !spec.ports.is_empty() => {
             let fix = "give the function `isolation: strict`, or remove `ports`";
-            scope.field("ports").problem("without a room, anybody on the machine could connect to them", fix);
+            scope.field("ports").problem("without a jail, any process of the machine could connect to them", fix);
             leno_model::Isolation::Process
         }
         leno_model::Isolation::Auto if !spec.ports.is_empty() => leno_model::Isolation::Strict,
@@ -252,7 +252,7 @@ fn ports(list: &Scope<'_>, ports: &[document::Port]) -> Vec<leno_model::Port> {
         let element = list.element(index);
         let scope = element.field("port");
         if number < 1024 {
-            scope.problem(format!("port {number} is the mesh's in a room"), "expected 1024 to 65535");
+            scope.problem(format!("port {number} is the mesh's in a jail"), "expected 1024 to 65535");
         }
         if compiled.iter().any(|other| other.number == number) {
             scope.problem(format!("port {number} is there twice"), "remove one of the two");
