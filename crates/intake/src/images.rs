@@ -43,9 +43,9 @@ enum LookUpError {
     #[error(transparent)]
     Registry(#[from] leno_oci::Error),
     #[error("{0}: no answer within {LOOK_UP_TIMEOUT:?}")]
-    Late(Reference),
+    Late(Box<Reference>),
     #[error("{0}: the tags of this request were not all found out within {ALL:?}")]
-    AllLate(Reference),
+    AllLate(Box<Reference>),
 }
 
 /// Digests that registries have returned.
@@ -128,7 +128,7 @@ impl UnresolvedTags {
         let (resolver, machines, until) = (&self.resolver, &self.machines, Instant::now() + ALL);
         let answers = stream::iter(self.tags).map(|(tag, places)| async move {
             let answer = timeout_at(until, digest(resolver, machines, &tag)).await;
-            (answer.unwrap_or_else(|_| Err(LookUpError::AllLate(tag.reference.clone()))), tag, places)
+            (answer.unwrap_or_else(|_| Err(LookUpError::AllLate(Box::new(tag.reference.clone())))), tag, places)
         });
         let (mut answers, mut problems) = (answers.buffer_unordered(CONCURRENT), Vec::new());
         while let Some((answer, tag, places)) = answers.next().await {
@@ -178,7 +178,7 @@ async fn digest(resolver: &Resolver, machines: &Arc<Machines>, tag: &Tag) -> Res
     let resolver = resolver.checked(&check)?;
     match timeout(LOOK_UP_TIMEOUT, resolver.resolve(&reference)).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(LookUpError::Late(reference)),
+        Err(_) => Err(LookUpError::Late(Box::new(reference))),
     }
 }
 
