@@ -34,7 +34,7 @@ impl DrainingProcess {
             let subject = messages::subject(resource.subject.as_ref())?;
             let known = state.held().get(&subject);
             let is_wanted = match &subject {
-                Subject::Slice(_) => known.is_some(),
+                Subject::FunctionConfig(_) => known.is_some(),
                 Subject::Bundle | Subject::Module(_) | Subject::Endpoints(_) | Subject::Route(_) => true,
                 Subject::Mesh | Subject::Routes | Subject::Hosted | Subject::Scale(_) | Subject::Quota(_) => false,
             };
@@ -51,18 +51,18 @@ impl DrainingProcess {
     /// Restores the part of each function's configuration that is about its instances.
     pub(crate) fn keep_instances(&mut self, shared: &Arc<AgentState>, update: &mut Update) {
         for change in &mut update.changes {
-            let Change::Set(Resource::Slice(slice)) = change else { continue };
-            if !self.0.contains_key(&slice.id) {
-                self.0.extend(shared.state().slice(&slice.id).map(|running| (slice.id.clone(), running)));
+            let Change::Set(Resource::FunctionConfig(config)) = change else { continue };
+            if !self.0.contains_key(&config.id) {
+                self.0.extend(shared.state().config(&config.id).map(|running| (config.id.clone(), running)));
             }
-            let Some(running) = self.0.get(&slice.id) else { continue };
+            let Some(running) = self.0.get(&config.id) else { continue };
             if let Run::External(_) | Run::Egress(_) = running.run {
                 continue;
             }
             let FunctionConfig { run, protocol, concurrency, queue, scale, revisions, chain, bounds, .. } =
                 running.clone();
-            (slice.run, slice.protocol, slice.concurrency, slice.queue) = (run, protocol, concurrency, queue);
-            (slice.scale, slice.revisions, slice.chain, slice.bounds) = (scale, revisions, chain, bounds);
+            (config.run, config.protocol, config.concurrency, config.queue) = (run, protocol, concurrency, queue);
+            (config.scale, config.revisions, config.chain, config.bounds) = (scale, revisions, chain, bounds);
         }
     }
 }
@@ -71,10 +71,10 @@ impl DrainingProcess {
 pub(crate) fn withdraw_all(shared: &Arc<AgentState>) -> Update {
     let held: Vec<_> = shared.state().held().keys().cloned().collect();
     let functions = held.iter().filter_map(|subject| match subject {
-        Subject::Slice(id) => Some(Change::Withdrawn(id.clone())),
+        Subject::FunctionConfig(id) => Some(Change::Withdrawn(id.clone())),
         _ => None,
     });
-    let gone = held.iter().filter(|subject| matches!(subject, Subject::Slice(_) | Subject::Route(_)));
+    let gone = held.iter().filter(|subject| matches!(subject, Subject::FunctionConfig(_) | Subject::Route(_)));
     let changes = gone.cloned().map(Change::Removed).chain(functions).collect();
     Update::new(shared.clone(), PARENT_STREAM, 0, changes, Vec::new(), BTreeMap::new())
 }

@@ -215,10 +215,10 @@ impl NodeState {
     }
 
     /// The configuration of a function that is in force.
-    pub(crate) fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
-        let subject = Subject::Slice(id.clone());
+    pub(crate) fn config(&self, id: &FunctionId) -> Option<FunctionConfig> {
+        let subject = Subject::FunctionConfig(id.clone());
         match Resource::decode(&subject, self.payloads.get(&subject)?).ok()? {
-            Resource::Slice(slice) => Some(*slice),
+            Resource::FunctionConfig(config) => Some(*config),
             _ => None,
         }
     }

@@ -59,7 +59,7 @@ impl Change {
         match self {
             Self::Set(resource) => resource.subject(),
             Self::Removed(subject) => subject.clone(),
-            Self::Withdrawn(function) => Subject::Slice(function.clone()),
+            Self::Withdrawn(function) => Subject::FunctionConfig(function.clone()),
         }
     }
 }

@@ -282,17 +282,17 @@ impl Admin {
         let mut entries: Vec<&Arc<FunctionEntry>> = snapshot.functions.values().filter(is_function).collect();
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         let row = |entry: &Arc<FunctionEntry>| {
-            let slice = &entry.config;
+            let config = &entry.config;
             let mut row = json!({
                 "function": &*entry.name,
-                "identity": slice.identity,
+                "identity": config.identity,
                 "engine": entry.inbound.image.as_ref().ok().map(|image| image.kind().to_string()),
-                "protocol": slice.protocol,
-                "nodes": placed.get(&slice.id).map(|placed| nodes::of_function(placed)),
-                "instances": self.supervisor.instances(&slice.id).len(),
-                "audited": slice.inbound.audited(),
-                "callees": slice.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
-                "exposed": slice.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
+                "protocol": config.protocol,
+                "nodes": placed.get(&config.id).map(|placed| nodes::of_function(placed)),
+                "instances": self.supervisor.instances(&config.id).len(),
+                "audited": config.inbound.audited(),
+                "callees": config.callees.iter().map(|callee| callee.id.to_string()).collect::<Vec<_>>(),
+                "exposed": config.expose.iter().flat_map(|expose| expose.hosts.iter().map(|host| format!("{host}{}", expose.path))).collect::<Vec<_>>(),
                 "program_bytes": entry.inbound.image.as_ref().map_or(0, |image| image.bytes()) + entry.outbound.image.as_ref().map_or(0, |image| image.bytes()),
             });
             let columns = scaling.remove(&*entry.name);

@@ -106,13 +106,13 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         let line = line?;
         if let Some(path) = line.strip_prefix("load ") {
             let read = read(Path::new(path))?;
-            fresh = read.slices.into_iter().filter(|(id, slice)| next.slices.get(id) != Some(slice)).collect();
+            fresh = read.configs.into_iter().filter(|(id, config)| next.configs.get(id) != Some(config)).collect();
             say("loaded")?;
         } else if line == "publish" {
-            for slice in fresh.values() {
-                control.put(slice)?;
+            for config in fresh.values() {
+                control.put(config)?;
             }
-            next.slices.append(&mut fresh);
+            next.configs.append(&mut fresh);
             say("published")?;
         } else {
             bail!("a line is `load FILE` or `publish`");
@@ -123,10 +123,10 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn read(path: &Path) -> anyhow::Result<Definitions> {
     let snapshot: Snapshot = leno_config::load(path).map_err(|problems| anyhow!("{problems:?}"))?;
-    let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
+    let configs = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
     Ok(Definitions {
         mesh: snapshot.mesh_config().clone(),
-        slices,
+        configs,
         modules: snapshot.modules().clone(),
         permissions: snapshot.permissions(),
     })

@@ -22,7 +22,7 @@ pub struct Definitions {
     /// Mesh-wide settings, which every node needs.
     pub mesh: MeshConfig,
     /// The configurations of all functions and jobs, by name.
-    pub slices: BTreeMap<FunctionId, FunctionConfig>,
+    pub configs: BTreeMap<FunctionId, FunctionConfig>,
     /// WebAssembly modules that function configurations name, by SHA-256. Modules that nodes fetch
     /// by URL are not included.
     pub modules: BTreeMap<ModuleHash, Arc<[u8]>>,
@@ -121,7 +121,7 @@ impl Function {
             brings.extend(self.callees.iter().cloned().map(Subject::Endpoints));
         }
         if hosted {
-            brings.push(Subject::Slice(id.clone()));
+            brings.push(Subject::FunctionConfig(id.clone()));
         }
         if routed {
             brings.push(Subject::Endpoints(id.clone()));
@@ -154,7 +154,7 @@ impl CompiledDefinitions {
         histories: &Histories,
         bundle: &TrustBundle,
     ) -> Result<Self, DefinitionsError> {
-        let Definitions { mesh, slices, .. } = definitions;
+        let Definitions { mesh, configs, .. } = definitions;
         let trust_domain = bundle.trust_domain();
         if mesh.trust_domain != *trust_domain {
             return Err(DefinitionsError::TrustDomain {
@@ -165,11 +165,11 @@ impl CompiledDefinitions {
         let mut compiled = Self::nothing(bundle)?;
         (compiled.svid_lifetime, compiled.stream_lifetime) = (mesh.svid_lifetime, mesh.stream_lifetime());
         compiled.permissions = definitions.permissions.clone();
-        for (id, slice) in slices {
-            if slice.id != *id {
-                return Err(DefinitionsError::Misfiled { function: id.clone(), found: slice.id.clone() });
+        for (id, config) in configs {
+            if config.id != *id {
+                return Err(DefinitionsError::Misfiled { function: id.clone(), found: config.id.clone() });
             }
-            let resolved = histories.slice_for_delivery(slice)?;
+            let resolved = histories.config_for_delivery(config)?;
             let prepared = compiled.prepare(&resolved, trust_domain, |module| modules.contains_key(module))?;
             compiled.insert(prepared);
         }
@@ -191,19 +191,19 @@ impl CompiledDefinitions {
     /// have been published.
     pub(crate) fn prepare_put(
         &self,
-        slice: &FunctionConfig,
+        config: &FunctionConfig,
         trust_domain: &TrustDomain,
     ) -> Result<PreparedFunction, DefinitionsError> {
         if !self.contents.contains_key(&Subject::Mesh) {
-            return Err(DefinitionsError::NoMesh { function: slice.id.clone() });
+            return Err(DefinitionsError::NoMesh { function: config.id.clone() });
         }
-        self.prepare(slice, trust_domain, |module| self.contents.contains_key(&Subject::Module(*module)))
+        self.prepare(config, trust_domain, |module| self.contents.contains_key(&Subject::Module(*module)))
     }
 
     /// Adds or replaces one function. The cost does not depend on the number of other functions.
     pub(crate) fn put(&mut self, prepared: PreparedFunction) -> Put {
         // The route follows from the function configuration.
-        if self.contents.get(&Subject::Slice(prepared.id.clone())) == Some(&prepared.content) {
+        if self.contents.get(&Subject::FunctionConfig(prepared.id.clone())) == Some(&prepared.content) {
             return Put::Same;
         }
         let is_new = !self.functions.contains_key(&prepared.id);
@@ -238,7 +238,7 @@ impl CompiledDefinitions {
     pub(crate) fn remove(&mut self, id: &FunctionId) -> bool {
         let Some(function) = self.functions.remove(id) else { return false };
         self.forget_identity(&function.identity, id);
-        self.contents.remove(&Subject::Slice(id.clone()));
+        self.contents.remove(&Subject::FunctionConfig(id.clone()));
         self.contents.remove(&Subject::Route(id.clone()));
         true
     }
@@ -254,13 +254,13 @@ impl CompiledDefinitions {
 
     fn prepare(
         &self,
-        slice: &FunctionConfig,
+        config: &FunctionConfig,
         trust_domain: &TrustDomain,
         is_there: impl Fn(&ModuleHash) -> bool,
     ) -> Result<PreparedFunction, DefinitionsError> {
-        let id = slice.id.clone();
-        let identity = identity(slice, trust_domain)?;
-        let modules = delivered(slice);
+        let id = config.id.clone();
+        let identity = identity(config, trust_domain)?;
+        let modules = delivered(config);
         if let Some(missing) = modules.iter().find(|hash| !is_there(hash)) {
             return Err(DefinitionsError::Module { function: id, module: *missing });
         }
@@ -268,28 +268,28 @@ impl CompiledDefinitions {
             subject,
             reason: error.to_string(),
         };
-        let content =
-            Content::new(&*slice.for_delivery()).map_err(|error| unencodable(Subject::Slice(id.clone()), &error))?;
-        let route = Route::of(slice).map(|route| Content::new(&route)).transpose();
+        let content = Content::new(&*config.for_delivery())
+            .map_err(|error| unencodable(Subject::FunctionConfig(id.clone()), &error))?;
+        let route = Route::of(config).map(|route| Content::new(&route)).transpose();
         let route = route.map_err(|error| unencodable(Subject::Route(id.clone()), &error))?;
-        let callees = slice.callees.iter().map(|callee| callee.id.clone()).collect();
-        let job = job(slice)?;
+        let callees = config.callees.iter().map(|callee| callee.id.clone()).collect();
+        let job = job(config)?;
         let function = Function {
             identity,
             callees,
-            exposed: !slice.expose.is_empty(),
-            revisions: slice.revisions.clone(),
+            exposed: !config.expose.is_empty(),
+            revisions: config.revisions.clone(),
             modules,
             job,
-            egress: match &slice.run {
+            egress: match &config.run {
                 Run::Egress(egress) if egress.by_egress_nodes => Some(EgressPolicy::EgressNodes),
                 Run::Egress(_) => Some(EgressPolicy::Callers),
                 _ => None,
             },
-            demand: demand(slice),
-            scaled: scaled(slice),
-            quota: slice.bounds.instances(),
-            limits: slice.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),
+            demand: demand(config),
+            scaled: scaled(config),
+            quota: config.bounds.instances(),
+            limits: config.inbound.rate_limits.iter().map(|limit| (limit.name.clone(), capacity(limit))).collect(),
         };
         Ok(PreparedFunction { id, function, content, route })
     }
@@ -304,7 +304,7 @@ impl CompiledDefinitions {
             Some(route) => self.contents.insert(Subject::Route(id.clone()), route),
             None => self.contents.remove(&Subject::Route(id.clone())),
         };
-        self.contents.insert(Subject::Slice(id), content);
+        self.contents.insert(Subject::FunctionConfig(id), content);
     }
 
     fn add(&mut self, subject: Subject, content: Result<Content, EncodingError>) -> Result<(), DefinitionsError> {
@@ -319,9 +319,9 @@ impl CompiledDefinitions {
 }
 
 /// The demand of a function's instances: that of its largest revision.
-fn demand(slice: &FunctionConfig) -> Demand {
+fn demand(config: &FunctionConfig) -> Demand {
     let mut demand = Demand::default();
-    for revision in slice.all_revisions() {
+    for revision in config.all_revisions() {
         let (resources, count, least) = match &revision.template.run {
             Run::Command(command) => (command.resources, 1, revision.template.scale.min),
             Run::Job(job) => (job.process.resources, job.parallelism.max(1), 1),
@@ -335,21 +335,21 @@ fn demand(slice: &FunctionConfig) -> Demand {
             instances: all.instances.max(before.instances),
         };
         demand.least = demand.least.saturating_add(least);
-        demand.single = matches!(slice.run, Run::Job(_));
+        demand.single = matches!(config.run, Run::Job(_));
     }
     let named = |container: &Container| Some(format!("{}@{}", container.image, container.digest.as_ref()?));
-    demand.image = slice.run.container().and_then(named);
+    demand.image = config.run.container().and_then(named);
     demand
 }
 
-fn scaled(slice: &FunctionConfig) -> Vec<ScaledRevision> {
+fn scaled(config: &FunctionConfig) -> Vec<ScaledRevision> {
     let scaled = |revision: Revision| {
         let Run::Command(command) = &revision.template.run else { return None };
         let Template { scale, concurrency, .. } = revision.template;
         let per_node = if command.port.is_some() { 1 } else { u32::MAX };
         Some(ScaledRevision { number: revision.number, scale, concurrency, per_node })
     };
-    slice.all_revisions().filter_map(scaled).collect()
+    config.all_revisions().filter_map(scaled).collect()
 }
 
 fn capacity(limit: &RateLimit) -> u32 {
@@ -360,23 +360,23 @@ fn capacity(limit: &RateLimit) -> u32 {
 }
 
 /// The modules of a function configuration that the control plane delivers. Nodes fetch the others.
-fn delivered(slice: &FunctionConfig) -> BTreeSet<ModuleHash> {
-    slice.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
+fn delivered(config: &FunctionConfig) -> BTreeSet<ModuleHash> {
+    config.modules().filter(|(_, url)| url.is_none()).map(|(module, _)| module).collect()
 }
 
-fn job(slice: &FunctionConfig) -> Result<Option<JobDefinition>, DefinitionsError> {
-    let Run::Job(job) = &slice.run else { return Ok(None) };
-    let run = run_of(slice).ok_or_else(|| DefinitionsError::Encoding {
-        subject: Subject::Slice(slice.id.clone()),
+fn job(config: &FunctionConfig) -> Result<Option<JobDefinition>, DefinitionsError> {
+    let Run::Job(job) = &config.run else { return Ok(None) };
+    let run = run_of(config).ok_or_else(|| DefinitionsError::Encoding {
+        subject: Subject::FunctionConfig(config.id.clone()),
         reason: "its run cannot be named".to_owned(),
     })?;
     Ok(Some(JobDefinition { run, completions: job.completions, ttl: job.ttl }))
 }
 
-fn identity(slice: &FunctionConfig, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {
-    let identity = slice.identity.clone();
+fn identity(config: &FunctionConfig, trust_domain: &TrustDomain) -> Result<SpiffeId, DefinitionsError> {
+    let identity = config.identity.clone();
     if identity.trust_domain() != trust_domain.as_str() || identity.path().is_empty() || identity.is_reserved() {
-        return Err(DefinitionsError::Foreign { function: slice.id.clone(), identity });
+        return Err(DefinitionsError::Foreign { function: config.id.clone(), identity });
     }
     Ok(identity)
 }

@@ -16,7 +16,7 @@ pub enum DefinitionsError {
         expected: TrustDomain,
     },
     /// A function configuration is filed under another function's name.
-    #[error("the slice of {found} is filed under {function}")]
+    #[error("the configuration of {found} is filed under {function}")]
     Misfiled {
         /// The name under which the function configuration is filed.
         function: FunctionId,
@@ -78,7 +78,9 @@ impl DefinitionsError {
             | Self::NoMesh { function }
             | Self::Revision { function, .. } => Some(function),
             Self::Encoding { subject, .. } => match subject {
-                Subject::Slice(function) | Subject::Route(function) | Subject::Endpoints(function) => Some(function),
+                Subject::FunctionConfig(function) | Subject::Route(function) | Subject::Endpoints(function) => {
+                    Some(function)
+                }
                 _ => None,
             },
             Self::TrustDomain { .. } => None,

@@ -133,7 +133,7 @@ pub fn payload(payload: &[u8]) {
     );
     // A function configuration must carry the name under which it is sent, so the name is read from
     // the payload.
-    subjects.extend(from_bytes::<FunctionConfig>(payload).map(|slice| Subject::Slice(slice.id)));
+    subjects.extend(from_bytes::<FunctionConfig>(payload).map(|config| Subject::FunctionConfig(config.id)));
     subjects.extend(from_bytes::<Route>(payload).map(|route| Subject::Route(route.id)));
     subjects.iter().for_each(|subject| same_resource(subject, payload));
 }
@@ -201,7 +201,7 @@ pub(crate) fn written(resource: &Resource) -> Content {
         Resource::Mesh(mesh) => Content::new(mesh),
         Resource::Bundle(bundle) => Content::of_bundle(bundle),
         Resource::Module(_, module) => Ok(Content::of_module(&module.to_vec().into())),
-        Resource::Slice(slice) => Content::new(slice),
+        Resource::FunctionConfig(config) => Content::new(config),
         Resource::Route(route) => Content::new(route),
         Resource::Scale(_, bounds) => Content::new(bounds),
         Resource::Quota(_, lease) => Content::new(lease),

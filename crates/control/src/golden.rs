@@ -5,11 +5,11 @@
 //! new name, and write the file with `LENO_BLESS=1 cargo test --release -p leno-control golden`.
 //! That never changes an existing file. Beside each file is its readable form.
 
+mod configs;
 mod coverage;
 mod dump;
 mod messages;
 mod programs;
-mod slices;
 
 use crate::admission::{Admission, CapacityLimits, Member, Token, TokenGrant};
 use crate::fuzzing::{self, written};
@@ -94,25 +94,25 @@ fn golden_files_are_read_and_written_as_they_were() {
     let domain = "orders.example".parse().unwrap();
     let root = file("root.der", || Authority::new(&domain).unwrap().bundle().roots().next().unwrap().to_vec());
     resource("bundle", &Resource::Bundle(TrustBundle::new(&domain, [CertificateDer::from(root)]).unwrap()));
-    resource("slice-command", &Resource::Slice(Box::new(slices::command())));
-    resource("slice-watched", &Resource::Slice(Box::new(slices::watched())));
-    resource("slice-raw-headers", &Resource::Slice(Box::new(slices::raw())));
-    resource("slice-as-received", &Resource::Slice(Box::new(slices::as_received())));
-    resource("slice-chain", &Resource::Slice(Box::new(slices::chained())));
-    resource("slice-direct", &Resource::Slice(Box::new(slices::direct())));
-    resource("slice-large-pages", &Resource::Slice(Box::new(slices::large())));
-    resource("slice-bounded", &Resource::Slice(Box::new(slices::bounded())));
-    resource("slice-bounded-images", &Resource::Slice(Box::new(slices::bounded_images())));
-    resource("slice-bounded-metadata", &Resource::Slice(Box::new(slices::bounded_metadata())));
-    resource("slice-external", &Resource::Slice(Box::new(slices::external())));
-    resource("slice-job", &Resource::Slice(Box::new(slices::job())));
-    resource("slice-egress", &Resource::Slice(Box::new(slices::egress(false))));
-    resource("slice-egress-nodes", &Resource::Slice(Box::new(slices::egress(true))));
+    resource("slice-command", &Resource::FunctionConfig(Box::new(configs::command())));
+    resource("slice-watched", &Resource::FunctionConfig(Box::new(configs::watched())));
+    resource("slice-raw-headers", &Resource::FunctionConfig(Box::new(configs::raw())));
+    resource("slice-as-received", &Resource::FunctionConfig(Box::new(configs::as_received())));
+    resource("slice-chain", &Resource::FunctionConfig(Box::new(configs::chained())));
+    resource("slice-direct", &Resource::FunctionConfig(Box::new(configs::direct())));
+    resource("slice-large-pages", &Resource::FunctionConfig(Box::new(configs::large())));
+    resource("slice-bounded", &Resource::FunctionConfig(Box::new(configs::bounded())));
+    resource("slice-bounded-images", &Resource::FunctionConfig(Box::new(configs::bounded_images())));
+    resource("slice-bounded-metadata", &Resource::FunctionConfig(Box::new(configs::bounded_metadata())));
+    resource("slice-external", &Resource::FunctionConfig(Box::new(configs::external())));
+    resource("slice-job", &Resource::FunctionConfig(Box::new(configs::job())));
+    resource("slice-egress", &Resource::FunctionConfig(Box::new(configs::egress(false))));
+    resource("slice-egress-nodes", &Resource::FunctionConfig(Box::new(configs::egress(true))));
     resource("endpoints", &Resource::Endpoints(id("shop/checkout"), endpoints()));
     let mut near = endpoints();
     near[0].locality = Locality { region: Some("eu".to_owned()), zone: Some("eu-a".to_owned()) };
     resource("endpoints-near", &Resource::Endpoints(id("shop/checkout"), near));
-    resource("route", &Resource::Route(Box::new(Route::of(&slices::command()).unwrap())));
+    resource("route", &Resource::Route(Box::new(Route::of(&configs::command()).unwrap())));
     let bounds = vec![Bounds { revision: 3, least: 1, most: 4 }, Bounds { revision: 4, least: 0, most: 2 }];
     resource("scale", &Resource::Scale(id("shop/checkout"), bounds));
     let share = LimitShare { limit: "p/rateLimits/all".to_owned(), parts: 360_360, unused: true };
@@ -123,8 +123,8 @@ fn golden_files_are_read_and_written_as_they_were() {
     let functions = BTreeSet::from([id("shop/checkout"), id("shop/stock")]);
     resource("hosted-only", &Resource::Hosted(Placement::Only(functions)));
 
-    stored::<CandidatePrograms>("candidate", &CandidatePrograms::of(&slices::command()));
-    stored::<Template>("stored-template", &slices::other_template());
+    stored::<CandidatePrograms>("candidate", &CandidatePrograms::of(&configs::command()));
+    stored::<Template>("stored-template", &configs::other_template());
     stored::<History>("stored-history", &history());
     let function = Some("shop/checkout".parse().unwrap());
     stored::<History>("stored-history-of-function", &History { function, ..history() });
@@ -166,10 +166,11 @@ fn fuzz_targets_take_the_golden_files() {
 
 /// How a node of this release handles a function configuration of the next one.
 #[test]
-fn a_later_slice_is_refused_with_its_place() {
+fn a_later_config_is_refused_with_its_place() {
     let mut later =
-        rmpv::decode::read_value(&mut &*written(&Resource::Slice(Box::new(slices::command()))).payload).unwrap();
-    let rmpv::Value::Map(fields) = &mut later else { panic!("a slice is a map") };
+        rmpv::decode::read_value(&mut &*written(&Resource::FunctionConfig(Box::new(configs::command()))).payload)
+            .unwrap();
+    let rmpv::Value::Map(fields) = &mut later else { panic!("a configuration is a map") };
     let rmpv::Value::Map(inbound) =
         &mut fields.iter_mut().find(|(name, _)| name.as_str() == Some("inbound")).unwrap().1
     else {
@@ -178,10 +179,10 @@ fn a_later_slice_is_refused_with_its_place() {
     inbound.push(("quarantine".into(), true.into()));
     let mut encoded = Vec::new();
     rmpv::encode::write_value(&mut encoded, &later).unwrap();
-    let refused = Resource::decode(&Subject::Slice(id("shop/checkout")), &encoded).unwrap_err();
+    let refused = Resource::decode(&Subject::FunctionConfig(id("shop/checkout")), &encoded).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the slice of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec"
+        "the configuration of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec"
     );
 }
 
@@ -240,7 +241,7 @@ fn endpoints() -> Vec<Endpoint> {
 }
 
 fn history() -> History {
-    let mut history = History::of_template(&slices::other_template());
+    let mut history = History::of_template(&configs::other_template());
     history.stable = 1;
     history.candidate = Some(Candidate { number: 1, step: 2, since_ms: 1_900_000_000_000 });
     history.roll_back("5 of 100 requests failed".to_owned());

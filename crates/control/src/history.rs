@@ -63,17 +63,17 @@ impl Histories {
     /// The histories after a publication of exactly these functions.
     pub(crate) fn record_publication(
         &self,
-        slices: &BTreeMap<FunctionId, FunctionConfig>,
+        configs: &BTreeMap<FunctionId, FunctionConfig>,
         now_ms: u64,
     ) -> Result<Self, DefinitionsError> {
-        let each = slices.iter().map(|(id, slice)| Ok((id.clone(), self.record_one(slice, now_ms)?)));
+        let each = configs.iter().map(|(id, config)| Ok((id.clone(), self.record_one(config, now_ms)?)));
         each.collect::<Result<_, _>>().map(Self)
     }
 
     /// The history of one function after its publication.
-    pub(crate) fn record_one(&self, slice: &FunctionConfig, now_ms: u64) -> Result<History, DefinitionsError> {
-        let mut history = self.0.get(&slice.id).cloned().unwrap_or_default();
-        history.record_publication(slice, now_ms)?;
+    pub(crate) fn record_one(&self, config: &FunctionConfig, now_ms: u64) -> Result<History, DefinitionsError> {
+        let mut history = self.0.get(&config.id).cloned().unwrap_or_default();
+        history.record_publication(config, now_ms)?;
         Ok(history)
     }
 
@@ -91,10 +91,10 @@ impl Histories {
     }
 
     /// The configuration of a function in the form that nodes get.
-    pub(crate) fn slice_for_delivery(&self, slice: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
-        match self.0.get(&slice.id) {
-            Some(history) => history.slice_for_delivery(slice),
-            None => Ok(slice.clone()),
+    pub(crate) fn config_for_delivery(&self, config: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
+        match self.0.get(&config.id) {
+            Some(history) => history.config_for_delivery(config),
+            None => Ok(config.clone()),
         }
     }
 }
@@ -145,15 +145,15 @@ impl History {
         self.kept.iter().filter_map(container)
     }
 
-    fn record_publication(&mut self, slice: &FunctionConfig, now_ms: u64) -> Result<(), DefinitionsError> {
-        self.function = Some(slice.id.clone());
-        let template = to_bytes(&slice.template()).map_err(|error| encoding(&slice.id, &error))?;
+    fn record_publication(&mut self, config: &FunctionConfig, now_ms: u64) -> Result<(), DefinitionsError> {
+        self.function = Some(config.id.clone());
+        let template = to_bytes(&config.template()).map_err(|error| encoding(&config.id, &error))?;
         let new = self.kept.last().is_none_or(|last| last.template != template);
         if new {
             let number = self.latest() + 1;
             self.kept.push(RevisionRecord { number, template, created_ms: now_ms, failed: None });
         }
-        let (latest, plan) = (self.latest(), &slice.revisions.plan);
+        let (latest, plan) = (self.latest(), &config.revisions.plan);
         match &plan.rollout {
             Some(_) if self.stable == 0 => self.stable = latest,
             Some(_) if new => self.candidate = Some(Candidate { number: latest, step: 0, since_ms: now_ms }),
@@ -217,14 +217,14 @@ impl History {
 
     /// The function configuration with its primary revision (see [`History::targets`]) and all
     /// others that get traffic.
-    pub(crate) fn slice_for_delivery(&self, slice: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
-        let (primary, targets) = self.targets(&slice.revisions.plan);
-        let mut resolved = slice.clone();
-        resolved.set_revision(self.revision(slice, primary)?);
+    pub(crate) fn config_for_delivery(&self, config: &FunctionConfig) -> Result<FunctionConfig, DefinitionsError> {
+        let (primary, targets) = self.targets(&config.revisions.plan);
+        let mut resolved = config.clone();
+        resolved.set_revision(self.revision(config, primary)?);
         let mut others: Vec<Revision> = Vec::new();
         for target in targets.iter().filter(|target| target.revision != primary) {
             if others.iter().all(|other| other.number != target.revision) {
-                others.push(self.revision(slice, target.revision)?);
+                others.push(self.revision(config, target.revision)?);
             }
         }
         resolved.revisions.split = (!others.is_empty()).then(|| Box::new(Split { targets, others }));
@@ -286,13 +286,13 @@ impl History {
         self.kept.iter().map(status).collect()
     }
 
-    fn revision(&self, slice: &FunctionConfig, number: u32) -> Result<Revision, DefinitionsError> {
+    fn revision(&self, config: &FunctionConfig, number: u32) -> Result<Revision, DefinitionsError> {
         let kept = self.kept.iter().find(|kept| kept.number == number).ok_or_else(|| DefinitionsError::Revision {
-            function: slice.id.clone(),
-            revision: revision::name(&slice.id, number),
-            kept: self.kept.iter().map(|kept| revision::name(&slice.id, kept.number)).collect::<Vec<_>>().join(", "),
+            function: config.id.clone(),
+            revision: revision::name(&config.id, number),
+            kept: self.kept.iter().map(|kept| revision::name(&config.id, kept.number)).collect::<Vec<_>>().join(", "),
         })?;
-        Ok(Revision { number, template: kept.template(&slice.id)? })
+        Ok(Revision { number, template: kept.template(&config.id)? })
     }
 }
 
@@ -318,7 +318,7 @@ pub(crate) enum BadHistory {
 }
 
 fn encoding(id: &FunctionId, error: &EncodingError) -> DefinitionsError {
-    let subject = leno_wire::Subject::Slice(id.clone());
+    let subject = leno_wire::Subject::FunctionConfig(id.clone());
     DefinitionsError::Encoding { subject, reason: error.to_string() }
 }
 

@@ -36,11 +36,11 @@ mod ticks;
 mod trust;
 
 #[cfg(test)]
-mod golden;
-#[cfg(test)]
 #[allow(dead_code, reason = "tests of the source use a part of it")]
-#[path = "../tests/it/support/slices.rs"]
-mod slices;
+#[path = "../tests/it/support/configs.rs"]
+mod configs;
+#[cfg(test)]
+mod golden;
 
 pub use admission::{Admission, AdmitError, CapacityLimits, TokenGrant};
 pub use asking::AskError;

@@ -223,9 +223,9 @@ impl AsyncWrite for Connection {
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
+        configs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, slices)
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, configs)
     }
 
     fn is_write_vectored(&self) -> bool {

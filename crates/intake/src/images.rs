@@ -79,7 +79,7 @@ pub struct UnresolvedTags {
 /// The definitions of a snapshot, with the digests in `tags`. Contacts no registry. Blocks on files
 /// with certificates and credentials.
 pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Result<Resolution, Vec<Problem>> {
-    let mut slices: BTreeMap<FunctionId, FunctionConfig> =
+    let mut configs: BTreeMap<FunctionId, FunctionConfig> =
         snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
     if snapshot.containers().next().is_some() {
         let (mut unknown, mut problems) = (HashMap::new(), Vec::new());
@@ -91,7 +91,7 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
                     continue;
                 }
             };
-            let Some(function) = slices.get_mut(id) else { continue };
+            let Some(function) = configs.get_mut(id) else { continue };
             let tag = Tag { reference, requester: Requester::of(function) };
             let known = tag.reference.digest().or_else(|| tags.0.get(&tag).copied()).map(|digest| digest.to_string());
             match known.or_else(|| unchanged(control, function)) {
@@ -116,7 +116,7 @@ pub(crate) fn resolve(control: &Control, snapshot: &Snapshot, tags: &Tags) -> Re
     }
     let (mesh, modules) = (snapshot.mesh_config().clone(), snapshot.modules().clone());
     let permissions = snapshot.permissions();
-    Ok(Resolution::Complete(Box::new(Definitions { mesh, slices, modules, permissions })))
+    Ok(Resolution::Complete(Box::new(Definitions { mesh, configs, modules, permissions })))
 }
 
 impl UnresolvedTags {

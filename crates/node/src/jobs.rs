@@ -35,14 +35,14 @@ impl Jobs {
     }
 
     /// Adds a job, or another run of it.
-    pub(crate) fn apply(&mut self, slice: &FunctionConfig, job: &leno_model::Job) -> Result<(), JobError> {
-        let run = run_of(slice).ok_or(JobError)?;
-        self.supervisor.bound(&slice.id.namespace, &slice.bounds);
-        let files = slice.bounds.file_access();
-        let namer = Namer { files: files.clone(), requester: Requester::of(slice) };
+    pub(crate) fn apply(&mut self, config: &FunctionConfig, job: &leno_model::Job) -> Result<(), JobError> {
+        let run = run_of(config).ok_or(JobError)?;
+        self.supervisor.bound(&config.id.namespace, &config.bounds);
+        let files = config.bounds.file_access();
+        let namer = Namer { files: files.clone(), requester: Requester::of(config) };
         let container = job.process.container.as_ref().map(|container| self.images.container(container, namer));
-        let spec = JobSpec { id: slice.id.clone(), run, job: job.clone(), container, files };
-        self.waiting.insert(slice.id.clone(), (slice.identity.clone(), spec));
+        let spec = JobSpec { id: config.id.clone(), run, job: job.clone(), container, files };
+        self.waiting.insert(config.id.clone(), (config.identity.clone(), spec));
         Ok(())
     }
 

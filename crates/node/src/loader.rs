@@ -29,7 +29,7 @@ pub(crate) struct Loader {
 pub(crate) struct LoadRequest {
     /// Compiled before any function configuration is loaded, because these name them.
     pub modules: Vec<(ModuleHash, Bytes)>,
-    pub slices: Vec<FunctionConfig>,
+    pub configs: Vec<FunctionConfig>,
     /// The gateway's routes to functions of other nodes.
     pub routes: Vec<Route>,
     /// The engine of functions that request none.
@@ -94,25 +94,25 @@ impl Loader {
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let permits = Arc::new(Semaphore::new(cores));
         let mut loading = JoinSet::new();
-        let slices = wanted.slices.into_iter().map(|slice| Load::Function(Box::new(slice)));
+        let configs = wanted.configs.into_iter().map(|config| Load::Function(Box::new(config)));
         let routes = wanted.routes.into_iter().map(|route| Load::Route(Box::new(route)));
-        for load in slices.chain(routes) {
+        for load in configs.chain(routes) {
             let (loader, permits, engine) = (self.clone(), permits.clone(), wanted.engine);
             loading.spawn(async move {
                 let (id, is_route) = match &load {
-                    Load::Function(slice) => (slice.id.clone(), false),
+                    Load::Function(config) => (config.id.clone(), false),
                     Load::Route(route) => (route.id.clone(), true),
                 };
                 // Reads them before it takes a permit: a file system that hangs must not delay the
                 // loads of other functions.
                 let secrets = match &load {
-                    Load::Function(slice) => ComponentSecrets::read(slice).await,
+                    Load::Function(config) => ComponentSecrets::read(config).await,
                     Load::Route(_) => ComponentSecrets::default(),
                 };
                 // The semaphore is never closed, so this does not fail.
                 let _permit = permits.acquire_owned().await;
                 let entry = on_thread(move || match load {
-                    Load::Function(slice) => loader.load_one(*slice, engine, &secrets),
+                    Load::Function(config) => loader.load_one(*config, engine, &secrets),
                     Load::Route(route) => loader.load_route(*route, engine),
                 });
                 (is_route, id, entry.await)
@@ -138,18 +138,18 @@ impl Loader {
 
     fn load_one(
         &self,
-        slice: FunctionConfig,
+        config: FunctionConfig,
         engine: Option<leno_model::Engine>,
         secrets: &ComponentSecrets,
     ) -> Result<Arc<FunctionEntry>, LoadError> {
-        if let Some((isolation, least)) = slice.weaker_isolation() {
+        if let Some((isolation, least)) = config.weaker_isolation() {
             return Err(LoadError::WeakIsolation { isolation, least });
         }
-        if let Some(address) = slice.unlisted_metadata() {
+        if let Some(address) = config.unlisted_metadata() {
             return Err(LoadError::Metadata(address));
         }
-        let engine = self.engines.choose(slice.engine, engine)?;
-        let entry = FunctionEntry::load_with(engine, &self.modules, slice, secrets);
+        let engine = self.engines.choose(config.engine, engine)?;
+        let entry = FunctionEntry::load_with(engine, &self.modules, config, secrets);
         entry.count_in(&self.node.revision_stats);
         entry.share_in(&self.node.telemetry.namespaces);
         for program in [&entry.inbound, &entry.outbound] {

@@ -63,11 +63,11 @@ impl Loads {
         self.waiting.push_back(update);
     }
 
-    pub(crate) fn begin(&mut self, purpose: Purpose, slices: &[FunctionId], task: JoinHandle<LoadResult>) {
+    pub(crate) fn begin(&mut self, purpose: Purpose, configs: &[FunctionId], task: JoinHandle<LoadResult>) {
         let concerns = match &purpose {
             Purpose::Update(update) => concerns(update),
             Purpose::Keys(_) | Purpose::Module(_) | Purpose::Retry => {
-                slices.iter().cloned().map(Subject::Slice).collect()
+                configs.iter().cloned().map(Subject::FunctionConfig).collect()
             }
         };
         self.loading.push(Loading { purpose, task, concerns, started: Instant::now() });
@@ -119,7 +119,9 @@ impl Loads {
 /// configuration.
 fn concerns(update: &Update) -> BTreeSet<Subject> {
     let of = |change: &Change| match change.subject() {
-        Subject::Scale(id) | Subject::Quota(id) | Subject::Route(id) | Subject::Endpoints(id) => Subject::Slice(id),
+        Subject::Scale(id) | Subject::Quota(id) | Subject::Route(id) | Subject::Endpoints(id) => {
+            Subject::FunctionConfig(id)
+        }
         subject => subject,
     };
     update.changes.iter().map(of).collect()
@@ -128,11 +130,11 @@ fn concerns(update: &Update) -> BTreeSet<Subject> {
 /// Whether an update does not depend on another one: it changes functions that are in force,
 /// without further modules, or only removes resources.
 fn stands_alone(update: &Update, present: &NodeSnapshot) -> bool {
-    let modules = |slice: &FunctionConfig| slice.modules().map(|(module, _)| module).collect::<BTreeSet<_>>();
+    let modules = |config: &FunctionConfig| config.modules().map(|(module, _)| module).collect::<BTreeSet<_>>();
     update.changes.iter().all(|change| match change {
-        Change::Set(Resource::Slice(slice)) => {
-            let before = present.functions.get(&slice.id);
-            before.is_some_and(|before| modules(slice).is_subset(&modules(&before.config)))
+        Change::Set(Resource::FunctionConfig(config)) => {
+            let before = present.functions.get(&config.id);
+            before.is_some_and(|before| modules(config).is_subset(&modules(&before.config)))
         }
         Change::Set(Resource::Bundle(_) | Resource::Endpoints(..) | Resource::Route(_)) | Change::Withdrawn(_) => true,
         Change::Removed(subject) => !matches!(subject, Subject::Module(_)),

@@ -129,8 +129,8 @@ impl Reconciler {
                 Some((id, _)) = fetched_keys.recv(), if loading.are_over() => {
                     // The configuration that came with the key set may be older than the last
                     // update.
-                    if let Some(slice) = state.keys.latest(&id) {
-                        self.load(Purpose::Keys(id), vec![slice], &mut loading);
+                    if let Some(config) = state.keys.latest(&id) {
+                        self.load(Purpose::Keys(id), vec![config], &mut loading);
                     }
                 }
                 Some(hash) = fetched_modules.recv(), if loading.are_over() => self.reload_with(hash, &mut loading),
@@ -168,7 +168,7 @@ impl Reconciler {
         let mut wanted = LoadRequest { engine: self.node.snapshot.load().mesh.engine, ..LoadRequest::default() };
         for change in &update.changes {
             match change {
-                Change::Set(Resource::Slice(slice)) => wanted.slices.push(keys.follow((**slice).clone())),
+                Change::Set(Resource::FunctionConfig(config)) => wanted.configs.push(keys.follow((**config).clone())),
                 Change::Set(Resource::Route(route)) => wanted.routes.push((**route).clone()),
                 Change::Set(Resource::Module(hash, bytes)) => wanted.modules.push((*hash, bytes.clone())),
                 Change::Set(_) | Change::Removed(_) | Change::Withdrawn(_) => {}
@@ -178,13 +178,13 @@ impl Reconciler {
         loads.begin(Purpose::Update(update), &[], task);
     }
 
-    fn load(&self, purpose: Purpose, slices: Vec<FunctionConfig>, loads: &mut Loads) {
-        if slices.is_empty() {
+    fn load(&self, purpose: Purpose, configs: Vec<FunctionConfig>, loads: &mut Loads) {
+        if configs.is_empty() {
             return;
         }
-        let ids: Vec<_> = slices.iter().map(|slice| slice.id.clone()).collect();
+        let ids: Vec<_> = configs.iter().map(|config| config.id.clone()).collect();
         let engine = self.node.snapshot.load().mesh.engine;
-        loads.begin(purpose, &ids, self.loader.start(LoadRequest { slices, engine, ..LoadRequest::default() }));
+        loads.begin(purpose, &ids, self.loader.start(LoadRequest { configs, engine, ..LoadRequest::default() }));
     }
 
     fn finish_load(&self, purpose: Purpose, loaded: LoadResult, state: &mut LoopState) {
@@ -292,10 +292,10 @@ impl Reconciler {
     fn changes_fetches(&self, update: &Update) -> bool {
         let snapshot = self.node.snapshot.load();
         update.changes.iter().any(|change| match change {
-            Change::Set(Resource::Slice(slice)) => {
-                slice.modules().any(|(_, url)| url.is_some()) || snapshot.functions.get(&slice.id).is_some()
+            Change::Set(Resource::FunctionConfig(config)) => {
+                config.modules().any(|(_, url)| url.is_some()) || snapshot.functions.get(&config.id).is_some()
             }
-            Change::Removed(subject) => matches!(subject, Subject::Slice(_)),
+            Change::Removed(subject) => matches!(subject, Subject::FunctionConfig(_)),
             Change::Set(_) | Change::Withdrawn(_) => false,
         })
     }
@@ -303,10 +303,10 @@ impl Reconciler {
     /// Fetches all modules that functions name by URL.
     fn fetch_modules(&self, fetcher: &ModuleFetcher) {
         let snapshot = self.node.snapshot.load();
-        let slices = snapshot.functions.values().map(|entry| &entry.config);
-        let all = slices.flat_map(|slice| slice.modules().map(move |(module, url)| (slice, module, url)));
+        let configs = snapshot.functions.values().map(|entry| &entry.config);
+        let all = configs.flat_map(|config| config.modules().map(move |(module, url)| (config, module, url)));
         let named = all.clone().map(|(_, module, _)| module).collect();
-        let wanted = all.filter_map(|(slice, module, url)| Some((module, Download::module(slice, url?))));
+        let wanted = all.filter_map(|(config, module, url)| Some((module, Download::module(config, url?))));
         let wanted: Vec<_> = wanted.collect();
         fetcher.want(&wanted, &named);
     }
@@ -314,22 +314,22 @@ impl Reconciler {
     /// Reloads the functions that name a module that was fetched.
     fn reload_with(&self, hash: ModuleHash, loads: &mut Loads) {
         let snapshot = self.node.snapshot.load();
-        let slices = snapshot.functions.values().map(|entry| &entry.config);
-        let named = slices.filter(|slice| slice.modules().any(|(module, _)| module == hash)).cloned();
+        let configs = snapshot.functions.values().map(|entry| &entry.config);
+        let named = configs.filter(|config| config.modules().any(|(module, _)| module == hash)).cloned();
         self.load(Purpose::Module(hash), named.collect(), loads);
     }
 
     /// Reloads functions with an extension that failed to load.
     fn retry(&self, retries: &mut Retries, loads: &mut Loads) {
         let snapshot = self.node.snapshot.load();
-        let mut slices = Vec::new();
+        let mut configs = Vec::new();
         for id in retries.due(Instant::now()) {
             match snapshot.functions.get(&id) {
-                Some(entry) => slices.push(entry.config.clone()),
+                Some(entry) => configs.push(entry.config.clone()),
                 None => retries.forget(&id),
             }
         }
-        self.load(Purpose::Retry, slices, loads);
+        self.load(Purpose::Retry, configs, loads);
     }
 
     fn set_wanted<'a>(&self, entries: impl Iterator<Item = &'a Arc<FunctionEntry>>) {

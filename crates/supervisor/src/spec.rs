@@ -49,30 +49,30 @@ pub struct ChainMemory {
 }
 
 impl From<&FunctionConfig> for FunctionSpec {
-    fn from(slice: &FunctionConfig) -> Self {
+    fn from(config: &FunctionConfig) -> Self {
         Self {
-            id: slice.id.clone(),
-            revision: slice.revisions.number,
-            run: slice.run.clone(),
+            id: config.id.clone(),
+            revision: config.revisions.number,
+            run: config.run.clone(),
             container: None,
-            files: slice.bounds.file_access(),
-            protocol: slice.protocol,
-            chain: chain(slice, slice.protocol),
-            concurrency: slice.concurrency,
-            queue: slice.queue,
-            scale: slice.scale,
+            files: config.bounds.file_access(),
+            protocol: config.protocol,
+            chain: chain(config, config.protocol),
+            concurrency: config.concurrency,
+            queue: config.queue,
+            scale: config.scale,
         }
     }
 }
 
 impl FunctionSpec {
     /// The specs of all revisions that get requests, the function configuration's own first.
-    pub fn all(slice: &FunctionConfig) -> Vec<Self> {
+    pub fn all(config: &FunctionConfig) -> Vec<Self> {
         let of = |Revision { number, template: Template { run, protocol, concurrency, scale } }| {
-            let chain = chain(slice, protocol);
-            Self { revision: number, run, protocol, chain, concurrency, scale, ..Self::from(slice) }
+            let chain = chain(config, protocol);
+            Self { revision: number, run, protocol, chain, concurrency, scale, ..Self::from(config) }
         };
-        slice.all_revisions().map(of).collect()
+        config.all_revisions().map(of).collect()
     }
 
     pub(crate) fn command(&self) -> Option<&Command> {
@@ -115,8 +115,8 @@ impl FunctionSpec {
     }
 }
 
-fn chain(slice: &FunctionConfig, protocol: AppProtocol) -> Option<ChainMemory> {
-    let chain = slice.chain.as_ref().filter(|_| protocol == AppProtocol::Chain)?;
+fn chain(config: &FunctionConfig, protocol: AppProtocol) -> Option<ChainMemory> {
+    let chain = config.chain.as_ref().filter(|_| protocol == AppProtocol::Chain)?;
     Some(ChainMemory { chain: chain.chain.clone(), bytes: chain.memory, large_pages: chain.large_pages })
 }
 

@@ -73,9 +73,9 @@ impl JobReport {
 
 /// Names the run of a job. Equal commands, settings and callees give the same name, whatever the
 /// policies are. `None`: the function configuration is a function's, or cannot be encoded.
-pub fn run_of(slice: &FunctionConfig) -> Option<String> {
-    let Run::Job(job) = &slice.run else { return None };
-    let callees: Vec<&FunctionId> = slice.callees.iter().map(|callee| &callee.id).collect();
+pub fn run_of(config: &FunctionConfig) -> Option<String> {
+    let Run::Job(job) = &config.run else { return None };
+    let callees: Vec<&FunctionId> = config.callees.iter().map(|callee| &callee.id).collect();
     let content = Content::new(&(job, callees)).ok()?;
     Some(content.version.to_string())
 }

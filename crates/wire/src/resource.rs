@@ -40,7 +40,7 @@ pub enum Subject {
     Module(ModuleHash),
     /// The configuration of one function's sidecars and supervisor. A subscription also covers the
     /// modules that the function configuration names.
-    Slice(FunctionId),
+    FunctionConfig(FunctionId),
     /// A gateway's route to an exposed function that its node does not host.
     Route(FunctionId),
     /// The other nodes on which a function can be reached.
@@ -67,7 +67,7 @@ pub enum Resource {
     /// A WebAssembly module that function configurations name, with its hash.
     Module(ModuleHash, Bytes),
     /// The configuration of one function's sidecars and supervisor.
-    Slice(Box<FunctionConfig>),
+    FunctionConfig(Box<FunctionConfig>),
     /// A gateway's route to an exposed function that its node does not host.
     Route(Box<Route>),
     /// The other nodes on which a function can be reached, sorted by name.
@@ -151,7 +151,7 @@ impl Resource {
             Self::Module(hash, _) => Subject::Module(*hash),
             Self::Scale(function, _) => Subject::Scale(function.clone()),
             Self::Quota(function, _) => Subject::Quota(function.clone()),
-            Self::Slice(slice) => Subject::Slice(slice.id.clone()),
+            Self::FunctionConfig(config) => Subject::FunctionConfig(config.id.clone()),
             Self::Route(route) => Subject::Route(route.id.clone()),
             Self::Endpoints(function, _) => Subject::Endpoints(function.clone()),
             Self::Routes => Subject::Routes,
@@ -180,12 +180,12 @@ impl Resource {
                 Self::Module(*hash, Bytes::copy_from_slice(payload))
             }
             Subject::Module(_) => return Err(bad("it has another hash".to_owned())),
-            Subject::Slice(id) => {
-                let slice: Box<FunctionConfig> = from_bytes_observed(payload, observe).map_err(unread)?;
-                if slice.id != *id {
-                    return Err(bad(format!("it is that of {}", slice.id)));
+            Subject::FunctionConfig(id) => {
+                let config: Box<FunctionConfig> = from_bytes_observed(payload, observe).map_err(unread)?;
+                if config.id != *id {
+                    return Err(bad(format!("it is that of {}", config.id)));
                 }
-                Self::Slice(slice)
+                Self::FunctionConfig(config)
             }
             Subject::Route(id) => {
                 let route: Box<Route> = from_bytes_observed(payload, observe).map_err(unread)?;
@@ -274,7 +274,7 @@ impl fmt::Display for Subject {
             Self::Module(hash) => write!(f, "the module {hash}"),
             Self::Scale(function) => write!(f, "the bounds of {function}"),
             Self::Quota(function) => write!(f, "the shares of {function}"),
-            Self::Slice(function) => write!(f, "the slice of {function}"),
+            Self::FunctionConfig(function) => write!(f, "the configuration of {function}"),
             Self::Route(function) => write!(f, "the route to {function}"),
             Self::Endpoints(function) => write!(f, "the endpoints of {function}"),
             Self::Routes => f.write_str("the gateway's part"),

@@ -66,10 +66,10 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     // As a node of `leno up` does it.
     let supervisor = Supervisor::start(Settings { cgroups: true, ..Settings::default() }, ());
     let mut routes = HashMap::new();
-    for slice in snapshot.functions().filter_map(|id| snapshot.function_config(id)) {
+    for config in snapshot.functions().filter_map(|id| snapshot.function_config(id)) {
         let target =
-            Arc::new(Target { function: supervisor.apply(FunctionSpec::from(&slice)), idle: Mutex::default() });
-        for host in slice.expose.iter().flat_map(|expose| &expose.hosts) {
+            Arc::new(Target { function: supervisor.apply(FunctionSpec::from(&config)), idle: Mutex::default() });
+        for host in config.expose.iter().flat_map(|expose| &expose.hosts) {
             routes.insert(host.to_string(), target.clone());
         }
     }

@@ -124,12 +124,12 @@ async fn node(plane: &Plane, number: usize, address: SocketAddr, tally: &Arc<Tal
 }
 
 fn is_about_a_function(subject: &Subject) -> bool {
-    matches!(subject, Subject::Slice(_) | Subject::Endpoints(_))
+    matches!(subject, Subject::FunctionConfig(_) | Subject::Endpoints(_))
 }
 
 fn function_of(subject: Subject) -> Option<FunctionId> {
     match subject {
-        Subject::Slice(function) => Some(function),
+        Subject::FunctionConfig(function) => Some(function),
         _ => None,
     }
 }
@@ -142,7 +142,7 @@ pub(super) fn report_waiting(node: &Agent, function: &FunctionId, waiting: u32) 
 
 async fn accept(mut updates: Updates, tally: Arc<Tally>) {
     while let Some(update) = updates.recv().await {
-        let is_configuration = |change: &&Change| matches!(change, Change::Set(Resource::Slice(_)));
+        let is_configuration = |change: &&Change| matches!(change, Change::Set(Resource::FunctionConfig(_)));
         let count = update.changes.iter().filter(is_configuration).count();
         update.accept();
         tally.configurations.fetch_add(count as u64, Ordering::Relaxed);

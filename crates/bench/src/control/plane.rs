@@ -253,16 +253,16 @@ impl CommandLoop {
 
     fn change(&mut self, function: usize, edition: usize) -> anyhow::Result<Duration> {
         let definitions = self.definitions.as_mut().context("definitions are in the store only")?;
-        let slice = definitions.slices.get_mut(&World::id(function)).context("there is no such function")?;
-        let limit = slice.inbound.rate_limits.first_mut().context("it has a limit")?;
+        let config = definitions.configs.get_mut(&World::id(function)).context("there is no such function")?;
+        let limit = config.inbound.rate_limits.first_mut().context("it has a limit")?;
         if let QuotaAlgorithm::TokenBucket { burst, .. } = &mut limit.algorithm {
             *burst = 100_000 + edition as u32;
         }
-        let slice = slice.clone();
+        let config = config.clone();
         let hosts = self.world.hosts(function).map(World::node_name);
         let before = hosts.map(|node| Ok((self.of_node(&node)?.acks, node))).collect::<anyhow::Result<Vec<_>>>()?;
         let begin = Instant::now();
-        ensure!(self.control.put(&slice)?, "it is the same policy");
+        ensure!(self.control.put(&config)?, "it is the same policy");
         for (acks, node) in before {
             self.wait(begin, || Ok(self.of_node(&node)?.acks > acks))?;
         }

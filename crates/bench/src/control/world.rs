@@ -68,7 +68,7 @@ impl World {
     /// The resources of a node that hosts only this function.
     pub(super) fn needed(self, function: usize) -> BTreeSet<Subject> {
         let callees = self.callees(function).map(|callee| Subject::Endpoints(Self::id(callee)));
-        callees.chain([Subject::Slice(Self::id(function))]).collect()
+        callees.chain([Subject::FunctionConfig(Self::id(function))]).collect()
     }
 
     fn callees(self, function: usize) -> impl Iterator<Item = usize> {
@@ -105,10 +105,10 @@ impl World {
         documents.extend((0..self.functions).flat_map(|function| self.documents(&mesh, function)));
         let read = leno_config::load_text(&folder.join("world.yaml"), &join(&documents));
         let snapshot = read.map_err(|problems| anyhow!("{:?}", problems.first()))?;
-        let slices = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
+        let configs = snapshot.functions().filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
         Ok(Definitions {
             mesh: snapshot.mesh_config().clone(),
-            slices,
+            configs,
             modules: snapshot.modules().clone(),
             permissions: snapshot.permissions(),
         })
@@ -137,10 +137,10 @@ mod tests {
     fn functions_have_nine_policies_and_five_callees() {
         let folder = tempfile::tempdir().unwrap();
         let definitions = World { functions: 10, nodes: 2, scheduled: true }.definitions(folder.path()).unwrap();
-        assert_eq!(definitions.slices.len(), 10);
-        let slice = &definitions.slices[&World::id(3)];
-        assert_eq!((slice.callees.len(), slice.outbound.targets.len()), (CALLEES, CALLEES));
-        let program = &slice.inbound;
+        assert_eq!(definitions.configs.len(), 10);
+        let config = &definitions.configs[&World::id(3)];
+        assert_eq!((config.callees.len(), config.outbound.targets.len()), (CALLEES, CALLEES));
+        let program = &config.inbound;
         assert!(!program.authentication.is_empty() && !program.authorization.is_empty() && program.tracing.enabled);
         assert!(!program.rate_limits.is_empty() && program.access_log.enabled && !program.sidecar.name.is_empty());
         assert!(program.targets.iter().all(|target| target.retry.is_some() && target.breaker.is_some()));

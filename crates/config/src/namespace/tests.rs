@@ -91,7 +91,7 @@ fn only_documents_of_requests_have_no_files_and_no_special_addresses_unless_they
 }
 
 #[test]
-fn a_slice_is_delivered_without_restrictions_that_it_cannot_run_into() {
+fn a_config_is_delivered_without_restrictions_that_it_cannot_run_into() {
     let config = |text: &str| from_requests(text).function_config(&"a/shop".parse().unwrap()).unwrap();
     let plain = config(SHOP);
     assert_eq!(plain.for_delivery().bounds, NamespaceBounds::default());

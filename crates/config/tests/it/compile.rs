@@ -26,7 +26,7 @@ fn config(snapshot: &Snapshot, id: &str) -> FunctionConfig {
 /// All function configurations of the example, as JSON. `LENO_BLESS=1 cargo test -p leno-config`
 /// writes them anew.
 #[test]
-fn slices_are_what_they_were() {
+fn configs_are_what_they_were() {
     let snapshot = orders();
     let configs: Vec<FunctionConfig> = snapshot.functions().map(|id| snapshot.function_config(id).unwrap()).collect();
     let json = serde_json::to_string_pretty(&(snapshot.mesh_config(), configs)).unwrap() + "\n";
@@ -338,8 +338,8 @@ spec:
 }
 
 #[test]
-fn a_change_of_a_callers_labels_changes_the_slice_of_the_callee() {
-    let slice_with = |labels: &str| {
+fn a_change_of_a_callers_labels_changes_the_config_of_the_callee() {
+    let config_with = |labels: &str| {
         let text = format!(
             "{{apiVersion: leno.dev/v1alpha1, kind: Function, metadata: {{name: web, labels: {labels}}}, spec: {{command: [web], callees: [a]}}}}
 ---
@@ -350,7 +350,7 @@ fn a_change_of_a_callers_labels_changes_the_slice_of_the_callee() {
         config(&parse(&text), "default/a")
     };
     let callers = |config: &FunctionConfig| config.inbound.authorization[0].from[0].labels.clone().unwrap().identities;
-    let (with, without) = (slice_with("{app: web}"), slice_with("{}"));
+    let (with, without) = (config_with("{app: web}"), config_with("{}"));
     assert_eq!(callers(&with), ["spiffe://leno.local/ns/default/sa/web"]);
     assert_eq!(callers(&without), [""; 0]);
     assert_ne!(with, without);

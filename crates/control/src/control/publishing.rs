@@ -61,8 +61,8 @@ impl Control {
         let mut published = PublishSummary { functions, ..PublishSummary::default() };
         for subject in &changed {
             match subject {
-                Subject::Slice(id) if definitions.slices.contains_key(id) => published.changed += 1,
-                Subject::Slice(_) => published.removed += 1,
+                Subject::FunctionConfig(id) if definitions.configs.contains_key(id) => published.changed += 1,
+                Subject::FunctionConfig(_) => published.removed += 1,
                 _ => (),
             }
         }
@@ -74,23 +74,23 @@ impl Control {
     /// functions are not looked at.
     pub fn change_after<E: From<PublishError>>(
         &self,
-        slices: &[&FunctionConfig],
+        configs: &[&FunctionConfig],
         removed: &[FunctionId],
         permissions: &Permissions,
         commit: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let prepare = |slice: &FunctionConfig| {
-            let history = self.state().histories().record_one(slice, now_ms())?;
-            let resolved = history.slice_for_delivery(slice)?;
+        let prepare = |config: &FunctionConfig| {
+            let history = self.state().histories().record_one(config, now_ms())?;
+            let resolved = history.config_for_delivery(config)?;
             let prepared = self.state().prepare_put(&resolved, &self.0.trust_domain)?;
             Ok::<_, DefinitionsError>((prepared, history))
         };
-        let prepared = slices.iter().map(|slice| prepare(slice)).collect::<Result<Vec<_>, _>>();
+        let prepared = configs.iter().map(|config| prepare(config)).collect::<Result<Vec<_>, _>>();
         let prepared = prepared.map_err(PublishError::from)?;
         commit()?;
         let kept: Vec<(&FunctionConfig, &History)> =
-            slices.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
+            configs.iter().copied().zip(prepared.iter().map(|(_, history)| history)).collect();
         store.change(&kept, removed).map_err(PublishError::from)?;
         self.change_at_length(|state| state.change(prepared, removed, permissions));
         self.0.rollouts.notify_one();
@@ -109,7 +109,7 @@ impl Control {
         definitions: &Definitions,
         before: &Histories,
     ) -> Result<(CompiledDefinitions, Modules, Histories), PublishError> {
-        let histories = before.record_publication(&definitions.slices, now_ms())?;
+        let histories = before.record_publication(&definitions.configs, now_ms())?;
         let modules = self.modules(definitions, &histories)?;
         let compiled = CompiledDefinitions::new(definitions, &modules, &histories, &self.bundle())?;
         Ok((compiled, modules, histories))
@@ -129,11 +129,11 @@ impl Control {
 
     /// Adds one function or replaces its definition: first in the store, then for all nodes. Other
     /// functions are not looked at. Returns whether anything changed. Blocks on the store.
-    pub fn put(&self, slice: &FunctionConfig) -> Result<bool, PublishError> {
+    pub fn put(&self, config: &FunctionConfig) -> Result<bool, PublishError> {
         let store = self.0.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let history = self.state().histories().record_one(slice, now_ms())?;
-        let prepared = self.state().prepare_put(&history.slice_for_delivery(slice)?, &self.0.trust_domain)?;
-        store.put(slice, &history)?;
+        let history = self.state().histories().record_one(config, now_ms())?;
+        let prepared = self.state().prepare_put(&history.config_for_delivery(config)?, &self.0.trust_domain)?;
+        store.put(config, &history)?;
         let made_a_difference = self.state().put(prepared, history);
         // The woken task checks the state itself, so waking it for nothing does no harm.
         self.0.rollouts.notify_one();
@@ -148,10 +148,10 @@ impl Control {
         let decisions = self.state().decisions(now_ms);
         for (id, candidate, verdict) in decisions {
             let state = self.state();
-            let (history, slice) = (state.histories().0.get(&id).cloned(), state.slice(&id));
+            let (history, config) = (state.histories().0.get(&id).cloned(), state.config(&id));
             drop(state);
-            let (Some(mut history), Some(slice)) = (history, slice) else { continue };
-            let plan = &slice.revisions.plan;
+            let (Some(mut history), Some(config)) = (history, config) else { continue };
+            let plan = &config.revisions.plan;
             let steps = plan.rollout.iter().flat_map(|rollout| &rollout.steps);
             let percent = |step: usize| steps.clone().nth(step).copied().unwrap_or(100);
             let from = percent(candidate.step);
@@ -166,7 +166,7 @@ impl Control {
                     (0, format!("rolled back: {reason}"))
                 }
             };
-            let prepared = self.state().prepare_put(&history.slice_for_delivery(&slice)?, &self.0.trust_domain)?;
+            let prepared = self.state().prepare_put(&history.config_for_delivery(&config)?, &self.0.trust_domain)?;
             store.put_history(&id, &history)?;
             let revision = revision::name(&id, candidate.number);
             if to == 0 {

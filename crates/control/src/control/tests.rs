@@ -1,7 +1,7 @@
 use super::*;
 use crate::admission::Admission;
+use crate::configs;
 use crate::definitions::Definitions;
-use crate::slices;
 use leno_agent::{BACKOFF, Connection, join};
 use leno_model::InstanceState;
 use leno_wire::{Instance, Placement};
@@ -15,15 +15,15 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn nodes_are_served_while_a_change_takes_long() {
-    let authority = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap();
+    let authority = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap();
     let control = Control::new(authority, Store::memory(), Options::default()).unwrap();
-    let slice = slices::slice("a/one", &[], 1);
-    let id = slice.id.clone();
-    let slices = BTreeMap::from([(id.clone(), slice)]);
+    let config = configs::config("a/one", &[], 1);
+    let id = config.id.clone();
+    let configs = BTreeMap::from([(id.clone(), config)]);
     control
         .publish(&Definitions {
-            mesh: slices::mesh(),
-            slices,
+            mesh: configs::mesh(),
+            configs,
             modules: BTreeMap::new(),
             permissions: Default::default(),
         })

@@ -107,7 +107,7 @@ fn golden_messages_are_read_and_written_as_they_were() {
     to_node("welcome", to_node::Message::Welcome(welcome));
     let content = Content::new(&()).unwrap();
     let resources = self::subjects().iter().map(|subject| messages::resource(subject, &content)).collect();
-    let removed = vec![(&Subject::Slice("shop/checkout".parse().unwrap())).into()];
+    let removed = vec![(&Subject::FunctionConfig("shop/checkout".parse().unwrap())).into()];
     let withdrawn = vec!["shop/checkout".to_owned()];
     let delta = v1::Delta { nonce: 301, resources: vec![], removed, withdrawn };
     to_node("delta-withdrawn", to_node::Message::Delta(delta));
@@ -132,7 +132,7 @@ fn golden_messages_are_read_and_written_as_they_were() {
 
 /// Questions to nodes, and answers.
 fn questions() {
-    let candidates = vec![CandidatePrograms::of(&super::slices::command())];
+    let candidates = vec![CandidatePrograms::of(&super::configs::command())];
     let replay = Question::Replay { candidates, limit: Duration::from_secs(10) };
     let mark = OutputMark { instance: 3, began_ms: 1_900_000_000_000, next: 70 };
     let read = Question::Output(OutputQuery {
@@ -209,7 +209,7 @@ fn subjects() -> Vec<Subject> {
         Subject::Mesh,
         Subject::Bundle,
         Subject::Module(leno_wire::module_hash(b"a module")),
-        Subject::Slice(id("shop/checkout")),
+        Subject::FunctionConfig(id("shop/checkout")),
         Subject::Endpoints(id("shop/checkout")),
         Subject::Routes,
         Subject::Hosted,

@@ -1,12 +1,12 @@
 use super::*;
-use crate::slices;
+use crate::configs;
 use leno_model::revision::Rollout;
 use proptest::prelude::*;
 use std::time::Duration;
 
-fn slice(content: u32, plan: &Plan) -> FunctionConfig {
+fn config(content: u32, plan: &Plan) -> FunctionConfig {
     let revisions = Revisions { plan: plan.clone(), ..Revisions::default() };
-    FunctionConfig { revisions, concurrency: content, ..slices::slice("shop/checkout", &[], 1) }
+    FunctionConfig { revisions, concurrency: content, ..configs::config("shop/checkout", &[], 1) }
 }
 
 fn numbers(history: &History) -> Vec<u32> {
@@ -15,10 +15,10 @@ fn numbers(history: &History) -> Vec<u32> {
 
 /// The primary revision, its content, and the shares of all revisions.
 fn resolved(history: &History, plan: &Plan) -> (u32, u32, Vec<(u32, u8)>) {
-    let slice = history.slice_for_delivery(&slice(0, plan)).unwrap();
-    let split = slice.revisions.split.unwrap_or_default();
+    let config = history.config_for_delivery(&config(0, plan)).unwrap();
+    let split = config.revisions.split.unwrap_or_default();
     let shares = split.targets.iter().map(|target| (target.revision, target.percent)).collect();
-    (slice.revisions.number, slice.concurrency, shares)
+    (config.revisions.number, config.concurrency, shares)
 }
 
 fn rollout(steps: &[u8]) -> Plan {
@@ -37,7 +37,7 @@ fn revisions_that_make_no_sense_are_those_of_no_function() {
     let plan = rollout(&[50]);
     let mut history = History::default();
     for content in [1, 2] {
-        history.record_publication(&slice(content, &plan), 0).unwrap();
+        history.record_publication(&config(content, &plan), 0).unwrap();
     }
     let (own, other): (FunctionId, FunctionId) = ("shop/checkout".parse().unwrap(), "a/shop".parse().unwrap());
     assert_eq!(history.check(&own), Ok(()));
@@ -61,7 +61,7 @@ fn revisions_that_make_no_sense_are_those_of_no_function() {
 fn a_change_makes_a_number_and_going_back_makes_another() {
     let (mut history, plan) = (History::default(), Plan::default());
     for (content, latest) in [(7, 1), (7, 1), (8, 2), (7, 3), (7, 3)] {
-        history.record_publication(&slice(content, &plan), 0).unwrap();
+        history.record_publication(&config(content, &plan), 0).unwrap();
         assert_eq!(resolved(&history, &plan), (latest, content, vec![]));
     }
 }
@@ -71,9 +71,9 @@ fn large_revisions_are_kept_only_as_far_as_they_fit() {
     let plan = Plan { history: 1000, ..Plan::default() };
     let mut history = History::default();
     let with = |content: u32, large: bool| {
-        let mut slice = slice(content, &plan);
-        slice.run = Run::External(vec!["127.0.0.1:9000".parse().unwrap(); if large { 5000 } else { 1 }]);
-        slice
+        let mut config = config(content, &plan);
+        config.run = Run::External(vec!["127.0.0.1:9000".parse().unwrap(); if large { 5000 } else { 1 }]);
+        config
     };
     for content in 1..=100 {
         history.record_publication(&with(content, true), 0).unwrap();
@@ -90,19 +90,19 @@ fn large_revisions_are_kept_only_as_far_as_they_fit() {
 #[test]
 fn what_is_the_functions_and_not_the_instances_makes_no_revision() {
     let (mut history, plan) = (History::default(), Plan::default());
-    let mut changed = slice(1, &plan);
+    let mut changed = config(1, &plan);
     history.record_publication(&changed, 0).unwrap();
     changed.queue = 7;
-    changed.callees = slices::slice("shop/checkout", &["shop/stock"], 1).callees;
+    changed.callees = configs::config("shop/checkout", &["shop/stock"], 1).callees;
     history.record_publication(&changed, 0).unwrap();
     assert_eq!(numbers(&history), [1]);
 }
 
 #[test]
-fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_slices_own() {
+fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_configs_own() {
     let mut history = History::default();
     for content in 1..=3 {
-        history.record_publication(&slice(content, &Plan::default()), 0).unwrap();
+        history.record_publication(&config(content, &Plan::default()), 0).unwrap();
     }
     let target = |revision, percent| Target { revision, percent, ..Target::default() };
     let tagged = Target { tag: Some("old".to_owned()), ..target(1, 0) };
@@ -117,7 +117,7 @@ fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_slices_own(
     let everything_to_one = plan(&[target(0, 40), target(3, 60)]);
     assert_eq!(resolved(&history, &everything_to_one), (3, 3, vec![]), "one revision needs no split");
 
-    let error = history.slice_for_delivery(&slice(0, &plan(&[target(9, 100)]))).unwrap_err();
+    let error = history.config_for_delivery(&config(0, &plan(&[target(9, 100)]))).unwrap_err();
     let text = "shop/checkout has no revision `checkout-00009`; it has checkout-00001, checkout-00002, checkout-00003";
     assert_eq!(error.to_string(), text);
 }
@@ -125,22 +125,23 @@ fn shares_tags_and_headers_are_resolved_and_the_largest_share_is_the_slices_own(
 #[test]
 fn a_rollout_starts_with_the_second_revision_and_anew_with_each_change() {
     let (mut history, plan) = (History::default(), rollout(&[10, 60]));
-    history.record_publication(&slice(1, &plan), 0).unwrap();
+    history.record_publication(&config(1, &plan), 0).unwrap();
     assert_eq!(resolved(&history, &plan), (1, 1, vec![]));
-    history.record_publication(&slice(2, &plan), 5).unwrap();
+    history.record_publication(&config(2, &plan), 5).unwrap();
     assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 90), (2, 10)]));
     history.candidate = Some(Candidate { number: 2, step: 1, since_ms: 9 });
     assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 40), (2, 60)]), "the old one stays the primary revision");
-    history.record_publication(&slice(2, &plan), 10).unwrap();
+    history.record_publication(&config(2, &plan), 10).unwrap();
     assert_eq!(history.candidate.unwrap().step, 1, "nothing has changed");
-    history.record_publication(&slice(2, &rollout(&[30])), 10).unwrap();
+    history.record_publication(&config(2, &rollout(&[30])), 10).unwrap();
     assert_eq!(history.candidate.unwrap().step, 0, "there are fewer steps now");
-    history.record_publication(&slice(3, &plan), 20).unwrap();
+    history.record_publication(&config(3, &plan), 20).unwrap();
     assert_eq!(resolved(&history, &plan), (1, 1, vec![(1, 90), (3, 10)]));
-    let status = history.status(&slice(0, &plan).id, &history.slice_for_delivery(&slice(0, &plan)).unwrap().revisions);
+    let status =
+        history.status(&config(0, &plan).id, &history.config_for_delivery(&config(0, &plan)).unwrap().revisions);
     assert_eq!(status.iter().map(|status| status.percent).collect::<Vec<_>>(), [90, 0, 10]);
     assert_eq!((status[2].step, status[0].step), (Some((1, 2)), None));
-    history.record_publication(&slice(3, &Plan::default()), 30).unwrap();
+    history.record_publication(&config(3, &Plan::default()), 30).unwrap();
     assert_eq!(resolved(&history, &Plan::default()), (3, 3, vec![]), "without a rollout the latest has everything");
     assert_eq!(history.candidate, None);
 }
@@ -151,14 +152,14 @@ fn the_oldest_are_collected_and_those_in_use_are_not() {
     let plan = Plan { traffic: vec![named], history: 3, ..Plan::default() };
     let mut history = History::default();
     for content in 1..=2 {
-        history.record_publication(&slice(content, &Plan::default()), 0).unwrap();
+        history.record_publication(&config(content, &Plan::default()), 0).unwrap();
     }
     for content in 3..=9 {
-        history.record_publication(&slice(content, &plan), 0).unwrap();
+        history.record_publication(&config(content, &plan), 0).unwrap();
     }
     assert_eq!(numbers(&history), [2, 8, 9]);
     let plan = Plan { history: 1, ..rollout(&[10]) };
-    history.record_publication(&slice(10, &plan), 0).unwrap();
+    history.record_publication(&config(10, &plan), 0).unwrap();
     assert_eq!(numbers(&history), [9, 10], "the stable one and its candidate");
 }
 
@@ -178,12 +179,12 @@ proptest! {
                 ];
             }
             plan.history = kept;
-            history.record_publication(&slice(content, &plan), 0).unwrap();
+            history.record_publication(&config(content, &plan), 0).unwrap();
             prop_assert!(history.latest() >= latest && history.latest() <= latest + 1);
             latest = history.latest();
             prop_assert!(history.kept.is_sorted_by(|a, b| a.number < b.number));
             prop_assert!(history.kept.len() <= kept.max(3) as usize);
-            let resolved = history.slice_for_delivery(&slice(content, &plan)).unwrap();
+            let resolved = history.config_for_delivery(&config(content, &plan)).unwrap();
             if let Some(split) = &resolved.revisions.split {
                 prop_assert_eq!(split.targets.iter().map(|target| u32::from(target.percent)).sum::<u32>(), 100);
                 prop_assert!(resolved.all_revisions().map(|revision| revision.number).is_sorted_by(|a, b| a != b));

@@ -91,7 +91,7 @@ impl Catalog {
     /// Stores the policies of a function that is about to be removed. The permissions have to be
     /// the previous ones.
     pub(super) fn prepare_removal(&mut self, id: &FunctionId) {
-        let content = self.compiled.contents.get(&Subject::Slice(id.clone()));
+        let content = self.compiled.contents.get(&Subject::FunctionConfig(id.clone()));
         if let (Some(content), Some(policies)) = (content, self.compiled.permissions.of(id)) {
             let removal = Removal { version: content.version, policies, nodes: BTreeSet::new() };
             self.removals.insert(id.clone(), removal);
@@ -115,7 +115,7 @@ impl Catalog {
     /// The last version of a function that `name` is to stop hosting, if its callers are still
     /// permitted: it is defined for other nodes, or the node drains it.
     pub(super) fn drain(&mut self, id: &FunctionId, name: &Arc<str>) -> Option<Version> {
-        if let Some(content) = self.compiled.contents.get(&Subject::Slice(id.clone())) {
+        if let Some(content) = self.compiled.contents.get(&Subject::FunctionConfig(id.clone())) {
             return Some(content.version);
         }
         let removal = self.removals.get_mut(id)?;

@@ -111,7 +111,7 @@ impl State {
                     self.scaling.answered(id, name, delivery, *accepted);
                     concerned.insert(id.clone());
                 }
-                (Subject::Slice(id), Some(_)) if *accepted && self.has_applied(id, name) => {
+                (Subject::FunctionConfig(id), Some(_)) if *accepted && self.has_applied(id, name) => {
                     concerned.insert(id.clone());
                 }
                 _ => {}
@@ -180,7 +180,7 @@ impl State {
         let Changes { resources, removed, delivered } = self.changes(&name, &mut pending);
         let mut withdrawn: BTreeSet<FunctionId> = BTreeSet::new();
         for subject in &removed {
-            if let Subject::Slice(id) = subject
+            if let Subject::FunctionConfig(id) = subject
                 && self.is_withdrawn(&name, id)
             {
                 withdrawn.insert(id.clone());
@@ -250,7 +250,7 @@ impl State {
         let Some(node) = self.nodes.all.get(name) else { return true };
         // Without the last change, the node may still permit calls that this change forbids.
         let was_sent = node.session.as_ref().is_some_and(|session| session.was_sent(id, last));
-        !was_sent || node.rejected.contains_key(&Subject::Slice(id.clone()))
+        !was_sent || node.rejected.contains_key(&Subject::FunctionConfig(id.clone()))
     }
 
     fn difference(&self, name: &str, subject: &Subject) -> Difference {

@@ -239,7 +239,7 @@ impl Hosting {
         }
         let current = |subject, version| compiled.contents.get(subject).is_some_and(|it| it.version == version);
         let held = held.iter().filter_map(|(subject, version)| match subject {
-            Subject::Slice(id) if current(subject, *version) => Some(id.clone()),
+            Subject::FunctionConfig(id) if current(subject, *version) => Some(id.clone()),
             _ => None,
         });
         let adopted: Vec<_> = held.filter(|id| self.scheduler.adopt(id, name)).collect();

@@ -79,7 +79,7 @@ impl State {
         function: &Function,
         instances: Option<Vec<HostedInstance>>,
     ) -> Option<FunctionStatus> {
-        let version = self.catalog.compiled.contents.get(&Subject::Slice(id.clone()))?.version;
+        let version = self.catalog.compiled.contents.get(&Subject::FunctionConfig(id.clone()))?.version;
         let revisions = self.catalog.histories().0.get(id).map(|history| history.status(id, &function.revisions));
         let bounds = |name: &str| self.scaling.bounds(id, name);
         let hosting = |name: &Arc<str>| FunctionNode {

@@ -109,7 +109,7 @@ impl Node {
 
     /// Whether the node is present and has applied the function's configuration.
     pub(super) fn has_in_force(&self, id: &FunctionId) -> bool {
-        self.present && self.in_force.contains_key(&Subject::Slice(id.clone()))
+        self.present && self.in_force.contains_key(&Subject::FunctionConfig(id.clone()))
     }
 
     /// Whether the node may subscribe to the subject. Its other subjects follow from the functions
@@ -121,7 +121,7 @@ impl Node {
             Subject::Scale(_)
             | Subject::Quota(_)
             | Subject::Module(_)
-            | Subject::Slice(_)
+            | Subject::FunctionConfig(_)
             | Subject::Route(_)
             | Subject::Endpoints(_) => false,
         }

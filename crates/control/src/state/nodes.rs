@@ -107,7 +107,7 @@ impl Nodes {
     ) -> Vec<Subject> {
         let Some(function) = compiled.functions.get(id) else { return Vec::new() };
         let mut subjects = function.brings(id, hosts, explicit);
-        if subjects.contains(&Subject::Slice(id.clone())) {
+        if subjects.contains(&Subject::FunctionConfig(id.clone())) {
             subjects.extend(function.delivered());
         }
         if hosts && explicit.contains(&Subject::Hosted) && self.is_scheduled(name) {

@@ -23,7 +23,7 @@ impl State {
         let names = before.contents.keys().chain(compiled.contents.keys());
         changed.extend(names.filter(|name| before.contents.get(name) != compiled.contents.get(name)).cloned());
         let ids = changed.iter().filter_map(|subject| match subject {
-            Subject::Slice(id) => Some(id.clone()),
+            Subject::FunctionConfig(id) => Some(id.clone()),
             _ => None,
         });
         let ids: Vec<FunctionId> = ids.collect();
@@ -61,7 +61,7 @@ impl State {
             state.define(&id)
         });
         self.carry_out(effects.into_iter().chain([Effect::Rebalance(id.clone())]));
-        let mut changed = vec![Subject::Slice(id.clone()), Subject::Route(id.clone())];
+        let mut changed = vec![Subject::FunctionConfig(id.clone()), Subject::Route(id.clone())];
         match put {
             Put::Same => return false,
             Put::Changed => {}
@@ -92,7 +92,7 @@ impl State {
             for id in removed {
                 if catalog.remove(id) {
                     changed.extend([
-                        Subject::Slice(id.clone()),
+                        Subject::FunctionConfig(id.clone()),
                         Subject::Route(id.clone()),
                         Subject::Endpoints(id.clone()),
                     ]);
@@ -106,7 +106,7 @@ impl State {
                     Put::Changed => {}
                     Put::New => drop(changed.insert(Subject::Endpoints(id.clone()))),
                 }
-                changed.extend([Subject::Slice(id.clone()), Subject::Route(id)]);
+                changed.extend([Subject::FunctionConfig(id.clone()), Subject::Route(id)]);
             }
             hosting.jobs.define_all(&catalog.compiled.functions);
             ids.iter().flat_map(|id| state.define(id)).collect()
@@ -145,10 +145,10 @@ impl State {
     /// Checks a function that [`State::put`] is to add or replace.
     pub(crate) fn prepare_put(
         &self,
-        slice: &FunctionConfig,
+        config: &FunctionConfig,
         trust_domain: &TrustDomain,
     ) -> Result<PreparedFunction, DefinitionsError> {
-        self.catalog.compiled.prepare_put(slice, trust_domain)
+        self.catalog.compiled.prepare_put(config, trust_domain)
     }
 
     /// The encoded settings of the mesh; `None`: none were published yet.
@@ -161,11 +161,11 @@ impl State {
     }
 
     /// The configuration of a function in the form that nodes get.
-    pub(crate) fn slice(&self, id: &FunctionId) -> Option<FunctionConfig> {
-        let subject = Subject::Slice(id.clone());
+    pub(crate) fn config(&self, id: &FunctionId) -> Option<FunctionConfig> {
+        let subject = Subject::FunctionConfig(id.clone());
         let content = self.catalog.compiled.contents.get(&subject)?;
         match Resource::decode(&subject, &content.payload).ok()? {
-            Resource::Slice(slice) => Some(*slice),
+            Resource::FunctionConfig(config) => Some(*config),
             _ => None,
         }
     }

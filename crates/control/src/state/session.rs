@@ -119,6 +119,6 @@ impl Session {
 
     /// Whether the node has the last version of a function's configuration.
     pub(super) fn was_sent(&self, id: &FunctionId, version: Version) -> bool {
-        self.sent.get(&Subject::Slice(id.clone())) == Some(&Some(version))
+        self.sent.get(&Subject::FunctionConfig(id.clone())) == Some(&Some(version))
     }
 }

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::slices;
+use crate::configs;
 use leno_identity::{Authority, TrustBundle};
 use std::time::SystemTime;
 
@@ -58,7 +58,7 @@ struct Peer {
 struct World {
     state: State,
     bundle: TrustBundle,
-    slices: BTreeMap<FunctionId, leno_model::FunctionConfig>,
+    configs: BTreeMap<FunctionId, leno_model::FunctionConfig>,
     placements: BTreeMap<&'static str, Placement>,
     peers: BTreeMap<&'static str, Peer>,
 }
@@ -80,7 +80,7 @@ impl World {
         Self {
             state,
             bundle: bundle.clone(),
-            slices: BTreeMap::new(),
+            configs: BTreeMap::new(),
             placements: NODES.map(|name| (name, Placement::Everything)).into(),
             peers: NODES.map(|name| (name, Peer::default())).into(),
         }
@@ -103,31 +103,31 @@ impl World {
     fn publish(&mut self, random: &mut Random) {
         let function = FUNCTIONS[random.below(FUNCTIONS.len())];
         if random.one_in(3) {
-            self.slices.remove(&slices::function(function));
+            self.configs.remove(&configs::function(function));
         } else {
             let callees: Vec<_> = FUNCTIONS.into_iter().filter(|_| random.one_in(3)).collect();
-            let mut slice = slices::slice(function, &callees, random.below(4) as u32);
+            let mut config = configs::config(function, &callees, random.below(4) as u32);
             if random.one_in(3) {
-                slice = slices::exposed(slice);
+                config = configs::exposed(config);
             }
-            self.slices.insert(slice.id.clone(), slice.clone());
+            self.configs.insert(config.id.clone(), config.clone());
             // One function alone, or all at once: both must have the same result.
-            let history = self.state.histories().record_one(&slice, 0).unwrap();
-            let resolved = history.slice_for_delivery(&slice).unwrap();
+            let history = self.state.histories().record_one(&config, 0).unwrap();
+            let resolved = history.config_for_delivery(&config).unwrap();
             if random.one_in(2)
-                && let Ok(prepared) = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap())
+                && let Ok(prepared) = self.state.prepare_put(&resolved, &configs::DOMAIN.parse().unwrap())
             {
                 self.state.put(prepared, history);
                 return;
             }
         }
         let definitions = Definitions {
-            mesh: slices::mesh(),
-            slices: self.slices.clone(),
+            mesh: configs::mesh(),
+            configs: self.configs.clone(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
         };
-        let histories = self.state.histories().record_publication(&definitions.slices, 0).unwrap();
+        let histories = self.state.histories().record_publication(&definitions.configs, 0).unwrap();
         self.state.publish(
             CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap(),
             histories,
@@ -138,7 +138,7 @@ impl World {
         let placement = if random.one_in(3) {
             Placement::Everything
         } else {
-            Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(slices::function).collect())
+            Placement::Only(FUNCTIONS.into_iter().filter(|_| random.one_in(2)).map(configs::function).collect())
         };
         self.placements.insert(name, placement.clone());
         self.state.admit(name, Admission { placement, gateway: true, locality: Default::default(), egress: false });
@@ -150,7 +150,7 @@ impl World {
         peer.read.clear();
         peer.refused.clear();
         // If a function is removed, its instances have ended.
-        peer.instances.retain(|id, _| self.placements[name].hosts(id) && self.slices.contains_key(id));
+        peer.instances.retain(|id, _| self.placements[name].hosts(id) && self.configs.contains_key(id));
         let greeting = Hello {
             subscribe: peer.explicit.iter().cloned().collect(),
             held: peer.held.iter().map(|(subject, version)| (subject.clone(), *version)).collect(),
@@ -182,13 +182,13 @@ impl World {
             1 => Subject::Hosted,
             2 => Subject::Routes,
             3 => Subject::Bundle,
-            4 => Subject::Slice(slices::function(FUNCTIONS[random.below(FUNCTIONS.len())])),
-            _ => Subject::Endpoints(slices::function(FUNCTIONS[random.below(FUNCTIONS.len())])),
+            4 => Subject::FunctionConfig(configs::function(FUNCTIONS[random.below(FUNCTIONS.len())])),
+            _ => Subject::Endpoints(configs::function(FUNCTIONS[random.below(FUNCTIONS.len())])),
         };
         let (add, remove) = (any(), any());
         peer.explicit.remove(&remove);
         // Function configurations and endpoints follow from the placement alone.
-        if !matches!(add, Subject::Slice(_) | Subject::Endpoints(_)) {
+        if !matches!(add, Subject::FunctionConfig(_) | Subject::Endpoints(_)) {
             peer.explicit.insert(add.clone());
         }
         if let Some(session) = peer.session {
@@ -197,7 +197,7 @@ impl World {
     }
 
     fn report(&mut self, name: &'static str, random: &mut Random) {
-        let function = slices::function(FUNCTIONS[random.below(FUNCTIONS.len())]);
+        let function = configs::function(FUNCTIONS[random.below(FUNCTIONS.len())]);
         let instance = |id| Instance {
             id,
             state: if id == 0 { InstanceState::Starting } else { InstanceState::Ready },
@@ -209,7 +209,7 @@ impl World {
         let instances: Vec<_> = (0..random.below(4) as u64).map(instance).collect();
         let peer = self.peers.get_mut(name).unwrap();
         // Reports about other functions are refused.
-        if !self.placements[name].hosts(&function) || !self.slices.contains_key(&function) {
+        if !self.placements[name].hosts(&function) || !self.configs.contains_key(&function) {
             if let Some(session) = peer.session
                 && !peer.instances.contains_key(&function)
             {
@@ -311,11 +311,11 @@ impl World {
     fn expected(&self, name: &'static str) -> BTreeMap<Subject, Version> {
         let explicit = &self.peers[name].explicit;
         let mut wanted = explicit.clone();
-        for (id, slice) in &self.slices {
+        for (id, config) in &self.configs {
             let hosted = explicit.contains(&Subject::Hosted) && self.placements[name].hosts(id);
-            let routed = explicit.contains(&Subject::Routes) && !slice.expose.is_empty();
+            let routed = explicit.contains(&Subject::Routes) && !config.expose.is_empty();
             if hosted {
-                wanted.insert(Subject::Slice(id.clone()));
+                wanted.insert(Subject::FunctionConfig(id.clone()));
             } else if routed {
                 wanted.insert(Subject::Route(id.clone()));
             }
@@ -323,7 +323,7 @@ impl World {
                 wanted.insert(Subject::Endpoints(id.clone()));
             }
             if hosted {
-                wanted.extend(slice.callees.iter().map(|callee| Subject::Endpoints(callee.id.clone())));
+                wanted.extend(config.callees.iter().map(|callee| Subject::Endpoints(callee.id.clone())));
             }
         }
         wanted.into_iter().filter_map(|subject| Some((subject.clone(), self.content(name, &subject)?))).collect()
@@ -333,15 +333,17 @@ impl World {
         let content = match subject {
             Subject::Mesh => (!self.state.catalog.compiled.functions.is_empty()
                 || self.state.catalog.compiled.contents.contains_key(subject))
-            .then(|| Content::new(&slices::mesh())),
+            .then(|| Content::new(&configs::mesh())),
             Subject::Bundle => Some(Content::of_bundle(&self.bundle)),
             Subject::Module(_) | Subject::Scale(_) | Subject::Quota(_) => None,
-            Subject::Slice(id) => self.slices.get(id).map(|slice| Content::new(&slices::delivered(slice.clone()))),
-            Subject::Route(id) => {
-                let slice = self.slices.get(id).map(|slice| slices::delivered(slice.clone()));
-                slice.and_then(|slice| leno_model::Route::of(&slice)).map(|route| Content::new(&route))
+            Subject::FunctionConfig(id) => {
+                self.configs.get(id).map(|config| Content::new(&configs::delivered(config.clone())))
             }
-            Subject::Endpoints(id) => self.slices.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
+            Subject::Route(id) => {
+                let config = self.configs.get(id).map(|config| configs::delivered(config.clone()));
+                config.and_then(|config| leno_model::Route::of(&config)).map(|route| Content::new(&route))
+            }
+            Subject::Endpoints(id) => self.configs.contains_key(id).then(|| Content::new(&self.endpoints(name, id))),
             Subject::Routes => return self.state.catalog.compiled.contents.get(subject).map(|content| content.version),
             Subject::Hosted => Some(Content::new(&self.placements[name])),
         };
@@ -364,7 +366,7 @@ impl World {
 
 #[test]
 fn every_history_ends_with_everybody_having_what_they_should() {
-    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     for history in 1..=400 {
         let mut random = Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(history));
         let mut world = World::new(&bundle);
@@ -381,13 +383,13 @@ fn every_history_ends_with_everybody_having_what_they_should() {
 /// A control plane after a restart, and three nodes that have not come back yet. The first one's
 /// function calls those of the others.
 fn caller_and_two_hosts() -> World {
-    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut world = World::new(&bundle);
-    world.slices = [slices::slice("a/one", &["a/two"], 1), slices::slice("a/two", &[], 1)]
-        .map(|slice| (slice.id.clone(), slice))
+    world.configs = [configs::config("a/one", &["a/two"], 1), configs::config("a/two", &[], 1)]
+        .map(|config| (config.id.clone(), config))
         .into();
     let hosted = NODES.into_iter().zip(["a/one", "a/two", "a/two"]);
-    world.placements = hosted.map(|(name, id)| (name, Placement::Only([slices::function(id)].into()))).collect();
+    world.placements = hosted.map(|(name, id)| (name, Placement::Only([configs::function(id)].into()))).collect();
     for peer in world.peers.values_mut() {
         peer.explicit.insert(Subject::Hosted);
     }
@@ -402,12 +404,12 @@ impl World {
     /// Another process with the same definitions.
     fn restart(&mut self) {
         let definitions = Definitions {
-            mesh: slices::mesh(),
-            slices: self.slices.clone(),
+            mesh: configs::mesh(),
+            configs: self.configs.clone(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
         };
-        let histories = Histories::default().record_publication(&definitions.slices, 0).unwrap();
+        let histories = Histories::default().record_publication(&definitions.configs, 0).unwrap();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state = State::new(compiled, histories);
         for (name, placement) in &self.placements {
@@ -452,8 +454,8 @@ fn endpoints_of_nodes_that_do_not_come_back_end_with_the_wait_for_them() {
     let mut world = caller_and_two_hosts();
     assert_eq!((world.come_back(host), world.come_back(caller)), (vec![], vec![]));
     world.state.stop_awaiting();
-    assert_eq!(world.accept_all(caller), [Subject::Endpoints(slices::function("a/two"))]);
-    let left = world.state.endpoints(caller, &slices::function("a/two"));
+    assert_eq!(world.accept_all(caller), [Subject::Endpoints(configs::function("a/two"))]);
+    let left = world.state.endpoints(caller, &configs::function("a/two"));
     assert_eq!(left.iter().map(|endpoint| &*endpoint.node).collect::<Vec<_>>(), [host]);
 }
 

@@ -71,9 +71,9 @@ impl Store {
         let Some(backend) = &self.0 else { return Ok(None) };
         let Some(mesh) = backend.get(MESH)? else { return Ok(None) };
         let mesh = decode(&**backend, &mesh)?;
-        let mut slices = BTreeMap::new();
+        let mut configs = BTreeMap::new();
         for entry in backend.list(SLICES)?.entries {
-            slices.insert(function(&**backend, &entry, SLICES)?, decode::<FunctionConfig>(&**backend, &entry)?);
+            configs.insert(function(&**backend, &entry, SLICES)?, decode::<FunctionConfig>(&**backend, &entry)?);
         }
         let mut modules = BTreeMap::new();
         for entry in backend.list(MODULES)?.entries {
@@ -83,7 +83,7 @@ impl Store {
             }
             modules.insert(hash, Arc::from(entry.value));
         }
-        Ok(Some(Definitions { mesh, slices, modules, permissions: Permissions::default() }))
+        Ok(Some(Definitions { mesh, configs, modules, permissions: Permissions::default() }))
     }
 
     /// The revisions that were saved last, by function.
@@ -130,7 +130,7 @@ impl Store {
             transaction.delete(format!("{REVISIONS}{id}"));
         }
         let runs: BTreeMap<&FunctionId, String> =
-            definitions.slices.iter().filter_map(|(id, slice)| Some((id, run_of(slice)?))).collect();
+            definitions.configs.iter().filter_map(|(id, config)| Some((id, run_of(config)?))).collect();
         for (id, outcome) in self.outcomes()? {
             // A job that goes back to an earlier definition runs again.
             if runs.get(&id) != Some(&outcome.report.run) {
@@ -139,8 +139,8 @@ impl Store {
         }
         if !backend.is_shared() {
             let mut wanted = BTreeMap::from([(MESH.to_owned(), encode(backend, &definitions.mesh)?)]);
-            for (id, slice) in &definitions.slices {
-                wanted.insert(format!("{SLICES}{id}"), encode(backend, slice)?);
+            for (id, config) in &definitions.configs {
+                wanted.insert(format!("{SLICES}{id}"), encode(backend, config)?);
             }
             wanted.extend(modules.iter().map(|(hash, module)| (format!("{MODULES}{hash}"), module.to_vec())));
             for entry in backend.list("compiled/")?.entries {
@@ -156,8 +156,8 @@ impl Store {
     }
 
     /// Adds or replaces one function.
-    pub(crate) fn put(&self, slice: &FunctionConfig, history: &History) -> Result<(), StoreError> {
-        self.change(&[(slice, history)], &[])
+    pub(crate) fn put(&self, config: &FunctionConfig, history: &History) -> Result<(), StoreError> {
+        self.change(&[(config, history)], &[])
     }
 
     /// Adds, replaces and removes functions, in the way of [`Store::save`].
@@ -169,15 +169,15 @@ impl Store {
         let Some(backend) = &self.0 else { return Ok(()) };
         let backend = &**backend;
         let mut transaction = Transaction::default();
-        for (slice, history) in kept {
-            let id = &slice.id;
+        for (config, history) in kept {
+            let id = &config.id;
             if !backend.is_shared() {
-                transaction.put(format!("{SLICES}{id}"), encode(backend, slice)?);
+                transaction.put(format!("{SLICES}{id}"), encode(backend, config)?);
             }
             transaction.put(format!("{REVISIONS}{id}"), encode(backend, history)?);
             let key = format!("{OUTCOMES}{id}");
             let outcome = backend.get(&key)?.map(|entry| decode::<Outcome>(backend, &entry)).transpose()?;
-            if outcome.is_some_and(|outcome| run_of(slice).as_ref() != Some(&outcome.report.run)) {
+            if outcome.is_some_and(|outcome| run_of(config).as_ref() != Some(&outcome.report.run)) {
                 transaction.delete(key);
             }
         }

@@ -1,6 +1,6 @@
 //! A change of some functions has the same result as a publication of all.
 
-use crate::support::slices::{function, slice};
+use crate::support::configs::{config, function};
 use crate::support::*;
 use leno_control::{Control, PublishError, Store, StoreError};
 use leno_model::{FunctionConfig, FunctionId};
@@ -20,8 +20,8 @@ fn worlds() -> impl Strategy<Value = Vec<World>> {
     let world = one.prop_map(|functions| {
         let each = NAMES.iter().zip(functions).filter(|(_, (there, ..))| *there);
         each.map(|(name, (_, callee, content, template))| {
-            let slice = FunctionConfig { concurrency: template, ..slice(name, &[NAMES[callee]], content) };
-            (function(name), slice)
+            let config = FunctionConfig { concurrency: template, ..config(name, &[NAMES[callee]], content) };
+            (function(name), config)
         })
         .collect()
     });
@@ -30,7 +30,7 @@ fn worlds() -> impl Strategy<Value = Vec<World>> {
 
 fn change(control: &Control, before: &World, after: &World) -> Result<(), PublishError> {
     let differing: Vec<&FunctionConfig> =
-        after.iter().filter(|(id, slice)| before.get(*id) != Some(slice)).map(|(_, slice)| slice).collect();
+        after.iter().filter(|(id, config)| before.get(*id) != Some(config)).map(|(_, config)| config).collect();
     let removed: Vec<FunctionId> = before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
     control.change_after(&differing, &removed, &Default::default(), || Ok(()))
 }
@@ -73,9 +73,9 @@ fn functions(control: &Control) -> Vec<String> {
 #[test]
 fn what_cannot_be_stored_changes_nothing() {
     let control = control();
-    control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
+    control.publish(&definitions([config("a/one", &[], 1)])).unwrap();
     let before = control.status();
-    let (new, failed) = (slice("a/two", &[], 1), || PublishError::Store(StoreError::NotLeader { store: "a".into() }));
+    let (new, failed) = (config("a/two", &[], 1), || PublishError::Store(StoreError::NotLeader { store: "a".into() }));
     assert!(control.change_after(&[&new], &[function("a/one")], &Default::default(), || Err(failed())).is_err());
     assert!(control.publish_after(&definitions([new]), || Err(failed())).is_err());
     assert_eq!(control.status(), before);
@@ -84,7 +84,7 @@ fn what_cannot_be_stored_changes_nothing() {
 #[tokio::test]
 async fn nodes_get_a_change_as_a_whole() {
     let control = control();
-    control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
+    control.publish(&definitions([config("a/one", &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
@@ -97,7 +97,7 @@ async fn nodes_get_a_change_as_a_whole() {
     eventually_async("the functions of the node", || hosts(&["a/one"])).await;
     eventually_async("resources to be sent", || control.counters("one").is_some_and(|counters| counters.resources > 0))
         .await;
-    let new = slice("a/two", &[], 1);
+    let new = config("a/two", &[], 1);
     control.change_after(&[&new], &[function("a/one")], &Default::default(), || Ok::<_, PublishError>(())).unwrap();
     eventually_async("the functions of the node", || hosts(&["a/two"])).await;
     eventually_async("removals to be sent", || control.counters("one").is_some_and(|counters| counters.removals > 0))

@@ -1,6 +1,6 @@
 //! Which node gets which resources, when, and how often, over real sockets.
 
-use crate::support::slices::{delivered, exposed, function, mesh, slice};
+use crate::support::configs::{config, delivered, exposed, function, mesh};
 use crate::support::*;
 use leno_agent::Change;
 use leno_model::Route;
@@ -17,8 +17,8 @@ const INVENTORY: &str = "orders/inventory";
 #[tokio::test]
 async fn each_node_gets_its_part_and_nothing_by_asking() {
     let control = control();
-    let (frontend, orders) = (slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1));
-    control.publish(&definitions([frontend.clone(), orders.clone(), slice(INVENTORY, &[], 1)])).unwrap();
+    let (frontend, orders) = (config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1));
+    control.publish(&definitions([frontend.clone(), orders.clone(), config(INVENTORY, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
@@ -30,33 +30,33 @@ async fn each_node_gets_its_part_and_nothing_by_asking() {
     one.subscribe([Subject::Hosted, Subject::Mesh]);
     // The control plane refuses subscriptions that the node may not have; the rest of the message
     // counts.
-    two.subscribe([Subject::Routes, slice_of(FRONTEND), slice_of(ORDERS), endpoints_of(INVENTORY), Subject::Hosted]);
+    two.subscribe([Subject::Routes, config_of(FRONTEND), config_of(ORDERS), endpoints_of(INVENTORY), Subject::Hosted]);
     let got = accepted(&mut updates_one).await;
-    assert_eq!(subjects(&got), [Subject::Mesh, slice_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
+    assert_eq!(subjects(&got), [Subject::Mesh, config_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
     assert_eq!(got[0], Change::Set(Resource::Mesh(Box::new(mesh()))));
-    assert_eq!(got[1], Change::Set(Resource::Slice(Box::new(delivered(frontend)))));
+    assert_eq!(got[1], Change::Set(Resource::FunctionConfig(Box::new(delivered(frontend)))));
     let got = accepted(&mut updates_two).await;
-    assert_eq!(got, [Change::Set(Resource::Slice(Box::new(delivered(orders)))), part(only(&[ORDERS]))]);
+    assert_eq!(got, [Change::Set(Resource::FunctionConfig(Box::new(delivered(orders)))), part(only(&[ORDERS]))]);
     assert_eq!(control.counters("two").unwrap().refused, 4);
     assert_eq!(control.counters("one").unwrap().refused, 0);
 
     // A change of a third function concerns neither, so the next thing that either hears of is the
     // change after it.
     control
-        .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 2)]))
+        .publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1), config(INVENTORY, &[], 2)]))
         .unwrap();
     control
-        .publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 2), slice(INVENTORY, &[], 2)]))
+        .publish(&definitions([config(FRONTEND, &[ORDERS], 2), config(ORDERS, &[], 2), config(INVENTORY, &[], 2)]))
         .unwrap();
-    assert_eq!(subjects(&accepted(&mut updates_one).await), [slice_of(FRONTEND)]);
-    assert_eq!(subjects(&accepted(&mut updates_two).await), [slice_of(ORDERS)]);
+    assert_eq!(subjects(&accepted(&mut updates_one).await), [config_of(FRONTEND)]);
+    assert_eq!(subjects(&accepted(&mut updates_two).await), [config_of(ORDERS)]);
     assert_eq!(control.counters("two").unwrap().messages, 2);
 }
 
 #[tokio::test]
 async fn reports_count_only_for_what_a_node_hosts_or_still_has() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", only(&[ORDERS])).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
@@ -84,28 +84,28 @@ async fn reports_count_only_for_what_a_node_hosts_or_still_has() {
 #[tokio::test]
 async fn a_function_can_be_added_alone() {
     let control = control();
-    let early = control.put(&slice(ORDERS, &[], 1)).unwrap_err();
+    let early = control.put(&config(ORDERS, &[], 1)).unwrap_err();
     assert!(early.to_string().contains("nothing was published yet"), "{early}");
-    control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1))])).unwrap();
+    control.publish(&definitions([exposed(config(FRONTEND, &[ORDERS], 1))])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted, Subject::Routes]);
     while !accepted(&mut updates).await.iter().any(|change| change.subject() == Subject::Hosted) {}
 
-    assert!(control.put(&slice(ORDERS, &[], 1)).unwrap());
+    assert!(control.put(&config(ORDERS, &[], 1)).unwrap());
     let mut got = BTreeSet::new();
     while got.len() < 2 {
         got.extend(subjects(&accepted(&mut updates).await));
     }
     // Of the function that was there, only that its callee exists now.
-    assert_eq!(got, BTreeSet::from([slice_of(ORDERS), endpoints_of(ORDERS)]));
-    assert!(!control.put(&slice(ORDERS, &[], 1)).unwrap(), "it is there already");
+    assert_eq!(got, BTreeSet::from([config_of(ORDERS), endpoints_of(ORDERS)]));
+    assert!(!control.put(&config(ORDERS, &[], 1)).unwrap(), "it is there already");
 
-    assert!(control.put(&exposed(slice(ORDERS, &[], 2))).unwrap());
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(ORDERS)]);
+    assert!(control.put(&exposed(config(ORDERS, &[], 2))).unwrap());
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(ORDERS)]);
     // All at once comes to the same.
-    let all = definitions([exposed(slice(FRONTEND, &[ORDERS], 1)), exposed(slice(ORDERS, &[], 2))]);
+    let all = definitions([exposed(config(FRONTEND, &[ORDERS], 1)), exposed(config(ORDERS, &[], 2))]);
     assert_eq!(control.publish(&all).unwrap().changed, 0);
 }
 
@@ -114,8 +114,8 @@ async fn a_change_pushes_just_the_difference() {
     let control = control();
     let names: Vec<String> = (0..100).map(|number| format!("many/function-{number}")).collect();
     let edition = |changed: usize, edition| {
-        let slices = names.iter().enumerate();
-        definitions(slices.map(|(number, name)| slice(name, &[], if number == changed { edition } else { 1 })))
+        let configs = names.iter().enumerate();
+        definitions(configs.map(|(number, name)| config(name, &[], if number == changed { edition } else { 1 })))
     };
     assert_eq!(control.publish(&edition(0, 1)).unwrap().changed, 100);
     let served = TestServer::start(&control).await;
@@ -130,7 +130,10 @@ async fn a_change_pushes_just_the_difference() {
     let published = control.publish(&edition(42, 2)).unwrap();
     assert_eq!((published.functions, published.changed, published.removed), (100, 1, 0));
     let changes = accepted(&mut updates).await;
-    assert_eq!(changes, [Change::Set(Resource::Slice(Box::new(delivered(slice("many/function-42", &[], 2)))))]);
+    assert_eq!(
+        changes,
+        [Change::Set(Resource::FunctionConfig(Box::new(delivered(config("many/function-42", &[], 2)))))]
+    );
     let after = control.counters("one").unwrap();
     assert_eq!((after.messages - before.messages, after.resources - before.resources), (1, 1));
     assert!(after.bytes - before.bytes < before.bytes / 50, "{before:?} {after:?}");
@@ -138,7 +141,7 @@ async fn a_change_pushes_just_the_difference() {
     // The same again is no change at all.
     assert_eq!(control.publish(&edition(42, 2)).unwrap().changed, 0);
     control.publish(&edition(43, 2)).unwrap();
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of("many/function-42"), slice_of("many/function-43")]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of("many/function-42"), config_of("many/function-43")]);
     assert_eq!(control.counters("one").unwrap().messages, after.messages + 1);
 }
 
@@ -151,13 +154,13 @@ async fn bytes_are_counted_as_they_are_sent() {
     agent.subscribe([Subject::Hosted]);
     accepted(&mut updates).await;
     let before = control.counters("one").unwrap().bytes;
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     accepted(&mut updates).await;
     let once = control.counters("one").unwrap().bytes - before;
-    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 2)])).unwrap();
     accepted(&mut updates).await;
     assert_eq!(control.counters("one").unwrap().bytes, before + 2 * once);
-    let mut longer = slice(FRONTEND, &[], 2);
+    let mut longer = config(FRONTEND, &[], 2);
     longer.identity = format!("{}{}", longer.identity, "x".repeat(1000)).parse().unwrap();
     control.publish(&definitions([longer])).unwrap();
     accepted(&mut updates).await;
@@ -168,7 +171,7 @@ async fn bytes_are_counted_as_they_are_sent() {
 #[tokio::test]
 async fn a_rejection_is_recorded_and_the_old_version_stays() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -176,23 +179,26 @@ async fn a_rejection_is_recorded_and_the_old_version_stays() {
     accepted(&mut updates).await;
     let before = agent.held();
 
-    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 2)])).unwrap();
-    next(&mut updates).await.reject([(slice_of(FRONTEND), "its program does not load".to_owned())]);
-    assert_eq!(agent.held()[&slice_of(FRONTEND)], before[&slice_of(FRONTEND)]);
-    assert_ne!(agent.held()[&slice_of(ORDERS)], before[&slice_of(ORDERS)]);
+    control.publish(&definitions([config(FRONTEND, &[], 2), config(ORDERS, &[], 2)])).unwrap();
+    next(&mut updates).await.reject([(config_of(FRONTEND), "its program does not load".to_owned())]);
+    assert_eq!(agent.held()[&config_of(FRONTEND)], before[&config_of(FRONTEND)]);
+    assert_ne!(agent.held()[&config_of(ORDERS)], before[&config_of(ORDERS)]);
     eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 1).await;
     let rejected = control.status().nodes[0].rejected.clone();
     assert_eq!(rejected.len(), 1);
-    assert_eq!((&rejected[0].subject, rejected[0].reason.as_str()), (&slice_of(FRONTEND), "its program does not load"));
-    assert_eq!(rejected[0].in_force, Some(before[&slice_of(FRONTEND)]));
+    assert_eq!(
+        (&rejected[0].subject, rejected[0].reason.as_str()),
+        (&config_of(FRONTEND), "its program does not load")
+    );
+    assert_eq!(rejected[0].in_force, Some(before[&config_of(FRONTEND)]));
     let tried = control.status().functions.iter().find(|status| status.function == function(FRONTEND)).unwrap().version;
     assert_eq!(rejected[0].version, tried);
 
     // It is not tried again until it changes; then the record goes.
-    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 3)])).unwrap();
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(ORDERS)]);
-    control.publish(&definitions([slice(FRONTEND, &[], 3), slice(ORDERS, &[], 3)])).unwrap();
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
+    control.publish(&definitions([config(FRONTEND, &[], 2), config(ORDERS, &[], 3)])).unwrap();
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(ORDERS)]);
+    control.publish(&definitions([config(FRONTEND, &[], 3), config(ORDERS, &[], 3)])).unwrap();
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(FRONTEND)]);
     eventually_async("the node's rejections to change", || control.status().nodes[0].rejected.is_empty()).await;
 }
 
@@ -204,12 +210,12 @@ async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     accepted(&mut updates).await;
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     drop(next(&mut updates).await);
     eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 1).await;
     let rejected = control.status().nodes[0].rejected[0].clone();
     assert_eq!((rejected.reason.as_str(), rejected.in_force), ("the node did not apply it", None));
-    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 2)])).unwrap();
     next(&mut updates).await.reject_all("no memory");
     eventually_async("the rejection to be counted", || control.counters("one").unwrap().rejections == 2).await;
     assert_eq!(control.status().nodes[0].rejected[0].reason, "no memory");
@@ -219,20 +225,20 @@ async fn an_update_that_is_dropped_or_refused_as_a_whole_is_rejected() {
 #[tokio::test]
 async fn removals_are_explicit() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", only(&[FRONTEND])).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(FRONTEND), endpoints_of(ORDERS), Subject::Hosted]);
 
     // A callee goes, and with it its endpoints.
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 1)])).unwrap();
     assert_eq!(accepted(&mut updates).await, [Change::Removed(endpoints_of(ORDERS))]);
     // The function itself goes.
-    let published = control.publish(&definitions([slice(INVENTORY, &[], 1)])).unwrap();
+    let published = control.publish(&definitions([config(INVENTORY, &[], 1)])).unwrap();
     assert_eq!((published.functions, published.changed, published.removed), (1, 1, 1));
-    assert_eq!(accepted(&mut updates).await, [Change::Removed(slice_of(FRONTEND))]);
+    assert_eq!(accepted(&mut updates).await, [Change::Removed(config_of(FRONTEND))]);
     assert_eq!(agent.held().into_keys().collect::<Vec<_>>(), [Subject::Hosted]);
 
     agent.unsubscribe([Subject::Hosted]);
@@ -243,23 +249,23 @@ async fn removals_are_explicit() {
 #[tokio::test]
 async fn a_new_function_costs_its_node_one_message() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     accepted(&mut updates).await;
     let before = control.counters("one").unwrap();
-    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[FRONTEND], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1), config(ORDERS, &[FRONTEND], 1)])).unwrap();
     let changes = accepted(&mut updates).await;
-    assert_eq!(subjects(&changes), [slice_of(ORDERS), endpoints_of(FRONTEND)]);
+    assert_eq!(subjects(&changes), [config_of(ORDERS), endpoints_of(FRONTEND)]);
     assert_eq!(control.counters("one").unwrap().messages, before.messages + 1);
 }
 
 #[tokio::test]
 async fn placement_moves_functions_between_nodes() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
@@ -281,11 +287,11 @@ async fn placement_moves_functions_between_nodes() {
 
     control.place("two", only(&[])).unwrap();
     assert_eq!(accepted(&mut updates_one).await, [endpoints(vec![])]);
-    assert_eq!(accepted(&mut updates_two).await, [part(only(&[])), Change::Removed(slice_of(ORDERS))]);
+    assert_eq!(accepted(&mut updates_two).await, [part(only(&[])), Change::Removed(config_of(ORDERS))]);
     control.place("one", everything()).unwrap();
     assert_eq!(
         accepted(&mut updates_one).await,
-        [Change::Set(Resource::Slice(Box::new(delivered(slice(ORDERS, &[], 1))))), part(everything())]
+        [Change::Set(Resource::FunctionConfig(Box::new(delivered(config(ORDERS, &[], 1))))), part(everything())]
     );
 }
 
@@ -293,7 +299,7 @@ async fn placement_moves_functions_between_nodes() {
 async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
     let control = control();
     control
-        .publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1), slice(INVENTORY, &[], 1)]))
+        .publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1), config(INVENTORY, &[], 1)]))
         .unwrap();
     let served = TestServer::start(&control).await;
     let members = [("caller", FRONTEND), ("callee", ORDERS), ("other", INVENTORY)]
@@ -339,7 +345,7 @@ async fn endpoints_go_to_callers_at_once_and_to_nobody_else() {
 #[tokio::test]
 async fn a_gateway_follows_the_routes() {
     let control = control();
-    control.publish(&definitions([exposed(slice(FRONTEND, &[ORDERS], 1)), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([exposed(config(FRONTEND, &[ORDERS], 1)), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("edge", leno_control::Admission { gateway: true, ..only(&[]) }).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -347,10 +353,10 @@ async fn a_gateway_follows_the_routes() {
     let changes = accepted(&mut updates).await;
     assert_eq!(subjects(&changes), [route_to(FRONTEND), endpoints_of(FRONTEND), Subject::Routes]);
     assert_eq!(changes[2], Change::Set(Resource::Routes));
-    let route = Route::of(&delivered(exposed(slice(FRONTEND, &[ORDERS], 1)))).unwrap();
+    let route = Route::of(&delivered(exposed(config(FRONTEND, &[ORDERS], 1)))).unwrap();
     assert_eq!(changes[0], Change::Set(Resource::Route(Box::new(route))), "no rule, no key, no callee");
 
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), exposed(slice(ORDERS, &[], 1))])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 1), exposed(config(ORDERS, &[], 1))])).unwrap();
     let changes = accepted(&mut updates).await;
     assert_eq!(
         subjects(&changes),
@@ -368,14 +374,14 @@ async fn a_gateway_follows_the_routes() {
         assert_eq!(changes.iter().any(removed), subjects(&changes).contains(&route_to(ORDERS)));
         got.extend(subjects(&changes));
     }
-    assert!(got.contains(&slice_of(ORDERS)), "{got:?}");
+    assert!(got.contains(&config_of(ORDERS)), "{got:?}");
 }
 
 #[tokio::test]
 async fn thousands_of_functions_arrive_in_pieces_and_completely() {
     let control = control();
     let names: Vec<String> = (0..5000).map(|number| format!("many/function-{number:04}")).collect();
-    control.publish(&definitions(names.iter().map(|name| slice(name, &[], 1)))).unwrap();
+    control.publish(&definitions(names.iter().map(|name| config(name, &[], 1)))).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
@@ -387,7 +393,7 @@ async fn thousands_of_functions_arrive_in_pieces_and_completely() {
         pieces += 1;
     }
     assert!(pieces > 1, "{pieces}");
-    let expected: Vec<_> = names.iter().map(|name| slice_of(name)).chain([Subject::Hosted]).collect();
+    let expected: Vec<_> = names.iter().map(|name| config_of(name)).chain([Subject::Hosted]).collect();
     assert!(order == expected, "{} resources", order.len());
     let counters = control.counters("one").unwrap();
     assert_eq!((counters.messages, counters.resources), (pieces, 5001));
@@ -403,14 +409,14 @@ async fn thousands_of_functions_arrive_in_pieces_and_completely() {
 #[tokio::test]
 async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 0)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 0)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);
     agent.subscribe([Subject::Hosted]);
     let first = next(&mut updates).await;
     for edition in 1..=500 {
-        control.publish(&definitions([slice(FRONTEND, &[], edition)])).unwrap();
+        control.publish(&definitions([config(FRONTEND, &[], edition)])).unwrap();
         tokio::task::yield_now().await;
     }
     first.accept();
@@ -418,7 +424,7 @@ async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
     loop {
         let changes = accepted(&mut updates).await;
         received += 1;
-        if changes == [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 500)))))] {
+        if changes == [Change::Set(Resource::FunctionConfig(Box::new(delivered(config(FRONTEND, &[], 500)))))] {
             break;
         }
     }
@@ -429,7 +435,7 @@ async fn a_node_that_reads_slowly_gets_the_latest_and_not_the_history() {
 #[tokio::test]
 async fn a_second_stream_of_a_node_ends_the_first() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (first, _updates) = node(&served, &member, 1);
@@ -437,14 +443,14 @@ async fn a_second_stream_of_a_node_ends_the_first() {
     eventually_async("the stream to begin", || control.counters("one").unwrap().streams == 1).await;
     let (second, mut updates) = node(&served, &member, 1);
     second.subscribe([Subject::Hosted]);
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), Subject::Hosted]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(FRONTEND), Subject::Hosted]);
     drop(first);
     // The process that is left keeps the stream of the node.
     eventually_async("the node to be connected", || control.status().nodes[0].connected).await;
-    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 2)])).unwrap();
     loop {
         let changes = accepted(&mut updates).await;
-        if changes == [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 2)))))] {
+        if changes == [Change::Set(Resource::FunctionConfig(Box::new(delivered(config(FRONTEND, &[], 2)))))] {
             break;
         }
     }
@@ -454,7 +460,7 @@ async fn a_second_stream_of_a_node_ends_the_first() {
 async fn endpoints_of_a_lost_node_go_after_a_while() {
     let options = leno_control::Options { node_grace: Duration::from_millis(50) };
     let control = control_with(leno_control::Store::memory(), options);
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let (member_one, member_two) =
         (control.admit("one", only(&[FRONTEND])).unwrap(), control.admit("two", only(&[ORDERS])).unwrap());
@@ -476,14 +482,14 @@ async fn endpoints_of_a_lost_node_go_after_a_while() {
 }
 
 #[tokio::test]
-async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
+async fn a_module_comes_before_its_config_and_goes_when_nothing_names_it() {
     let control = control();
     let module: std::sync::Arc<[u8]> = vec![7; 3 << 20].into();
     let hash = leno_wire::module_hash(&module);
     let with = |edition| {
         let mut definitions = definitions([
-            slices::extended(slice(FRONTEND, &[], edition), &module),
-            slices::extended(slice(ORDERS, &[], 1), &module),
+            configs::extended(config(FRONTEND, &[], edition), &module),
+            configs::extended(config(ORDERS, &[], 1), &module),
         ]);
         definitions.modules.insert(hash, module.clone());
         definitions
@@ -501,13 +507,13 @@ async fn a_module_comes_before_its_slice_and_goes_when_nothing_names_it() {
     while !seen.contains(&Subject::Hosted) {
         seen.extend(subjects(&accepted(&mut updates).await));
     }
-    assert_eq!(seen, [Subject::Module(hash), slice_of(FRONTEND), slice_of(ORDERS), Subject::Hosted]);
+    assert_eq!(seen, [Subject::Module(hash), config_of(FRONTEND), config_of(ORDERS), Subject::Hosted]);
     // A changed function configuration does not deliver its module again.
     control.publish(&with(2)).unwrap();
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND)]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(FRONTEND)]);
     // No function names the module any more.
-    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 2), config(ORDERS, &[], 1)])).unwrap();
     let changes = accepted(&mut updates).await;
-    assert_eq!(subjects(&changes), [slice_of(FRONTEND), slice_of(ORDERS), Subject::Module(hash)]);
+    assert_eq!(subjects(&changes), [config_of(FRONTEND), config_of(ORDERS), Subject::Module(hash)]);
     assert_eq!(changes.last(), Some(&Change::Removed(Subject::Module(hash))));
 }

@@ -1,6 +1,6 @@
 //! The choice of a job's node, and the outcome of the job.
 
-use crate::support::slices::{function, identity, job, slice};
+use crate::support::configs::{config, function, identity, job};
 use crate::support::*;
 use leno_agent::{Agent, Updates};
 use leno_control::{Control, JobStatus, Options, Store};
@@ -18,7 +18,7 @@ const SERVER: &str = "batch/server";
 const LONG: Options = Options { node_grace: Duration::from_secs(3600) };
 
 fn server() -> FunctionConfig {
-    slice(SERVER, &[], 1)
+    config(SERVER, &[], 1)
 }
 
 fn report(edition: u32, state: JobState) -> JobReport {
@@ -56,7 +56,7 @@ async fn joined(control: &Control, served: &TestServer, member: &Membership, por
 }
 
 fn has_job(agent: &Agent) -> bool {
-    agent.held().contains_key(&slice_of(REPORT))
+    agent.held().contains_key(&config_of(REPORT))
 }
 
 /// Takes in updates until the job is there, or is not.
@@ -105,7 +105,7 @@ async fn a_job_is_one_nodes_until_it_has_ended() {
     assert_eq!(events, [(JobState::Pending, JobState::Running), (JobState::Running, JobState::Succeeded)]);
 
     // A change of another function begins no new run; a change of the job does.
-    control.publish(&definitions([slice(SERVER, &[], 2), job(REPORT, &[SERVER], 1)])).unwrap();
+    control.publish(&definitions([config(SERVER, &[], 2), job(REPORT, &[SERVER], 1)])).unwrap();
     assert_eq!(state(&control), JobState::Succeeded);
     assert!(control.put(&job(REPORT, &[SERVER], 2)).unwrap());
     assert_eq!(state(&control), JobState::Pending);
@@ -196,15 +196,15 @@ async fn a_job_under_way_stays_where_it_is_when_the_control_plane_restarts() {
 
 #[tokio::test]
 async fn an_ended_job_is_listed_for_its_time() {
-    let mut slice = job(REPORT, &[], 1);
-    let leno_model::Run::Job(job) = &mut slice.run else { panic!("it is a job") };
+    let mut config = job(REPORT, &[], 1);
+    let leno_model::Run::Job(job) = &mut config.run else { panic!("it is a job") };
     job.ttl = Some(Duration::ZERO);
     let control = control_with(Store::memory(), LONG);
-    control.publish(&definitions([slice.clone()])).unwrap();
+    control.publish(&definitions([config.clone()])).unwrap();
     let served = TestServer::start(&control).await;
     let (one, mut updates) = joined(&control, &served, &control.admit("one", everything()).unwrap(), 1).await;
     let ended = JobReport {
-        run: run_of(&slice).unwrap(),
+        run: run_of(&config).unwrap(),
         ended: Some(SystemTime::UNIX_EPOCH),
         ..report(1, JobState::Succeeded)
     };
@@ -212,7 +212,7 @@ async fn an_ended_job_is_listed_for_its_time() {
     until_job(&one, &mut updates, false).await;
     assert!(control.status().jobs.is_empty());
     // It is not forgotten.
-    control.publish(&definitions([slice, server()])).unwrap();
-    while !subjects(&accepted(&mut updates).await).contains(&slice_of(SERVER)) {}
+    control.publish(&definitions([config, server()])).unwrap();
+    while !subjects(&accepted(&mut updates).await).contains(&config_of(SERVER)) {}
     assert!(!has_job(&one));
 }

@@ -1,6 +1,6 @@
 //! A revision that is kept needs its component, though no document names it any more.
 
-use crate::support::slices::{DOMAIN, slice};
+use crate::support::configs::{DOMAIN, config};
 use crate::support::*;
 use leno_control::{Control, Definitions, Options, Store};
 use leno_identity::Authority;
@@ -19,13 +19,13 @@ fn edition(component: &[u8], half: bool) -> Definitions {
     let module = leno_wire::module_hash(component);
     let (memory, env, secrets, grace) = (1 << 20, BTreeMap::new(), Vec::new(), Duration::ZERO);
     let run = Run::Wasm(Wasm { module, url: None, memory, env, secrets, grace });
-    let mut slice = FunctionConfig { run, ..slice(ORDERS, &[], 1) };
+    let mut config = FunctionConfig { run, ..config(ORDERS, &[], 1) };
     if half {
         let share = |revision| Target { revision, percent: 50, ..Target::default() };
-        slice.revisions.plan = Plan { traffic: vec![share(1), share(0)], ..Plan::default() };
+        config.revisions.plan = Plan { traffic: vec![share(1), share(0)], ..Plan::default() };
     }
     let modules = BTreeMap::from([(module, Arc::from(component))]);
-    Definitions { modules, ..definitions([slice]) }
+    Definitions { modules, ..definitions([config]) }
 }
 
 async fn modules_at_a_node(control: &Control) -> BTreeSet<Subject> {

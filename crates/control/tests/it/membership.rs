@@ -1,6 +1,6 @@
 //! Access to the control plane, the way of a machine to become a node, and the end of a membership.
 
-use crate::support::slices::{function, identity, slice};
+use crate::support::configs::{config, function, identity};
 use crate::support::*;
 use leno_agent::{Agent, BACKOFF, Change, JoinFailure, JoinOptions, Options, SignFailure, channel, enrol};
 use leno_control::{Control, Store, TokenGrant, Transaction};
@@ -28,7 +28,7 @@ fn kept_authority(path: &std::path::Path) -> Authority {
 
 fn published() -> Control {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     control
 }
 
@@ -267,7 +267,7 @@ async fn members_and_unused_tokens_outlast_the_process() {
     let start = || {
         let authority = kept_authority(&ca);
         let control = Control::new(authority, Store::open(&path).unwrap(), Default::default()).unwrap();
-        control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+        control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
         control
     };
     let control = start();
@@ -301,7 +301,7 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
         // Nodes are awaited for longer than the test takes.
         let options = leno_control::Options { node_grace: TIMEOUT };
         let control = Control::new(authority, Store::open(&path).unwrap(), options).unwrap();
-        control.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+        control.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap();
         control
     };
     let control = start();
@@ -329,9 +329,12 @@ async fn after_a_restart_endpoints_stay_until_their_node_could_come_back_but_not
     })
     .await;
     // The next thing that it hears of is the next change.
-    control.publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[ORDERS], 2), config(ORDERS, &[], 1)])).unwrap();
     let changed = accepted(&mut updates).await;
-    assert!(changed.iter().all(|change| change.subject() == Subject::Slice(function(FRONTEND))), "{changed:?}");
+    assert!(
+        changed.iter().all(|change| change.subject() == Subject::FunctionConfig(function(FRONTEND))),
+        "{changed:?}"
+    );
     assert_eq!(agent.held().get(&endpoints).copied(), before);
     assert!(control.revoke("host", Transaction::default()).unwrap());
     let changed = accepted(&mut updates).await;
@@ -353,7 +356,7 @@ async fn nodes_hear_of_memberships_that_end() {
     let (path, ca) = (folder.path().join("store"), folder.path().join("ca.pem"));
     let start = || {
         let control = Control::new(kept_authority(&ca), Store::open(&path).unwrap(), Default::default()).unwrap();
-        control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+        control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
         control
     };
     let control = start();

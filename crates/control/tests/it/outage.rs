@@ -1,6 +1,6 @@
 //! The control plane goes away and comes back, with and without its memory.
 
-use crate::support::slices::{delivered, function, identity, slice};
+use crate::support::configs::{config, delivered, function, identity};
 use crate::support::*;
 use leno_agent::{Change, Identities, SignFailure};
 use leno_identity::{SpiffeId, SvidStore};
@@ -19,7 +19,7 @@ const ORDERS: &str = "orders/order-service";
 #[tokio::test]
 async fn after_a_reconnect_nothing_is_sent_again() {
     let first = control();
-    let before = definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)]);
+    let before = definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)]);
     first.publish(&before).unwrap();
     let served = TestServer::start(&first).await;
     let address = served.address;
@@ -37,10 +37,10 @@ async fn after_a_reconnect_nothing_is_sent_again() {
     connected(&agent).await;
     eventually_async("the stream to begin", || first.counters("one").unwrap().streams == 2).await;
     // The next thing that it hears of is the next change.
-    first.publish(&definitions([slice(FRONTEND, &[ORDERS], 2), slice(ORDERS, &[], 1)])).unwrap();
+    first.publish(&definitions([config(FRONTEND, &[ORDERS], 2), config(ORDERS, &[], 1)])).unwrap();
     assert_eq!(
         accepted(&mut updates).await,
-        [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[ORDERS], 2)))))]
+        [Change::Set(Resource::FunctionConfig(Box::new(delivered(config(FRONTEND, &[ORDERS], 2)))))]
     );
     let counters = first.counters("one").unwrap();
     assert_eq!((counters.messages, counters.resources, counters.removals), (2, 5 + 1, 0));
@@ -50,7 +50,7 @@ async fn after_a_reconnect_nothing_is_sent_again() {
 #[tokio::test]
 async fn changes_that_a_node_missed_come_as_one_difference() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
@@ -60,19 +60,21 @@ async fn changes_that_a_node_missed_come_as_one_difference() {
     served.stop().await;
     away(&agent).await;
 
-    control.publish(&definitions([slice(FRONTEND, &[], 2), slice(ORDERS, &[], 1)])).unwrap();
-    control.publish(&definitions([slice(FRONTEND, &[], 3)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 2), config(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 3)])).unwrap();
     let _served = TestServer::start_at(&control, address).await;
     let changes = accepted(&mut updates).await;
-    let expected =
-        [Change::Set(Resource::Slice(Box::new(delivered(slice(FRONTEND, &[], 3))))), Change::Removed(slice_of(ORDERS))];
+    let expected = [
+        Change::Set(Resource::FunctionConfig(Box::new(delivered(config(FRONTEND, &[], 3))))),
+        Change::Removed(config_of(ORDERS)),
+    ];
     assert_eq!(changes, expected);
 }
 
 #[tokio::test]
 async fn what_was_not_in_force_is_sent_again() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
@@ -95,7 +97,7 @@ async fn what_was_not_in_force_is_sent_again() {
 #[tokio::test]
 async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
@@ -109,7 +111,7 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
     agent.report(&function(FRONTEND), instances(1));
     agent.report(&function(ORDERS), vec![]);
     let _served = TestServer::start_at(&control, address).await;
-    assert_eq!(subjects(&accepted(&mut updates).await), [slice_of(FRONTEND), slice_of(ORDERS), Subject::Hosted]);
+    assert_eq!(subjects(&accepted(&mut updates).await), [config_of(FRONTEND), config_of(ORDERS), Subject::Hosted]);
     let count = |index: usize| control.status().functions[index].instances.len();
     eventually_async("the count of streams", || (count(0), count(1)) == (1, 0)).await;
 }
@@ -117,7 +119,7 @@ async fn subscriptions_and_reports_made_while_it_is_away_arrive() {
 #[tokio::test]
 async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let address = served.address;
     let member = control.admit("one", everything()).unwrap();
@@ -146,7 +148,7 @@ async fn identities_last_while_it_is_away_and_are_renewed_when_it_is_back() {
     // Another process with another root: the bundle no longer covers the certificate, so it is
     // renewed at once.
     let second = crate::support::control();
-    second.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    second.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let _served = TestServer::start_at(&second, address).await;
     let member = second.admit("one", everything()).unwrap();
     let (agent, mut updates) = join_at(address, &member);
@@ -179,7 +181,7 @@ fn join_at(
 #[tokio::test]
 async fn identities_are_kept_until_nobody_wants_them() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
@@ -201,7 +203,7 @@ async fn identities_are_kept_until_nobody_wants_them() {
 #[tokio::test]
 async fn only_what_a_node_hosts_is_signed() {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1), slice(ORDERS, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1), config(ORDERS, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", only(&[FRONTEND])).unwrap();
     let (agent, _updates) = node(&served, &member, 1);
@@ -241,7 +243,7 @@ async fn a_parent_permits_nothing_when_its_child_ends_before_it_connects() {
     let log = Log::default();
     let _collected = tracing::subscriber::set_default(log.clone());
     let control = control();
-    control.publish(&definitions([slice("a/one", &[], 1)])).unwrap();
+    control.publish(&definitions([config("a/one", &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     let (agent, mut updates) = node(&served, &member, 1);

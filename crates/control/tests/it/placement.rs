@@ -1,7 +1,7 @@
 //! Several nodes of the scheduler on real sockets: the placement of functions, the bounds of each
 //! node, and the effects when nodes come and go.
 
-use crate::support::slices::{function, slice};
+use crate::support::configs::{config, function};
 use crate::support::*;
 use leno_agent::{Agent, Change, Updates};
 use leno_control::{Control, FunctionStatus, Options, Store, Transaction};
@@ -37,7 +37,7 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
         container: None,
         grace: Duration::ZERO,
     };
-    FunctionConfig { run: Run::Command(command), scale, ..slice(name, callees, 1) }
+    FunctionConfig { run: Run::Command(command), scale, ..config(name, callees, 1) }
 }
 
 fn most(max: u32) -> Scale {
@@ -140,7 +140,7 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     assert!(status(&control, ORDERS).nodes.is_empty());
     let one = Node::join(&control, &served, &members[0], 1).await;
     // The only node gets both; the second one gets nothing, because nothing moves without need.
-    eventually_async("the node to have its functions", || one.has(&slice_of(FRONTEND)) && one.has(&slice_of(ORDERS)))
+    eventually_async("the node to have its functions", || one.has(&config_of(FRONTEND)) && one.has(&config_of(ORDERS)))
         .await;
     assert_eq!((one.bounds(FRONTEND), one.bounds(ORDERS)), (Some((0, 5)), Some((0, 5))));
     let two = Node::join(&control, &served, &members[1], 2).await;
@@ -149,16 +149,18 @@ async fn a_function_is_on_one_node_and_its_caller_knows_which() {
     // The functions of a cordoned node move to other nodes, and then it has none left.
     assert!(control.cordon("one", true, Transaction::default()).unwrap());
     eventually_async("the function to be placed", || {
-        homes(&control, FRONTEND) == ["two"] && two.has(&slice_of(ORDERS))
+        homes(&control, FRONTEND) == ["two"] && two.has(&config_of(ORDERS))
     })
     .await;
-    eventually_async("the node to have its functions", || !one.has(&slice_of(FRONTEND)) && !one.has(&slice_of(ORDERS)))
-        .await;
+    eventually_async("the node to have its functions", || {
+        !one.has(&config_of(FRONTEND)) && !one.has(&config_of(ORDERS))
+    })
+    .await;
     eventually_async("the bounds of the node", || two.bounds(ORDERS) == Some((0, 5))).await;
     assert!(control.cordon("one", false, Transaction::default()).unwrap());
     control.put(&command("orders/new", &[ORDERS], most(5))).unwrap();
     eventually_async("the bounds of the node", || {
-        one.has(&slice_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))
+        one.has(&config_of("orders/new")) && one.bounds("orders/new") == Some((0, 5))
     })
     .await;
     // The caller's node knows the home, which has no instance.
@@ -180,7 +182,7 @@ async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing(
     let served = TestServer::start(&control).await;
     let members = ["one", "two", "three"].map(|name| control.admit(name, scheduled()).unwrap());
     let one = Node::join(&control, &served, &members[0], 1).await;
-    eventually_async("the node to have its functions", || one.has(&slice_of(ORDERS))).await;
+    eventually_async("the node to have its functions", || one.has(&config_of(ORDERS))).await;
     let two = Node::join(&control, &served, &members[1], 2).await;
     let three = Node::join(&control, &served, &members[2], 3).await;
     assert!(control.cordon("two", true, Transaction::default()).unwrap());
@@ -209,7 +211,7 @@ async fn a_dead_nodes_functions_are_placed_elsewhere_and_it_starts_with_nothing(
     // It comes back, and nothing moves.
     let one = Node::join(&control, &served, &members[0], 1).await;
     assert_eq!(homes(&control, ORDERS), [home]);
-    assert!(!one.has(&slice_of(ORDERS)));
+    assert!(!one.has(&config_of(ORDERS)));
 }
 
 #[tokio::test]
@@ -255,16 +257,19 @@ async fn a_stuck_node_holds_up_nobody_and_gets_the_latest() {
     accepted(&mut updates).await;
     let first = next(&mut unread).await;
     for edition in 1..=200 {
-        control.put(&slice(ORDERS, &[], edition)).unwrap();
+        control.put(&config(ORDERS, &[], edition)).unwrap();
         let changes = accepted(&mut updates).await;
-        assert!(matches!(&changes[..], [Change::Set(Resource::Slice(slice))] if slice.queue == edition));
+        assert!(matches!(&changes[..], [Change::Set(Resource::FunctionConfig(config))] if config.queue == edition));
     }
     first.accept();
     let mut read = 0;
     loop {
         read += 1;
         let changes = accepted(&mut unread).await;
-        if changes.iter().any(|change| matches!(change, Change::Set(Resource::Slice(slice)) if slice.queue == 200)) {
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::Set(Resource::FunctionConfig(config)) if config.queue == 200))
+        {
             break;
         }
     }

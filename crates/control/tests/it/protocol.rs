@@ -1,6 +1,6 @@
 //! The protocol itself: the clients that may use it, and the treatment of clients that violate it.
 
-use crate::support::slices::{function, identity, slice};
+use crate::support::configs::{config, function, identity};
 use crate::support::*;
 use leno_agent::{BACKOFF, JoinOptions, enrol};
 use leno_control::{Control, TokenGrant, Transaction};
@@ -88,7 +88,7 @@ fn subject(kind: v1::Kind, name: &str) -> v1::Subject {
 
 async fn served_one() -> (Control, TestServer, Membership) {
     let control = control();
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let served = TestServer::start(&control).await;
     let member = control.admit("one", everything()).unwrap();
     (control, served, member)
@@ -283,7 +283,7 @@ async fn versions_name_contents() {
 
     // The same content has the same version in another process.
     let second = crate::support::control();
-    second.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    second.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     assert_eq!(second.status().functions[0].version, control.status().functions[0].version);
 }
 
@@ -386,7 +386,7 @@ async fn a_node_that_begins_streams_again_and_again_is_told_to_wait() {
     let other = control.admit("two", everything()).unwrap();
     let mut node = RawNode::hello(&served, &other, hello(&[])).await;
     assert!(matches!(node.next().await, v1::to_node::Message::Welcome(_)));
-    control.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 2)])).unwrap();
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! A node and a control plane of another release, for which frozen payloads stand in.
 
-use crate::support::slices::{DOMAIN, function};
+use crate::support::configs::{DOMAIN, function};
 use crate::support::*;
 use leno_agent::{Change, Update};
 use leno_control::{Control, Store};
@@ -114,7 +114,7 @@ impl Conversation {
         self.send(to_node::Message::Welcome(v1::Welcome { protocol, release: "7.0.0".to_owned() })).await;
     }
 
-    async fn slice(&self, nonce: u64, payload: Vec<u8>) {
+    async fn config(&self, nonce: u64, payload: Vec<u8>) {
         let name = CHECKOUT.to_owned();
         let subject = Some(v1::Subject { kind: v1::Kind::Slice.into(), name });
         let version = sha256(&payload)[..16].to_vec().into();
@@ -133,23 +133,23 @@ fn golden() -> Vec<u8> {
 
 /// The function configuration as a later release writes it, with this field of its inbound program.
 fn later(field: &str, value: Value) -> Vec<u8> {
-    let mut slice = rmpv::decode::read_value(&mut &*golden()).unwrap();
-    let Value::Map(fields) = &mut slice else { panic!("a slice is a map") };
+    let mut config = rmpv::decode::read_value(&mut &*golden()).unwrap();
+    let Value::Map(fields) = &mut config else { panic!("a configuration is a map") };
     let (_, inbound) = fields.iter_mut().find(|(name, _)| name.as_str() == Some("inbound")).unwrap();
     let Value::Map(fields) = inbound else { panic!("a program is a map") };
     fields.push((field.into(), value));
     let mut payload = Vec::new();
-    rmpv::encode::write_value(&mut payload, &slice).unwrap();
+    rmpv::encode::write_value(&mut payload, &config).unwrap();
     payload
 }
 
 fn queue(update: &Update) -> u32 {
-    let [Change::Set(Resource::Slice(slice))] = &*update.changes else { panic!("{:?}", update.changes) };
-    slice.queue
+    let [Change::Set(Resource::FunctionConfig(config))] = &*update.changes else { panic!("{:?}", update.changes) };
+    config.queue
 }
 
 fn held(agent: &leno_agent::Agent) -> Option<Version> {
-    agent.held().get(&Subject::Slice(function(CHECKOUT))).copied()
+    agent.held().get(&Subject::FunctionConfig(function(CHECKOUT))).copied()
 }
 
 #[tokio::test]
@@ -160,7 +160,7 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     node.welcome(1).await;
 
     // A function configuration without new fields has the format of this release.
-    node.slice(1, golden()).await;
+    node.config(1, golden()).await;
     let update = next(&mut updates).await;
     assert_eq!(queue(&update), 1000);
     update.accept();
@@ -168,13 +168,13 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     let before = held(&agent);
     assert!(before.is_some());
 
-    node.slice(2, later("quarantine", true.into())).await;
+    node.config(2, later("quarantine", true.into())).await;
     let update = next(&mut updates).await;
     assert!(update.changes.is_empty(), "what cannot be read is not applied");
     update.accept();
     let ack = node.ack().await;
     let reason = format!(
-        "the slice of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec; \
+        "the config of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec; \
          this node is of release {} and the control plane of 7.0.0",
         env!("CARGO_PKG_VERSION")
     );
@@ -182,7 +182,7 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     assert_eq!(held(&agent), before, "the old version stays in force");
 
     // Changes of fields that both releases know continue.
-    node.slice(3, golden()).await;
+    node.config(3, golden()).await;
     next(&mut updates).await.accept();
     assert_eq!(node.ack().await, v1::Ack { nonce: 3, rejected: vec![] });
 }
@@ -196,7 +196,7 @@ async fn a_node_speaks_no_version_that_it_does_not_know() {
 
     // Nor does a node accept a resource before it knows the version of the protocol.
     let node = control.node().await;
-    node.slice(1, golden()).await;
+    node.config(1, golden()).await;
     let mut connection = agent.connection();
     let reason = |connection: &leno_agent::Connection| format!("{connection:?}").contains("begins with a welcome");
     patient(connection.wait_for(reason)).await.unwrap();

@@ -1,7 +1,7 @@
 //! A gradual rollout over real sockets: a node reports the outcomes of requests, and the control
 //! plane decides.
 
-use crate::support::slices::{function, slice};
+use crate::support::configs::{config, function};
 use crate::support::*;
 use leno_agent::{Agent, Change, Updates};
 use leno_control::{Control, RolloutEvent, Store};
@@ -26,7 +26,7 @@ fn with_content(content: u32) -> FunctionConfig {
     FunctionConfig {
         concurrency: content,
         revisions: Revisions { plan, ..Default::default() },
-        ..slice(ORDERS, &[], 1)
+        ..config(ORDERS, &[], 1)
     }
 }
 
@@ -38,10 +38,10 @@ fn control_at(path: &Path) -> Control {
 async fn shares(updates: &mut Updates) -> (u32, Vec<(u32, u8)>) {
     loop {
         for change in accepted(updates).await {
-            if let Change::Set(Resource::Slice(slice)) = change {
-                let targets = slice.revisions.split.map(|split| split.targets).unwrap_or_default();
+            if let Change::Set(Resource::FunctionConfig(config)) = change {
+                let targets = config.revisions.split.map(|split| split.targets).unwrap_or_default();
                 let shares = targets.iter().map(|target| (target.revision, target.percent)).collect();
-                return (slice.revisions.number, shares);
+                return (config.revisions.number, shares);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The authority of a running mesh is replaced.
 
-use crate::support::slices::{DOMAIN, identity, slice};
+use crate::support::configs::{DOMAIN, config, identity};
 use crate::support::*;
 use leno_agent::{BACKOFF, Change, Identities, JoinOptions, channel, enrol};
 use leno_control::{Authorities, Control, Phase, Store, TokenGrant, Transaction};
@@ -48,7 +48,7 @@ impl Mesh {
             }
         };
         let control = Control::with_authorities(authorities, store, Default::default()).unwrap();
-        control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+        control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
         self.served = Some(TestServer::start_at(&control, at).await);
         self.control = Some(control);
     }

@@ -1,6 +1,6 @@
 //! Values that survive a restart, and values that must not.
 
-use crate::support::slices::{extended, function, slice};
+use crate::support::configs::{config, extended, function};
 use crate::support::*;
 use leno_control::{DefinitionsError, PublishError, Store, StoreError};
 use leno_identity::{Authority, CertificateDer};
@@ -26,17 +26,17 @@ fn definitions_survive_and_so_do_their_removals() {
     let path = folder.path().join("control.redb");
     let first = control_at(&path);
     assert_eq!(functions(&first), [""; 0]);
-    first.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap();
+    first.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap();
     let versions = first.status().functions;
     drop(first);
 
     let second = control_at(&path);
     assert_eq!(second.status().functions, versions);
     assert_eq!(
-        second.publish(&definitions([slice(FRONTEND, &[ORDERS], 1), slice(ORDERS, &[], 1)])).unwrap().changed,
+        second.publish(&definitions([config(FRONTEND, &[ORDERS], 1), config(ORDERS, &[], 1)])).unwrap().changed,
         0
     );
-    second.publish(&definitions([slice(FRONTEND, &[], 2)])).unwrap();
+    second.publish(&definitions([config(FRONTEND, &[], 2)])).unwrap();
     drop(second);
     assert_eq!(functions(&control_at(&path)), [FRONTEND]);
 }
@@ -46,10 +46,10 @@ fn functions_that_were_added_alone_survive() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
     let first = control_at(&path);
-    first.publish(&definitions([slice(FRONTEND, &[ORDERS], 1)])).unwrap();
-    assert!(first.put(&slice(ORDERS, &[], 1)).unwrap());
+    first.publish(&definitions([config(FRONTEND, &[ORDERS], 1)])).unwrap();
+    assert!(first.put(&config(ORDERS, &[], 1)).unwrap());
     let stranger =
-        FunctionConfig { identity: "spiffe://elsewhere.example/ns/a/sa/b".parse().unwrap(), ..slice("a/b", &[], 1) };
+        FunctionConfig { identity: "spiffe://elsewhere.example/ns/a/sa/b".parse().unwrap(), ..config("a/b", &[], 1) };
     assert!(matches!(first.put(&stranger), Err(PublishError::Definitions(DefinitionsError::Foreign { .. }))));
     let versions = first.status().functions;
     drop(first);
@@ -58,10 +58,10 @@ fn functions_that_were_added_alone_survive() {
 }
 
 #[test]
-fn modules_survive_with_the_slices_that_name_them() {
+fn modules_survive_with_the_configs_that_name_them() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
-    let mut definitions = definitions([extended(slice(FRONTEND, &[], 1), b"a module")]);
+    let mut definitions = definitions([extended(config(FRONTEND, &[], 1), b"a module")]);
     let error = control_at(&path).publish(&definitions).unwrap_err();
     assert!(matches!(error, PublishError::Definitions(DefinitionsError::Module { .. })), "{error}");
     definitions.modules.insert(leno_wire::module_hash(b"a module"), b"a module"[..].into());
@@ -97,7 +97,7 @@ fn the_file_is_its_owners_and_holds_no_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let root = control.bundle().roots().next().unwrap().to_vec();
     drop(control);
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -131,15 +131,15 @@ fn what_cannot_be_published_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
-    control.publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    control.publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     let before = control.status();
 
-    let mut other_domain = definitions([slice(ORDERS, &[], 1)]);
+    let mut other_domain = definitions([config(ORDERS, &[], 1)]);
     other_domain.mesh.trust_domain = "other.example".parse().unwrap();
-    let mut misfiled = definitions([slice(ORDERS, &[], 1)]);
-    misfiled.slices.insert(function(FRONTEND), slice(ORDERS, &[], 1));
+    let mut misfiled = definitions([config(ORDERS, &[], 1)]);
+    misfiled.configs.insert(function(FRONTEND), config(ORDERS, &[], 1));
     let with_identity = |identity: &str| {
-        let mut bad = slice(ORDERS, &[], 1);
+        let mut bad = config(ORDERS, &[], 1);
         bad.identity = identity.parse().unwrap();
         definitions([bad])
     };
@@ -190,9 +190,9 @@ fn a_store_of_another_format_or_with_damage_is_refused() {
             writing.open_table(table).unwrap().insert(key, value).unwrap();
             writing.commit().unwrap();
         };
-    let authority = || Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap();
+    let authority = || Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap();
     let start = || leno_control::Control::new(authority(), Store::open(&path).unwrap(), Default::default());
-    start().unwrap().publish(&definitions([slice(FRONTEND, &[], 1)])).unwrap();
+    start().unwrap().publish(&definitions([config(FRONTEND, &[], 1)])).unwrap();
     start().unwrap();
 
     let entry = format!("compiled/slices/{FRONTEND}");
@@ -213,11 +213,11 @@ fn a_store_of_another_format_or_with_damage_is_refused() {
     assert!(error.to_string().contains("publish the definitions again"));
 }
 
-use crate::support::slices;
+use crate::support::configs;
 
 /// The function configuration with another template.
 fn with_content(content: u32) -> FunctionConfig {
-    FunctionConfig { concurrency: content, ..slice(ORDERS, &[], 1) }
+    FunctionConfig { concurrency: content, ..config(ORDERS, &[], 1) }
 }
 
 fn revisions(control: &leno_control::Control) -> Vec<(String, u8)> {
@@ -264,9 +264,9 @@ fn revisions_are_collected_from_the_file_and_go_with_their_function() {
     let path = folder.path().join("control.redb");
     let control = control_at(&path);
     for content in 1..=20 {
-        let mut slice = with_content(content);
-        slice.revisions.plan.history = 2;
-        control.publish(&definitions([slice])).unwrap();
+        let mut config = with_content(content);
+        config.revisions.plan.history = 2;
+        control.publish(&definitions([config])).unwrap();
     }
     drop(control);
     let control = control_at(&path);

@@ -1,13 +1,13 @@
 //! A control plane and nodes on real sockets.
 
-pub(crate) mod slices;
+pub(crate) mod configs;
 
+use configs::{DOMAIN, function, mesh};
 use leno_agent::{Agent, BACKOFF, Change, Connection, Update, Updates, join};
 use leno_control::{Admission, Control, Definitions, Store};
 use leno_identity::{Authority, Membership};
 use leno_model::{FunctionConfig, InstanceState};
 use leno_wire::{Instance, Placement, Resource, Subject};
-use slices::{DOMAIN, function, mesh};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 /// So that a broken test fails instead of hanging.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) fn definitions(slices: impl IntoIterator<Item = FunctionConfig>) -> Definitions {
-    let slices: BTreeMap<_, _> = slices.into_iter().map(|slice| (slice.id.clone(), slice)).collect();
-    let permissions = slices.keys().cloned().collect();
-    Definitions { mesh: mesh(), slices, modules: BTreeMap::new(), permissions }
+pub(crate) fn definitions(configs: impl IntoIterator<Item = FunctionConfig>) -> Definitions {
+    let configs: BTreeMap<_, _> = configs.into_iter().map(|config| (config.id.clone(), config)).collect();
+    let permissions = configs.keys().cloned().collect();
+    Definitions { mesh: mesh(), configs, modules: BTreeMap::new(), permissions }
 }
 
 pub(crate) fn control() -> Control {
@@ -128,8 +128,8 @@ pub(crate) fn subjects(changes: &[Change]) -> Vec<Subject> {
     changes.iter().map(Change::subject).collect()
 }
 
-pub(crate) fn slice_of(name: &str) -> Subject {
-    Subject::Slice(function(name))
+pub(crate) fn config_of(name: &str) -> Subject {
+    Subject::FunctionConfig(function(name))
 }
 
 pub(crate) fn route_to(name: &str) -> Subject {

@@ -133,7 +133,7 @@ impl Reconciler {
                 self.supervisor.remove(id);
                 pass.has_replaced |= functions.remove(id).is_some();
                 if let Err(error) = jobs.apply(&entry.config, job) {
-                    return pass.rejected.push((Subject::Slice(id.clone()), error.to_string()));
+                    return pass.rejected.push((Subject::FunctionConfig(id.clone()), error.to_string()));
                 }
             }
             Run::Egress(_) => {
@@ -211,11 +211,11 @@ impl Reconciler {
     }
 
     /// The instances of a function on this node, by revision.
-    fn specs(&self, slice: &FunctionConfig, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
-        self.supervisor.bound(&slice.id.namespace, &slice.bounds);
-        let requester = Requester::of(slice);
+    fn specs(&self, config: &FunctionConfig, bounds: &DeliveredBounds) -> Vec<FunctionSpec> {
+        self.supervisor.bound(&config.id.namespace, &config.bounds);
+        let requester = Requester::of(config);
         let bounded = |spec| self.warm.raise(bounds.limit(self.images.contain(spec, &requester)));
-        FunctionSpec::all(slice).into_iter().map(bounded).collect()
+        FunctionSpec::all(config).into_iter().map(bounded).collect()
     }
 
     /// Applies the node's shares of a function's rate limits.

@@ -44,8 +44,8 @@ fn step(change: Change, loaded: &mut LoadResult) -> Option<Step> {
     Some(match change {
         Change::Set(Resource::Mesh(mesh)) => Step::SetMesh(mesh),
         Change::Set(Resource::Bundle(bundle)) => Step::SetBundle(bundle),
-        Change::Set(Resource::Slice(slice)) => taken(&mut loaded.functions, &slice.id, subject, Step::Host),
-        Change::Removed(Subject::Slice(id)) => Step::Drain(id),
+        Change::Set(Resource::FunctionConfig(config)) => taken(&mut loaded.functions, &config.id, subject, Step::Host),
+        Change::Removed(Subject::FunctionConfig(id)) => Step::Drain(id),
         Change::Set(Resource::Module(hash, _)) => Step::Reject(subject, loaded.refused.remove(&hash)?),
         Change::Removed(Subject::Module(hash)) => Step::RemoveModule(hash),
         Change::Set(Resource::Scale(id, bounds)) => Step::SetBounds(id, Some(bounds)),

@@ -120,10 +120,10 @@ impl Leading {
         let definitions = if request.dry_run {
             // A dry run contacts no registry.
             let ids = snapshot.functions().take_while(|_| !effort.is_over());
-            let slices = ids.filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
+            let configs = ids.filter_map(|id| Some((id.clone(), snapshot.function_config(id)?))).collect();
             Definitions {
                 mesh: snapshot.mesh_config().clone(),
-                slices,
+                configs,
                 modules: snapshot.modules().clone(),
                 permissions: snapshot.permissions(),
             }
@@ -134,7 +134,7 @@ impl Leading {
             }
         };
         let (differing, removed) = difference(base.in_force.as_deref(), &definitions);
-        let names = differing.iter().map(|slice| &slice.id).chain(&removed);
+        let names = differing.iter().map(|config| &config.id).chain(&removed);
         let functions = names.filter(|id| caller.may_know(id)).map(ToString::to_string).collect();
         let answer = ChangeAnswer { functions, ..answer };
         if request.dry_run {
@@ -352,8 +352,8 @@ fn warnings(snapshot: &Snapshot, files: &BTreeSet<String>, in_force: Option<&Def
 /// The programs that may decide requests differently from those in force. A new function has no
 /// recorded requests.
 fn candidates(before: Option<&Definitions>, differing: &[&FunctionConfig]) -> Vec<CandidatePrograms> {
-    let before = |id: &FunctionId| before.and_then(|before| before.slices.get(id)).map(CandidatePrograms::of);
-    let candidates = differing.iter().map(|slice| CandidatePrograms::of(slice));
+    let before = |id: &FunctionId| before.and_then(|before| before.configs.get(id)).map(CandidatePrograms::of);
+    let candidates = differing.iter().map(|config| CandidatePrograms::of(config));
     candidates.filter(|candidate| before(&candidate.id).is_some_and(|before| candidate.differs(&before))).collect()
 }
 
@@ -363,8 +363,8 @@ pub(super) fn difference<'a>(
     after: &'a Definitions,
 ) -> (Vec<&'a FunctionConfig>, Vec<FunctionId>) {
     let nothing = BTreeMap::new();
-    let before: &BTreeMap<FunctionId, FunctionConfig> = before.map_or(&nothing, |before| &before.slices);
-    let differing = after.slices.iter().filter(|(id, slice)| before.get(*id) != Some(slice));
-    let removed = before.keys().filter(|id| !after.slices.contains_key(*id));
-    (differing.map(|(_, slice)| slice).collect(), removed.cloned().collect())
+    let before: &BTreeMap<FunctionId, FunctionConfig> = before.map_or(&nothing, |before| &before.configs);
+    let differing = after.configs.iter().filter(|(id, config)| before.get(*id) != Some(config));
+    let removed = before.keys().filter(|id| !after.configs.contains_key(*id));
+    (differing.map(|(_, config)| config).collect(), removed.cloned().collect())
 }

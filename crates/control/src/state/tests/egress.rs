@@ -31,24 +31,24 @@ fn outside(by_egress_nodes: bool) -> FunctionConfig {
         trace_context: false,
         by_egress_nodes,
     };
-    FunctionConfig { run: Run::Egress(egress), ..slices::slice(OUTSIDE, &[], 1) }
+    FunctionConfig { run: Run::Egress(egress), ..configs::config(OUTSIDE, &[], 1) }
 }
 
 impl Mesh {
     /// `home` has the caller, `all` hosts everything but has no role, and `out` and `exit` are
     /// egress nodes.
     fn new() -> Self {
-        let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+        let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
         let definitions = Definitions {
-            mesh: slices::mesh(),
-            slices: BTreeMap::new(),
+            mesh: configs::mesh(),
+            configs: BTreeMap::new(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
         };
         let histories = Histories::default();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &bundle).unwrap();
         let mut mesh = Self { state: State::new(compiled, histories), ends: BTreeMap::new() };
-        let only = Placement::Only(BTreeSet::from([slices::function(CALLER)]));
+        let only = Placement::Only(BTreeSet::from([configs::function(CALLER)]));
         let nodes = [
             ("home", only, false),
             ("all", Placement::Everything, false),
@@ -65,7 +65,7 @@ impl Mesh {
             let session = mesh.state.connect(name, greeting, Arc::default()).unwrap();
             mesh.ends.insert(name, End { name, session, held: BTreeMap::new() });
         }
-        mesh.put(&slices::slice(CALLER, &[OUTSIDE], 1));
+        mesh.put(&configs::config(CALLER, &[OUTSIDE], 1));
         mesh.put(&outside(true));
         mesh
     }
@@ -74,10 +74,10 @@ impl Mesh {
         self.state.admit(name, Admission { placement, gateway: false, locality: Default::default(), egress });
     }
 
-    fn put(&mut self, slice: &FunctionConfig) {
-        let history = self.state.histories().record_one(slice, 0).unwrap();
-        let resolved = history.slice_for_delivery(slice).unwrap();
-        let prepared = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap()).unwrap();
+    fn put(&mut self, config: &FunctionConfig) {
+        let history = self.state.histories().record_one(config, 0).unwrap();
+        let resolved = history.config_for_delivery(config).unwrap();
+        let prepared = self.state.prepare_put(&resolved, &configs::DOMAIN.parse().unwrap()).unwrap();
         self.state.put(prepared, history);
     }
 
@@ -115,16 +115,16 @@ impl Mesh {
 
     /// The nodes that have the configuration, and those that get a certificate.
     fn carriers(&self) -> (Vec<&str>, Vec<&str>) {
-        let slice = Subject::Slice(slices::function(OUTSIDE));
-        let identity = slices::identity(OUTSIDE).parse().unwrap();
-        let has = self.ends.values().filter(|end| end.held.contains_key(&slice)).map(|end| end.name);
+        let config = Subject::FunctionConfig(configs::function(OUTSIDE));
+        let identity = configs::identity(OUTSIDE).parse().unwrap();
+        let has = self.ends.values().filter(|end| end.held.contains_key(&config)).map(|end| end.name);
         let signed = self.ends.keys().copied().filter(|name| self.state.may_sign(name, &identity).is_some());
         (has.collect(), signed.collect())
     }
 
     /// The nodes to which the caller's node sends its calls.
     fn endpoints(&self) -> Vec<String> {
-        match self.ends["home"].held.get(&Subject::Endpoints(slices::function(OUTSIDE))) {
+        match self.ends["home"].held.get(&Subject::Endpoints(configs::function(OUTSIDE))) {
             Some(Resource::Endpoints(_, endpoints)) => {
                 assert!(endpoints.iter().all(|endpoint| endpoint.ready == 1), "{endpoints:?}");
                 endpoints.iter().map(|endpoint| endpoint.node.clone()).collect()
@@ -141,9 +141,9 @@ fn only_nodes_with_the_role_get_what_egress_nodes_connect_to() {
     assert_eq!(mesh.carriers(), (vec!["exit", "out"], vec!["exit", "out"]));
     assert_eq!(mesh.endpoints(), ["exit", "out"]);
     // The configuration of the caller names the service, and a node gets no more by subscribing.
-    let slice = Subject::Slice(slices::function(OUTSIDE));
+    let config = Subject::FunctionConfig(configs::function(OUTSIDE));
     let session = mesh.ends["home"].session;
-    mesh.state.subscribe("home", session, vec![slice.clone()], &[]);
+    mesh.state.subscribe("home", session, vec![config.clone()], &[]);
     mesh.settle();
     assert_eq!(mesh.carriers().0, ["exit", "out"]);
     assert_eq!(mesh.state.counters("home").unwrap().refused, 1);
@@ -172,7 +172,7 @@ fn without_the_role_nobody_carries_it() {
 #[test]
 fn calls_go_to_nodes_that_have_it_in_force_and_leave_those_that_are_cordoned() {
     let mut mesh = Mesh::new();
-    let refuse = |name: &str, subject: &Subject| name == "out" && matches!(subject, Subject::Slice(_));
+    let refuse = |name: &str, subject: &Subject| name == "out" && matches!(subject, Subject::FunctionConfig(_));
     mesh.settle_but(refuse);
     assert_eq!(mesh.endpoints(), ["exit"], "a node that cannot read it is not called");
     mesh.put(&FunctionConfig { queue: 2, ..outside(true) });

@@ -17,7 +17,7 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
 
 #[test]
 fn nodes_hear_of_the_addresses_of_all_machines_and_of_changes() {
-    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut state = State::new(CompiledDefinitions::nothing(&bundle).unwrap(), Histories::default());
     let nothing = Placement::Only(BTreeSet::new());
     let admission = Admission { placement: nothing, gateway: false, locality: Default::default(), egress: false };

@@ -29,7 +29,7 @@ const OF_ALL: &str = "selector: {open: \"yes\"}";
 
 impl Mesh {
     fn new(documents: &str) -> Self {
-        let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+        let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
         let mut state = State::new(CompiledDefinitions::nothing(&bundle).unwrap(), Histories::default());
         let (placement, locality) = (Placement::Everything, Default::default());
         state.admit(NODE, Admission { placement, gateway: false, locality, egress: false });
@@ -48,18 +48,18 @@ impl Mesh {
     fn publish(&mut self, documents: &str) {
         let mesh = format!(
             "apiVersion: leno.dev/v1alpha1\nkind: Mesh\nmetadata: {{name: m}}\nspec: {{trustDomain: {}}}\n",
-            slices::DOMAIN
+            configs::DOMAIN
         );
         let documents = Document::read(Path::new("a.yaml"), &(mesh + documents)).unwrap();
         let snapshot = Snapshot::of_documents(&documents).unwrap();
-        let slices = snapshot.functions().map(|id| (id.clone(), snapshot.function_config(id).unwrap())).collect();
+        let configs = snapshot.functions().map(|id| (id.clone(), snapshot.function_config(id).unwrap())).collect();
         let definitions = Definitions {
             mesh: snapshot.mesh_config().clone(),
-            slices,
+            configs,
             modules: BTreeMap::new(),
             permissions: snapshot.permissions(),
         };
-        let histories = self.state.histories().record_publication(&definitions.slices, 0).unwrap();
+        let histories = self.state.histories().record_publication(&definitions.configs, 0).unwrap();
         let compiled = CompiledDefinitions::new(&definitions, &definitions.modules, &histories, &self.bundle).unwrap();
         self.state.publish(compiled, histories);
     }
@@ -77,8 +77,8 @@ impl Mesh {
     fn read(&mut self) -> (Vec<String>, Vec<String>) {
         let (mut removed, mut withdrawn) = (Vec::new(), Vec::new());
         while let Some(delta) = self.next() {
-            let slices = delta.removed.iter().filter(|subject| subject.kind() == v1::Kind::Slice);
-            removed.extend(slices.map(|subject| subject.name.clone()));
+            let configs = delta.removed.iter().filter(|subject| subject.kind() == v1::Kind::Slice);
+            removed.extend(configs.map(|subject| subject.name.clone()));
             withdrawn.extend(delta.withdrawn);
             self.state.acknowledge(NODE, self.session, delta.nonce, Vec::new());
         }
@@ -135,7 +135,7 @@ fn a_permission_that_went_before_the_function_is_withdrawn() {
 fn a_function_that_nobody_knows_any_more_is_withdrawn() {
     let (one, all) = (function("one"), policy("all", OF_ALL, "everything"));
     let mut mesh = Mesh::new(&format!("{one}{all}"));
-    let unknown = Subject::Slice("a/gone".parse().unwrap());
+    let unknown = Subject::FunctionConfig("a/gone".parse().unwrap());
     mesh.connect(vec![(unknown, Version::of(b"of another time"))]);
     assert_eq!(mesh.read(), told(&["a/gone"], &["a/gone"]));
 }

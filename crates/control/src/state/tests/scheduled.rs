@@ -29,9 +29,9 @@ fn command(name: &str, callees: &[&str], scale: Scale) -> FunctionConfig {
         container: None,
         grace: Duration::ZERO,
     };
-    let mut slice = FunctionConfig { run: Run::Command(command), scale, ..slices::slice(name, callees, 1) };
-    slice.bounds.instances = name.starts_with("a/").then_some(QUOTA);
-    slice
+    let mut config = FunctionConfig { run: Run::Command(command), scale, ..configs::config(name, callees, 1) };
+    config.bounds.instances = name.starts_with("a/").then_some(QUOTA);
+    config
 }
 
 /// A node's end: its resources in force, and the deltas that it has read and not answered.
@@ -79,8 +79,8 @@ fn step() -> impl Strategy<Value = Step> {
 impl Mesh {
     fn new(bundle: &TrustBundle) -> Self {
         let definitions = Definitions {
-            mesh: slices::mesh(),
-            slices: BTreeMap::new(),
+            mesh: configs::mesh(),
+            configs: BTreeMap::new(),
             modules: BTreeMap::new(),
             permissions: Default::default(),
         };
@@ -104,10 +104,10 @@ impl Mesh {
     fn put(&mut self, function: usize, min: u32) {
         let callees = [FUNCTIONS[(function + 1) % FUNCTIONS.len()]];
         let scale = Scale { min, max: MAX, per_instance: 1.0, utilization: 1.0, ..Scale::default() };
-        let slice = command(FUNCTIONS[function], &callees, scale);
-        let history = self.state.histories().record_one(&slice, 0).unwrap();
-        let resolved = history.slice_for_delivery(&slice).unwrap();
-        let prepared = self.state.prepare_put(&resolved, &slices::DOMAIN.parse().unwrap()).unwrap();
+        let config = command(FUNCTIONS[function], &callees, scale);
+        let history = self.state.histories().record_one(&config, 0).unwrap();
+        let resolved = history.config_for_delivery(&config).unwrap();
+        let prepared = self.state.prepare_put(&resolved, &configs::DOMAIN.parse().unwrap()).unwrap();
         self.state.put(prepared, history);
     }
 
@@ -183,7 +183,7 @@ impl Mesh {
             Step::Load(node, function, ready, waiting) => {
                 self.now += Duration::from_millis(200);
                 let seen = Observation { ready, in_flight: ready, waiting, ..Observation::default() };
-                let load = Load { function: slices::function(FUNCTIONS[function]), revision: 1, starting: 0, seen };
+                let load = Load { function: configs::function(FUNCTIONS[function]), revision: 1, starting: 0, seen };
                 if let Some(session) = self.ends[NODES[node]].session {
                     self.state.load(NODES[node], session, vec![load], self.now);
                 }
@@ -242,7 +242,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn bounds_add_up_at_every_moment_and_every_function_has_a_home(steps in prop::collection::vec(step(), 0..120)) {
-        let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+        let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
         let mut mesh = Mesh::new(&bundle);
         for step in steps {
             mesh.step(step);
@@ -255,7 +255,7 @@ proptest! {
             prop_assert_eq!(mesh.state.hosting.scheduler.leaving(id).count(), 0, "{} is left nowhere", id);
             for name in NODES {
                 let hosts = nodes.iter().any(|node| **node == *name);
-                prop_assert_eq!(mesh.ends[name].held.contains_key(&Subject::Slice(id.clone())), hosts, "{} on {}", id, name);
+                prop_assert_eq!(mesh.ends[name].held.contains_key(&Subject::FunctionConfig(id.clone())), hosts, "{} on {}", id, name);
                 prop_assert_eq!(mesh.ends[name].bounds.contains_key(id), hosts, "{} on {}", id, name);
             }
             if id.namespace != "a" {
@@ -270,21 +270,21 @@ proptest! {
 
 /// A mesh with one function whose node is not known, as after a restart of the control plane.
 fn restarted() -> (Mesh, FunctionId) {
-    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut mesh = Mesh::new(&bundle);
     mesh.state.hosting.awaiting = true;
     mesh.put(0, 0);
-    (mesh, slices::function(FUNCTIONS[0]))
+    (mesh, configs::function(FUNCTIONS[0]))
 }
 
 #[test]
 fn functions_of_a_namespace_share_its_instances_by_their_load() {
-    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut mesh = Mesh::new(&bundle);
     NODES.iter().for_each(|name| mesh.connect(name));
     (0..3).for_each(|function| mesh.put(function, 0));
     mesh.settle().unwrap();
-    let ids = [0, 1, 2].map(|function| slices::function(FUNCTIONS[function]));
+    let ids = [0, 1, 2].map(|function| configs::function(FUNCTIONS[function]));
     let most = |mesh: &Mesh| [0, 1, 2].map(|function: usize| mesh.most(&ids[function]));
     assert_eq!(most(&mesh).iter().sum::<u32>(), QUOTA);
     let host = |mesh: &Mesh, function: usize| {
@@ -307,13 +307,13 @@ fn functions_of_a_namespace_share_its_instances_by_their_load() {
 #[test]
 fn a_node_keeps_what_it_has_over_a_restart_and_gets_nothing_by_saying_so() {
     let (mut mesh, id) = restarted();
-    let slice = Subject::Slice(id.clone());
+    let config = Subject::FunctionConfig(id.clone());
     let [liar, honest] = [NODES[0], NODES[1]];
-    mesh.ends.get_mut(liar).unwrap().held.insert(slice.clone(), Version::of(b"a guess"));
+    mesh.ends.get_mut(liar).unwrap().held.insert(config.clone(), Version::of(b"a guess"));
     mesh.connect(liar);
-    assert!(!mesh.state.nodes.all[liar].hosted.contains(&id), "it has never seen the slice");
-    let current = mesh.state.catalog.compiled.contents[&slice].version;
-    mesh.ends.get_mut(honest).unwrap().held.insert(slice, current);
+    assert!(!mesh.state.nodes.all[liar].hosted.contains(&id), "it has never seen the configuration");
+    let current = mesh.state.catalog.compiled.contents[&config].version;
+    mesh.ends.get_mut(honest).unwrap().held.insert(config, current);
     mesh.connect(honest);
     assert!(mesh.state.nodes.all[honest].hosted.contains(&id));
 }
@@ -379,13 +379,13 @@ fn a_node_that_is_away_alone_is_replaced_at_once() {
 #[test]
 fn a_function_that_stays_after_all_leaves_the_node_before() {
     use Step::{Answer, Connect, Cordon, Put, Read};
-    let bundle = Authority::new(&slices::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
+    let bundle = Authority::new(&configs::DOMAIN.parse().unwrap()).unwrap().bundle().clone();
     let mut mesh = Mesh::new(&bundle);
     let placed = [Connect(2), Put(5, 2), Cordon(2, true), Put(5, 0), Connect(0), Read(0)];
     let cordoned = [Cordon(0, true), Answer(0, true), Read(2), Answer(2, true)];
     placed.into_iter().chain(cordoned).for_each(|step| mesh.step(step));
     mesh.settle().unwrap();
-    let id = slices::function(FUNCTIONS[5]);
+    let id = configs::function(FUNCTIONS[5]);
     assert_eq!(mesh.state.hosting.scheduler.nodes_of(&id).len(), 1);
     assert_eq!(mesh.state.hosting.scheduler.leaving(&id).count(), 0);
 }
@@ -411,7 +411,7 @@ fn callers_keep_the_endpoints_of_a_node_that_is_lost_until_another_one_has_the_f
         mesh.put(FUNCTIONS.len() - 1, 0);
         mesh.state.stop_awaiting();
         let [of_caller, ..] = NODES;
-        let placement = Placement::Only([slices::function(FUNCTIONS[FUNCTIONS.len() - 1])].into());
+        let placement = Placement::Only([configs::function(FUNCTIONS[FUNCTIONS.len() - 1])].into());
         let admission = Admission { placement, gateway: false, locality: Default::default(), egress: false };
         mesh.state.admit(of_caller, admission);
         NODES.iter().for_each(|name| mesh.connect(name));

@@ -40,7 +40,7 @@ pub(crate) fn all() -> Vec<Engine> {
 
 /// A group's policies, compiled and loaded.
 pub(crate) struct Programs {
-    slice: FunctionConfig,
+    config: FunctionConfig,
     keys: PreparedKeys,
     images: Vec<[Image; 2]>,
 }
@@ -65,18 +65,18 @@ impl Programs {
             anyhow::anyhow!(problems.iter().map(|problem| format!("\n  {problem}")).collect::<String>())
         })?;
         let id: FunctionId = "shop/cart".parse().unwrap();
-        let slice = snapshot.function_config(&id).unwrap();
+        let config = snapshot.function_config(&id).unwrap();
         let load = |engine: &Engine| {
-            [&slice.inbound, &slice.outbound].map(|program| {
+            [&config.inbound, &config.outbound].map(|program| {
                 engine.load(&leno_sandbox::encode(program).unwrap()).unwrap_or_else(|error| panic!("{error}"))
             })
         };
         let images = engines.iter().map(load).collect();
-        Ok(Self { keys: PreparedKeys::new(&slice.keys), images, slice })
+        Ok(Self { keys: PreparedKeys::new(&config.keys), images, config })
     }
 
     fn spec(&self, case: &Case) -> &ProgramSpec {
-        if case.outbound { &self.slice.outbound } else { &self.slice.inbound }
+        if case.outbound { &self.config.outbound } else { &self.config.inbound }
     }
 
     /// Judges the case on each engine, with the counters that its history leaves.

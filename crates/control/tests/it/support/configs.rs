@@ -21,7 +21,7 @@ pub(crate) fn identity(name: &str) -> String {
 }
 
 /// A function that may call `callees`, somewhat changed by `edition`.
-pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> FunctionConfig {
+pub(crate) fn config(name: &str, callees: &[&str], edition: u32) -> FunctionConfig {
     FunctionConfig {
         id: function(name),
         identity: identity(name).parse().unwrap(),
@@ -49,9 +49,9 @@ pub(crate) fn slice(name: &str, callees: &[&str], edition: u32) -> FunctionConfi
 
 /// The function configuration as it is delivered: all editions are the first revision of their
 /// function.
-pub(crate) fn delivered(mut slice: FunctionConfig) -> FunctionConfig {
-    slice.revisions.number = 1;
-    slice
+pub(crate) fn delivered(mut config: FunctionConfig) -> FunctionConfig {
+    config.revisions.number = 1;
+    config
 }
 
 /// A job that may call `callees`; another edition is another run.
@@ -68,12 +68,12 @@ pub(crate) fn job(name: &str, callees: &[&str], edition: u32) -> FunctionConfig 
         grace: Duration::ZERO,
     };
     let job = Job { process, parallelism: 1, completions: edition, backoff_limit: 6, active_deadline: None, ttl: None };
-    FunctionConfig { run: Run::Job(job), ..slice(name, callees, 1) }
+    FunctionConfig { run: Run::Job(job), ..config(name, callees, 1) }
 }
 
 /// The function configuration with an extension of this module.
-pub(crate) fn extended(mut slice: FunctionConfig, module: &[u8]) -> FunctionConfig {
-    slice.inbound_extensions.push(Extension {
+pub(crate) fn extended(mut config: FunctionConfig, module: &[u8]) -> FunctionConfig {
+    config.inbound_extensions.push(Extension {
         name: "p/extensions/x".to_owned(),
         module: leno_wire::module_hash(module),
         url: None,
@@ -84,12 +84,12 @@ pub(crate) fn extended(mut slice: FunctionConfig, module: &[u8]) -> FunctionConf
         memory: 1 << 20,
         fail_open: false,
     });
-    slice
+    config
 }
 
-pub(crate) fn exposed(mut slice: FunctionConfig) -> FunctionConfig {
-    slice.expose.push(Expose { hosts: vec!["*".to_owned()], path: "/".to_owned() });
-    slice
+pub(crate) fn exposed(mut config: FunctionConfig) -> FunctionConfig {
+    config.expose.push(Expose { hosts: vec!["*".to_owned()], path: "/".to_owned() });
+    config
 }
 
 fn callee(name: &str) -> Callee {

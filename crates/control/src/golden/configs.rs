@@ -87,10 +87,10 @@ pub(super) fn raw() -> FunctionConfig {
 
 /// A function that gets paths unchanged, as its callees do.
 pub(super) fn as_received() -> FunctionConfig {
-    let mut slice = command();
-    let targets = slice.inbound.targets.iter_mut().chain(&mut slice.outbound.targets);
+    let mut config = command();
+    let targets = config.inbound.targets.iter_mut().chain(&mut config.outbound.targets);
     targets.for_each(|target| target.as_received = true);
-    slice
+    config
 }
 
 /// A member of a chain.
