@@ -21,7 +21,7 @@ const LARGEST_FILE: u64 = 16 << 20;
 /// All files together.
 const LARGEST_TOTAL: u64 = 128 << 20;
 
-/// The texts of the files that [`load`] reads, unparsed.
+/// The texts of the files that [`DocumentSet::of_path`](crate::DocumentSet::of_path) reads, unparsed.
 ///
 /// # Errors
 /// Files that cannot be read.
