@@ -174,7 +174,7 @@ async fn a_node_refuses_what_a_later_release_uses_and_keeps_what_it_has() {
     update.accept();
     let ack = node.ack().await;
     let reason = format!(
-        "the config of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec; \
+        "the configuration of shop/checkout cannot be read: inbound: unknown or repeated field `quarantine` of ProgramSpec; \
          this node is of release {} and the control plane of 7.0.0",
         env!("CARGO_PKG_VERSION")
     );
