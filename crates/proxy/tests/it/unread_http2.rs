@@ -261,7 +261,9 @@ async fn the_clients_limit_on_heads_is_heeded() {
     let address = crate::raw::server(|mut raw| async move {
         raw.head().await;
         let large = "a".repeat(2000);
-        raw.send(format!("HTTP/1.1 200 OK\r\nx-large: {large}\r\ncontent-length: 2\r\n\r\nok")).await;
+        // The connection ends with the answer, so the next request must not use it.
+        let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\nx-large: {large}\r\ncontent-length: 2\r\n\r\n");
+        raw.send(head + "ok").await;
     })
     .await;
     let mesh = Builder::new().function("web", AppProtocol::Http1, address).start();
