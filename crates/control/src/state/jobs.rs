@@ -22,7 +22,13 @@ const MAX_EVENTS: usize = 20;
 
 /// All defined jobs.
 #[derive(Default)]
-pub(super) struct Jobs(BTreeMap<FunctionId, Job>);
+pub(super) struct Jobs {
+    defined: BTreeMap<FunctionId, Job>,
+    /// Jobs and functions that an earlier process published and this one did not yet, with the
+    /// outcomes of jobs. A store that several control planes share has no definitions, so outcomes
+    /// are known before the jobs.
+    earlier: BTreeMap<FunctionId, Option<Outcome>>,
+}
 
 struct Job {
     definition: JobDefinition,
@@ -83,49 +89,58 @@ impl Job {
 impl Jobs {
     /// The node to which the job is assigned, until it has ended.
     pub(super) fn node_of(&self, id: &FunctionId) -> Option<Arc<str>> {
-        self.0.get(id).filter(|job| !job.has_ended())?.node.clone()
+        self.defined.get(id).filter(|job| !job.has_ended())?.node.clone()
     }
 
-    /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a
-    /// node.
-    pub(super) fn restore(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
-        for job in self.0.values_mut() {
-            job.awaited = true;
-        }
-        for (id, Outcome { node, report }) in outcomes {
-            if let Some(job) = self.0.get_mut(&id).filter(|job| job.definition.run == report.run) {
-                job.node = Some(node.into());
-                job.report = report;
-            }
-        }
+    /// Stores the job outcomes of an earlier process, until its jobs are defined. Its other jobs
+    /// may still be running on a node.
+    pub(super) fn restore(
+        &mut self,
+        published: impl Iterator<Item = FunctionId>,
+        mut outcomes: BTreeMap<FunctionId, Outcome>,
+    ) {
+        let with_outcome = |id| {
+            let outcome = outcomes.remove(&id);
+            (id, outcome)
+        };
+        self.earlier = published.map(with_outcome).collect();
     }
 
     pub(super) fn stop_awaiting(&mut self) {
-        for job in self.0.values_mut() {
+        for job in self.defined.values_mut() {
             job.awaited = false;
         }
     }
 
     /// Replaces the definitions of all jobs.
     pub(super) fn define_all(&mut self, functions: &HashMap<FunctionId, Function>) {
-        self.0.retain(|id, _| functions.get(id).is_some_and(|function| function.job.is_some()));
+        self.defined.retain(|id, _| functions.get(id).is_some_and(|function| function.job.is_some()));
         for (id, function) in functions {
             self.define(id, Some(function));
         }
+        self.earlier.clear();
     }
 
     /// Replaces the definition of one job, if it is one.
     pub(super) fn define(&mut self, id: &FunctionId, function: Option<&Function>) {
+        let earlier = self.earlier.remove(id);
         let Some(definition) = function.and_then(|function| function.job.as_ref()) else {
-            self.0.remove(id);
+            self.defined.remove(id);
             return;
         };
-        match self.0.get_mut(id) {
+        match self.defined.get_mut(id) {
             Some(job) if job.definition.run == definition.run => {}
             // The new run goes to the node of the previous run, which ends that first.
             before => {
                 let node = before.and_then(|job| job.node.clone());
-                self.0.insert(id.clone(), Job::new(definition.clone(), node));
+                let mut job = Job::new(definition.clone(), node);
+                job.awaited = earlier.is_some();
+                if let Some(Outcome { node, report }) = earlier.flatten()
+                    && report.run == definition.run
+                {
+                    (job.node, job.report) = (Some(node.into()), report);
+                }
+                self.defined.insert(id.clone(), job);
             }
         }
     }
@@ -137,10 +152,11 @@ impl Jobs {
         nodes: &Nodes,
         scheduler: &mut Scheduler,
     ) -> Vec<FunctionId> {
-        let mut unplaced: Vec<FunctionId> = self.0.keys().filter(|id| self.is_misplaced(id, nodes)).cloned().collect();
+        let mut unplaced: Vec<FunctionId> =
+            self.defined.keys().filter(|id| self.is_misplaced(id, nodes)).cloned().collect();
         unplaced.retain(|id| {
             let node = self.choose_node(id, compiled, nodes, scheduler);
-            let Some(job) = self.0.get_mut(id).filter(|job| job.node != node) else { return false };
+            let Some(job) = self.defined.get_mut(id).filter(|job| job.node != node) else { return false };
             job.assign(id, node);
             true
         });
@@ -149,7 +165,7 @@ impl Jobs {
 
     /// Whether the job has not ended and its node, if any, cannot run it.
     fn is_misplaced(&self, id: &FunctionId, nodes: &Nodes) -> bool {
-        let Some(job) = self.0.get(id).filter(|job| !job.has_ended()) else { return false };
+        let Some(job) = self.defined.get(id).filter(|job| !job.has_ended()) else { return false };
         let node = job.node.as_ref().and_then(|name| nodes.all.get(name));
         !node.is_some_and(|node| node.present && node.may_run(id))
     }
@@ -161,7 +177,7 @@ impl Jobs {
         nodes: &Nodes,
         scheduler: &mut Scheduler,
     ) -> Option<Arc<str>> {
-        let job = self.0.get(id)?;
+        let job = self.defined.get(id)?;
         let missing = |node: &Node| node.may_run(id) && node.last_session == 0;
         if job.awaited && nodes.all.values().any(missing) {
             return None;
@@ -178,7 +194,7 @@ impl Jobs {
     }
 
     fn count_on(&self, name: &str) -> usize {
-        self.0.keys().filter(|id| self.node_of(id).as_deref() == Some(name)).count()
+        self.defined.keys().filter(|id| self.node_of(id).as_deref() == Some(name)).count()
     }
 
     /// Assigns jobs to a node that comes back and reports to run them, so that no other node gets
@@ -186,7 +202,7 @@ impl Jobs {
     pub(super) fn assign_reported(&mut self, name: &Arc<str>, reports: &[(FunctionId, JobReport)]) -> Vec<FunctionId> {
         let mut assigned = Vec::new();
         for (id, report) in reports {
-            if let Some(job) = self.0.get_mut(id)
+            if let Some(job) = self.defined.get_mut(id)
                 && job.node.is_none()
                 && job.definition.run == report.run
             {
@@ -200,7 +216,7 @@ impl Jobs {
     /// Applies a node's report. If the job has ended, returns its outcome instead, which counts
     /// once it is stored ([`Jobs::end`]).
     pub(super) fn report(&mut self, name: &str, id: &FunctionId, report: JobReport) -> Option<Outcome> {
-        let job = self.0.get_mut(id)?;
+        let job = self.defined.get_mut(id)?;
         let own = job.node.as_deref() == Some(name);
         // A success counts from any node, every other state only from the assigned node.
         let counts = own || report.state == JobState::Succeeded;
@@ -216,12 +232,12 @@ impl Jobs {
 
     /// Whether the job has not ended and `outcome` is of its current run.
     pub(super) fn awaits_end(&self, id: &FunctionId, outcome: &Outcome) -> bool {
-        self.0.get(id).is_some_and(|job| !job.has_ended() && job.definition.run == outcome.report.run)
+        self.defined.get(id).is_some_and(|job| !job.has_ended() && job.definition.run == outcome.report.run)
     }
 
     /// Ends a job. Returns whether there is such a job.
     pub(super) fn end(&mut self, id: &FunctionId, Outcome { node, report }: Outcome) -> bool {
-        let Some(job) = self.0.get_mut(id) else { return false };
+        let Some(job) = self.defined.get_mut(id) else { return false };
         tracing::info!(job = %id, node, state = ?report.state, reason = report.reason, "a job has ended");
         job.node = Some(node.into());
         job.apply_report(report);
@@ -237,6 +253,6 @@ impl Jobs {
             ttl: job.definition.ttl,
             events: job.events.iter().cloned().collect(),
         };
-        self.0.iter().map(status).collect()
+        self.defined.iter().map(status).collect()
     }
 }

@@ -113,8 +113,11 @@ impl State {
     /// Stores the job outcomes of an earlier process. Its other jobs may still be running on a
     /// node.
     pub(crate) fn recall(&mut self, outcomes: BTreeMap<FunctionId, Outcome>) {
-        self.hosting.jobs.define_all(&self.catalog.compiled.functions);
-        self.hosting.jobs.restore(outcomes);
+        let published = self.catalog.histories().0.keys().cloned();
+        self.hosting.jobs.restore(published, outcomes);
+        if self.has_definitions() {
+            self.hosting.jobs.define_all(&self.catalog.compiled.functions);
+        }
     }
 
     /// Applies a node's report on a job. If the job has ended, returns its outcome instead, which

@@ -1,5 +1,9 @@
 //! Jobs from the view of a user of `leno up`: real processes, real sockets.
 
+use leno_testkit::EtcdServer;
+use leno_testkit::cluster::{MESH, Node, Place};
+use leno_testkit::control::Control;
+use leno_testkit::eventually;
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, policy};
 use serde_json::Value;
 use std::fs;
@@ -122,4 +126,68 @@ fn a_job_that_is_removed_ends_with_all_that_it_started() {
     mesh.write(&echo);
     mesh.wait_for("the end of its processes", |_| pids.iter().all(|pid| !fs::exists(format!("/proc/{pid}")).unwrap()));
     assert_eq!(row(&mesh, "test/long"), None);
+}
+
+#[test]
+fn a_job_runs_once_across_ten_leaders_that_are_killed() {
+    const CHANGES: usize = 10;
+    let server = EtcdServer::start();
+    let authority = tempfile::tempdir().unwrap();
+    let path = |name: &str| authority.path().join(name).display().to_string();
+    let (mesh, ca, passphrase, etcd) = (path("mesh.yaml"), path("ca.pem"), path("passphrase"), server.address());
+    fs::write(&mesh, MESH).unwrap();
+    fs::write(&passphrase, "correct horse battery").unwrap();
+    let arguments =
+        ["--etcd", &*etcd, "--etcd-lease", "2", "--mesh", &*mesh, "--ca", &*ca, "--ca-passphrase", &*passphrase];
+    let leader = Control::start(tempfile::tempdir().unwrap(), &arguments);
+    let follower = Control::start_following(&leader, &arguments);
+    let mut controls = [leader, follower];
+    let other = controls[1].nodes();
+    let _nodes =
+        ["one", "two"].map(|name| Node::join_at(&Place::here(), &controls[0], name, &[], &["--control", &*other]));
+    let runs = |name: &str| fs::read_to_string(path(name)).unwrap_or_default().lines().count();
+    // It notes its run, and ends when the test wants it to.
+    let waiting = |name: &str, exit: &str| {
+        let (file, end) = (path(name), path(&format!("{name}.end")));
+        job(name, &format!("echo run >> {file}\nwhile ! [ -e {end} ]; do sleep 0.1; done\n{exit}"), "  backoffLimit: 0")
+    };
+    let end = |name: &str| fs::write(path(&format!("{name}.end")), "").unwrap();
+    let state = |control: &Control, name: &str| {
+        let (_, status) = control.try_get("/v1/status")?;
+        let jobs = status["jobs"].as_array()?;
+        let job = jobs.iter().find(|job| job["job"] == format!("test/{name}"))?;
+        Some(job["state"].as_str()?.to_owned())
+    };
+    let is = |control: &Control, name: &str, expected: &str| state(control, name).as_deref() == Some(expected);
+
+    end("good");
+    end("bad");
+    controls[0].apply(&(waiting("good", "true") + &waiting("bad", "exit 7")));
+    controls[0]
+        .eventually("the end of the jobs", |control| is(control, "good", "succeeded") && is(control, "bad", "failed"));
+    for change in 0..CHANGES {
+        let (from, to) = (change % 2, (change + 1) % 2);
+        let [during, between] = [format!("during-{change}"), format!("between-{change}")];
+        controls[from].apply(&(waiting(&during, "true") + &waiting(&between, "true")));
+        eventually("the jobs to run", || runs(&during) == 1 && runs(&between) == 1);
+        controls[from].kill();
+        // This one ends while no control plane leads.
+        end(&between);
+        controls[to].eventually("the other one to lead", |control| {
+            control.ready().as_deref() == Some("leads\n") && is(control, &between, "succeeded")
+        });
+        controls[to].eventually("the job that runs to be known", |control| is(control, &during, "running"));
+        end(&during);
+        controls[to].eventually("the end of the job", |control| is(control, &during, "succeeded"));
+        assert!(is(&controls[to], "good", "succeeded") && is(&controls[to], "bad", "failed"));
+        controls[from].start_again_following();
+    }
+    // It starts after every job that would run again.
+    end("last");
+    controls[CHANGES % 2].apply(&waiting("last", "true"));
+    controls[CHANGES % 2].eventually("the end of the last job", |control| is(control, "last", "succeeded"));
+    let names = (0..CHANGES).flat_map(|change| [format!("during-{change}"), format!("between-{change}")]);
+    for name in names.chain(["good", "bad", "last"].map(str::to_owned)) {
+        assert_eq!(runs(&name), 1, "{name}");
+    }
 }
