@@ -104,7 +104,8 @@ pub(crate) struct ScaledRevision {
     pub number: u32,
     pub scale: Scale,
     pub concurrency: u32,
-    /// Maximum number of instances on one node: those with a fixed port exclude each other.
+    /// Maximum number of instances on one node: without jails, those with a fixed port exclude each
+    /// other.
     pub per_node: u32,
 }
 
@@ -346,7 +347,8 @@ fn scaled(config: &FunctionConfig) -> Vec<ScaledRevision> {
     let scaled = |revision: Revision| {
         let Run::Command(command) = &revision.template.run else { return None };
         let Template { scale, concurrency, .. } = revision.template;
-        let per_node = if command.port.is_some() { 1 } else { u32::MAX };
+        let shares_port = command.port.is_some() && command.isolation == leno_model::Isolation::Process;
+        let per_node = if shares_port { 1 } else { u32::MAX };
         Some(ScaledRevision { number: revision.number, scale, concurrency, per_node })
     };
     config.all_revisions().filter_map(scaled).collect()

@@ -71,7 +71,7 @@ pub(crate) fn run(control: &OwnedFd, gate: &OwnedFd, has_account: bool, kind: Ki
 /// A jail that is set up.
 struct JailSetup {
     /// Its listening sockets, and a descriptor of its network.
-    sockets: [OwnedFd; 3],
+    sockets: [OwnedFd; 4],
     /// The reason why it shares inodes of the machine's files with other jails, if it does.
     shared: Option<String>,
     /// Readable when a child has ended.
@@ -105,11 +105,13 @@ fn prepare(gate: &OwnedFd, has_account: bool, kind: Kind) -> Result<JailSetup, U
     network::connect().during("the network")?;
     let sockets = [
         network::http().during("port 80")?,
+        network::calls().during("port 1")?,
         network::names().during("port 53")?,
         rustix::fs::open("/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).during("its network")?,
     ];
     let shared = view::prepare(!has_account).during("the file system")?;
     bound_counts().during("the kernel's counts")?;
+    network::open_low_ports().during("ports below 1024")?;
     Ok(JailSetup { sockets, shared, children: children::ended().during("signals")? })
 }
 

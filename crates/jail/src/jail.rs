@@ -60,7 +60,8 @@ impl std::fmt::Debug for ListenerGuard {
 }
 
 /// Called with the sockets of each new jail and a descriptor of its network namespace, ahead of
-/// need, to have more connections arrive at them. It may block.
+/// need, to have connections to every port arrive at them. Without a guard, those to port 80 arrive.
+/// It may block.
 pub type Prepare = Arc<dyn Fn(&JailListeners, BorrowedFd<'_>) -> Option<ListenerGuard> + Send + Sync>;
 
 /// How a program ended, in the form of `wait(2)`.
@@ -110,6 +111,8 @@ pub(crate) struct JailState {
     /// Notified when there are more sockets, and when no more will arrive.
     supplied: Notify,
     over: AtomicBool,
+    /// The port of the node's listener.
+    pub(crate) node_port: u16,
     /// Given back when the jail has ended.
     account: Option<Account>,
     refusals: OnceLock<Refusals>,
@@ -186,15 +189,14 @@ impl Jail {
             (Event::Born { pid }, descriptors) => (pid, one(descriptors)?),
             (other, _) => return Err(set_up_error(other)),
         };
-        let (mut listeners, network) = match next(&watched).await? {
+        let (at_80, mut listeners, network) = match next(&watched).await? {
             (Event::Made { shared }, descriptors) => {
                 if let Some(reason) = shared {
                     files_are_shared(&reason);
                 }
-                let [http, names, network] =
-                    <[OwnedFd; 3]>::try_from(descriptors).map_err(|_| JailError::from(io::ErrorKind::InvalidData))?;
-                let (http, names) = (TcpListener::from(http), UdpSocket::from(names));
-                (JailListeners { http, names, guard: None }, network)
+                let [http, calls, names, network] =
+                    <[OwnedFd; 4]>::try_from(descriptors).map_err(|_| JailError::from(io::ErrorKind::InvalidData))?;
+                (http, JailListeners { http: calls.into(), names: names.into(), guard: None }, network)
             }
             (other, _) => return Err(set_up_error(other)),
         };
@@ -205,6 +207,11 @@ impl Jail {
             });
             listeners = prepared.await.map_err(io::Error::other)?;
         }
+        // The other listener is closed here, so its port is the program's.
+        if listeners.guard.is_none() {
+            listeners.http = at_80.into();
+        }
+        let node_port = listeners.http.local_addr()?.port();
         let (changes, state) = watch::channel(ProgramState::Waiting);
         let shared = Arc::new(JailState {
             control,
@@ -214,6 +221,7 @@ impl Jail {
             rare_orders: Semaphore::new(MOST_DESCRIPTORS),
             supplied: Notify::new(),
             over: AtomicBool::new(false),
+            node_port,
             account,
             refusals: OnceLock::new(),
         });
@@ -231,6 +239,12 @@ impl Jail {
     /// of them is open, the jail's network remains.
     pub fn take_listeners(&mut self) -> Option<JailListeners> {
         self.listeners.take()
+    }
+
+    /// The port of the node's listener, which the program cannot have: 80, unless calls to every
+    /// port are redirected to another one.
+    pub fn node_port(&self) -> u16 {
+        self.shared.node_port
     }
 
     /// Sets the receiver of refused system calls. It can be set once, before the program runs.

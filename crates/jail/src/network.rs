@@ -11,6 +11,9 @@ use std::os::fd::OwnedFd;
 
 /// The port of plain HTTP. Calls to it are judged as HTTP, whatever their address.
 pub(crate) const HTTP: u16 = 80;
+/// The address of the listener to which the node redirects calls to every port. A listener has to
+/// have a port, which the program cannot have then: one that no program uses.
+const CALLS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(127, 255, 255, 254), 1);
 /// The address of the name server. `/etc/resolv.conf` of a jail names it.
 pub(crate) const NAMES: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 53);
 /// Length of the queue of calls that the node has not accepted yet.
@@ -93,6 +96,20 @@ pub(crate) fn http() -> io::Result<OwnedFd> {
     bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, HTTP))?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+/// The listener for calls that the node redirects to it.
+pub(crate) fn calls() -> io::Result<OwnedFd> {
+    let socket = tcp()?;
+    bind(&socket, &CALLS)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Lets the program listen on ports below 1024 without a capability. No other process is in this
+/// network.
+pub(crate) fn open_low_ports() -> io::Result<()> {
+    std::fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")
 }
 
 /// The socket for DNS queries.

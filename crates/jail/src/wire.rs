@@ -65,8 +65,8 @@ pub(crate) enum Event {
         /// Its process ID on the machine.
         pid: u32,
     },
-    /// The jail is ready for a program. Comes with the sockets of [`crate::JailListeners`], in order,
-    /// and with a descriptor of the network namespace.
+    /// The jail is ready for a program. Comes with the listener at port 80, the one for redirected
+    /// calls, the socket for DNS queries, and a descriptor of the network namespace.
     Made {
         /// The reason why the jail shares inodes of the machine's files with other jails, if it
         /// does. Otherwise locks and watches on them are the jail's.

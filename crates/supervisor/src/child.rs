@@ -144,12 +144,6 @@ impl Owner {
         looked.map_err(|error| explain_start(program, None, &error))
     }
 
-    /// Whether the node starts a program in a jail.
-    pub(crate) fn uses_jail(&self, program: &Program<'_>) -> bool {
-        let wants = program.container.is_some() || program.isolation != leno_model::Isolation::Process;
-        wants && matches!(self.settings.jails, JailSupport::Available(_))
-    }
-
     async fn start_in_jail(
         &self,
         jails: &leno_jail::Jails,
@@ -187,6 +181,13 @@ impl Owner {
         secrets: JailSecrets,
         given: Vec<(String, String)>,
     ) -> std::io::Result<Readers> {
+        if let Some(port) = program.port.filter(|port| *port == jail.node_port()) {
+            let text = format!(
+                "port {port} is the node's in a jail here: choose another, or have the node redirect calls in the kernel (root, Linux 5.9), \
+                 so that only port 1 is its own"
+            );
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
+        }
         if let Some(limits) = limits {
             limits.join(jail.pid())?;
         }

@@ -131,11 +131,6 @@ impl Instance {
         let number = port.as_ref().map(|port| port.number).or(self.command.port).unwrap_or_default();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, number));
         let program = Program::from(&self.command).contained(contained);
-        if number < LOWEST_JAIL_PORT && self.owner.uses_jail(&program) {
-            let or = if self.container.is_some() { "" } else { ", or `isolation: process`" };
-            let text = format!("port {number} is the mesh's in a jail: choose one from {LOWEST_JAIL_PORT} on{or}");
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text));
-        }
         let given = vec![("PORT".to_owned(), number.to_string())];
         let child = self.owner.start(&program, given).await?;
         let address = match child.isolation {
@@ -292,10 +287,6 @@ const LINK_BEFORE_EXIT: Duration = Duration::from_millis(500);
 
 /// How long the host may take to end the requests of an instance whose drain timeout is over.
 const LAST_BYTES: Duration = Duration::from_secs(2);
-
-/// The mesh reserves the lower ports of a jail. Programs cannot bind them, so no listener of a
-/// program can be mistaken for one of the mesh.
-const LOWEST_JAIL_PORT: u16 = 1024;
 
 /// The address that identifies an instance in a jail where addresses tell instances apart, because
 /// several jails may use the same port. It is one of 127.64.0.0/10, from which external addresses

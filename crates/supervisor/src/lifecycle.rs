@@ -74,6 +74,7 @@ pub(crate) struct Lifecycle {
 /// An instance as its function's task sees it.
 struct Running {
     generation: u64,
+    /// Its [`FunctionSpec::machine_port`].
     port: Option<u16>,
     /// `None`: not ready yet.
     slot: Option<Arc<Slot>>,
@@ -97,7 +98,7 @@ impl Running {
 impl Lifecycle {
     pub(crate) fn new(shared: FunctionContext, spec: FunctionSpec) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
-        let scaler = Scaler::new(&spec, &shared.dispatcher, &shared.status_store);
+        let scaler = Scaler::new(&spec, &shared.settings, &shared.dispatcher, &shared.status_store);
         Self {
             pauses: shared.settings.backoff.build(),
             namespace: shared.settings.namespaces.of(&spec.id.namespace),
@@ -230,6 +231,10 @@ impl Lifecycle {
         usize::try_from(self.scaler.desired()).unwrap_or(usize::MAX)
     }
 
+    fn machine_port(&self) -> Option<u16> {
+        self.spec.machine_port(&self.shared.settings.jails)
+    }
+
     /// Whether the function has instances to start and stop.
     fn scales(&self) -> bool {
         !self.removed && self.spec.command().is_some()
@@ -239,7 +244,7 @@ impl Lifecycle {
     /// both need the same port.
     fn reconcile(&mut self) {
         let desired = self.desired();
-        let fixed_port = self.spec.command().and_then(|command| command.port);
+        let fixed_port = self.machine_port();
         let current = |instance: &&Running| instance.generation == self.generation && instance.counts();
         let have = self.instances.values().filter(current).count();
         let ready = self.instances.values().filter(current).filter(|instance| instance.slot.is_some()).count();
@@ -293,7 +298,8 @@ impl Lifecycle {
         let id = self.next_id();
         let (target, target_watch) = watch::channel(TargetState::Run);
         let generation = self.generation;
-        let running = Running { generation, port: command.port, slot: None, failed: false, target, _place: place };
+        let port = self.machine_port();
+        let running = Running { generation, port, slot: None, failed: false, target, _place: place };
         let owner = Owner {
             function: self.spec.id.clone(),
             id,

@@ -28,6 +28,8 @@ pub(crate) struct Program<'a> {
     pub resources: &'a Resources,
     pub isolation: Isolation,
     pub read_only_paths: &'a [PathBuf],
+    /// The fixed port.
+    pub port: Option<u16>,
     /// The container that runs in place of `argv`.
     pub container: Option<&'a RunnableContainer>,
 }
@@ -40,14 +42,26 @@ impl<'a> Program<'a> {
 }
 
 impl<'a> From<&'a Command> for Program<'a> {
-    fn from(Command { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Command) -> Self {
-        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths, container: None }
+    fn from(command: &'a Command) -> Self {
+        let Command { argv, directory, env, secrets, resources, read_only_paths, .. } = command;
+        let Command { isolation, port, .. } = *command;
+        Self { argv, directory, env, secrets, resources, isolation, read_only_paths, port, container: None }
     }
 }
 
 impl<'a> From<&'a Process> for Program<'a> {
     fn from(Process { argv, directory, env, secrets, resources, isolation, read_only_paths, .. }: &'a Process) -> Self {
-        Self { argv, directory, env, secrets, resources, isolation: *isolation, read_only_paths, container: None }
+        Self {
+            argv,
+            directory,
+            env,
+            secrets,
+            resources,
+            isolation: *isolation,
+            read_only_paths,
+            port: None,
+            container: None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Runs the autoscaler: collects observations, schedules decisions and records them.
 
 use crate::dispatcher::Dispatcher;
-use crate::spec::FunctionSpec;
+use crate::spec::{FunctionSpec, JailSupport, Settings};
 use crate::status::{ScaleEvent, StatusStore};
 use leno_autoscaler::{Autoscaler, Observation, Reason};
 use leno_model::Scale;
@@ -19,19 +19,26 @@ pub(crate) struct Scaler {
     autoscaler: Autoscaler,
     dispatcher: Arc<Dispatcher>,
     status_store: Arc<StatusStore>,
+    settings: Arc<Settings>,
     begin: Instant,
     tick: Duration,
     next: Option<Instant>,
 }
 
 impl Scaler {
-    pub(crate) fn new(spec: &FunctionSpec, dispatcher: &Arc<Dispatcher>, status_store: &Arc<StatusStore>) -> Self {
+    pub(crate) fn new(
+        spec: &FunctionSpec,
+        settings: &Arc<Settings>,
+        dispatcher: &Arc<Dispatcher>,
+        status_store: &Arc<StatusStore>,
+    ) -> Self {
         let begin = Instant::now();
-        let autoscaler = Autoscaler::new(scale(spec), spec.concurrency, Duration::ZERO);
+        let autoscaler = Autoscaler::new(scale(spec, &settings.jails), spec.concurrency, Duration::ZERO);
         let mut scaler = Self {
             autoscaler,
             dispatcher: Arc::clone(dispatcher),
             status_store: Arc::clone(status_store),
+            settings: Arc::clone(settings),
             begin,
             tick: tick(spec),
             next: None,
@@ -57,7 +64,7 @@ impl Scaler {
 
     /// Applies a changed spec, with a decision at once.
     pub(crate) fn configure(&mut self, spec: &FunctionSpec) {
-        self.autoscaler.configure(scale(spec), spec.concurrency);
+        self.autoscaler.configure(scale(spec, &self.settings.jails), spec.concurrency);
         self.tick = tick(spec);
         self.decide(spec);
     }
@@ -129,10 +136,10 @@ impl Scaler {
     }
 }
 
-fn scale(spec: &FunctionSpec) -> Scale {
-    // A second instance could not bind a fixed port.
-    let most = if spec.has_fixed_port() { 1 } else { u32::MAX };
-    Scale { max: spec.scale.max.min(most), ..spec.scale }
+fn scale(spec: &FunctionSpec, jails: &JailSupport) -> Scale {
+    let Some(port) = spec.machine_port(jails).filter(|_| spec.scale.max > 1) else { return spec.scale };
+    tracing::info!(function = %spec.id, port, "one instance at a time: its port is fixed, and instances here have no networks of their own");
+    Scale { max: 1, ..spec.scale }
 }
 
 fn tick(spec: &FunctionSpec) -> Duration {

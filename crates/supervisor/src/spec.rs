@@ -6,7 +6,7 @@ use backon::ExponentialBuilder;
 use leno_files::FileAccess;
 use leno_model::FunctionId;
 use leno_model::revision::{Revision, Template};
-use leno_model::{AppProtocol, Command, FunctionConfig, Run, Scale};
+use leno_model::{AppProtocol, Command, FunctionConfig, Isolation, Run, Scale};
 use leno_namespaces::Namespaces;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,8 +105,13 @@ impl FunctionSpec {
         }
     }
 
-    pub(crate) fn has_fixed_port(&self) -> bool {
-        self.command().is_some_and(|command| command.port.is_some())
+    /// The fixed port, if its instances have no networks of their own: then only one instance of
+    /// the machine can have it.
+    pub(crate) fn machine_port(&self, jails: &JailSupport) -> Option<u16> {
+        let command = self.command()?;
+        let has_jail = self.container.is_some()
+            || command.isolation != Isolation::Process && matches!(jails, JailSupport::Available(_));
+        command.port.filter(|_| !has_jail)
     }
 
     /// The longest time that a request waits for an instance.

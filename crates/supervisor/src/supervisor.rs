@@ -143,8 +143,8 @@ impl Supervisor {
         self.inner.cgroups.as_ref()?.share(namespace)
     }
 
-    /// Adds or changes a function. If a change needs new processes, they replace the old ones when they are ready. If both need the same fixed port,
-    /// the old ones end first and requests wait. After [`Supervisor::shutdown`], the returned function refuses every request.
+    /// Adds or changes a function. If a change needs new processes, they replace the old ones when they are ready. If both need the same fixed port
+    /// of the machine, the old ones end first and requests wait. After [`Supervisor::shutdown`], the returned function refuses every request.
     pub fn apply(&self, spec: FunctionSpec) -> Function {
         let mut functions = self.functions_mut();
         let entries = functions.entry(spec.id.clone()).or_default();
@@ -229,7 +229,7 @@ impl Supervisor {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (alive, ended) = watch::channel(());
         self.inner.runtime.spawn(async move {
-            if spec.has_fixed_port() {
+            if spec.machine_port(&shared.settings.jails).is_some() {
                 for predecessor in predecessors {
                     predecessor.await;
                 }

@@ -15,6 +15,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+/// The port of the node's listener in a jail.
+const NODE_PORT: u16 = 1;
 /// The shortest interval between two probes of an instance that is ready.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -54,23 +56,32 @@ pub(super) fn function(
         fields::millis(&timeouts.field("request"), timeout, Duration::default(), DAY);
         timeout.0
     });
+    let run = run(context, &scope, id, spec);
+    let one_at_a_time = shares_port(&run);
     Function {
         origin: root.origin(),
         labels: document.metadata.labels.clone(),
         protocol: spec.protocol,
-        run: run(context, &scope, id, spec),
+        run,
         place: scope.field(if spec.image.is_some() { "image" } else { "wasm" }).here(),
         expose: expose(&scope.field("expose"), &spec.expose),
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
         queue: scale::queue(&scope.field("queue"), spec.queue),
-        scale: scale::scale(&scope, spec),
+        scale: scale::scale(&scope, spec, one_at_a_time),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         as_received: spec.paths.as_received(),
-        plan: rollout::plan(&scope, id, spec),
+        plan: rollout::plan(&scope, id, spec, one_at_a_time),
         chain: None,
         policies: Vec::new(),
     }
+}
+
+/// Whether only one instance of a node can have the function's port: it is fixed, and instances have
+/// no networks of their own.
+fn shares_port(run: &leno_model::Run) -> bool {
+    let leno_model::Run::Command(command) = run else { return false };
+    command.port.is_some() && command.isolation == leno_model::Isolation::Process
 }
 
 /// Properties that a function that is called through memory cannot have.
@@ -203,14 +214,19 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
     }
     let isolation = match container {
         Some(_) => container::isolation(context, scope, spec.isolation),
-        None => with_ports(isolation::chosen(context, scope, id, spec.isolation), scope, spec),
+        None => with_ports(isolation::chosen(context, scope, id, spec.isolation), context, scope, spec),
     };
     let directory = spec.working_directory.as_deref().filter(|_| container.is_none()).unwrap_or(Path::new("."));
     process::environment(Kind::Instance, &scope.field("env"), &spec.env);
-    if spec.port == Some(0) {
-        scope
-            .field("port")
-            .problem("0 is not a port", "expected 1 to 65535, or remove it: every instance gets a free port");
+    match spec.port {
+        Some(0) => {
+            let fix = "expected 1 to 65535, or remove it: every instance gets a free port";
+            scope.field("port").problem("0 is not a port", fix);
+        }
+        Some(NODE_PORT) if isolation != leno_model::Isolation::Process => {
+            scope.field("port").problem(format!("port {NODE_PORT} is the node's in a jail"), "expected 2 to 65535");
+        }
+        _ => {}
     }
     let FunctionTimeouts { startup, grace, .. } = spec.timeouts;
     let timeouts = scope.field("timeouts");
@@ -232,15 +248,33 @@ fn command(context: &Context<'_>, scope: &Scope<'_>, id: &FunctionId, spec: &Fun
     }
 }
 
-/// A function with ports always runs in a jail: without one, any process could connect to them.
-fn with_ports(chosen: leno_model::Isolation, scope: &Scope<'_>, spec: &FunctionSpec) -> leno_model::Isolation {
+/// A function with ports always runs in a jail: without one, any process could connect to them. So
+/// does a function that is to have several instances on a fixed port.
+fn with_ports(
+    chosen: leno_model::Isolation,
+    context: &Context<'_>,
+    scope: &Scope<'_>,
+    spec: &FunctionSpec,
+) -> leno_model::Isolation {
+    let document::Scale { min, max, initial, activation_scale, .. } = spec.scale;
+    let several = [min, max, initial, activation_scale].iter().any(|count| *count > 1)
+        || !spec.traffic.is_empty()
+        || spec.rollout.is_some();
     match chosen {
         leno_model::Isolation::Process if !spec.ports.is_empty() => {
             let fix = "give the function `isolation: strict`, or remove `ports`";
             scope.field("ports").problem("without a jail, any process of the machine could connect to them", fix);
             leno_model::Isolation::Process
         }
-        leno_model::Isolation::Auto if !spec.ports.is_empty() => leno_model::Isolation::Strict,
+        leno_model::Isolation::Process if spec.port.is_some() && spec.scale.max != 1 => {
+            let message = "without a jail, a node runs one instance with this port at a time";
+            let fix = "remove `port`: every instance gets a free one; or have `isolation: strict`, or `scale: {max: 1}`";
+            scope.field("port").doubt(context.doubts, message, fix);
+            leno_model::Isolation::Process
+        }
+        leno_model::Isolation::Auto if !spec.ports.is_empty() || spec.port.is_some() && several => {
+            leno_model::Isolation::Strict
+        }
         isolation => isolation,
     }
 }
@@ -251,8 +285,11 @@ fn ports(list: &Scope<'_>, ports: &[document::Port]) -> Vec<leno_model::Port> {
         let document::Port { port: number, protocol, splice } = *port;
         let element = list.element(index);
         let scope = element.field("port");
-        if number < 1024 {
-            scope.problem(format!("port {number} is the mesh's in a jail"), "expected 1024 to 65535");
+        if number == 80 {
+            let fix = "expected another: callers that connect to port 80 send HTTP, and reach `port`";
+            scope.problem("port 80 is for HTTP", fix);
+        } else if number <= NODE_PORT {
+            scope.problem(format!("port {number} is the node's in a jail"), "expected 2 to 65535");
         }
         if compiled.iter().any(|other| other.number == number) {
             scope.problem(format!("port {number} is there twice"), "remove one of the two");

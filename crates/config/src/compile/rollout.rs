@@ -10,11 +10,11 @@ use leno_model::revision::{self, Latency, Plan, TAG_HEADER, Target};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-pub(super) fn plan(scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec) -> Plan {
+pub(super) fn plan(scope: &Scope<'_>, id: &FunctionId, spec: &FunctionSpec, one_at_a_time: bool) -> Plan {
     for field in ["traffic", "rollout"] {
-        if scope.has(field) && spec.port.is_some() {
-            let fix = "remove `port`: every instance gets a free one";
-            scope.field(field).problem("two revisions cannot run on one fixed port", fix);
+        if scope.has(field) && one_at_a_time {
+            let fix = "remove `port`: every instance gets a free one; or have `isolation: strict`";
+            scope.field(field).problem("without jails, two revisions cannot run on one fixed port", fix);
         }
     }
     Plan {

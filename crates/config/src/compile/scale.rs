@@ -15,9 +15,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 const CONCURRENCY: f64 = 100.0;
 const RPS: f64 = 200.0;
 
-pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec) -> leno_model::Scale {
+pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec, one_at_a_time: bool) -> leno_model::Scale {
     let (scope, scale) = (function.field("scale"), &spec.scale);
-    counts(&scope, scale, spec.port.is_some());
+    counts(&scope, scale, one_at_a_time);
     let percent = |name, value, range| percentage(&scope.field(name), value, range);
     let duration = |name, value, low| fields::within(&scope.field(name), value, low, HOUR);
     let window = duration("window", scale.window, Duration::from_secs(1));
@@ -42,16 +42,16 @@ pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec) -> leno_model::Sc
     }
 }
 
-fn counts(scope: &Scope<'_>, scale: &Scale, fixed_port: bool) {
+fn counts(scope: &Scope<'_>, scale: &Scale, one_at_a_time: bool) {
     let least = [("min", scale.min), ("initial", scale.initial), ("activationScale", scale.activation_scale)];
     for (name, count) in least.into_iter().chain([("max", scale.max)]) {
         let field = scope.field(name);
         if count > MOST {
             field.problem(format!("{count} instances"), format!("expected 0 to {MOST}"));
         }
-        if count > 1 && fixed_port {
-            let fix = "remove `port`: every instance gets a free one";
-            field.problem(format!("{count} instances cannot share a fixed port"), fix);
+        if count > 1 && one_at_a_time {
+            let fix = "remove `port`: every instance gets a free one; or have `isolation: strict`";
+            field.problem(format!("without jails, {count} instances cannot share a fixed port"), fix);
         }
     }
     for (name, count) in least {

@@ -89,9 +89,11 @@ pub struct FunctionSpec {
     /// Files and folders of the machine that an instance's jail shows, read-only, besides `/usr`
     /// and the working directory. Relative to the document's folder.
     pub read_only_paths: Vec<PathBuf>,
-    /// Port that the command listens on. Without it every instance gets a free one. With it, a node
-    /// runs at most one instance of the function; outside jails, no other function of the node can
-    /// have the same port.
+    /// Port that the command listens on. Without it every instance gets a free one. In jails, each
+    /// instance has its own network: any number of instances and functions can have the same port,
+    /// also one below 1024 (80 needs a node that redirects calls in the kernel; 1 is the node's).
+    /// Without a jail, a node runs at most one instance of the function at a time, and no other
+    /// function of the node can have the same port.
     #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// Protocol of the instances.
@@ -175,8 +177,8 @@ impl Default for FunctionSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Port {
-    /// Its number, from 1024 on: those below are the mesh's in a jail.
-    #[schemars(range(min = 1024))]
+    /// Its number. Port 1 is the node's, and port 80 is for HTTP.
+    #[schemars(range(min = 2))]
     pub port: u16,
     /// Protocol of the first bytes.
     #[serde(default)]

@@ -39,7 +39,7 @@ impl JailDialer {
     }
 
     async fn connect_at(&self, at_ipv6: bool, port: u16) -> io::Result<tokio::net::TcpStream> {
-        check(port)?;
+        self.check(port)?;
         if !at_ipv6 {
             return self.socket(port).await?.connect((Ipv4Addr::LOCALHOST, port).into()).await;
         }
@@ -85,15 +85,16 @@ impl JailDialer {
     }
 
     async fn socket(&self, port: u16) -> io::Result<TcpSocket> {
-        check(port)?;
+        self.check(port)?;
         Ok(TcpSocket::from_std_stream(TcpStream::from(self.shared.socket().await?)))
     }
-}
 
-fn check(port: u16) -> io::Result<()> {
-    if port < 1024 {
-        // The node's own listeners are there.
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "ports below 1024 are the mesh's in a jail"));
+    /// Fails for the port of the node's own listener.
+    fn check(&self, port: u16) -> io::Result<()> {
+        if port == self.shared.node_port {
+            let text = format!("port {port} is the node's in this jail");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        Ok(())
     }
-    Ok(())
 }

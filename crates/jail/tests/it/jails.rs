@@ -412,7 +412,7 @@ async fn many_jails_and_many_connections_at_a_time_wait_for_each_other() {
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap().unwrap();
     }
-    assert!(inside.connect(80).await.unwrap_err().to_string().contains("the mesh's"));
+    assert!(inside.connect(80).await.unwrap_err().to_string().contains("the node's"));
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! also made without a jail, where it succeeds: so a test fails when its countermeasure is removed.
 
 mod bypass;
+mod ports;
 
 use leno_testkit::mesh::{ALLOW_ALL, Mesh, echo_function, intruder, policy, public_folder};
 use leno_testkit::process::{children, is_running};
@@ -309,15 +310,6 @@ fn jails_may_have_the_same_port_and_get_their_own_requests() {
     }
     let addresses = ["one", "other"].map(|name| mesh.instances(&format!("test/{name}"))[0]["address"].clone());
     assert_ne!(addresses[0], addresses[1]);
-}
-
-#[test]
-fn a_port_of_the_mesh_cannot_be_a_programs() {
-    let eighty = intruder_function("").replace("  callees: []", "  callees: []\n  port: 80");
-    let mut mesh = start("strict", &eighty);
-    assert_eq!(mesh.get("/whoami").status, 503);
-    let reason = "port 80 is the mesh's in a jail: choose one from 1024 on";
-    mesh.wait_for(reason, |mesh| mesh.output().iter().any(|line| line.contains(reason)));
 }
 
 #[test]

@@ -205,7 +205,7 @@ async fn a_container_runs_in_a_jail_or_not_at_all() {
     let reason = refusal(Supervisor::start(settings, witness.clone()), nothing()).await;
     assert!(reason.contains("this node has none: this is a test"), "{reason}");
     let reason = refusal(supervisor(&witness).await, Command { port: Some(80), ..nothing() }).await;
-    assert!(reason.contains("port 80 is the mesh's") && !reason.contains("isolation"), "{reason}");
+    assert!(reason.contains("port 80 is the node's in a jail here: choose another"), "{reason}");
     assert_eq!(witness.starts(), 0);
 }
 
