@@ -68,7 +68,7 @@ pub(super) fn function(
         callees: callees(context, &scope.field("callees"), id, &spec.callees),
         concurrency: spec.concurrency,
         queue: scale::queue(&scope.field("queue"), spec.queue),
-        scale: scale::scale(&scope, spec, one_at_a_time),
+        scale: scale::scale(context, &scope, spec, one_at_a_time),
         timeout: timeout.unwrap_or(mesh.limits.request_timeout),
         as_received: spec.paths.as_received(),
         plan: rollout::plan(&scope, id, spec, one_at_a_time),
@@ -257,7 +257,7 @@ fn with_ports(
     spec: &FunctionSpec,
 ) -> leno_model::Isolation {
     let document::Scale { min, max, initial, activation_scale, .. } = spec.scale;
-    let several = [min, max, initial, activation_scale].iter().any(|count| *count > 1)
+    let several = [min.unwrap_or_default(), max, initial, activation_scale].iter().any(|count| *count > 1)
         || !spec.traffic.is_empty()
         || spec.rollout.is_some();
     match chosen {
@@ -268,7 +268,8 @@ fn with_ports(
         }
         leno_model::Isolation::Process if spec.port.is_some() && spec.scale.max != 1 => {
             let message = "without a jail, a node runs one instance with this port at a time";
-            let fix = "remove `port`: every instance gets a free one; or have `isolation: strict`, or `scale: {max: 1}`";
+            let fix =
+                "remove `port`: every instance gets a free one; or have `isolation: strict`, or `scale: {max: 1}`";
             scope.field("port").doubt(context.doubts, message, fix);
             leno_model::Isolation::Process
         }

@@ -1,6 +1,6 @@
 //! `spec.scale` and `spec.queue` of a function.
 
-use super::fields;
+use super::{Context, fields};
 use crate::document::{FunctionSpec, Scale};
 use crate::duration::Duration;
 use crate::problem::Scope;
@@ -15,7 +15,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 const CONCURRENCY: f64 = 100.0;
 const RPS: f64 = 200.0;
 
-pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec, one_at_a_time: bool) -> leno_model::Scale {
+pub(super) fn scale(
+    context: &Context<'_>,
+    function: &Scope<'_>,
+    spec: &FunctionSpec,
+    one_at_a_time: bool,
+) -> leno_model::Scale {
     let (scope, scale) = (function.field("scale"), &spec.scale);
     counts(&scope, scale, one_at_a_time);
     let percent = |name, value, range| percentage(&scope.field(name), value, range);
@@ -23,7 +28,7 @@ pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec, one_at_a_time: bo
     let window = duration("window", scale.window, Duration::from_secs(1));
     let panic_share = percent("panicWindowPercentage", scale.panic_window_percentage, 1.0..=100.0);
     leno_model::Scale {
-        min: scale.min,
+        min: least(context, &scope, spec),
         max: if scale.max == 0 { u32::MAX } else { scale.max },
         initial: scale.initial,
         activation: scale.activation_scale,
@@ -42,8 +47,31 @@ pub(super) fn scale(function: &Scope<'_>, spec: &FunctionSpec, one_at_a_time: bo
     }
 }
 
+/// Instances that are kept without load. An instance with state is, unless the document asks for
+/// another number.
+fn least(context: &Context<'_>, scope: &Scope<'_>, spec: &FunctionSpec) -> u32 {
+    if spec.ports.is_empty() {
+        return spec.scale.min.unwrap_or_default();
+    }
+    let loses = "a connection is its only load, and an idle instance ends with all that it keeps in memory";
+    if spec.scale.min == Some(0) {
+        scope.field("min").doubt(context.doubts, loses, "remove it: without it, one instance is kept");
+    } else if spec.scale.min.is_none() {
+        let periods = ["scaleToZeroGracePeriod", "scaleToZeroPodRetentionPeriod"];
+        if let Some(field) = periods.into_iter().find(|field| scope.has(field)) {
+            let message = "a function with `ports` does not scale to zero";
+            scope.field(field).doubt(context.doubts, message, format!("remove it, or write `min: 0`; {loses}"));
+        }
+    }
+    spec.scale.min.unwrap_or(1)
+}
+
 fn counts(scope: &Scope<'_>, scale: &Scale, one_at_a_time: bool) {
-    let least = [("min", scale.min), ("initial", scale.initial), ("activationScale", scale.activation_scale)];
+    let least = [
+        ("min", scale.min.unwrap_or_default()),
+        ("initial", scale.initial),
+        ("activationScale", scale.activation_scale),
+    ];
     for (name, count) in least.into_iter().chain([("max", scale.max)]) {
         let field = scope.field(name);
         if count > MOST {

@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Scale {
-    /// Instances that are kept without any request, 0 to 1000. 0: the first request starts one.
-    pub min: u32,
+    /// Instances that are kept without any request, 0 to 1000. 0: the first request starts one, and
+    /// the last one ends when it is idle. Without it: 0; 1 for a function with `ports`, because an
+    /// instance that ends loses what it keeps in memory.
+    #[schemars(range(max = 1000))]
+    pub min: Option<u32>,
     /// Instances at most; 0: no limit.
     pub max: u32,
     /// Instances that are started when the function is taken on, before any request. Knative's
@@ -57,7 +60,7 @@ pub struct Scale {
 impl Default for Scale {
     fn default() -> Self {
         Self {
-            min: 0,
+            min: None,
             max: 0,
             initial: 0,
             activation_scale: 1,

@@ -258,6 +258,13 @@ fn the_scale_has_knatives_defaults_and_starts_with_nothing() {
 }
 
 #[test]
+fn an_instance_with_state_is_kept_unless_the_document_says_otherwise() {
+    for (fields, min) in [("", 1), ("  scale: {min: 0}\n", 0), ("  scale: {min: 3}\n", 3), ("  scale: {max: 4}\n", 1)] {
+        assert_eq!(scale(&format!("  ports: [{{port: 6379}}]\n{fields}")).min, min, "{fields}");
+    }
+}
+
+#[test]
 fn the_target_of_one_instance_never_exceeds_its_concurrency() {
     let targets = |spec| scale(spec).per_instance;
     assert_eq!(targets("  scale: {target: 30}\n"), 30.0);

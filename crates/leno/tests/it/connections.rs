@@ -72,6 +72,20 @@ fn has_kernel() -> bool {
 }
 
 #[test]
+fn a_function_with_ports_does_not_scale_to_zero_unless_asked() {
+    let documents = documents(&allow("6379"));
+    let mut mesh = start(&allow("6379"));
+    let is_ready = |mesh: &mut Mesh| mesh.instances("test/store").iter().any(|row| row["state"] == "ready");
+    mesh.wait_for("an instance, without any request", is_ready);
+    let scaling = mesh.leno(&["get", "events", "--json"]);
+    let scaling = String::from_utf8_lossy(&scaling.stdout).into_owned();
+    assert!(scaling.contains("test/store") && !scaling.contains("test/caller"), "{scaling}");
+    let asked = "  scale: {min: 0, window: 1s, scaleToZeroGracePeriod: 0s}\n  env: {ECHO_PORTS";
+    mesh.write(&documents.replace("  env: {ECHO_PORTS", asked));
+    mesh.wait_for("its end", |mesh| mesh.instances("test/store").is_empty());
+}
+
+#[test]
 fn a_connection_leads_to_the_callee_and_only_by_a_rule() {
     if !has_kernel() {
         eprintln!("SKIPPED: without root, only connections to port 80 are intercepted");
