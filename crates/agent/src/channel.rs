@@ -2,7 +2,8 @@
 
 use hyper_util::rt::TokioIo;
 use leno_identity::{
-    Membership, PeerError, RootPin, SpiffeId, TlsError, TrustDomain, client_config, joining_client_config, server_name,
+    Membership, RootPin, SpiffeId, TlsError, TrustDomain, client_config, handshake_failure, joining_client_config,
+    server_name,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -131,10 +132,9 @@ async fn tls(
     TlsConnector::from(config).connect(name, stream).await
 }
 
-/// The error, or the reason why the handshake rejected the peer's identity.
+/// The error, in words where TLS is the reason.
 fn in_words(error: &io::Error) -> String {
-    let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
-    tls.and_then(PeerError::of).map_or_else(|| error.to_string(), PeerError::to_string)
+    handshake_failure(error).unwrap_or_else(|| error.to_string())
 }
 
 /// Whether a call failed because the control plane is away, so that it may be repeated.

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
 /// Maximum number of messages that wait to be sent to the control plane.
 const OUTGOING: usize = 64;
@@ -143,19 +143,32 @@ impl Session {
                 (failures, pauses) = (0, self.backoff.build());
             }
             failures += 1;
-            let reason = format!("{:?}: {}", status.code(), channel::reason(&status));
+            let refused = matches!(
+                status.code(),
+                Code::PermissionDenied | Code::Unauthenticated | Code::FailedPrecondition | Code::InvalidArgument
+            );
+            let reason = channel::reason(&status);
             self.state.send_replace(Connection::Away { attempts: failures, reason: Some(reason.clone()) });
             if *self.yielding.borrow() {
                 // The control plane may have ended it because the child has opened its stream.
                 continue;
             }
             let wait = pauses.next().unwrap_or(STABLE_STREAM);
-            tracing::warn!(
-                reason,
-                attempt = failures,
-                ?wait,
-                "the control plane is away; this node goes on with what it has"
-            );
+            if refused {
+                tracing::error!(
+                    reason,
+                    attempt = failures,
+                    ?wait,
+                    "the control plane refuses this node, which goes on with what it has"
+                );
+            } else {
+                tracing::warn!(
+                    reason,
+                    attempt = failures,
+                    ?wait,
+                    "the control plane is away; this node goes on with what it has"
+                );
+            }
             tokio::select! {
                 () = tokio::time::sleep(wait) => (),
                 _ = self.ended.recv() => return,

@@ -1,7 +1,7 @@
 //! The control plane's listener: TLS, and the identity of the peer.
 
 use crate::places::{Places, source};
-use leno_identity::{MembershipMark, SpiffeId, peer_addresses, peer_identity};
+use leno_identity::{MembershipMark, SpiffeId, handshake_failure, peer_addresses, peer_identity};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -141,7 +141,8 @@ async fn handshake(
     // acknowledgement, 40 ms.
     stream.set_nodelay(true)?;
     let at = stream.local_addr().ok().map(|address| address.ip());
-    let stream = acceptor.accept(stream).await?;
+    let accepted = acceptor.accept(stream).await;
+    let stream = accepted.map_err(|error| handshake_failure(&error).map_or(error, io::Error::other))?;
     let state = stream.get_ref().1;
     let (identity, membership) = (peer_identity(state), MembershipMark::of_peer(state));
     let peer = Peer { identity, membership, addresses: peer_addresses(state).into(), from, at };

@@ -10,7 +10,7 @@ use crate::authority::{Authority, SignError, root_name, unwritable, uri};
 use crate::authority_key_id::AuthorityKeyId;
 use crate::key::PrivateKey;
 use crate::request::KeyRequest;
-use crate::saved::{content, read, replace};
+use crate::saved::{content, read, replace_private_file};
 use crate::store::SvidStore;
 use crate::{SavedError, constraints, verify};
 use leno_model::{SpiffeId, TrustDomain};
@@ -231,7 +231,7 @@ impl AuthorityFile {
                 text.push_str(&pem::encode(&Pem::new(CERTIFICATE, certificate.to_vec())));
             }
         }
-        Ok(replace(&self.path, &text)?)
+        Ok(replace_private_file(&self.path, &text)?)
     }
 
     fn unusable(&self, reason: &dyn fmt::Display) -> AuthorityFileError {

@@ -2,9 +2,9 @@
 //! certificates in use.
 
 use crate::control::control_server_config;
+use crate::failure::in_words;
 use crate::store::{RenewError, SvidStore};
 use crate::tls::{TlsError, client_config, server_name};
-use crate::verify::PeerError;
 use leno_model::SpiffeId;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, ServerConnection};
@@ -89,8 +89,4 @@ fn handshake(mut client: ClientConnection, mut server: ServerConnection) -> Resu
         }
     }
     Err(HandshakeError::Endless)
-}
-
-fn in_words(error: &rustls::Error) -> String {
-    PeerError::of(error).map_or_else(|| error.to_string(), PeerError::to_string)
 }

@@ -51,14 +51,14 @@ impl SvidStore {
     pub fn save(&self, id: &SpiffeId, folder: &Path) -> Result<(), SavedError> {
         let svid = self.current(id).ok_or_else(|| SavedError::None(id.clone()))?;
         let roots: Vec<_> = self.bundle().roots().map(|root| Pem::new(CERTIFICATE, root.to_vec())).collect();
-        replace(&folder.join(ROOTS), &pem::encode_many(&roots))?;
+        replace_private_file(&folder.join(ROOTS), &pem::encode_many(&roots))?;
         let path = folder.join(IDENTITY);
         let key = svid.private_key().to_pkcs8().map_err(|error| content(&path, &error))?;
         let mut text = Zeroizing::new(pem::encode(&Pem::new(KEY, key.to_vec())));
         for certificate in svid.chain() {
             text.push_str(&pem::encode(&Pem::new(CERTIFICATE, certificate.to_vec())));
         }
-        replace(&path, &text)
+        replace_private_file(&path, &text)
     }
 
     /// Reads what [`SvidStore::save`] wrote: a store with that SVID, and its identity. `None`: nothing was saved in this folder. A certificate that has
@@ -94,7 +94,8 @@ pub(crate) fn read(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, SavedError
     }
 }
 
-pub(crate) fn replace(path: &Path, text: &str) -> Result<(), SavedError> {
+/// Writes a file that only its owner can read. A file of this name is replaced as a whole.
+pub fn replace_private_file(path: &Path, text: &str) -> Result<(), SavedError> {
     let failed = |reason| SavedError::File { path: path.to_owned(), reason };
     let beside = path.with_extension("new");
     // A leftover may have other permissions.

@@ -5,6 +5,7 @@
 
 use crate::bundle::{BundleError, TrustBundle, unix_time};
 use crate::constraints::{UnknownConstraints, unknown_constraints};
+use crate::reason::path;
 use leno_model::{BadSpiffeId, SpiffeId, TrustDomain};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -23,7 +24,7 @@ pub enum PeerError {
     #[error("the certificate is malformed")]
     Malformed,
     /// Path validation: dates, signatures, extended key usage, no path to a root of the bundle.
-    #[error("the certificate is not valid here: {0}")]
+    #[error("the certificate is not valid here: {}", path(.0))]
     Path(webpki::Error),
     /// X.509-SVID allows exactly one.
     #[error("the certificate has {0} URI names instead of one")]

@@ -487,6 +487,9 @@ fn without_query(url: &Url) -> String {
 }
 
 fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(reason) = leno_identity::handshake_failure(error) {
+        return reason;
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -10,6 +10,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
 use hyper_util::rt::TokioExecutor;
 use leno_files::{FileAccess, MAX_SMALL_FILE, readers};
+use leno_identity::handshake_failure;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::{Ready, ready};
@@ -198,7 +199,10 @@ fn configuration(roots: RootCertStore, certificate: Option<OwnCertificate<'_>>) 
 }
 
 /// The text of an error and of its causes, which the HTTP library's text omits.
-pub fn with_causes(error: &dyn Error) -> String {
+pub fn with_causes(error: &(dyn Error + 'static)) -> String {
+    if let Some(reason) = handshake_failure(error) {
+        return reason;
+    }
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -104,7 +104,7 @@ fn kept_roots(node: &Node) -> Vec<String> {
 /// Presents the certificate in this file to the control plane's listener. Returns whether the
 /// listener refused it because of its root.
 fn is_refused(control: &Control, identity: &Path) -> bool {
-    let refusals = || control.output().matches("invalid peer certificate: UnknownIssuer").count();
+    let refusals = || control.output().matches("no trusted root has signed the peer's certificate").count();
     let (before, identity) = (refusals(), identity.display().to_string());
     let curl = Command::new("curl")
         .args(["--silent", "--insecure", "--http2", "--max-time", "20", "--noproxy", "*", "--output", "/dev/null"])

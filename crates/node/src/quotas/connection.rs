@@ -2,6 +2,7 @@
 
 use crate::images::{SecretError, secret};
 use leno_files::{FileAccess, readers};
+use leno_identity::handshake_failure;
 use leno_model::{RedisQuotas, RedisTransport};
 use leno_runtime::client::{self, ClientError};
 use redis::aio::MultiplexedConnection;
@@ -33,7 +34,7 @@ pub(super) enum QuotaStoreError {
     Io(#[from] io::Error),
     #[error(transparent)]
     ServerName(#[from] InvalidDnsNameError),
-    #[error("TLS: {0}")]
+    #[error("TLS: {}", handshake_failure(.0).unwrap_or_else(|| .0.to_string()))]
     Tls(io::Error),
     #[error(transparent)]
     Redis(#[from] RedisError),

@@ -25,7 +25,7 @@ use hyper::client::conn::http1;
 use leno_http::body::Body;
 use leno_http::failure::Unproven;
 use leno_http::inflow::HeadBudget;
-use leno_identity::{SpiffeId, SvidStore, TlsError};
+use leno_identity::{SpiffeId, SvidStore, TlsError, handshake_failure};
 use leno_model::UpstreamLimits;
 use leno_namespaces::{Namespace, Permit};
 use leno_runtime::schedule;
@@ -126,7 +126,7 @@ pub(crate) enum CheckIn {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
     /// TCP or TLS failed.
-    #[error("{0}")]
+    #[error("{}", handshake_failure(.0).unwrap_or_else(|| .0.to_string()))]
     Io(#[from] io::Error),
     /// The HTTP handshake failed.
     #[error("{0}")]
